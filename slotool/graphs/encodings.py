@@ -11,8 +11,7 @@ import numpy as np
 
 from slotool.errors import GraphError
 from slotool.graphs.graph import WITHOUT_MEMORY, OperatorGraph
-from slotool.graphs.operator_node import Operator
-from slotool.graphs.operators import OPERATORS, Shape, channel_axis
+from slotool.graphs.operators import OPERATORS, Operator, Shape, channel_axis
 
 # Vector units compute channels in groups of this many: 17 cost what 32 do.
 LANES = 16
@@ -120,18 +119,11 @@ def measures_of(operator: Operator) -> tuple[float, ...]:
     return operator.measures or ()
 
 
-# Products and gathering, whose features are the last axis whatever the rank.
-RECURRENT = ("LSTM", "GRU", "SimpleRNN")
-_ON_LAST = ("Dense", "MatMul", "ScaledDotProductAttention", "Embedding", "RMSNormalization", *RECURRENT)
-
-
 def feature_axis(op: str, shape: Shape) -> int:
     """Which axis of its input or output an operator of this type takes for features: the last of a Dense layer's, and
     of anything but an image, whose channels stand first."""
-    if op in _ON_LAST:
-        return len(shape) - 1
-    kind = OPERATORS.get(op)
-    return 0 if kind is not None and kind.channels_first else channel_axis(shape)
+    axis = OPERATORS[op].feature_axis if op in OPERATORS else None
+    return channel_axis(shape) if axis is None else axis % len(shape)
 
 
 def _of_operator(operator: Operator) -> tuple[float, ...]:
@@ -159,7 +151,7 @@ def _of_operator(operator: Operator) -> tuple[float, ...]:
 
 def _read_bytes(operator: Operator, inputs: Sequence[Shape]) -> float:
     """Inputs, and what a recurrent layer reads of its weights again at each step."""
-    if operator.op in RECURRENT:
+    if operator.op in OPERATORS and OPERATORS[operator.op].reads_weights_again:
         return float(operator.moved_bytes - operator.output_bytes)
     return 4.0 * sum(math.prod(shape) for shape in inputs)
 

@@ -20,15 +20,14 @@ from slotool.graphs.graph_documents import (
     stated_effect,
     stated_form,
 )
-from slotool.graphs.operator_node import Operator, make_operator
-from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Shape
+from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Operator, Shape, make_operator
 
 if TYPE_CHECKING:
     import networkx as nx
 
 MATRIX_OPERATORS = tuple(op for op, kind in OPERATORS.items() if kind.is_product)
-# Their outputs are no memory of their own. Those of Reshape and Flatten are counted, as they always were.
-WITHOUT_MEMORY = ("Constant", "Transpose", "Slice", "Expand")
+# Outputs of Reshape and Flatten are counted, as they always were.
+WITHOUT_MEMORY = tuple(op for op, kind in OPERATORS.items() if not kind.has_memory)
 # Types kept by name whose FLOPs are none of products: Fourier transforms.
 UNKNOWN_WITHOUT_PRODUCTS = (
     *(f"{framework}._fft_{kind}" for framework in ("torch", "keras") for kind in ("r2c", "c2r", "c2c")),
@@ -147,14 +146,7 @@ class OperatorGraph:
     @property
     def parameters(self) -> int:
         """Its weights without running statistics: what a framework calls trainable."""
-        statistics = 0
-        for operator in self.operators:
-            if operator.known and operator.op == "BatchNormalization":
-                trained = operator.attributes.get("scale", True) + operator.attributes.get("center", True)
-                statistics += 2 * operator.weights // (2 + trained)
-            elif operator.known and operator.op == "Normalization":
-                statistics += operator.weights
-        return self.weights - statistics
+        return self.weights - sum(OPERATORS[o.op].statistics(o) for o in self.operators if o.known)
 
     @property
     def weight_bytes(self) -> int:

@@ -8,15 +8,8 @@ import numpy as np
 
 from slotool.errors import GraphError
 from slotool.graphs.graph import OperatorGraph
-from slotool.graphs.operator_node import Operator
+from slotool.graphs.operators import OPERATORS, Operator
 
-# They pass whole numbers on as they are.
-_PASSING = (
-    *("Reshape", "Flatten", "Transpose", "Slice", "Expand", "Copy", "Concatenate", "Stack", "Repeat", "Roll", "Flip"),
-    *("Cast", "Gather", "GatherElements", "Sort", "TopK", "Where"),
-)
-# Of an operator that looks things up: which of its inputs are numbers of places.
-_LOOK_UP = {"Embedding": 0, "Gather": 1, "GatherElements": 1, "Scatter": 1}
 _WHOLE = ("int64", "int32", "int16", "int8", "uint8")
 NUMPY_TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bool": np.bool_} | {
     name: np.dtype(name).type for name in _WHOLE
@@ -35,21 +28,17 @@ class Indices:
         self.limits: dict[str, int] = {}
         self.unsure: set[str] = set()
         for operator in graph.operators:
-            position = _LOOK_UP.get(operator.op)
-            if position is None or len(operator.inputs) <= position:
+            kind = OPERATORS.get(operator.op)
+            if kind is None or kind.places is None or len(operator.inputs) <= kind.places:
                 continue
-            if not self._bound(operator.inputs[position], self._places(operator)):
+            if not self._bound(operator.inputs[kind.places], kind.place_count(operator)):
                 self.unsure.add(operator.name)
 
     def bound_of(self, operator: Operator) -> tuple[int, int]:
         """Which input of a lookup says the places, and how many there are."""
-        return _LOOK_UP[operator.op], self._places(operator)
-
-    def _places(self, operator: Operator) -> int:
-        if operator.op == "Embedding":
-            return int(operator.attributes["vocabulary"])
-        axis: int = operator.attributes.get("axis", 0)
-        return self._at[operator.inputs[0]].shape[axis]
+        kind = OPERATORS[operator.op]
+        assert kind.places is not None
+        return kind.places, kind.place_count(operator)
 
     def _bound(self, source: str, limit: int) -> bool:
         """Lower the limits of all that ``source`` is made of; whether that is enough."""
@@ -61,9 +50,11 @@ class Indices:
             seen.add(operator.name)
             if operator.op in ("InputLayer", "Constant"):
                 self.limits[operator.name] = min(limit, self.limits.get(operator.name, limit))
-            elif operator.op in _PASSING and not operator.attributes.get("indices"):
-                # What a lookup gives are values of its data.
-                waiting += operator.inputs[:1] if operator.op in _LOOK_UP else operator.inputs
+                continue
+            kind = OPERATORS.get(operator.op)
+            if kind is not None and kind.passes_numbers and not operator.attributes.get("indices"):
+                # A lookup returns values of its data.
+                waiting += operator.inputs if kind.places is None else operator.inputs[:1]
             else:
                 enough = False
         return enough

@@ -13,22 +13,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from slotool.graphs.graph import OperatorGraph
-from slotool.graphs.operator_node import Operator
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators import OPERATORS, Operator, Shape
 
 Strides = tuple[int, ...]
 CHANNELS_LAST = (1, 2, 0)
-# They answer in the order of the image they are given.
-_OF_IMAGES = (
-    *("Conv2D", "DepthwiseConv2D", "Conv2DTranspose", "MaxPooling2D", "AveragePooling2D"),
-    *("GlobalAveragePooling2D", "ZeroPadding2D"),
-)
-_VALUE_BY_VALUE = (
-    *("Activation", "ReLU", "BatchNormalization", "Normalization", "LayerScale", "Rescaling", "Elementwise", "Add"),
-    "Multiply",
-)
-# They read their first input row by row.
-_BY_ROW = ("Dense", "MatMul", "Copy", "Reshape", "Flatten", "LayerNormalization", "RMSNormalization", "Softmax")
 
 
 class Layout(NamedTuple):
@@ -84,15 +72,20 @@ def _unnamed(operator: Operator) -> Hashable:
     return unnamed
 
 
+def _layout_of_type(operator: Operator) -> str:
+    return OPERATORS[operator.op].layout if operator.op in OPERATORS else ""
+
+
 def _strides(operator: Operator, inputs: Sequence[tuple[Shape, Strides]]) -> Strides:
     """Of its output."""
     shape = operator.shape
     viewed = _of_view(operator, *inputs[0]) if inputs else _dense(shape)
     if viewed is not None:
         return viewed
-    if operator.op in _VALUE_BY_VALUE:
+    kind = _layout_of_type(operator)
+    if kind == "values":
         return next((_alike(shape, own) for each, own in inputs if each == shape and any(own[1:])), _dense(shape))
-    if operator.op in _OF_IMAGES or (operator.op == "Concatenate" and len(shape) == 3):
+    if kind == "image" or (operator.op == "Concatenate" and len(shape) == 3):
         last = all(_is_channels_last(*each) for each in inputs)
         return _dense(shape, CHANNELS_LAST) if last and len(shape) == 3 else _dense(shape)
     if operator.op == "LayerNormalization" and len(shape) == 3 and "axes" not in operator.attributes:
@@ -172,9 +165,10 @@ def _is_channels_last(shape: Shape, strides: Strides) -> bool:
 def _is_reordered(operator: Operator, inputs: Sequence[tuple[Shape, Strides]], own: Strides) -> bool:
     if not operator.moved:
         return False
-    if operator.op in _BY_ROW:
+    kind = _layout_of_type(operator)
+    if kind == "rows":
         return any(not _is_in_rows(*each) for each in inputs)
-    if operator.op in _OF_IMAGES:
+    if kind == "image":
         return any(not _is_in_rows(*each) and not _is_channels_last(*each) for each in inputs)
     same = [strides for shape, strides in inputs if shape == operator.shape]
     return any(_alike(operator.shape, strides) != _alike(operator.shape, own) for strides in same)

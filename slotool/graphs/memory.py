@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from slotool.graphs.graph import OperatorGraph
-from slotool.graphs.operator_node import Operator
+from slotool.graphs.operators import Operator
 
 
 def peak_activation_bytes(graph: OperatorGraph, batch_size: int = 1) -> int:

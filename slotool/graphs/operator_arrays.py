@@ -12,7 +12,7 @@ import numpy as np
 
 from slotool.graphs.encodings import MEASURES, measures_of
 from slotool.graphs.graph import OperatorGraph
-from slotool.graphs.operator_node import Operator
+from slotool.graphs.operators import Operator
 
 Computed = TypeVar("Computed")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -12,11 +12,12 @@ from torch.nn import functional
 from slotool.errors import GraphError
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.indices import Indices, is_trained
-from slotool.graphs.operator_node import Operator
-from slotool.graphs.operators import Shape
-from slotool.graphs.torch_layers import LAYERS, Builder, Constant
+from slotool.graphs.operators import OPERATORS, Operator
+from slotool.graphs.operators.torch_parts import Constant, Function
 from slotool.llvm import without_late_triton
 
+# What makes a module, or a function of tensors, of an operator on a device.
+Builder = Callable[[Operator, str], Callable[..., Tensor]]
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor] | None] = {
     None: None,
     "relu": torch.relu,
@@ -52,10 +53,8 @@ class GraphModule(nn.Module):
     def __init__(self, graph: OperatorGraph, device: str = "cpu", layers: Mapping[str, Builder] | None = None):
         super().__init__()
         self.graph = graph
-        builders = {**LAYERS, **(layers or {})}
         self.layers = nn.ModuleDict()
         self._steps: list[tuple[str, tuple[str, ...], nn.Module, Callable[[Tensor], Tensor] | None]] = []
-        shapes = {operator.name: operator.shape for operator in graph.operators}
         indices = Indices(graph)
         for operator in graph.operators:
             if operator.op == "InputLayer":
@@ -63,7 +62,7 @@ class GraphModule(nn.Module):
             if operator.op == "Constant":
                 layer: nn.Module = _constant(operator, indices, device)
             else:
-                layer = _build(operator, [shapes[name] for name in operator.inputs], device, builders)
+                layer = _build(operator, device, layers or {})
             if operator.name in indices.unsure:
                 layer = _Bounded(layer, *indices.bound_of(operator))
             self.layers[_key(operator.name, self.layers)] = layer
@@ -137,8 +136,11 @@ def _activation(operator: Operator) -> Callable[[Tensor], Tensor] | None:
     return ACTIVATIONS[name]
 
 
-def _build(operator: Operator, inputs: Sequence[Shape], device: str, builders: Mapping[str, Builder]) -> nn.Module:
-    # A type of slotool's may be stated in a file that was written before it was one.
-    if operator.op not in builders or (operator.op in LAYERS and not operator.known):
+def _build(operator: Operator, device: str, layers: Mapping[str, Builder]) -> nn.Module:
+    if operator.op in layers:
+        layer = layers[operator.op](operator, device)
+    elif operator.known:
+        layer = OPERATORS[operator.op].torch(operator, device)
+    else:
         raise GraphError(f"operator {operator.name!r}: {operator.op} cannot be built in torch")
-    return builders[operator.op](operator, inputs, device)
+    return layer if isinstance(layer, nn.Module) else Function(layer)

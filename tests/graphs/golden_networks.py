@@ -41,12 +41,12 @@ def written(graph: OperatorGraph, form: str) -> OperatorGraph:
         types = {name: each.attributes.get("dtype") for name, each in zip("abcd", graph.inputs, strict=False)}
         return capture_torch(NamedInputs(graph), shapes, types)
     if form == "onnx":
-        from slotool.profiling.backends.onnx_model import onnx_model
+        from slotool.graphs.onnx_model import onnx_model
 
         return capture_onnx(onnx_model(graph, 2)[0])
     import keras
 
-    from slotool.profiling.backends.keras_model import functional_model
+    from slotool.graphs.keras_model import functional_model
 
     keras.utils.clear_session()
     return capture_keras(functional_model(graph, keras.ops.zeros))

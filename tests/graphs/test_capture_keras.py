@@ -152,7 +152,7 @@ def test_layers_of_the_applications_own_are_known(keras: Any) -> None:
 
 
 def test_a_layer_scale_built_in_keras_multiplies_every_channel(keras: Any) -> None:
-    from slotool.profiling.backends.keras_model import functional_model
+    from slotool.graphs.keras_model import functional_model
 
     builder = GraphBuilder()
     builder.add("LayerScale", builder.add("InputLayer", shape=[3, 2, 2]))

@@ -32,7 +32,7 @@ helper = onnx.helper
 
 
 def written(graph: OperatorGraph, batch_size: int = 1) -> Any:
-    from slotool.profiling.backends.onnx_model import onnx_model
+    from slotool.graphs.onnx_model import onnx_model
 
     return onnx_model(graph, batch_size)[0]
 

@@ -204,7 +204,7 @@ class WithFirstStates(nn.Module):
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize(("layers", "both"), [(1, True), (2, False), (2, True)])
 def test_states_that_several_layers_or_directions_begin_with_are_followed(kind: str, layers: int, both: bool) -> None:
-    from slotool.profiling.backends.onnx_model import onnx_model
+    from slotool.graphs.onnx_model import onnx_model
 
     module = WithFirstStates(kind, layers, both)
     graph = capture_torch(module, {"x": (5, 6), "z": (3,)})

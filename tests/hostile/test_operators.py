@@ -10,7 +10,7 @@ import pytest
 
 from slotool.errors import GraphError
 from slotool.graphs import OPERATORS, OperatorGraph
-from slotool.graphs.operator_node import MAX_OPERATOR_SIZE
+from slotool.graphs.operators import MAX_OPERATOR_SIZE
 from tests.graphs.operator_cases import CASES
 
 HOSTILE: list[Any] = [

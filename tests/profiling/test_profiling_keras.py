@@ -12,10 +12,10 @@ import torch
 from slotool.errors import GraphError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES
+from slotool.graphs.keras_model import channels_last, functional_model
+from slotool.graphs.operators.keras_values import Value, reshaped
 from slotool.graphs.torch_module import GraphModule
 from slotool.profiling.backends.keras_backend import KerasBackend
-from slotool.profiling.backends.keras_model import channels_last, functional_model
-from slotool.profiling.backends.keras_values import Value, reshaped
 
 # Looked for and not imported: every worker collects this file, and one of them runs it.
 pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="the Keras backend needs TensorFlow")

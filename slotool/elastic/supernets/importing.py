@@ -20,8 +20,7 @@ from slotool.elastic.supernets.layers import EFFECTS, build, own_layer
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.capture.torch.calls import Calls
-from slotool.graphs.operator_node import Operator
-from slotool.graphs.operators import Shape, per_channel
+from slotool.graphs.operators import Operator, Shape, per_channel
 from slotool.graphs.torch_module import ACTIVATIONS, GraphModule
 
 # Of normalisations, unless the network says otherwise: what ``GraphModule`` gives them.

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slotool.graphs import Effect, OperatorGraph
-from slotool.graphs.operator_node import Operator
-from slotool.graphs.operators import Shape, per_channel
-from slotool.graphs.torch_module import GraphModule
+from slotool.graphs.operators import Operator, Shape, per_channel
+from slotool.graphs.torch_module import Builder, GraphModule
 
 Attributes = Mapping[str, Any]
 
@@ -187,26 +186,24 @@ EFFECTS: dict[str, Callable[[Attributes, Sequence[Shape]], Effect]] = {
 }
 
 
-def _attention_layer(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
-    return MultiHeadAttention(inputs[0][1], operator.attributes["heads"], operator.attributes["size"], device)
+def _attention_layer(operator: Operator, device: str) -> nn.Module:
+    return MultiHeadAttention(operator.shape[1], operator.attributes["heads"], operator.attributes["size"], device)
 
 
-def _position_layer(_: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
-    steps, width = inputs[0]
+def _position_layer(operator: Operator, device: str) -> nn.Module:
+    steps, width = operator.shape
     return PositionEmbedding(steps, width, device)
 
 
 # As ``GraphModule`` takes them.
-LAYERS: dict[str, Callable[[Operator, Sequence[Shape], str], nn.Module]] = {
+LAYERS: dict[str, Builder] = {
     "MultiHeadAttention": _attention_layer,
     "PositionEmbedding": _position_layer,
     "Tokens": lambda *_: Tokens(),
     "GlobalAveragePooling1D": lambda *_: MeanOverSteps(),
     "Scale": lambda operator, *_: Scale(operator.attributes["factor"], operator.attributes["offset"]),
-    "ChannelShift": lambda _, inputs, device: ChannelShift(per_channel(inputs[0]), device),
-    "PrependTokens": lambda operator, inputs, device: PrependTokens(
-        operator.attributes["tokens"], inputs[0][1], device
-    ),
+    "ChannelShift": lambda operator, device: ChannelShift(per_channel(operator.shape), device),
+    "PrependTokens": lambda operator, device: PrependTokens(operator.attributes["tokens"], operator.shape[1], device),
     "TakeToken": lambda operator, *_: TakeToken(operator.attributes["index"]),
     "AsImage": lambda *_: AsImage(),
 }

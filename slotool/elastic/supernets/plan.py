@@ -11,7 +11,7 @@ from torch import Tensor
 from slotool.elastic.supernets.statistics import SubnetNorm, signatures
 from slotool.elastic.supernets.steps import Step, in_place, make_step, reuses_input
 from slotool.graphs import OperatorGraph
-from slotool.graphs.operator_node import Operator
+from slotool.graphs.operators import Operator
 from slotool.graphs.torch_module import GraphModule
 
 # What a step does, where its inputs lie and where its output goes.

@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from slotool.elastic.supernets.layers import attention, prepended
 from slotool.errors import InputError
-from slotool.graphs.operator_node import Operator
-from slotool.graphs.operators import Shape, channel_axis
+from slotool.graphs.operators import Operator, Shape, channel_axis
 from slotool.graphs.torch_module import ACTIVATIONS
 
 Step = Callable[..., Tensor]

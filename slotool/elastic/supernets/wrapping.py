@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from slotool.elastic.supernets.space import SIZE_OF, Dimension, LayerSelect, Space
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.operator_node import Operator
-from slotool.graphs.operators import channel_axis
+from slotool.graphs.operators import Operator, channel_axis
 
 # Operators whose output has the channels of their input, one for one.
 CHANNELWISE = {

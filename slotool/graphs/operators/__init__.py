@@ -1,8 +1,10 @@
-"""What each known operator does to shapes, and what it costs: one entry per operator, at the Keras layer level.
+"""Operator types: what each does to shapes, what it costs, and how torch, ONNX and Keras compute it.
+
+One class a type, at the level of Keras layers, in files grouped by family; each registers itself in ``OPERATORS``.
 
 Shapes leave the batch out and put channels first: ``(features,)``, ``(steps, features)`` or ``(channels, height,
 width)``. FLOPs are per example, a multiply-add counting two. An activation that is an attribute of the layer before
-it, as in Keras, is free here. One file per group of operators: ``layers``, ``windows``, ``arithmetic`` and ``moving``.
+it, as in Keras, is free here.
 
 A ``Constant`` and what is computed from constants alone has no batch; it stretches over that of what it meets. Of a
 framework's operators with several outputs each output that is used is an operator here: the parts of a split are
@@ -11,52 +13,63 @@ framework's operators with several outputs each output that is used is an operat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.arithmetic import ARITHMETIC, FUNCTIONS
-from slotool.graphs.operators.axes import broadcast, channel_axis, per_channel, stretches_as
-from slotool.graphs.operators.forms import DTYPES, canonical
-from slotool.graphs.operators.kinds import BYTES_PER_VALUE, REQUIRED, Attributes, Effect, Infer, OperatorType, Shape
-from slotool.graphs.operators.layers import LAYERS
-from slotool.graphs.operators.moving import MOVING
-from slotool.graphs.operators.windows import (
-    WINDOWS,
-    output_size,
-    padding_around,
-    pair,
-    sides,
-    window_padding,
-    zero_padding,
+from slotool.graphs.operators import (  # noqa: F401  # each registers its classes
+    elementwise,
+    images,
+    layers,
+    lookups,
+    moving,
+    norms,
+    pooling,
+    recurrent,
+    reductions,
 )
+from slotool.graphs.operators.axes import Attributes, Shape, broadcast, channel_axis, per_channel, stretches_as
+from slotool.graphs.operators.base import (
+    BYTES_PER_VALUE,
+    OPERATORS,
+    REQUIRED,
+    Effect,
+    Operator,
+    OperatorType,
+)
+from slotool.graphs.operators.forms import DTYPES
+from slotool.graphs.operators.windows import output_size, padding_around, sides
 
 __all__ = [
     "BYTES_PER_VALUE",
     "DTYPES",
-    "FUNCTIONS",
+    "MAX_OPERATOR_SIZE",
     "OPERATORS",
     "REQUIRED",
     "Attributes",
     "Effect",
-    "Infer",
+    "Operator",
     "OperatorType",
     "Shape",
     "broadcast",
     "channel_axis",
     "infer",
+    "make_operator",
     "output_size",
     "padding_around",
-    "pair",
     "per_channel",
     "resolve",
     "sides",
     "stretches_as",
-    "window_padding",
-    "zero_padding",
 ]
 
-OPERATORS: dict[str, OperatorType] = {**LAYERS, **WINDOWS, **ARITHMETIC, **MOVING}
+# Random networks repeat the same layers thousands of times; made once, their text and structure are kept too.
+MAX_CACHED = 16_384
+# Values, weights and FLOPs of one operator: thousands of the largest still add up within 64 bits.
+MAX_OPERATOR_SIZE = 2**50
+_MADE: dict[tuple[Any, ...], Operator] = {}
 
 
 def infer(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -75,16 +88,73 @@ def resolve(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> tuple[d
     if op not in OPERATORS:
         raise GraphError(f"unknown operator {op!r}; known are {', '.join(OPERATORS)}")
     kind = OPERATORS[op]
-    kept = canonical(op, kind, attributes)
+    kept = kind.canonical(attributes)
     if len(inputs) != kind.inputs if kind.inputs is not None else not inputs:
         wanted = "one or more" if kind.inputs is None else kind.inputs
         raise GraphError(f"{op} takes {wanted} inputs, not {len(inputs)}")
     try:
-        if kind.settle is not None:
-            kind.settle(kept, inputs)
+        kind.settle(kept, inputs)
         effect = kind.infer(kept, inputs)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise GraphError(f"{op} cannot take inputs {list(map(list, inputs))} with {kept}") from error
     if any(size < 1 for size in effect.shape):
         raise GraphError(f"{op} would leave nothing of its input: output shape {list(effect.shape)}")
     return kept, effect
+
+
+def make_operator(
+    name: str,
+    op: str,
+    inputs: tuple[str, ...],
+    shapes: Sequence[Shape],
+    attributes: Mapping[str, Any],
+    stated: Effect | None = None,
+) -> Operator:
+    """An operator on inputs of these ``shapes``: inferred when it is known, else as ``stated``.
+
+    Raises ``GraphError``, naming it, for shapes or attributes that do not fit, or an unknown one with nothing stated.
+    """
+    if op in OPERATORS:
+        # repr, unlike equality, tells 1 from True and 1.0.
+        shapes = tuple(shapes)
+        key = (name, op, inputs, shapes, repr(attributes))
+        if key not in _MADE:
+            if len(_MADE) >= MAX_CACHED:
+                _MADE.clear()
+            _MADE[key] = _countable(_known_operator(name, op, inputs, shapes, attributes))
+        return _MADE[key]
+    if stated is None:
+        raise GraphError(f"operator {name!r}: {op!r} is unknown, so its shape must be stated")
+    return _countable(_operator(name, op, inputs, shapes, dict(attributes), stated))
+
+
+def _operator(
+    name: str, op: str, inputs: tuple[str, ...], shapes: Sequence[Shape], attributes: Mapping[str, Any], effect: Effect
+) -> Operator:
+    moved = effect.moved
+    if moved is None:
+        moved = sum(map(math.prod, shapes)) + math.prod(effect.shape)
+    costs = (effect.weights, effect.flops, moved, effect.calls)
+    return Operator(name, op, inputs, attributes, effect.shape, *costs, tuple(shapes))
+
+
+def _countable(operator: Operator) -> Operator:
+    """Itself. Raises ``GraphError`` for sizes that arrays of 64-bit numbers cannot add up."""
+    sizes = {"output values": math.prod(operator.shape), "weights": operator.weights, "FLOPs": operator.flops}
+    for what, size in sizes.items():
+        if size > MAX_OPERATOR_SIZE:
+            limit = f"at most {MAX_OPERATOR_SIZE:.3g} can be counted"
+            # No float holds the largest that a file may state.
+            said = f"{float(size):.3g}" if size < sys.float_info.max else "more than 1e308"
+            raise GraphError(f"operator {operator.name!r}: {said} {what}, {limit}")
+    return operator
+
+
+def _known_operator(
+    name: str, op: str, inputs: tuple[str, ...], shapes: Sequence[Shape], attributes: Mapping[str, Any]
+) -> Operator:
+    try:
+        kept, effect = resolve(op, attributes, shapes)
+    except GraphError as error:
+        raise GraphError(f"operator {name!r}: {error}") from error
+    return _operator(name, op, inputs, shapes, kept, effect)

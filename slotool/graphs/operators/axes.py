@@ -1,13 +1,15 @@
-"""Which axis of a shape holds what, and how shapes stretch to each other."""
+"""Shapes: which axis holds what, and how shapes stretch to each other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import dropwhile
 from typing import Any
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.kinds import Attributes, Shape
+
+Shape = tuple[int, ...]
+Attributes = Mapping[str, Any]
 
 
 def channel_axis(shape: Shape) -> int:

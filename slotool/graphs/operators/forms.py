@@ -6,34 +6,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from slotool.errors import GraphError
-from slotool.graphs.operators.kinds import REQUIRED, Attributes, OperatorType, Shape
+from slotool.graphs.operators.axes import Shape
 
 MAX_WINDOW_AXES = 3
 DTYPES = (
     *("float32", "float16", "bfloat16", "float64", "complex64", "complex128"),
     *("int64", "int32", "int16", "int8", "uint8", "bool"),
 )
-
-
-def canonical(op: str, kind: OperatorType, attributes: Attributes) -> dict[str, Any]:
-    foreign = [name for name in attributes if name not in kind.attributes]
-    if foreign:
-        raise GraphError(f"{op} has no attribute {foreign[0]!r}; it has {', '.join(kind.attributes) or 'none'}")
-    kept = {}
-    for name, default in kind.attributes.items():
-        if name not in attributes:
-            if default is REQUIRED:
-                raise GraphError(f"{op} needs the attribute {name!r}")
-            continue
-        value = attributes[name]
-        try:
-            value = FORMS[name](value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise GraphError(f"{op}: {name} cannot be {value!r}") from error
-        if value != default:
-            kept[name] = value
-    return kept
 
 
 def _whole(value: Any, least: int = 1) -> int:

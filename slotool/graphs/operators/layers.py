@@ -1,190 +1,246 @@
-"""Inputs and constants, products, attention, recurrent layers and norms."""
+"""Inputs and constants, products of matrices and attention."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import (
-    broadcast,
-    channel_axis,
-    chosen_axes,
-    chosen_axis,
-    per_channel,
-    settle_channel_axes,
-    settle_channel_axis,
-)
-from slotool.graphs.operators.kinds import REQUIRED, Attributes, Effect, Infer, OperatorType, Shape
+from slotool.graphs.operators.axes import Attributes, Shape, broadcast
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.keras_values import Initializer, Value, alike, layer_name
+from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, Writer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-def _input(attributes: Attributes, _: Sequence[Shape]) -> Effect:
-    return Effect(attributes["shape"], moved=0)
+class InputLayer(OperatorType):
+    attributes = {"shape": REQUIRED, "dtype": "float32"}
+    inputs = 0
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        return Effect(attributes["shape"], moved=0)
 
 
-def _constant(attributes: Attributes, _: Sequence[Shape]) -> Effect:
-    """Values that are the same for every example: trained, as position embeddings, or fixed, as masks. ``shape`` has
-    no batch; ``weights`` says how many trained numbers they are made of, ``flops`` what their products cost, which run
-    once for a whole batch."""
-    return Effect(attributes["shape"], attributes.get("weights", 0), attributes.get("flops", 0), moved=0)
+class Constant(OperatorType):
+    """Values that are the same for every example: trained, as position embeddings, or fixed, as masks.
+
+    ``shape`` has no batch; ``weights`` is how many trained numbers they are made of, ``flops`` the cost of their
+    products, which run once for a whole batch.
+    """
+
+    attributes = {"shape": REQUIRED, "dtype": "float32", "weights": 0, "flops": 0}
+    inputs = 0
+    is_product = True
+    has_memory = False
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        return Effect(attributes["shape"], attributes.get("weights", 0), attributes.get("flops", 0), moved=0)
 
 
-def _dense(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    *outer, features = inputs[0]
-    units, positions = attributes["units"], math.prod(outer)
-    bias = units if attributes.get("bias", True) else 0
-    return Effect((*outer, units), features * units + bias, 2 * features * units * positions)
+class Dense(OperatorType):
+    attributes = {"units": REQUIRED, "bias": True, "activation": None}
+    is_product = True
+    feature_axis = -1
+    layout = "rows"
+    onnx_type = FLOAT
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        *outer, features = inputs[0]
+        units, positions = attributes["units"], math.prod(outer)
+        bias = units if attributes.get("bias", True) else 0
+        return Effect((*outer, units), features * units + bias, 2 * features * units * positions)
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch import nn
+
+        features, units = operator.input_shapes[0][-1], operator.attributes["units"]
+        return nn.Linear(features, units, bias=operator.attributes.get("bias", True), device=device)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        (shape,), units = operator.input_shapes, operator.attributes["units"]
+        weight = writer.weight(units, shape[-1])
+        bias = [writer.weight(units)] if operator.attributes.get("bias", True) else []
+        if len(shape) == 1:
+            return writer.node("Gemm", values[0], weight, *bias, transB=1)
+        product = writer.node("MatMul", values[0], writer.node("Transpose", weight, perm=[1, 0]))
+        return writer.node("Add", product, *bias) if bias else product
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        (value,), rank = values, len(operator.shape)
+        order = value.order if value.order[-1] == rank - 1 else tuple(range(rank))
+        layer = keras.layers.Dense(
+            operator.attributes["units"],
+            activation=operator.attributes.get("activation"),
+            use_bias=operator.attributes.get("bias", True),
+            kernel_initializer=weights,
+            bias_initializer=weights,
+            name=layer_name(operator.name),
+        )
+        return Value(layer(value.in_order(order)), order)
 
 
-def _embedding(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Of whole numbers below ``vocabulary`` each one's row of ``units`` numbers."""
-    shape = (*inputs[0], attributes["units"])
-    return Effect(
-        shape, attributes["vocabulary"] * attributes["units"], moved=math.prod(inputs[0]) + 2 * math.prod(shape)
-    )
-
-
-def _mat_mul(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+class MatMul(OperatorType):
     """Products of matrices [..., rows, inner] and [..., inner, columns]; leading axes stretch."""
-    (*left, rows, inner), (*right, height, columns) = inputs
-    if inner != height:
-        raise GraphError(f"matrices of {list(inputs[0])} and {list(inputs[1])} cannot be multiplied")
-    leading = broadcast([tuple(left), tuple(right)])
-    return Effect((*leading, rows, columns), 0, 2 * math.prod(leading) * rows * inner * columns)
+
+    inputs = 2
+    is_product = True
+    feature_axis = -1
+    layout = "rows"
+    onnx_type = FLOAT
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        (*left, rows, inner), (*right, height, columns) = inputs
+        if inner != height:
+            raise GraphError(f"matrices of {list(inputs[0])} and {list(inputs[1])} cannot be multiplied")
+        leading = broadcast([tuple(left), tuple(right)])
+        return Effect((*leading, rows, columns), 0, 2 * math.prod(leading) * rows * inner * columns)
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        import torch
+
+        from slotool.graphs.operators.torch_parts import aligned
+
+        first, second = operator.input_shapes
+        return torch.matmul if len(first) == len(second) else lambda x, y: torch.matmul(*aligned(x, y))
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        return writer.node("MatMul", *writer.aligned(writer.alike(values), operator.input_shapes))
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        stated = [Value.as_stated(value.stated(), len(value.order)) for value in values]
+        tensors, order = alike(stated, operator.input_shapes)
+        return Value(keras.ops.matmul(*tensors), order)
 
 
-def _attention(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Of query [..., heads, length, dim], key [..., heads, steps, dim], value [..., heads, steps, width] and perhaps a
-    mask that is added to or chooses among the scores [..., length, steps].
+class ScaledDotProductAttention(OperatorType):
+    """Attention of query [..., heads, length, dim], key [..., heads, steps, dim], value [..., heads, steps, width] and
+    perhaps a mask that is added to or chooses among the scores [..., length, steps].
 
     Heads of key and value may be fewer, each for as many of the query's. FLOPs are those of both products over all
     scores, also where ``causal`` hides half of them; the softmax between is left out, as torch's own counter does.
     """
-    query, key, value, *mask = inputs
-    (*outer, length, dim), (*groups, steps, depth), width = query, key, value[-1]
-    if len(mask) > 1 or depth != dim or value[:-1] != key[:-1] or not _is_grouped(outer, groups):
-        raise GraphError(f"attention cannot take inputs {list(map(list, inputs))}")
-    if mask:
-        broadcast([mask[0], (*outer, length, steps)])
-    scores = math.prod(outer) * length * steps
-    return Effect((*outer, length, width), 0, 2 * scores * (dim + width))
+
+    attributes = {"causal": False}
+    inputs = None
+    is_product = True
+    feature_axis = -1
+    onnx_type = FLOAT
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        query, key, value, *mask = inputs
+        (*outer, length, dim), (*groups, steps, depth), width = query, key, value[-1]
+        if len(mask) > 1 or depth != dim or value[:-1] != key[:-1] or not _is_grouped(outer, groups):
+            raise GraphError(f"attention cannot take inputs {list(map(list, inputs))}")
+        if mask:
+            broadcast([mask[0], (*outer, length, steps)])
+        scores = math.prod(outer) * length * steps
+        return Effect((*outer, length, width), 0, 2 * scores * (dim + width))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch.nn import functional
+
+        query, key, _, *mask = operator.input_shapes
+        attention = partial(
+            functional.scaled_dot_product_attention,
+            # torch takes a mask or hides what is to come, not both.
+            is_causal=operator.attributes.get("causal", False) and not mask,
+            enable_gqa=len(query) > 2 and query[-3] != key[-3],
+        )
+        return partial(_attended, attention=attention)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        shapes = operator.input_shapes
+        (query, key, value, *mask), shape, rank = writer.of_one_batch(values, shapes), shapes[0], len(shapes[0])
+        if rank > 2 and shape[-3] != shapes[1][-3]:
+            key, value = (
+                _for_more_heads(writer, each, of, shape[-3]) for each, of in zip((key, value), shapes[1:3], strict=True)
+            )
+        # As exported: the square root of the scale on both sides.
+        scale = writer.number(shape[-1] ** -0.25)
+        key = writer.node("Transpose", key, perm=[*range(rank - 1), rank, rank - 1])
+        scores = writer.node("MatMul", writer.node("Mul", query, scale), writer.node("Mul", key, scale))
+        if mask:
+            # Axes of size one where it has fewer than the scores.
+            hidden = writer.aligned([mask[0], query], [shapes[3], shape])[0]
+            if writer.kind(hidden) == FLOAT:
+                scores = writer.node("Add", scores, hidden)
+            else:
+                scores = writer.node("Where", writer.cast(hidden, BOOL), scores, writer.number(-np.inf))
+        elif operator.attributes.get("causal"):
+            scores = writer.node("Add", scores, writer.array(_later_hidden(operator)[None]))
+        return writer.node("MatMul", writer.node("Softmax", scores, axis=-1), value)
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        query, key, value = (each.stated() for each in values[:3])
+        shape, rank = operator.input_shapes[0], len(operator.shape)
+        if rank > 2 and shape[-3] != operator.input_shapes[1][-3]:
+            times = shape[-3] // operator.input_shapes[1][-3]
+            key, value = (keras.ops.repeat(each, times, axis=rank - 2) for each in (key, value))
+        scores = keras.ops.matmul(query * shape[-1] ** -0.5, keras.ops.swapaxes(key, -1, -2))
+        if len(values) > 3:
+            scores = _masked(scores, values[3], operator.input_shapes[3], rank)
+        elif operator.attributes.get("causal"):
+            scores = scores + _later_hidden(operator)
+        return Value.as_stated(keras.ops.matmul(keras.ops.softmax(scores, axis=-1), value), rank)
 
 
 def _is_grouped(outer: Sequence[int], groups: Sequence[int]) -> bool:
-    """Whether heads of key and value fit those of the query."""
+    """True if heads of key and value fit those of the query."""
     if list(outer) == list(groups):
         return True
     return len(outer) == len(groups) > 0 and outer[:-1] == groups[:-1] and outer[-1] % groups[-1] == 0
 
 
-# Weights of a recurrent layer that stay in the last cache from step to step, as numbers: 16 MiB of float32.
-CACHED_WEIGHTS = 2**22
+def _later_hidden(operator: Operator) -> np.ndarray:
+    """Return what causal attention adds to the scores, [length, steps]: minus infinity for later steps."""
+    query, key, *_ = operator.input_shapes
+    return np.triu(np.full((query[-2], key[-2]), -np.inf, np.float32), 1)
 
 
-def _recurrent(gates: int, products: int, calls: int = 0) -> Infer:
-    """A layer over (steps, features), or over (sequences, steps, features) of which each is one more example, that
-    keeps a state of ``units`` numbers, with so many gates. It may take the states that it begins with as further
-    inputs, each of as many numbers as its output has, layer by layer, of each both directions. ``projection``: of how
-    many numbers its output is, made of the state by one more product, where these are not the state itself (Sak, Senior
-    and Beaufays 2014).
-    ``biases``: how many each gate has, two as in torch, ONNX and Keras' GRU, or one as in Keras' other layers.
+def _attended(query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, attention: Callable[..., Tensor]) -> Tensor:
+    """Return attention over [batch, …, heads, length, dim]: windows between batch and heads count as examples."""
+    from slotool.graphs.operators.torch_parts import of_one_batch
 
-    Each step waits for the one before: it reads again what of the state's weights no cache holds, and takes ``calls``
-    kernels of its own. All steps of an LSTM without a projection are one kernel, as oneDNN has it.
-    """
-
-    def infer(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        *sequences, steps, features = inputs[0]
-        if len(sequences) > 1:
-            raise GraphError(f"a recurrent layer cannot take inputs of {list(inputs[0])}")
-        units, directions = attributes["units"], 1 + attributes.get("bidirectional", False)
-        bias = attributes.get("biases", 2) * gates * units if attributes.get("bias", True) else 0
-        projection = attributes.get("projection", 0)
-        answer = projection or units
-        states = directions * attributes.get("layers", 1) * answer
-        if inputs[1:] and (sequences or {*map(math.prod, inputs[1:])} != {states}):
-            raise GraphError(f"a recurrent layer cannot begin with states of {list(map(list, inputs[1:]))}")
-        # Of layers after the first each takes what all directions of the one before give.
-        more = attributes.get("layers", 1) - 1
-        matrices = gates * units * (features + answer + more * (directions * answer + answer))
-        matrices += (1 + more) * units * projection
-        weights = directions * (matrices + (1 + more) * bias)
-        flops = directions * products * matrices * steps * math.prod(sequences)
-        shape = (*sequences, steps, directions * answer)
-        state = gates * units * answer + units * projection
-        again = directions * (1 + more) * (steps - 1) * max(0, state - CACHED_WEIGHTS)
-        waits = directions * (1 + more) * steps * (calls or bool(projection))
-        return Effect(shape, weights, flops, math.prod(inputs[0]) + math.prod(shape) + again, 1 + waits)
-
-    return infer
+    query, key, value = of_one_batch(query, key, value)
+    windows = query.shape[1:-3]
+    # A mask has axes of size one where it has fewer than the scores.
+    hidden = [each.reshape(len(each), *[1] * (query.ndim - each.ndim), *each.shape[1:]) for each in mask]
+    if windows:
+        hidden = [each.expand(len(query), *windows, *[-1] * 3) for each in hidden]
+        query, key, value, *hidden = (x.flatten(0, len(windows)) for x in (query, key, value, *hidden))
+    added = hidden[0] if hidden else None
+    if added is not None and not added.is_floating_point():
+        added = added.bool()
+    answer = attention(query, key, value, added)
+    return answer.unflatten(0, (-1, *windows)) if windows else answer
 
 
-def _batch_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Moving mean and variance are counted as weights, as Keras counts them."""
-    parts = 2 + attributes.get("scale", True) + attributes.get("center", True)
-    return Effect(inputs[0], parts * inputs[0][chosen_axis(attributes, inputs[0])], 2 * math.prod(inputs[0]))
+def _for_more_heads(writer: Writer, value: str, shape: Shape, heads: int) -> str:
+    """Write each head of keys or values out for so many of the query's."""
+    *outer, few, length, width = shape
+    apart = writer.shaped(value, *outer, few, 1, length, width)
+    repeated = writer.node("Expand", apart, writer.integers(1, *outer, few, heads // few, length, width))
+    return writer.shaped(repeated, *outer, heads, length, width)
 
 
-def _layer_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Per value: one for the mean, three for the variance, one to normalise, two to scale and shift."""
-    parts = attributes.get("scale", True) + attributes.get("center", True)
-    return Effect(inputs[0], parts * _sizes(attributes, inputs[0]), 7 * math.prod(inputs[0]))
+def _masked(scores: Any, mask: Value, shape: Shape, rank: int) -> Any:
+    import keras
 
-
-def _rms_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Per value: two for the mean of squares, one to divide, one to scale (Zhang and Sennrich 2019)."""
-    return Effect(inputs[0], attributes.get("scale", True) * _sizes(attributes, inputs[0]), 4 * math.prod(inputs[0]))
-
-
-def _sizes(attributes: Attributes, shape: Shape) -> int:
-    return math.prod(shape[axis] for axis in chosen_axes(attributes, shape))
-
-
-def _group_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Channels (axis 0) are normalised in ``groups``: as many as channels, and it is an instance norm."""
-    channels = inputs[0][0]
-    if channels % attributes["groups"]:
-        raise GraphError(f"{channels} channels cannot form {attributes['groups']} groups")
-    parts = attributes.get("scale", True) + attributes.get("center", True)
-    return Effect(inputs[0], parts * channels, 7 * math.prod(inputs[0]))
-
-
-def _response_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Divides by a mean of squares over ``size`` neighbouring channels."""
-    return Effect(inputs[0], 0, (2 * attributes["size"] + 3) * math.prod(inputs[0]))
-
-
-def _normalization(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Mean and variance per channel and, as in Keras, one counter; no weights when they are ``fixed`` constants."""
-    weights = 0 if attributes.get("fixed") else 2 * inputs[0][channel_axis(inputs[0])] + 1
-    return Effect(inputs[0], weights, 2 * math.prod(inputs[0]))
-
-
-def _layer_scale(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """One trained factor per channel (Touvron et al. 2021)."""
-    return Effect(inputs[0], math.prod(per_channel(inputs[0])), math.prod(inputs[0]))
-
-
-_NORM = {"scale": True, "center": True}
-_RECURRENT = {"units": REQUIRED, "layers": 1, "bidirectional": False, "bias": True, "biases": 2}
-
-LAYERS: dict[str, OperatorType] = {
-    "InputLayer": OperatorType(_input, {"shape": REQUIRED, "dtype": "float32"}, inputs=0),
-    "Constant": OperatorType(
-        _constant, {"shape": REQUIRED, "dtype": "float32", "weights": 0, "flops": 0}, inputs=0, is_product=True
-    ),
-    "Dense": OperatorType(_dense, {"units": REQUIRED, "bias": True, "activation": None}, is_product=True),
-    "Embedding": OperatorType(_embedding, {"vocabulary": REQUIRED, "units": REQUIRED}),
-    "MatMul": OperatorType(_mat_mul, inputs=2, is_product=True),
-    "ScaledDotProductAttention": OperatorType(_attention, {"causal": False}, inputs=None, is_product=True),
-    "LSTM": OperatorType(_recurrent(4, 2), {**_RECURRENT, "projection": 0}, inputs=None, is_product=True),
-    "GRU": OperatorType(_recurrent(3, 2, 1), _RECURRENT, inputs=None, is_product=True),
-    "SimpleRNN": OperatorType(_recurrent(1, 2, 1), _RECURRENT, inputs=None, is_product=True),
-    "BatchNormalization": OperatorType(_batch_norm, {**_NORM, "axis": None}, settle=settle_channel_axis),
-    "LayerNormalization": OperatorType(_layer_norm, {**_NORM, "axes": None}, settle=settle_channel_axes),
-    "RMSNormalization": OperatorType(_rms_norm, {"scale": True, "axes": None}, settle=settle_channel_axes),
-    "GroupNormalization": OperatorType(_group_norm, {"groups": REQUIRED, **_NORM}, channels_first=True),
-    "LocalResponseNormalization": OperatorType(_response_norm, {"size": REQUIRED}, channels_first=True),
-    "Normalization": OperatorType(_normalization, {"fixed": False}),
-    "LayerScale": OperatorType(_layer_scale),
-}
+    tensor = mask.stated()
+    if len(shape) < rank:
+        tensor = keras.ops.reshape(tensor, (-1, *[1] * (rank - len(shape)), *shape))
+    if keras.backend.standardize_dtype(tensor.dtype).startswith("float"):
+        return scores + tensor
+    return keras.ops.where(keras.ops.cast(tensor, "bool"), scores, -np.inf)

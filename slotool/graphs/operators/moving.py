@@ -1,150 +1,425 @@
-"""Operators that compute nothing: views, which cost nothing, and copies, which move bytes."""
+"""Views, which cost nothing, and copies, which move bytes; neither computes anything."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import broadcast, chosen_axis, settle_axis, settle_channel_axis, settle_order, within
-from slotool.graphs.operators.kinds import REQUIRED, Attributes, Effect, OperatorType, Shape
+from slotool.graphs.operators.axes import (
+    Attributes,
+    Shape,
+    broadcast,
+    channel_axis,
+    chosen_axis,
+    settle_axis,
+    settle_channel_axis,
+    settle_order,
+    within,
+)
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.keras_values import (
+    Initializer,
+    Value,
+    by_layer,
+    for_each_example,
+    is_computed,
+    layer_name,
+    reshaped,
+    without,
+)
+from slotool.graphs.operators.onnx_writer import INT64, Writer, widest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
+_TORCH_PAD_MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
-def _flatten(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    return Effect((math.prod(inputs[0]),), moved=0)
+class Flatten(OperatorType):
+    layout = "rows"
+    passes_numbers = True
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        return Effect((math.prod(inputs[0]),), moved=0)
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch import nn
+
+        return nn.Flatten()
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        return writer.node("Flatten", values[0], axis=1)
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        return by_layer(keras.layers.Flatten(name=layer_name(operator.name)), operator.shape, values)
 
 
-def _reshape(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    if math.prod(attributes["shape"]) != math.prod(inputs[0]):
-        raise GraphError(f"Reshape cannot make {list(attributes['shape'])} of {list(inputs[0])}")
-    return Effect(attributes["shape"], moved=0)
+class Reshape(OperatorType):
+    attributes = {"shape": REQUIRED}
+    layout = "rows"
+    passes_numbers = True
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        if math.prod(attributes["shape"]) != math.prod(inputs[0]):
+            raise GraphError(f"Reshape cannot make {list(attributes['shape'])} of {list(inputs[0])}")
+        return Effect(attributes["shape"], moved=0)
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        shape = operator.shape
+        return lambda x: x.reshape(len(x), *shape)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        # 0 keeps the batch as it is.
+        return writer.node("Reshape", values[0], writer.integers(0, *operator.shape))
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        return reshaped(values[0], operator.input_shapes[0], operator.shape)
 
 
-def _transpose(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+class Transpose(OperatorType):
     """``axes``: which axis of the input each axis of the output is."""
-    if len(attributes["axes"]) != len(inputs[0]):
-        raise GraphError(f"Transpose of {list(inputs[0])} by {list(attributes['axes'])} does not name every axis")
-    return Effect(tuple(inputs[0][axis] for axis in attributes["axes"]), moved=0)
+
+    attributes = {"axes": REQUIRED}
+    has_memory = False
+    passes_numbers = True
+    settle = staticmethod(settle_order)
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        if len(attributes["axes"]) != len(inputs[0]):
+            raise GraphError(f"Transpose of {list(inputs[0])} by {list(attributes['axes'])} does not name every axis")
+        return Effect(tuple(inputs[0][axis] for axis in attributes["axes"]), moved=0)
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        order = (0, *(axis + 1 for axis in operator.attributes["axes"]))
+        return lambda x: x.permute(order)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        return writer.node("Transpose", values[0], perm=[0, *(axis + 1 for axis in operator.attributes["axes"])])
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        axes = list(operator.attributes["axes"])
+        return Value(values[0].tensor, tuple(axes.index(axis) for axis in values[0].order))
 
 
-def _slice(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+class Slice(OperatorType):
     """``size`` values along an axis, from ``start`` on, every ``step``-th; without ``keepdims`` the axis goes, of which
     one value is left."""
-    shape, axis, size = list(inputs[0]), attributes["axis"], attributes["size"]
-    if attributes.get("start", 0) + (size - 1) * attributes.get("step", 1) >= shape[axis]:
-        raise GraphError(f"there are no such {size} values along axis {axis} of {shape}")
-    if attributes.get("keepdims", True):
-        shape[axis] = size
-    elif size == 1:
-        del shape[axis]
-    else:
-        raise GraphError(f"an axis of {size} values cannot go")
-    return Effect(tuple(shape), moved=0)
+
+    attributes = {"axis": REQUIRED, "start": 0, "size": REQUIRED, "step": 1, "keepdims": True}
+    has_memory = False
+    passes_numbers = True
+    settle = staticmethod(settle_axis)
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        shape, axis, size = list(inputs[0]), attributes["axis"], attributes["size"]
+        if attributes.get("start", 0) + (size - 1) * attributes.get("step", 1) >= shape[axis]:
+            raise GraphError(f"there are no such {size} values along axis {axis} of {shape}")
+        if attributes.get("keepdims", True):
+            shape[axis] = size
+        elif size == 1:
+            del shape[axis]
+        else:
+            raise GraphError(f"an axis of {size} values cannot go")
+        return Effect(tuple(shape), moved=0)
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        axis, places = operator.attributes["axis"] + 1, self._places(operator)
+        if not operator.attributes.get("keepdims", True):
+            return lambda x: x.select(axis, places.start)
+        if places.step == 1:
+            return lambda x: x.narrow(axis, places.start, len(places))
+        where = (*[slice(None)] * axis, slice(places.start, places.stop, places.step))
+        return lambda x: x[where]
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        axis, places = operator.attributes["axis"] + 1, self._places(operator)
+        if not operator.attributes.get("keepdims", True):
+            return writer.node("Gather", values[0], writer.number(places.start, INT64), axis=axis)
+        return writer.cut(values[0], axis, places.start, places.stop, places.step)
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        (value,), axis, places = values, operator.attributes["axis"], self._places(operator)
+        before = (slice(None),) * value.at(axis)
+        if not operator.attributes.get("keepdims", True):
+            return Value(value.tensor[(*before, places.start)], without(value.order, [axis]))
+        return Value(value.tensor[(*before, slice(places.start, places.stop, places.step))], value.order)
+
+    def _places(self, operator: Operator) -> range:
+        """Return the places along the axis whose values are left."""
+        attributes = operator.attributes
+        start, size, step = attributes.get("start", 0), attributes["size"], attributes.get("step", 1)
+        return range(start, start + (size - 1) * step + 1, step)
 
 
-def _expand(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+class Expand(OperatorType):
     """The input stretched to ``shape``, without a copy."""
-    if broadcast([inputs[0], attributes["shape"]]) != attributes["shape"]:
-        raise GraphError(f"{list(inputs[0])} does not stretch to {list(attributes['shape'])}")
-    return Effect(attributes["shape"], moved=0)
+
+    attributes = {"shape": REQUIRED}
+    has_memory = False
+    passes_numbers = True
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        if broadcast([inputs[0], attributes["shape"]]) != attributes["shape"]:
+            raise GraphError(f"{list(inputs[0])} does not stretch to {list(attributes['shape'])}")
+        return Effect(attributes["shape"], moved=0)
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        new, shape = self._new_axes(operator), operator.shape
+        return lambda x: x.reshape(len(x), *new, *x.shape[1:]).expand(len(x), *shape)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        new = self._new_axes(operator)
+        value = writer.shaped(values[0], *new, *operator.input_shapes[0]) if new else values[0]
+        return writer.node("Expand", value, writer.integers(1, *operator.shape))
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        before = (*self._new_axes(operator), *operator.input_shapes[0])
+        times = [new // old for old, new in zip(before, operator.shape, strict=True)]
+        tensor = keras.ops.reshape(values[0].stated(), (-1, *before))
+        return Value.as_stated(keras.ops.tile(tensor, (1, *times)), len(operator.shape))
+
+    def _new_axes(self, operator: Operator) -> list[int]:
+        return [1] * (len(operator.shape) - len(operator.input_shapes[0]))
 
 
-def _copy(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+class Copy(OperatorType):
     """The same values written anew, one beside the other: what follows a view that cannot stay one."""
-    return Effect(inputs[0])
+
+    layout = "rows"
+    passes_numbers = True
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        return Effect(inputs[0])
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        import torch
+
+        return lambda x: x.clone(memory_format=torch.contiguous_format)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        # Nodes that turn values have written them anew already.
+        return writer.node("Identity", values[0])
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        return Value.as_stated(values[0].stated(), len(operator.shape))
 
 
-def _repeat(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+class Concatenate(OperatorType):
+    attributes = {"axis": None}
+    inputs = None
+    passes_numbers = True
+    settle = staticmethod(settle_channel_axis)
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        axis = chosen_axis(attributes, inputs[0])
+        rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in inputs}
+        if len(rest) != 1 or len({len(shape) for shape in inputs}) != 1:
+            raise GraphError(f"inputs of shapes {list(map(list, inputs))} do not fit each other")
+        return Effect((*inputs[0][:axis], sum(shape[axis] for shape in inputs), *inputs[0][axis + 1 :]))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        import torch
+
+        from slotool.graphs.operators.torch_parts import of_one_batch
+
+        axis = operator.attributes.get("axis", channel_axis(operator.shape)) + 1
+        return lambda *parts: torch.cat(tuple(of_one_batch(*parts)), dim=axis)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        axis = operator.attributes.get("axis", channel_axis(operator.shape)) + 1
+        return writer.node("Concat", *writer.of_one_batch(writer.alike(values), operator.input_shapes), axis=axis)
+
+    def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
+        return widest(kinds)
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        if len(values) == 1:
+            return values[0]
+        parts = for_each_example(values)
+        order = next((value.order for value in values if is_computed(value)), values[0].order)
+        tensors = [part.in_order(order) for part in parts]
+        at = 1 + order.index(operator.attributes.get("axis", channel_axis(operator.shape)))
+        if all(map(is_computed, parts)):
+            return Value(keras.layers.Concatenate(axis=at, name=layer_name(operator.name))(tensors), order)
+        return Value(keras.ops.concatenate(tensors, axis=at), order)
+
+
+class Stack(OperatorType):
+    attributes = {"axis": REQUIRED}
+    inputs = None
+    passes_numbers = True
+
+    def settle(self, attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
+        attributes["axis"] = within(attributes["axis"], len(inputs[0]) + 1)
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        if len(set(inputs)) != 1:
+            raise GraphError(f"inputs of shapes {list(map(list, inputs))} do not fit each other")
+        axis = attributes["axis"]
+        return Effect((*inputs[0][:axis], len(inputs), *inputs[0][axis:]))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        import torch
+
+        from slotool.graphs.operators.torch_parts import of_one_batch
+
+        axis = operator.attributes["axis"] + 1
+        return lambda *parts: torch.stack(tuple(of_one_batch(*parts)), dim=axis)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        axis = operator.attributes["axis"] + 1
+        parts = writer.of_one_batch(writer.alike(values), operator.input_shapes)
+        return writer.node("Concat", *(writer.node("Unsqueeze", x, writer.integers(axis)) for x in parts), axis=axis)
+
+    def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
+        return widest(kinds)
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        parts = [part.stated() for part in for_each_example(values)]
+        return Value.as_stated(keras.ops.stack(parts, axis=operator.attributes["axis"] + 1), len(operator.shape))
+
+
+class Repeat(OperatorType):
     """The input so many times along each axis, written out."""
-    repeats = attributes["repeats"]
-    if len(repeats) != len(inputs[0]):
-        raise GraphError(f"Repeat of {list(inputs[0])} by {list(repeats)} does not say how often along every axis")
-    return Effect(tuple(size * times for size, times in zip(inputs[0], repeats, strict=True)))
+
+    attributes = {"repeats": REQUIRED}
+    passes_numbers = True
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        repeats = attributes["repeats"]
+        if len(repeats) != len(inputs[0]):
+            raise GraphError(f"Repeat of {list(inputs[0])} by {list(repeats)} does not say how often along every axis")
+        return Effect(tuple(size * times for size, times in zip(inputs[0], repeats, strict=True)))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        repeats = (1, *operator.attributes["repeats"])
+        return lambda x: x.repeat(repeats)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        return writer.node("Tile", values[0], writer.integers(1, *operator.attributes["repeats"]))
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        tiled = keras.ops.tile(values[0].stated(), (1, *operator.attributes["repeats"]))
+        return Value.as_stated(tiled, len(operator.shape))
 
 
-def _pad(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+class Pad(OperatorType):
     """``pads``: how much is added before each axis, then after each axis (as in ONNX)."""
-    pads, rank = attributes["pads"], len(inputs[0])
-    if attributes.get("mode", "constant") not in PAD_MODES:
-        raise GraphError(f"unknown mode {attributes['mode']!r} of Pad; known are {', '.join(PAD_MODES)}")
-    if len(pads) != 2 * rank:
-        raise GraphError(f"Pad of {list(inputs[0])} needs {2 * rank} numbers, not {len(pads)}")
-    return Effect(tuple(size + pads[axis] + pads[rank + axis] for axis, size in enumerate(inputs[0])))
+
+    attributes = {"pads": REQUIRED, "mode": "constant"}
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        pads, rank = attributes["pads"], len(inputs[0])
+        if attributes.get("mode", "constant") not in PAD_MODES:
+            raise GraphError(f"unknown mode {attributes['mode']!r} of Pad; known are {', '.join(PAD_MODES)}")
+        if len(pads) != 2 * rank:
+            raise GraphError(f"Pad of {list(inputs[0])} needs {2 * rank} numbers, not {len(pads)}")
+        return Effect(tuple(size + pads[axis] + pads[rank + axis] for axis, size in enumerate(inputs[0])))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch.nn import functional
+
+        pads, mode, rank = operator.attributes["pads"], operator.attributes.get("mode", "constant"), len(operator.shape)
+        around = [(pads[axis], pads[rank + axis]) for axis in range(rank)]
+        if mode == "constant":
+            flat = [side for sides in reversed(around) for side in sides]
+            return lambda x: functional.pad(x, flat)
+        return partial(_padded, around=around, pad=partial(functional.pad, mode=_TORCH_PAD_MODES[mode]))
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        pads, rank = operator.attributes["pads"], len(operator.shape)
+        around = writer.integers(0, *pads[:rank], 0, *pads[rank:])
+        return writer.node("Pad", values[0], around, mode=operator.attributes.get("mode", "constant"))
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        (value,), pads, rank = values, operator.attributes["pads"], len(operator.shape)
+        mode = operator.attributes.get("mode", "constant")
+        if mode not in ("constant", "reflect"):
+            raise GraphError(f"operator {operator.name!r}: Pad by {mode} cannot be built in Keras")
+        around = [(0, 0), *((pads[axis], pads[rank + axis]) for axis in value.order)]
+        return Value(keras.ops.pad(value.tensor, around, mode=mode), value.order)
 
 
-def _concatenate(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    axis = chosen_axis(attributes, inputs[0])
-    rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in inputs}
-    if len(rest) != 1 or len({len(shape) for shape in inputs}) != 1:
-        raise GraphError(f"inputs of shapes {list(map(list, inputs))} do not fit each other")
-    return Effect((*inputs[0][:axis], sum(shape[axis] for shape in inputs), *inputs[0][axis + 1 :]))
+def _padded(x: Tensor, around: Sequence[tuple[int, int]], pad: Callable[..., Tensor]) -> Tensor:
+    """Return a tensor padded with its own values, axis by axis: torch pads so at most the last three, and only behind
+    two others."""
+    for axis, sides in enumerate(around, start=1):
+        if any(sides):
+            last = x.movedim(axis, -1)
+            flat = pad(last.reshape(1, -1, last.shape[-1]), sides)
+            x = flat.reshape(*last.shape[:-1], flat.shape[-1]).movedim(-1, axis)
+    return x
 
 
-def _stack(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    if len(set(inputs)) != 1:
-        raise GraphError(f"inputs of shapes {list(map(list, inputs))} do not fit each other")
-    axis = attributes["axis"]
-    return Effect((*inputs[0][:axis], len(inputs), *inputs[0][axis:]))
+class Roll(OperatorType):
+    attributes = {"shifts": REQUIRED, "axes": REQUIRED}
+    passes_numbers = True
+    settle = staticmethod(settle_order)
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        if len(attributes["shifts"]) != len(attributes["axes"]):
+            raise GraphError("Roll needs one shift for each of its axes")
+        return Effect(inputs[0])
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        shifts, axes = operator.attributes["shifts"], [axis + 1 for axis in operator.attributes["axes"]]
+        return lambda x: x.roll(shifts, axes)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        value = values[0]
+        for shift, axis in zip(operator.attributes["shifts"], operator.attributes["axes"], strict=True):
+            size = operator.shape[axis]
+            at = -shift % size
+            if at:
+                ends = writer.cut(value, axis + 1, at, size), writer.cut(value, axis + 1, 0, at)
+                value = writer.node("Concat", *ends, axis=axis + 1)
+        return value if value != values[0] else writer.node("Identity", value)
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        (value,), tensor = values, values[0].tensor
+        for shift, axis in zip(operator.attributes["shifts"], operator.attributes["axes"], strict=True):
+            tensor = keras.ops.roll(tensor, shift, axis=value.at(axis))
+        return Value(tensor, value.order)
 
 
-def _settle_stack(attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
-    attributes["axis"] = within(attributes["axis"], len(inputs[0]) + 1)
+class Flip(OperatorType):
+    attributes = {"axes": REQUIRED}
+    passes_numbers = True
+    settle = staticmethod(settle_order)
 
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        return Effect(inputs[0])
 
-def _same_size(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    return Effect(inputs[0])
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        axes = [axis + 1 for axis in operator.attributes["axes"]]
+        return lambda x: x.flip(axes)
 
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        value = values[0]
+        for axis in operator.attributes["axes"]:
+            value = writer.cut(value, axis + 1, -1, -(operator.shape[axis] + 1), -1)
+        return value
 
-def _roll(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    if len(attributes["shifts"]) != len(attributes["axes"]):
-        raise GraphError("Roll needs one shift for each of its axes")
-    return Effect(inputs[0])
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
 
-
-def _gather(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Values along an axis by their numbers: data (a, n, b) by indices (c, d) is (a, c, d, b)."""
-    (data, indices), axis = inputs, attributes["axis"]
-    shape = (*data[:axis], *indices, *data[axis + 1 :])
-    return Effect(shape, moved=2 * math.prod(shape) + math.prod(indices))
-
-
-def _gather_elements(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Of each place of the indices the value that they name along an axis (torch.gather)."""
-    data, indices = inputs
-    if len(data) != len(indices):
-        raise GraphError(f"GatherElements cannot take {list(data)} by indices {list(indices)}")
-    return Effect(indices, moved=3 * math.prod(indices))
-
-
-def _scatter(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Of data, indices and updates: data with updates written or added at places that the indices name. ``in_place``:
-    the data after another operator has written into a view of it."""
-    if attributes.get("in_place"):
-        return Effect(inputs[0], moved=0)
-    if len(inputs) > 3:
-        raise GraphError("Scatter takes data, indices and updates")
-    return Effect(inputs[0], moved=2 * math.prod(inputs[0]) + 2 * math.prod(inputs[-1]))
-
-
-MOVING: dict[str, OperatorType] = {
-    "Flatten": OperatorType(_flatten),
-    "Reshape": OperatorType(_reshape, {"shape": REQUIRED}),
-    "Transpose": OperatorType(_transpose, {"axes": REQUIRED}, settle=settle_order),
-    "Slice": OperatorType(
-        _slice, {"axis": REQUIRED, "start": 0, "size": REQUIRED, "step": 1, "keepdims": True}, settle=settle_axis
-    ),
-    "Expand": OperatorType(_expand, {"shape": REQUIRED}),
-    "Copy": OperatorType(_copy),
-    "Concatenate": OperatorType(_concatenate, {"axis": None}, inputs=None, settle=settle_channel_axis),
-    "Stack": OperatorType(_stack, {"axis": REQUIRED}, inputs=None, settle=_settle_stack),
-    "Repeat": OperatorType(_repeat, {"repeats": REQUIRED}),
-    "Pad": OperatorType(_pad, {"pads": REQUIRED, "mode": "constant"}),
-    "Roll": OperatorType(_roll, {"shifts": REQUIRED, "axes": REQUIRED}, settle=settle_order),
-    "Flip": OperatorType(_same_size, {"axes": REQUIRED}, settle=settle_order),
-    "Gather": OperatorType(_gather, {"axis": REQUIRED}, inputs=2, settle=settle_axis),
-    "GatherElements": OperatorType(_gather_elements, {"axis": REQUIRED}, inputs=2, settle=settle_axis),
-    "Scatter": OperatorType(_scatter, {"axis": 0, "in_place": False}, inputs=None, settle=settle_axis),
-}
+        axes = [values[0].at(axis) for axis in operator.attributes["axes"]]
+        return Value(keras.ops.flip(values[0].tensor, axis=axes), values[0].order)

@@ -1,17 +1,31 @@
-"""Operators that move a window over their input: convolutions and pooling, over one, two or three axes."""
+"""Windows that move over one, two or three axes, and convolutions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.kinds import REQUIRED, Attributes, Effect, Infer, OperatorType, Settle, Shape
+from slotool.graphs.operators.axes import Attributes, Shape
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
+from slotool.graphs.operators.onnx_writer import Writer
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_MOVED_OVER = {
+    1: "a sequence of (channels, steps)",
+    2: "an image of (channels, height, width)",
+    3: "a volume of (channels, depth, height, width)",
+}
+WINDOW = {"kernel": REQUIRED, "stride": 1, "padding": "valid", "dilation": 1}
+_TRAINED = {"bias": True, "activation": None}
 
 
 def sides(value: Any, rank: int) -> tuple[int, ...]:
-    """``3`` or ``(3, 5)`` as one number for each axis."""
+    """Return ``3`` or ``(3, 5)`` as one number for each axis."""
     if isinstance(value, int):
         return (value,) * rank
     if len(value) != rank:
@@ -20,25 +34,20 @@ def sides(value: Any, rank: int) -> tuple[int, ...]:
 
 
 def pair(value: Any) -> tuple[int, int]:
-    """``3`` or ``(3, 5)`` as (height, width)."""
+    """Return ``3`` or ``(3, 5)`` as (height, width)."""
     height, width = sides(value, 2)
     return height, width
 
 
-def window_padding(attributes: Attributes, inputs: Shape) -> tuple[int, int, int, int]:
-    """(top, bottom, left, right) that a convolution or pooling of an image adds."""
-    top, bottom, left, right = padding_around(attributes, inputs)
-    return top, bottom, left, right
-
-
 def padding_around(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
-    """What a convolution or pooling adds before and after each axis; 'same' puts the odd one at the end, as Keras."""
+    """Return what a convolution or pooling adds before and after each axis; "same" puts the odd one at the end, as
+    Keras does."""
     rank, padding = len(inputs) - 1, attributes.get("padding", "valid")
     if padding == "valid":
         return (0,) * (2 * rank)
     if padding != "same":
         return tuple(side for side in sides(padding, rank) for _ in range(2))
-    kernel, stride = _window(attributes, rank)
+    kernel, stride = _reach_and_stride(attributes, rank)
     around: list[int] = []
     for size, length, step in zip(inputs[1:], kernel, stride, strict=True):
         total = max((-(-size // step) - 1) * step + length - size, 0)
@@ -46,21 +55,11 @@ def padding_around(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
     return tuple(around)
 
 
-def zero_padding(value: Any) -> tuple[int, int, int, int]:
-    """(top, bottom, left, right) of ZeroPadding2D and Cropping2D, whose attribute is as 1, (1, 2) or (0, 1, 0, 1)."""
-    if isinstance(value, int):
-        return value, value, value, value
-    if len(value) == 2:
-        return value[0], value[0], value[1], value[1]
-    top, bottom, left, right = value
-    return top, bottom, left, right
-
-
 def output_size(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
-    """How many places the window takes along each axis. ``ceil``: one that hangs over the end counts, unless it lies
-    wholly in what was added there (torch)."""
+    """Return how many places the window takes along each axis. ``ceil``: one that hangs over the end counts, unless it
+    lies wholly in what was added there (torch)."""
     rank = len(inputs) - 1
-    (kernel, stride), around = _window(attributes, rank), padding_around(attributes, inputs)
+    (kernel, stride), around = _reach_and_stride(attributes, rank), padding_around(attributes, inputs)
     sizes = []
     for axis, size in enumerate(inputs[1:]):
         before, after, step = around[2 * axis], around[2 * axis + 1], stride[axis]
@@ -70,144 +69,31 @@ def output_size(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _convolution(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    channels, filters, groups = inputs[0][0], attributes["filters"], attributes.get("groups", 1)
-    _require_groups(channels, filters, groups)
-    size = output_size(attributes, inputs[0])
-    weights = math.prod(sides(attributes["kernel"], len(size))) * (channels // groups) * filters
-    bias = filters if attributes.get("bias", True) else 0
-    return Effect((filters, *size), weights + bias, 2 * weights * math.prod(size))
+def _reach_and_stride(attributes: Attributes, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how far the dilated kernel reaches, and the stride, along each axis."""
+    kernel, dilation = sides(attributes["kernel"], rank), sides(attributes.get("dilation", 1), rank)
+    reach = tuple((length - 1) * spread + 1 for length, spread in zip(kernel, dilation, strict=True))
+    return reach, sides(attributes.get("stride", 1), rank)
 
 
-def _depthwise(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    channels = inputs[0][0]
-    filters = channels * attributes.get("multiplier", 1)
-    return _convolution({**attributes, "filters": filters, "groups": channels}, inputs)
+def padded(layer: nn.Module, around: Sequence[int], value: float) -> nn.Module:
+    """Return a torch layer behind padding by so much before and after each axis."""
+    from torch import nn
+
+    pairs = [around[axis : axis + 2] for axis in range(0, len(around), 2)]
+    padding = getattr(nn, f"ConstantPad{len(pairs)}d")([size for sides in reversed(pairs) for size in sides], value)
+    return nn.Sequential(padding, layer)
 
 
-def _separable(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    spatial = _depthwise({**attributes, "bias": False}, inputs)
-    bias = attributes.get("bias", True)
-    mixing = _convolution({"filters": attributes["filters"], "kernel": 1, "bias": bias}, [spatial.shape])
-    return Effect(mixing.shape, spatial.weights + mixing.weights, spatial.flops + mixing.flops)
+class Window(OperatorType, abstract=True):
+    """A window over so many ``axes`` behind the channels."""
 
+    feature_axis = 0
+    axes: ClassVar[int] = 2
 
-def _transposed(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """The gradient of a convolution: each value of the input spreads over the window."""
-    channels, filters, groups = inputs[0][0], attributes["filters"], attributes.get("groups", 1)
-    _require_groups(channels, filters, groups)
-    rank = len(inputs[0]) - 1
-    (reach, stride), padding = _window(attributes, rank), sides(attributes.get("padding", 0), rank)
-    extra = sides(attributes.get("output_padding", 0), rank)
-    size = [
-        (length - 1) * stride[axis] - 2 * padding[axis] + reach[axis] + extra[axis]
-        for axis, length in enumerate(inputs[0][1:])
-    ]
-    weights = math.prod(sides(attributes["kernel"], rank)) * channels * (filters // groups)
-    bias = filters if attributes.get("bias", True) else 0
-    return Effect((filters, *size), weights + bias, 2 * weights * math.prod(inputs[0][1:]))
-
-
-def _pool(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    size = output_size(attributes, inputs[0])
-    shape = (inputs[0][0], *size)
-    return Effect(shape, 0, math.prod(shape) * math.prod(sides(attributes["kernel"], len(size))))
-
-
-def _adaptive_pool(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Windows of nearly equal size, so many that ``size`` is left; each value is read about once."""
-    kept = len(inputs[0]) - len(attributes["size"])
-    if attributes.get("function", "mean") not in ("mean", "max"):
-        raise GraphError(f"AdaptivePooling's function {attributes['function']!r} is neither 'mean' nor 'max'")
-    if kept < 1:
-        raise GraphError(f"AdaptivePooling to {list(attributes['size'])} needs an axis of channels before these")
-    return Effect((*inputs[0][:kept], *attributes["size"]), 0, math.prod(inputs[0]))
-
-
-def _global_pool(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    channels, _, _ = inputs[0]
-    return Effect((channels, 1, 1) if attributes.get("keepdims") else (channels,), 0, math.prod(inputs[0]))
-
-
-def _unfold(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Every window of an image as a column (im2col): (channels × window, places)."""
-    size = output_size(attributes, inputs[0])
-    return Effect((inputs[0][0] * math.prod(pair(attributes["kernel"])), math.prod(size)))
-
-
-def _fold(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Columns added up into an image of ``size`` (col2im), the inverse of ``_unfold``."""
-    values, places = inputs[0]
-    channels = values // math.prod(pair(attributes["kernel"]))
-    image = (channels, *attributes["size"])
-    if math.prod(output_size(attributes, image)) != places or _unfold(attributes, [image]).shape != inputs[0]:
-        raise GraphError(f"Fold cannot make {list(image)} of {list(inputs[0])}")
-    return Effect(image, 0, math.prod(inputs[0]))
-
-
-def _zero_pad(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    channels, height, width = inputs[0]
-    top, bottom, left, right = zero_padding(attributes["padding"])
-    return Effect((channels, height + top + bottom, width + left + right))
-
-
-def _crop(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    channels, height, width = inputs[0]
-    top, bottom, left, right = zero_padding(attributes["cropping"])
-    return Effect((channels, height - top - bottom, width - left - right))
-
-
-def _resize(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Interpolation: per value written one FLOP for each value read, and one to add it up; none for 'nearest'."""
-    kept = len(inputs[0]) - len(attributes["size"])
-    if kept < 1:
-        raise GraphError(f"Resize to {list(attributes['size'])} needs an axis of channels before these")
-    shape = (*inputs[0][:kept], *attributes["size"])
-    reads = _READS[attributes.get("mode", "nearest")] ** len(attributes["size"])
-    return Effect(shape, 0, 2 * reads * math.prod(shape) if reads > 1 else 0)
-
-
-_READS = {"nearest": 1, "area": 1, "linear": 2, "cubic": 4}
-
-
-def _grid_sample(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Values of an image (channels, …) between its pixels, at the places of a grid (…, axes)."""
-    image, grid = inputs
-    if len(image) != len(grid) or grid[-1] != len(image) - 1:
-        raise GraphError(f"GridSample cannot take {list(image)} at places {list(grid)}")
-    shape = (image[0], *grid[:-1])
-    reads = _READS[attributes.get("mode", "linear")] ** grid[-1]
-    return Effect(shape, 0, 2 * reads * math.prod(shape))
-
-
-def _pixel_shuffle(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    (channels, height, width), factor = inputs[0], attributes["factor"]
-    if channels % factor**2:
-        raise GraphError(f"PixelShuffle by {factor} cannot part {channels} channels")
-    return Effect((channels // factor**2, height * factor, width * factor))
-
-
-def _pixel_unshuffle(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    (channels, height, width), factor = inputs[0], attributes["factor"]
-    if height % factor or width % factor:
-        raise GraphError(f"PixelUnshuffle by {factor} cannot part an image of {height} × {width}")
-    return Effect((channels * factor**2, height // factor, width // factor))
-
-
-def _require_groups(channels: int, filters: int, groups: int) -> None:
-    if channels % groups or filters % groups:
-        raise GraphError(f"{channels} channels and {filters} filters cannot form {groups} groups")
-
-
-def _over(axes: int) -> Settle:
-    """Settles a window over so many axes."""
-
-    def settle(attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
-        if len(inputs[0]) != axes + 1:
-            wanted = {1: "a sequence of (channels, steps)", 2: "an image of (channels, height, width)"}.get(
-                axes, "a volume of (channels, depth, height, width)"
-            )
-            raise GraphError(f"a window needs {wanted}, not {list(inputs[0])}")
+    def settle(self, attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
+        if len(inputs[0]) != self.axes + 1:
+            raise GraphError(f"a window needs {_MOVED_OVER[self.axes]}, not {list(inputs[0])}")
         if "padding" in attributes:
             around = padding_around(attributes, inputs[0])
             if not any(around):
@@ -215,97 +101,261 @@ def _over(axes: int) -> Settle:
             elif around == padding_around({**attributes, "padding": "same"}, inputs[0]):
                 attributes["padding"] = "same"
 
-    return settle
+
+def keras_window(operator: Operator) -> dict[str, Any]:
+    """Return stride, padding and name of a Keras layer that moves a window over an image."""
+    padding = operator.attributes.get("padding", "valid")
+    return {
+        "strides": pair(operator.attributes.get("stride", 1)),
+        "padding": padding if isinstance(padding, str) else "valid",
+        "name": layer_name(operator.name),
+    }
 
 
-def _pool_over(axes: int) -> Settle:
-    """As ``_over``; a pooling's default stride is its kernel, said always, so that readers need not know."""
-    settle_window = _over(axes)
+def behind_keras_padding(operator: Operator, layer: Callable[[Any], Any], value: float) -> Callable[[Any], Any]:
+    """Return a Keras layer behind the padding that Keras has no option for: rows and columns on each side."""
+    import keras
 
-    def settle(attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
-        attributes.setdefault("stride", attributes["kernel"])
-        settle_window(attributes, inputs)
-        if "padding" not in attributes:
-            attributes.pop("count_padding", None)
-        if attributes.get("ceil"):
-            plain = {name: value for name, value in attributes.items() if name != "ceil"}
-            if output_size(attributes, inputs[0]) == output_size(plain, inputs[0]):
-                del attributes["ceil"]
-
-    return settle
+    padding = operator.attributes.get("padding", "valid")
+    if isinstance(padding, str):
+        return layer
+    rows, columns = pair(padding)
+    around = ((0, 0), (rows, rows), (columns, columns), (0, 0))
+    return lambda x: layer(keras.ops.pad(x, around, constant_values=value))
 
 
-def _settle_transposed(attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
-    if isinstance(attributes.get("padding"), str):
-        raise ValueError("a transposed convolution's padding is said in numbers")
-    for name in ("padding", "output_padding"):
-        if attributes.get(name) == 0:
-            del attributes[name]
+class _Convolution(Window, abstract=True):
+    """``as_groups`` returns the attributes as those of a convolution of so many ``groups``."""
+
+    attributes = {"filters": REQUIRED, **WINDOW, "groups": 1, **_TRAINED}
+    is_product = True
+
+    def as_groups(self, attributes: Attributes, channels: int) -> Attributes:
+        return attributes
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        attributes, channels = self.as_groups(attributes, inputs[0][0]), inputs[0][0]
+        filters, groups = attributes["filters"], attributes.get("groups", 1)
+        _require_groups(channels, filters, groups)
+        size = output_size(attributes, inputs[0])
+        weights = math.prod(sides(attributes["kernel"], len(size))) * (channels // groups) * filters
+        bias = filters if attributes.get("bias", True) else 0
+        return Effect((filters, *size), weights + bias, 2 * weights * math.prod(size))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        return _torch_convolution(self._grouped(operator), operator.input_shapes[0], device)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        return _onnx_convolution(writer, self._grouped(operator), operator.input_shapes[0], values[0])
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        if self.axes != 2:
+            return super().keras(operator, values, weights)
+        attributes = operator.attributes
+        options = {
+            **keras_window(operator),
+            "kernel_size": pair(attributes["kernel"]),
+            "dilation_rate": pair(attributes.get("dilation", 1)),
+            "activation": attributes.get("activation"),
+            "use_bias": attributes.get("bias", True),
+            "bias_initializer": weights,
+        }
+        layer = self.keras_layer(attributes, weights, options)
+        return by_layer(behind_keras_padding(operator, layer, 0.0), operator.shape, values)
+
+    def keras_layer(self, attributes: Attributes, weights: Initializer, options: Attributes) -> Any:
+        """Return the Keras layer of this type."""
+        import keras
+
+        groups = attributes.get("groups", 1)
+        return keras.layers.Conv2D(attributes["filters"], groups=groups, kernel_initializer=weights, **options)
+
+    def _grouped(self, operator: Operator) -> Attributes:
+        return self.as_groups(operator.attributes, operator.input_shapes[0][0])
 
 
-def _window(attributes: Attributes, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How far the dilated kernel reaches, and the stride, along each axis."""
-    kernel, dilation = sides(attributes["kernel"], rank), sides(attributes.get("dilation", 1), rank)
-    reach = tuple((length - 1) * spread + 1 for length, spread in zip(kernel, dilation, strict=True))
-    return reach, sides(attributes.get("stride", 1), rank)
+def _require_groups(channels: int, filters: int, groups: int) -> None:
+    if channels % groups or filters % groups:
+        raise GraphError(f"{channels} channels and {filters} filters cannot form {groups} groups")
 
 
-def _of(infer: Infer, attributes: Attributes, axes: int) -> OperatorType:
-    return OperatorType(infer, attributes, settle=_over(axes), channels_first=True, is_product=True)
+def _torch_convolution(attributes: Attributes, inputs: Shape, device: str) -> nn.Module:
+    from torch import nn
+
+    rank, around = len(inputs) - 1, padding_around(attributes, inputs)
+    symmetric = around[::2] == around[1::2]
+    layer: nn.Module = getattr(nn, f"Conv{rank}d")(
+        inputs[0],
+        attributes["filters"],
+        sides(attributes["kernel"], rank),
+        sides(attributes.get("stride", 1), rank),
+        padding=around[::2] if symmetric else 0,
+        dilation=sides(attributes.get("dilation", 1), rank),
+        groups=attributes.get("groups", 1),
+        bias=attributes.get("bias", True),
+        device=device,
+    )
+    return layer if symmetric else padded(layer, around, 0.0)
 
 
-def _of_transposed(axes: int) -> OperatorType:
-    attributes = {"filters": REQUIRED, **_WINDOW, "padding": 0, "output_padding": 0, "groups": 1, **_TRAINED}
-    settle = _settle_transposed_over(axes)
-    return OperatorType(_transposed, attributes, settle=settle, channels_first=True, is_product=True)
+def _onnx_convolution(writer: Writer, attributes: Attributes, inputs: Shape, value: str) -> str:
+    rank, around = len(inputs) - 1, padding_around(attributes, inputs)
+    kernel, groups, filters = sides(attributes["kernel"], rank), attributes.get("groups", 1), attributes["filters"]
+    weight = writer.weight(filters, inputs[0] // groups, *kernel)
+    bias = [writer.weight(filters)] if attributes.get("bias", True) else []
+    return writer.node(
+        "Conv",
+        value,
+        weight,
+        *bias,
+        kernel_shape=kernel,
+        strides=sides(attributes.get("stride", 1), rank),
+        dilations=sides(attributes.get("dilation", 1), rank),
+        pads=[*around[::2], *around[1::2]],
+        group=groups,
+    )
 
 
-def _settle_transposed_over(axes: int) -> Settle:
-    settle_rank = _over(axes)
-
-    def settle(attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
-        settle_rank({}, inputs)
-        _settle_transposed(attributes, inputs)
-
-    return settle
+class Conv1D(_Convolution):
+    axes = 1
 
 
-_WINDOW = {"kernel": REQUIRED, "stride": 1, "padding": "valid", "dilation": 1}
-_TRAINED = {"bias": True, "activation": None}
-_CONV = {"filters": REQUIRED, **_WINDOW, "groups": 1, **_TRAINED}
-_POOL = {"kernel": REQUIRED, "stride": None, "padding": "valid", "ceil": False}  # None: as the kernel
-_MAX = {**_POOL, "dilation": 1}
-_MEAN = {**_POOL, "count_padding": True}
+class Conv2D(_Convolution):
+    layout = "image"
 
 
-def _pools(attributes: Attributes, axes: int) -> OperatorType:
-    return OperatorType(_pool, attributes, settle=_pool_over(axes), channels_first=True)
+class Conv3D(_Convolution):
+    axes = 3
 
 
-WINDOWS: dict[str, OperatorType] = {
-    "Conv2D": _of(_convolution, _CONV, 2),
-    "DepthwiseConv2D": _of(_depthwise, {**_WINDOW, "multiplier": 1, **_TRAINED}, 2),
-    "SeparableConv2D": _of(_separable, {"filters": REQUIRED, **_WINDOW, "multiplier": 1, **_TRAINED}, 2),
-    "MaxPooling2D": _pools(_MAX, 2),
-    "AveragePooling2D": _pools(_MEAN, 2),
-    "GlobalAveragePooling2D": OperatorType(_global_pool, {"keepdims": False}, channels_first=True),
-    "GlobalMaxPooling2D": OperatorType(_global_pool, {"keepdims": False}, channels_first=True),
-    "ZeroPadding2D": OperatorType(_zero_pad, {"padding": REQUIRED}, channels_first=True),
-    "Cropping2D": OperatorType(_crop, {"cropping": REQUIRED}, channels_first=True),
-    "Conv1D": _of(_convolution, _CONV, 1),
-    "Conv3D": _of(_convolution, _CONV, 3),
-    "Conv1DTranspose": _of_transposed(1),
-    "Conv2DTranspose": _of_transposed(2),
-    "Conv3DTranspose": _of_transposed(3),
-    "MaxPooling1D": _pools(_MAX, 1),
-    "MaxPooling3D": _pools(_MAX, 3),
-    "AveragePooling1D": _pools(_MEAN, 1),
-    "AveragePooling3D": _pools(_MEAN, 3),
-    "AdaptivePooling": OperatorType(_adaptive_pool, {"size": REQUIRED, "function": "mean"}, channels_first=True),
-    "Resize": OperatorType(_resize, {"size": REQUIRED, "mode": "nearest"}, channels_first=True),
-    "GridSample": OperatorType(_grid_sample, {"mode": "linear"}, inputs=2, channels_first=True),
-    "PixelShuffle": OperatorType(_pixel_shuffle, {"factor": REQUIRED}, channels_first=True),
-    "PixelUnshuffle": OperatorType(_pixel_unshuffle, {"factor": REQUIRED}, channels_first=True),
-    "Unfold": OperatorType(_unfold, _WINDOW, settle=_over(2), channels_first=True),
-    "Fold": OperatorType(_fold, {"size": REQUIRED, **_WINDOW}, channels_first=True),
-}
+class DepthwiseConv2D(_Convolution):
+    attributes = {**WINDOW, "multiplier": 1, **_TRAINED}
+    layout = "image"
+
+    def as_groups(self, attributes: Attributes, channels: int) -> Attributes:
+        return {**attributes, "filters": channels * attributes.get("multiplier", 1), "groups": channels}
+
+    def keras_layer(self, attributes: Attributes, weights: Initializer, options: Attributes) -> Any:
+        import keras
+
+        multiplier = attributes.get("multiplier", 1)
+        return keras.layers.DepthwiseConv2D(depth_multiplier=multiplier, depthwise_initializer=weights, **options)
+
+
+class SeparableConv2D(_Convolution):
+    """A depthwise convolution without bias, then one of 1 × 1."""
+
+    attributes = {"filters": REQUIRED, **WINDOW, "multiplier": 1, **_TRAINED}
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        spatial, mixing = self._parts(attributes, inputs[0][0])
+        first = super().infer(spatial, inputs)
+        last = super().infer(mixing, [first.shape])
+        return Effect(last.shape, first.weights + last.weights, first.flops + last.flops)
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch import nn
+
+        (shape,) = operator.input_shapes
+        spatial, mixing = self._parts(operator.attributes, shape[0])
+        middle = (spatial["filters"], *operator.shape[1:])
+        return nn.Sequential(_torch_convolution(spatial, shape, device), _torch_convolution(mixing, middle, device))
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        (shape,) = operator.input_shapes
+        spatial, mixing = self._parts(operator.attributes, shape[0])
+        value = _onnx_convolution(writer, spatial, shape, values[0])
+        return _onnx_convolution(writer, mixing, (spatial["filters"], *operator.shape[1:]), value)
+
+    def keras_layer(self, attributes: Attributes, weights: Initializer, options: Attributes) -> Any:
+        import keras
+
+        return keras.layers.SeparableConv2D(
+            attributes["filters"],
+            depth_multiplier=attributes.get("multiplier", 1),
+            depthwise_initializer=weights,
+            pointwise_initializer=weights,
+            **options,
+        )
+
+    def _parts(self, attributes: Attributes, channels: int) -> tuple[Attributes, Attributes]:
+        middle = channels * attributes.get("multiplier", 1)
+        spatial = {**attributes, "filters": middle, "groups": channels, "bias": False}
+        return spatial, {"filters": attributes["filters"], "kernel": 1, "bias": attributes.get("bias", True)}
+
+
+class _TransposedConvolution(Window, abstract=True):
+    """The gradient of a convolution: each value of the input spreads over the window."""
+
+    attributes = {"filters": REQUIRED, **WINDOW, "padding": 0, "output_padding": 0, "groups": 1, **_TRAINED}
+    is_product = True
+
+    def settle(self, attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
+        super().settle({}, inputs)
+        if isinstance(attributes.get("padding"), str):
+            raise ValueError("a transposed convolution's padding is said in numbers")
+        for name in ("padding", "output_padding"):
+            if attributes.get(name) == 0:
+                del attributes[name]
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        channels, filters, groups = inputs[0][0], attributes["filters"], attributes.get("groups", 1)
+        _require_groups(channels, filters, groups)
+        rank = self.axes
+        (reach, stride), padding = _reach_and_stride(attributes, rank), sides(attributes.get("padding", 0), rank)
+        extra = sides(attributes.get("output_padding", 0), rank)
+        size = [
+            (length - 1) * stride[axis] - 2 * padding[axis] + reach[axis] + extra[axis]
+            for axis, length in enumerate(inputs[0][1:])
+        ]
+        weights = math.prod(sides(attributes["kernel"], rank)) * channels * (filters // groups)
+        bias = filters if attributes.get("bias", True) else 0
+        return Effect((filters, *size), weights + bias, 2 * weights * math.prod(inputs[0][1:]))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch import nn
+
+        attributes, rank = operator.attributes, self.axes
+        layer: nn.Module = getattr(nn, f"ConvTranspose{rank}d")(
+            operator.input_shapes[0][0],
+            attributes["filters"],
+            sides(attributes["kernel"], rank),
+            sides(attributes.get("stride", 1), rank),
+            padding=sides(attributes.get("padding", 0), rank),
+            output_padding=sides(attributes.get("output_padding", 0), rank),
+            groups=attributes.get("groups", 1),
+            bias=attributes.get("bias", True),
+            dilation=sides(attributes.get("dilation", 1), rank),
+            device=device,
+        )
+        return layer
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        attributes, rank = operator.attributes, self.axes
+        kernel, groups, filters = sides(attributes["kernel"], rank), attributes.get("groups", 1), attributes["filters"]
+        weight = writer.weight(operator.input_shapes[0][0], filters // groups, *kernel)
+        bias = [writer.weight(filters)] if attributes.get("bias", True) else []
+        return writer.node(
+            "ConvTranspose",
+            values[0],
+            weight,
+            *bias,
+            kernel_shape=kernel,
+            strides=sides(attributes.get("stride", 1), rank),
+            dilations=sides(attributes.get("dilation", 1), rank),
+            pads=[*sides(attributes.get("padding", 0), rank)] * 2,
+            output_padding=sides(attributes.get("output_padding", 0), rank),
+            group=groups,
+        )
+
+
+class Conv1DTranspose(_TransposedConvolution):
+    axes = 1
+
+
+class Conv2DTranspose(_TransposedConvolution):
+    layout = "image"
+
+
+class Conv3DTranspose(_TransposedConvolution):
+    axes = 3

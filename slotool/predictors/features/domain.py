@@ -14,7 +14,7 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.graph_documents import FLOAT32
-from slotool.graphs.operator_node import Operator
+from slotool.graphs.operators import Operator
 from slotool.predictors.features.type_costs import OperatorRows, operator_type
 
 # Training networks that stand for all: those furthest from each other by what they spend their cost on.

@@ -73,7 +73,7 @@ class KerasBackend(Backend):
         import keras
         import tensorflow as tf
 
-        from slotool.profiling.backends.keras_model import channels_last, functional_model
+        from slotool.graphs.keras_model import channels_last, functional_model
 
         with tf.device(self._place):
             if isinstance(subject, OperatorGraph):

@@ -20,7 +20,7 @@ from slotool.profiling.backends.cuda import NvidiaAccelerator
 if TYPE_CHECKING:
     import onnxruntime
 
-    from slotool.profiling.backends.onnx_model import Weight
+    from slotool.graphs.onnx_model import Weight
 
 # 64 bytes, a cache line, in float32 values.
 ALIGNMENT = 16
@@ -75,7 +75,7 @@ class OnnxBackend(Backend):
     def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], onnxruntime.OrtValue]:
         import onnxruntime
 
-        from slotool.profiling.backends.onnx_model import input_names
+        from slotool.graphs.onnx_model import input_names
 
         session, weights = self._session(subject, batch_size, self.device)
         feeds, place = self.feeds(subject, batch_size), self._place
@@ -123,7 +123,7 @@ class OnnxBackend(Backend):
     ) -> tuple[onnxruntime.InferenceSession, list[Any]]:
         import onnxruntime
 
-        from slotool.profiling.backends.onnx_model import onnx_model
+        from slotool.graphs.onnx_model import onnx_model
 
         model, weights = onnx_model(graph, batch_size)
         options = self._options()

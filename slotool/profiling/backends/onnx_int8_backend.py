@@ -67,7 +67,7 @@ class OnnxInt8Backend(OnnxBackend):
     def _quantise(self, graph: OperatorGraph, batch_size: int, out: Path) -> None:
         from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-        from slotool.profiling.backends.onnx_model import input_names
+        from slotool.graphs.onnx_model import input_names
 
         feeds = iter([dict(zip(input_names(graph), self.feeds(graph, batch_size), strict=True))])
         reader = type("OneBatch", (CalibrationDataReader,), {"get_next": lambda _: next(feeds, None)})
@@ -87,7 +87,7 @@ class OnnxInt8Backend(OnnxBackend):
     def _with_weights(self, graph: OperatorGraph, batch_size: int) -> onnx.ModelProto:
         import onnx
 
-        from slotool.profiling.backends.onnx_model import onnx_model
+        from slotool.graphs.onnx_model import onnx_model
 
         model, weights = onnx_model(graph, batch_size)
         arrays = {weight.name: array for weight, array in zip(weights, self._lent(weights), strict=True)}

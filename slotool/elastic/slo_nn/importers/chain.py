@@ -10,7 +10,7 @@ import numpy as np
 from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.operator_node import Operator
+from slotool.graphs.operators import Operator
 
 
 class Chain:

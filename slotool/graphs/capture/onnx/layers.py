@@ -7,7 +7,7 @@ from typing import Any
 
 from slotool.graphs.capture.onnx.calls import Batched, Call, Chain
 from slotool.graphs.capture.onnx.reading import Constant
-from slotool.graphs.operators import Shape, window_padding
+from slotool.graphs.operators import Shape, padding_around
 
 # The most axes of a convolution of ours.
 MAX_WINDOW_AXES = 3
@@ -54,7 +54,7 @@ def _convolution_of_images(call: Call, weight: Shape) -> Chain:
 
 def _around_image(call: Call, window: dict[str, Any]) -> tuple[int, ...]:
     """Return the zeros (top, bottom, left, right) that a window of an image adds."""
-    same = window_padding({**window, "padding": "same"}, call.inputs[0])
+    same = padding_around({**window, "padding": "same"}, call.inputs[0])
     top, left, bottom, right = call.attribute("pads", [0, 0, 0, 0])
     ways = {
         "NOTSET": (top, bottom, left, right),
@@ -66,7 +66,7 @@ def _around_image(call: Call, window: dict[str, Any]) -> tuple[int, ...]:
 
 def _even(call: Call, window: dict[str, Any], around: tuple[int, ...]) -> Any:
     """Return zeros around an image as ours: 'same', or as much on opposite sides; None where they are neither."""
-    if any(around) and around == tuple(window_padding({**window, "padding": "same"}, call.inputs[0])):
+    if any(around) and around == tuple(padding_around({**window, "padding": "same"}, call.inputs[0])):
         return "same"
     return (around[0], around[2]) if around[0] == around[1] and around[2] == around[3] else None
 

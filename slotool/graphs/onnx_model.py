@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slotool.errors import GraphError
-from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.indices import Indices, batch_free, is_trained
-from slotool.graphs.operators import channel_axis
-from slotool.profiling.backends.onnx_arithmetic import ARITHMETIC, kind_of
-from slotool.profiling.backends.onnx_moving import MOVING
-from slotool.profiling.backends.onnx_weighted import WEIGHTED
-from slotool.profiling.backends.onnx_windows import WINDOWS
-from slotool.profiling.backends.onnx_writer import FLOAT, INT64, KINDS, Layer, Weight, Writer
+from slotool.graphs.operators import OPERATORS, Operator, channel_axis
+from slotool.graphs.operators.onnx_writer import FLOAT, INT64, KINDS, Weight, Writer
 
 if TYPE_CHECKING:
     import onnx
@@ -24,7 +20,6 @@ __all__ = ["Weight", "input_names", "onnx_model"]
 # The first that has Gelu; onnxruntime runs it since 1.17.
 OPSET = 20
 IR_VERSION = 9
-_LAYERS: dict[str, Layer] = {**WEIGHTED, **WINDOWS, **ARITHMETIC, **MOVING}
 
 
 def input_names(graph: OperatorGraph) -> list[str]:
@@ -42,7 +37,6 @@ def onnx_model(graph: OperatorGraph, batch_size: int) -> tuple[onnx.ModelProto, 
     import onnx
 
     writer, free, indices = Writer(batch_size), batch_free(graph), Indices(graph)
-    shapes = {operator.name: operator.shape for operator in graph.operators}
     values: dict[str, str] = {}
     starts, names = [], iter(input_names(graph))
     for operator in graph.operators:
@@ -56,7 +50,7 @@ def onnx_model(graph: OperatorGraph, batch_size: int) -> tuple[onnx.ModelProto, 
         if operator.op == "Constant":
             value = _constant(writer, operator, indices)
         else:
-            value = _built(writer, operator, indices, [(values[name], shapes[name]) for name in operator.inputs])
+            value = _built(writer, operator, indices, [values[name] for name in operator.inputs])
         values[operator.name] = value
         if operator.name in free:
             writer.free.add(value)
@@ -83,11 +77,10 @@ def _constant(writer: Writer, operator: Operator, indices: Indices) -> str:
     return name
 
 
-def _built(writer: Writer, operator: Operator, indices: Indices, given: list[tuple[str, tuple[int, ...]]]) -> str:
+def _built(writer: Writer, operator: Operator, indices: Indices, values: list[str]) -> str:
     # A type of slotool's may be stated in a file that was written before it was one.
-    if operator.op not in _LAYERS or not operator.known:
+    if not operator.known:
         raise GraphError(f"operator {operator.name!r}: {operator.op} cannot be built in ONNX")
-    values, shapes = [value for value, _ in given], [shape for _, shape in given]
     if operator.name in indices.unsure:
         position, limit = indices.bound_of(operator)
         places = writer.cast(values[position], INT64)
@@ -95,8 +88,8 @@ def _built(writer: Writer, operator: Operator, indices: Indices, given: list[tup
         writer.kinds[values[position]] = INT64
         if places in writer.free:
             writer.free.add(values[position])
-    kind = kind_of(writer, operator, values)
-    value = _LAYERS[operator.op](writer, operator, shapes, values)
+    kind = OPERATORS[operator.op].onnx_kind(operator, [writer.kind(value) for value in values])
+    value = OPERATORS[operator.op].onnx(writer, operator, values)
     if kind != FLOAT and value not in values:
         writer.kinds[value] = kind
     return _activated(writer, operator, value)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.graphs import Operator
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators.axes import Shape
 
 if TYPE_CHECKING:
     import onnx
@@ -23,6 +22,11 @@ KINDS = {
 }
 # What values of two types become when they meet, as in torch: the later of both.
 RANKS = [BOOL, 2, 3, 5, INT32, INT64, 10, FLOAT, 11]
+
+
+def widest(kinds: Sequence[int]) -> int:
+    """Return the type that values of these types become together."""
+    return max(kinds, key=RANKS.index)
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,13 @@ class Writer:
 
     def alike(self, values: Sequence[str]) -> list[str]:
         """Values in one type."""
-        kinds = [self.kind(value) for value in values]
-        widest = max(kinds, key=RANKS.index)
-        return [self.cast(value, widest) for value in values]
+        kind = widest([self.kind(value) for value in values])
+        return [self.cast(value, kind) for value in values]
+
+    def cut(self, value: str, axis: int, start: int, end: int, step: int = 1) -> str:
+        """Return the values along an axis, the batch counted, from ``start`` to before ``end``."""
+        places = (self.integers(number) for number in (start, end, axis, step))
+        return self.node("Slice", value, *places)
 
     def shaped(self, value: str, *shape: int) -> str:
         """Examples of another shape, the batch as it is."""
@@ -158,6 +166,3 @@ class Writer:
             self.kinds[made] = self.kind(value)
         if value in self.free:
             self.free.add(made)
-
-
-Layer = Callable[[Writer, Operator, Sequence[Shape], Sequence[str]], str]

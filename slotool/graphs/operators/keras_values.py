@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from slotool.graphs import Operator
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators.axes import Shape
 
 Order = tuple[int, ...]
 Initializer = Callable[..., Any]
@@ -50,16 +49,19 @@ class Value:
         return self.in_order(usual_order(len(self.order)))
 
 
-Function = Callable[[Operator, Sequence[Shape], Sequence[Value], Initializer], Value]
-
-
-def layer_name(operator: Operator) -> str:
+def layer_name(name: str) -> str:
     """Ends as no name does that Keras gives by itself (``multiply_36``), of which there may be one."""
-    return f"{operator.name.replace('/', '_')}_"
+    return f"{name.replace('/', '_')}_"
 
 
 def usual_order(rank: int) -> Order:
     return CHANNELS_LAST if rank == 3 else tuple(range(rank))
+
+
+def by_layer(layer: Callable[[Any], Any], shape: Shape, values: Sequence[Value]) -> Value:
+    """Return the output, of this shape, of a Keras layer, which takes and makes images channels last."""
+    tensors = [value.for_layer() for value in values]
+    return Value(layer(tensors[0] if len(tensors) == 1 else tensors), usual_order(len(shape)))
 
 
 def without(order: Order, axes: Sequence[int]) -> Order:

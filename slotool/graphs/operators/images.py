@@ -1,0 +1,198 @@
+"""Images resized, sampled, cut and padded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import GraphError
+from slotool.graphs.operators.axes import Attributes, Shape
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
+from slotool.graphs.operators.onnx_writer import Writer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Values along each axis that an interpolation reads.
+_READS = {"nearest": 1, "area": 1, "linear": 2, "cubic": 4}
+_LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+_ONNX_MODES: dict[str, dict[str, Any]] = {
+    "nearest": {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    "linear": {"mode": "linear", "coordinate_transformation_mode": "half_pixel"},
+    "cubic": {"mode": "cubic", "coordinate_transformation_mode": "half_pixel", "cubic_coeff_a": -0.75},
+}
+
+
+def zero_padding(value: Any) -> tuple[int, int, int, int]:
+    """Return 1, (1, 2) or (0, 1, 0, 1), as ZeroPadding2D and Cropping2D have it, as (top, bottom, left, right)."""
+    if isinstance(value, int):
+        return value, value, value, value
+    if len(value) == 2:
+        return value[0], value[0], value[1], value[1]
+    top, bottom, left, right = value
+    return top, bottom, left, right
+
+
+class ZeroPadding2D(OperatorType):
+    attributes = {"padding": REQUIRED}
+    feature_axis = 0
+    layout = "image"
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        channels, height, width = inputs[0]
+        top, bottom, left, right = zero_padding(attributes["padding"])
+        return Effect((channels, height + top + bottom, width + left + right))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch import nn
+
+        top, bottom, left, right = zero_padding(operator.attributes["padding"])
+        return nn.ZeroPad2d((left, right, top, bottom))
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        top, bottom, left, right = zero_padding(operator.attributes["padding"])
+        return writer.node("Pad", values[0], writer.integers(0, 0, top, left, 0, 0, bottom, right))
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        top, bottom, left, right = zero_padding(operator.attributes["padding"])
+        layer = keras.layers.ZeroPadding2D(((top, bottom), (left, right)), name=layer_name(operator.name))
+        return by_layer(layer, operator.shape, values)
+
+
+class Cropping2D(OperatorType):
+    attributes = {"cropping": REQUIRED}
+    feature_axis = 0
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        channels, height, width = inputs[0]
+        top, bottom, left, right = zero_padding(attributes["cropping"])
+        return Effect((channels, height - top - bottom, width - left - right))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch import nn
+
+        top, bottom, left, right = zero_padding(operator.attributes["cropping"])
+        return nn.ZeroPad2d((-left, -right, -top, -bottom))
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        top, _, left, _ = zero_padding(operator.attributes["cropping"])
+        _, height, width = operator.shape
+        starts, ends = writer.integers(top, left), writer.integers(top + height, left + width)
+        return writer.node("Slice", values[0], starts, ends, writer.integers(2, 3))
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        top, bottom, left, right = zero_padding(operator.attributes["cropping"])
+        layer = keras.layers.Cropping2D(((top, bottom), (left, right)), name=layer_name(operator.name))
+        return by_layer(layer, operator.shape, values)
+
+
+class Resize(OperatorType):
+    """Interpolation: per value written one FLOP for each value read, and one to add it up; none for "nearest"."""
+
+    attributes = {"size": REQUIRED, "mode": "nearest"}
+    feature_axis = 0
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        kept = len(inputs[0]) - len(attributes["size"])
+        if kept < 1:
+            raise GraphError(f"Resize to {list(attributes['size'])} needs an axis of channels before these")
+        shape = (*inputs[0][:kept], *attributes["size"])
+        reads = _READS[attributes.get("mode", "nearest")] ** len(attributes["size"])
+        return Effect(shape, 0, 2 * reads * math.prod(shape) if reads > 1 else 0)
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch.nn import functional
+
+        from slotool.graphs.operators.torch_parts import over_last_axes
+
+        size, mode = operator.attributes["size"], operator.attributes.get("mode", "nearest")
+        mode = {"cubic": "bicubic", "linear": _LINEAR.get(len(size), "linear")}.get(mode, mode)
+        return over_last_axes(partial(functional.interpolate, size=size, mode=mode), len(size))
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        mode = operator.attributes.get("mode", "nearest")
+        if mode not in _ONNX_MODES:
+            raise GraphError(f"operator {operator.name!r}: Resize by {mode} cannot be built in ONNX")
+        sizes = writer.integers(1 if values[0] in writer.free else writer.batch_size, *operator.shape)
+        return writer.node("Resize", values[0], "", "", sizes, **_ONNX_MODES[mode])
+
+
+class GridSample(OperatorType):
+    """Values of an image (channels, …) between its pixels, at the places of a grid (…, axes)."""
+
+    attributes = {"mode": "linear"}
+    inputs = 2
+    feature_axis = 0
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        image, grid = inputs
+        if len(image) != len(grid) or grid[-1] != len(image) - 1:
+            raise GraphError(f"GridSample cannot take {list(image)} at places {list(grid)}")
+        shape = (image[0], *grid[:-1])
+        reads = _READS[attributes.get("mode", "linear")] ** grid[-1]
+        return Effect(shape, 0, 2 * reads * math.prod(shape))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch.nn import functional
+
+        mode = {"linear": "bilinear", "cubic": "bicubic"}.get(operator.attributes.get("mode", "linear"), "nearest")
+
+        def sampled(x: Tensor, grid: Tensor) -> Tensor:
+            if len(grid) != len(x):
+                grid = grid.expand(len(x), *grid.shape[1:])
+            return functional.grid_sample(x, grid, mode=mode, align_corners=False)
+
+        return sampled
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        mode = operator.attributes.get("mode", "linear")
+        return writer.node(
+            "GridSample", *writer.of_one_batch(values, operator.input_shapes), mode=mode, align_corners=0
+        )
+
+
+class PixelShuffle(OperatorType):
+    attributes = {"factor": REQUIRED}
+    feature_axis = 0
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        (channels, height, width), factor = inputs[0], attributes["factor"]
+        if channels % factor**2:
+            raise GraphError(f"PixelShuffle by {factor} cannot part {channels} channels")
+        return Effect((channels // factor**2, height * factor, width * factor))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch import nn
+
+        return nn.PixelShuffle(operator.attributes["factor"])
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        return writer.node("DepthToSpace", values[0], blocksize=operator.attributes["factor"], mode="CRD")
+
+
+class PixelUnshuffle(OperatorType):
+    attributes = {"factor": REQUIRED}
+    feature_axis = 0
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        (channels, height, width), factor = inputs[0], attributes["factor"]
+        if height % factor or width % factor:
+            raise GraphError(f"PixelUnshuffle by {factor} cannot part an image of {height} × {width}")
+        return Effect((channels * factor**2, height // factor, width // factor))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch import nn
+
+        return nn.PixelUnshuffle(operator.attributes["factor"])
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        (channels, height, width), factor = operator.input_shapes[0], operator.attributes["factor"]
+        apart = writer.shaped(values[0], channels, height // factor, factor, width // factor, factor)
+        return writer.shaped(writer.turned(apart, [0, 2, 4, 1, 3]), *operator.shape)

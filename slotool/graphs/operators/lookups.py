@@ -1,0 +1,184 @@
+"""Lookups: values by the numbers of their places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from slotool.errors import GraphError
+from slotool.graphs.operators.axes import Attributes, Shape, settle_axis
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.keras_values import Initializer, Value, is_computed, layer_name
+from slotool.graphs.operators.onnx_writer import FLOAT, INT32, INT64, Writer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Embedding(OperatorType):
+    """Of whole numbers below ``vocabulary`` each one's row of ``units`` numbers."""
+
+    attributes = {"vocabulary": REQUIRED, "units": REQUIRED}
+    feature_axis = -1
+    places = 0
+    onnx_type = FLOAT
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        shape = (*inputs[0], attributes["units"])
+        weights = attributes["vocabulary"] * attributes["units"]
+        return Effect(shape, weights, moved=math.prod(inputs[0]) + 2 * math.prod(shape))
+
+    def place_count(self, operator: Operator) -> int:
+        return int(operator.attributes["vocabulary"])
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from torch import nn
+
+        return nn.Embedding(operator.attributes["vocabulary"], operator.attributes["units"], device=device)
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        table = writer.weight(operator.attributes["vocabulary"], operator.attributes["units"])
+        places = values[0] if writer.kind(values[0]) == INT32 else writer.cast(values[0], INT64)
+        return writer.node("Gather", table, places, axis=0)
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        vocabulary, units = operator.attributes["vocabulary"], operator.attributes["units"]
+        layer = keras.layers.Embedding(
+            vocabulary, units, embeddings_initializer=weights, name=layer_name(operator.name)
+        )
+        return Value.as_stated(layer(values[0].stated()), len(operator.shape))
+
+
+class Gather(OperatorType):
+    """Values along an axis by their numbers: data (a, n, b) by indices (c, d) is (a, c, d, b)."""
+
+    attributes = {"axis": REQUIRED}
+    inputs = 2
+    places = 1
+    passes_numbers = True
+    settle = staticmethod(settle_axis)
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        (data, indices), axis = inputs, attributes["axis"]
+        shape = (*data[:axis], *indices, *data[axis + 1 :])
+        return Effect(shape, moved=2 * math.prod(shape) + math.prod(indices))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        return partial(_gathered, axis=operator.attributes["axis"])
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        (data, places), (shape, indices), axis = values, operator.input_shapes, operator.attributes["axis"]
+        if writer.kind(places) != INT32:
+            places = writer.cast(places, INT64)
+        if places in writer.free or writer.batch_size == 1:
+            alone = writer.node("Squeeze", places, writer.integers(0))
+            return writer.node("Gather", data, alone, axis=axis + 1)
+        if data in writer.free:
+            found = writer.node("Gather", writer.node("Squeeze", data, writer.integers(0)), places, axis=axis)
+            order = [axis, *range(axis), *range(axis + 1, len(operator.shape) + 1)]
+            return writer.node("Transpose", found, perm=order) if axis else found
+        before, count, after = math.prod(shape[:axis]), math.prod(indices), math.prod(shape[axis + 1 :])
+        flat = writer.shaped(data, before, shape[axis], after)
+        rows = writer.node("Expand", writer.shaped(places, 1, count, 1), writer.integers(1, before, count, after))
+        return writer.shaped(writer.node("GatherElements", flat, rows, axis=2), *operator.shape)
+
+    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
+        import keras
+
+        data, places = values
+        if is_computed(places):
+            raise GraphError(f"operator {operator.name!r}: Gather of computed places cannot be built in Keras")
+        axis = operator.attributes["axis"]
+        return Value.as_stated(keras.ops.take(data.stated(), places.stated()[0], axis=axis + 1), len(operator.shape))
+
+
+def _gathered(data: Tensor, places: Tensor, axis: int) -> Tensor:
+    """Return data [batch, *before, n, *after] by places [batch, *shape]; either may be the same for every example."""
+    places = places.long()
+    if len(places) == 1:
+        found = data.index_select(axis + 1, places.flatten())
+        return found.reshape(*data.shape[: axis + 1], *places.shape[1:], *data.shape[axis + 2 :])
+    before, after = data.shape[1 : axis + 1], data.shape[axis + 2 :]
+    if len(data) == 1:
+        found = data[0].index_select(axis, places.flatten())
+        return found.reshape(*before, *places.shape, *after).movedim(len(before), 0)
+    flat = data.reshape(len(data), math.prod(before), -1, math.prod(after))
+    rows = places.reshape(len(places), 1, -1, 1).expand(-1, flat.shape[1], -1, flat.shape[3])
+    return flat.gather(2, rows).reshape(len(data), *before, *places.shape[1:], *after)
+
+
+class GatherElements(OperatorType):
+    """Of each place of the indices the value that they name along an axis (torch.gather)."""
+
+    attributes = {"axis": REQUIRED}
+    inputs = 2
+    places = 1
+    passes_numbers = True
+    settle = staticmethod(settle_axis)
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        data, indices = inputs
+        if len(data) != len(indices):
+            raise GraphError(f"GatherElements cannot take {list(data)} by indices {list(indices)}")
+        return Effect(indices, moved=3 * math.prod(indices))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from slotool.graphs.operators.torch_parts import of_one_batch
+
+        axis = operator.attributes["axis"] + 1
+
+        def gathered(data: Tensor, places: Tensor) -> Tensor:
+            data, places = of_one_batch(data, places)
+            return data.gather(axis, places.long())
+
+        return gathered
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        data, places = writer.of_one_batch(values, operator.input_shapes)
+        return writer.node("GatherElements", data, writer.cast(places, INT64), axis=operator.attributes["axis"] + 1)
+
+
+class Scatter(OperatorType):
+    """Of data, indices and updates: data with updates written or added at places that the indices name. ``in_place``:
+    the data after another operator has written into a view of it."""
+
+    attributes = {"axis": 0, "in_place": False}
+    inputs = None
+    places = 1
+    settle = staticmethod(settle_axis)
+
+    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        if attributes.get("in_place"):
+            return Effect(inputs[0], moved=0)
+        if len(inputs) > 3:
+            raise GraphError("Scatter takes data, indices and updates")
+        return Effect(inputs[0], moved=2 * math.prod(inputs[0]) + 2 * math.prod(inputs[-1]))
+
+    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+        from slotool.graphs.operators.torch_parts import of_one_batch
+
+        self._require_places(operator, "torch")
+        axis = operator.attributes.get("axis", 0) + 1
+
+        def scattered(data: Tensor, places: Tensor, values: Tensor) -> Tensor:
+            data, places, values = of_one_batch(data, places, values)
+            return data.scatter(axis, places.long(), values.to(data.dtype))
+
+        return scattered
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        self._require_places(operator, "ONNX")
+        data, places, updates = writer.of_one_batch(values, operator.input_shapes)
+        places, axis = writer.cast(places, INT64), operator.attributes.get("axis", 0) + 1
+        return writer.node("ScatterElements", data, places, writer.cast(updates, writer.kind(data)), axis=axis)
+
+    def _require_places(self, operator: Operator, library: str) -> None:
+        shapes = operator.input_shapes
+        if len(shapes) != 3 or shapes[1] != shapes[2] or len(shapes[0]) != len(shapes[1]):
+            raise GraphError(
+                f"operator {operator.name!r}: Scatter without a place for each value cannot be built in {library}"
+            )
