@@ -19,11 +19,7 @@ from slotool.elastic import ElasticModel
 from slotool.elastic.model import LOGITS
 from slotool.rules import Conc, Seq
 from slotool.rules.policies.cascades import Cascade, Step, Worth
-from slotool.rules.policies.conditions import Condition
-from slotool.rules.policies.conditions.agree import Agree
-from slotool.rules.policies.conditions.score import Score, Term
-from slotool.rules.policies.conditions.sure import Sure
-from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.rules.policies.conditions import Agree, Condition, Score, Sure, SureByLabel, Term
 from slotool.rules.ruleset.rules import OBJECTIVES, Rule, RuleSet
 from slotool.scheduling import ControlSpace, Query, by_demand
 from slotool.serving.engines.cascade_run import cascade_run

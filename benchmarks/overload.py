@@ -28,7 +28,7 @@ from slotool.data import load_dataset
 from slotool.planning.server_process import server_process
 from slotool.process import bound_to, cores_by_preference
 from slotool.workloads.client.endpoint import Terms
-from slotool.workloads.client.infer import InferEndpoint
+from slotool.workloads.client.http_channel import InferEndpoint
 
 FIRST_RATE_PER_S, RISE, EACH_S = 500.0, 1.4, 4.0
 # The best has been passed when goodput was below this share of it, or of the rate, at two rates in a row.

@@ -31,7 +31,7 @@ from slotool.reports.plots import save_png
 from slotool.reports.text import percent
 from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 from slotool.workloads import ArrivalProcess, Poisson
-from slotool.workloads.arrivals.traces import RateTrace
+from slotool.workloads.arrivals.recorded import RateTrace
 from slotool.workloads.client.channels import TargetServer
 from slotool.workloads.client.endpoint import Terms
 from slotool.workloads.client.open_loop import LoadPlan, LocalRun

@@ -36,7 +36,7 @@ from slotool.process import bound_to, cores_by_preference
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.scheduling.batching.profile import Profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
-from slotool.simulation.result import IN_TIME
+from slotool.simulation.scenario import IN_TIME
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads import Bursty, RecordedInstants, read_trace
 from slotool.workloads.client.channels import TargetServer

@@ -22,8 +22,7 @@ from benchmarks.reproduction.supernets import (
 )
 from benchmarks.reproduction.workspace import Workspace
 from slotool.reports.text import duration, percent
-from slotool.simulation.dynamics import Dynamics, logged_dynamics
-from slotool.simulation.query_log import QueryLog
+from slotool.simulation.query_log import Dynamics, QueryLog, logged_dynamics
 
 # Bins of a time course; and the part of them that is called the busiest and the calmest.
 BINS, PART = 60, 0.25

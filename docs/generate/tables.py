@@ -6,7 +6,7 @@ from slotool.predictors.scoring import PREDICTIONS_SCHEMA
 from slotool.predictors.training.study import STUDY_SCHEMA
 from slotool.simulation.query_log import QUERIES_SCHEMA
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, Column, Schema
-from slotool.workloads.arrivals.table import ARRIVALS_SCHEMA
+from slotool.workloads.arrivals.recorded import ARRIVALS_SCHEMA
 from slotool.workloads.interference import INTERFERENCE_SCHEMA
 from slotool.workloads.requests import REQUESTS_SCHEMA
 

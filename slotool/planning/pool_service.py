@@ -10,7 +10,7 @@ import numpy as np
 from slotool.planning.fleet import SamplesUs
 from slotool.scheduling.batching import BatchingPolicy, Profile
 from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
-from slotool.simulation.result import Points
+from slotool.simulation.scenario import Points
 from slotool.simulation.service import Overhead
 
 # Of the cores' time, that is counted for other processes at most: beyond it nothing is known.

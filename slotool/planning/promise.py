@@ -13,7 +13,7 @@ from slotool.errors import ArgumentError, InputError
 from slotool.rules.policies.points import from_point
 from slotool.scheduling.space import errors_at
 from slotool.simulation import SimulationResult
-from slotool.simulation.result import IN_TIME, Points
+from slotool.simulation.scenario import IN_TIME, Points
 from slotool.simulation.tiers import TierResult
 from slotool.tables import OperatingPoint, OutcomeTable
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.workloads.arrivals.traces import BURST_S
+from slotool.workloads.arrivals.recorded import BURST_S
 
 # Of long traffic at most so many stretches at even distances.
 STRETCHES = 40

@@ -20,8 +20,7 @@ from slotool.errors import InputError
 from slotool.scheduling.batching import BatchingPolicy
 from slotool.scheduling.batching.kernel import CHOOSE
 from slotool.scheduling.edf import RECENT
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, SimulationResult
-from slotool.simulation.scenario import Scenario
+from slotool.simulation.scenario import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, Scenario, SimulationResult
 from slotool.simulation.service import ServiceTimes, after_call, after_rest, draw_us, how_rested
 
 # Rounding of instants must not make a call late that fits exactly.

@@ -10,7 +10,7 @@ from slotool.compilation import njit
 from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.tolerance_tiers import LARGE_ENOUGH, LAST_CALL, MAX_AHEAD
 from slotool.simulation.events import ROUNDING_US
-from slotool.simulation.result import IN_TIME, LATE, REJECTED
+from slotool.simulation.scenario import IN_TIME, LATE, REJECTED
 from slotool.simulation.service import after_call, after_rest, draw_us, how_rested
 
 

@@ -22,8 +22,7 @@ from slotool.rules.ruleset.rules import RuleSet
 from slotool.scheduling.space import ControlSpace, errors_at
 from slotool.scheduling.tolerance_tiers import ToleranceTiers, first_us, worst_us
 from slotool.simulation import tier_loop
-from slotool.simulation.result import EXPIRED, SimulationResult
-from slotool.simulation.scenario import Scenario
+from slotool.simulation.scenario import EXPIRED, Scenario, SimulationResult
 from slotool.simulation.service import Overhead
 from slotool.tables import OperatingPoint, OutcomeTable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slotool.artifacts import create_artifact
-from slotool.workloads.arrivals.table import ArrivalTable
+from slotool.workloads.arrivals.recorded import ArrivalTable
 from tests.reports.made_tables import (
     family_outcomes,
     latency_table,

@@ -14,10 +14,7 @@ from slotool.rules import OSFA, RuleSet, Seq, from_point, generate_rules
 from slotool.rules.generate.search import ExampleSet, paths
 from slotool.rules.generate.signals import Signals, calibrated
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, TableAsked, Worth, chosen, chosen_of_one
-from slotool.rules.policies.conditions.agree import Agree
-from slotool.rules.policies.conditions.score import Score, Term
-from slotool.rules.policies.conditions.sure import Sure
-from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.rules.policies.conditions import Agree, Score, Sure, SureByLabel, Term
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.testing.rules import family_outcomes
 from tests.rules.condition_conformance import ConditionConformance, answered_outcomes

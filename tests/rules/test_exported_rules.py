@@ -22,12 +22,7 @@ import slotool as library
 from slotool.errors import ArgumentError, InputError
 from slotool.rules import Conc, RoutingPolicy, RuleSet, Seq
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
-from slotool.rules.policies.conditions import CONDITIONS
-from slotool.rules.policies.conditions.agree import Agree
-from slotool.rules.policies.conditions.base import Condition
-from slotool.rules.policies.conditions.score import Score, Term
-from slotool.rules.policies.conditions.sure import Sure
-from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.rules.policies.conditions import CONDITIONS, Agree, Condition, Score, Sure, SureByLabel, Term
 from slotool.rules.ruleset.exporting import CONDITIONS as EXPORTED
 from slotool.rules.ruleset.exporting import as_python, route_of, routes
 from slotool.tables import OutcomeTable

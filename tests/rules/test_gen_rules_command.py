@@ -10,7 +10,7 @@ from slotool.errors import AlreadyExistsError
 from slotool.rules import Conc, RuleSet, Seq, from_point
 from slotool.rules.generate.candidates import quantiles
 from slotool.rules.policies.cascades import Cascade, Step
-from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions import Sure
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 

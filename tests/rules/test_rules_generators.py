@@ -29,9 +29,8 @@ from slotool.rules import (
 from slotool.rules.analysis import category_shares, version_facts
 from slotool.rules.evidence.betting import betting_p_value, examples_to_show
 from slotool.rules.evidence.counting import paired_p_value
-from slotool.rules.generate.bootstrap import MAX_TRIALS, MIN_TRIALS, Bootstrap, simulate
+from slotool.rules.generate.bootstrap import MAX_TRIALS, MIN_TRIALS, Bootstrap, NaiveOSFA, simulate
 from slotool.rules.generate.certified import Certified, holm_over_sequences
-from slotool.rules.generate.naive import NaiveOSFA
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import RuleGeneratorConformance, family_outcomes
 

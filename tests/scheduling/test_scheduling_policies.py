@@ -10,7 +10,7 @@ import pytest
 
 from slotool.errors import InputError
 from slotool.rules.policies.cascades import Cascade, Step
-from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions import Sure
 from slotool.rules.policies.points import in_turn
 from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import (

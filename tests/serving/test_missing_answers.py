@@ -5,10 +5,7 @@ import pandas as pd
 import pytest
 
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step
-from slotool.rules.policies.conditions import Condition
-from slotool.rules.policies.conditions.agree import Agree
-from slotool.rules.policies.conditions.sure import Sure
-from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.rules.policies.conditions import Agree, Condition, Sure, SureByLabel
 from slotool.serving.engines.cascade_run import cascade_run
 from slotool.serving.outputs import Outputs
 from slotool.tables import OutcomeTable

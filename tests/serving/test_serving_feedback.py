@@ -15,8 +15,7 @@ import slotool as library
 from slotool.errors import ArgumentError
 from slotool.rules import RuleSet
 from slotool.rules.policies.cascades import Cascade, Step
-from slotool.rules.policies.conditions.agree import Agree
-from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions import Agree, Sure
 from slotool.scheduling import by_demand
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 

@@ -18,10 +18,7 @@ from slotool.elastic import confidence
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError, RunError
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step
-from slotool.rules.policies.conditions.agree import Agree
-from slotool.rules.policies.conditions.score import Score, Term
-from slotool.rules.policies.conditions.sure import Sure
-from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.rules.policies.conditions import Agree, Score, Sure, SureByLabel, Term
 from slotool.rules.policies.points import from_point
 from slotool.scheduling import (
     ControlSpace,

@@ -9,8 +9,7 @@ import numpy as np
 from slotool.scheduling import Batch, Dispatcher, Policy, Query, RequestOutcome
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.events import ROUNDING_US
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, SimulationResult
-from slotool.simulation.scenario import Scenario
+from slotool.simulation.scenario import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, Scenario, SimulationResult
 from slotool.simulation.service import ServiceTimes, after_call, after_rest
 
 _STATUS = {RequestOutcome.EXPIRED: EXPIRED, RequestOutcome.REJECTED: REJECTED}

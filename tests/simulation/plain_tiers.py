@@ -12,7 +12,7 @@ from slotool.rules import from_point
 from slotool.rules.policies.routing import Conc
 from slotool.scheduling import Batch, Dispatcher, Query, RequestOutcome, ToleranceTiers
 from slotool.simulation import Scenario, ServiceTimes
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED
+from slotool.simulation.scenario import EXPIRED, IN_TIME, LATE, REJECTED
 from slotool.simulation.service import Overhead, after_call, after_rest, how_rested
 from slotool.simulation.tiers import Asked
 from slotool.tables import OutcomeTable

@@ -12,8 +12,7 @@ from slotool.reports.plots import save_png
 from slotool.reports.series.dynamics import dynamics_figures
 from slotool.scheduling.batching import ControlGrid, MaxAccuracy, ValueIteration
 from slotool.simulation import Scenario, SimulationResult, simulate
-from slotool.simulation.dynamics import dynamics, logged_dynamics
-from slotool.simulation.query_log import QueryLog
+from slotool.simulation.query_log import QueryLog, dynamics, logged_dynamics
 from slotool.testing.policies import three_versions
 
 GRID = ControlGrid(three_versions())

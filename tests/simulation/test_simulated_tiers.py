@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slotool.errors import InputError
 from slotool.rules import OSFA, Conc, Rule, RuleSet, Seq
 from slotool.rules.policies.cascades import Cascade, Step
-from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions import Sure
 from slotool.rules.policies.routing import RoutingPolicy
 from slotool.scheduling import ControlSpace, ToleranceTiers
 from slotool.simulation import Scenario, ServiceTimes

@@ -22,7 +22,7 @@ from slotool.scheduling.batching import (
 )
 from slotool.scheduling.space import ControlSpace
 from slotool.simulation import Scenario, ServiceTimes, simulate
-from slotool.simulation.result import EXPIRED, IN_TIME, REJECTED
+from slotool.simulation.scenario import EXPIRED, IN_TIME, REJECTED
 from slotool.testing.policies import three_versions
 from tests.simulation.plain_simulation import simulate_plainly
 

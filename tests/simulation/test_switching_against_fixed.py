@@ -9,7 +9,7 @@ from slotool.scheduling.batching import ControlGrid
 from slotool.scheduling.batching.baselines import FixedBatching, ModelSwitching
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import OperatingPoint
-from slotool.workloads.arrivals.traces import RateTrace
+from slotool.workloads.arrivals.recorded import RateTrace
 
 DEADLINE_S = 0.03
 POINTS = [OperatingPoint.of(version=name) for name in ("small", "medium", "large")]

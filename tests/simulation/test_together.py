@@ -17,7 +17,7 @@ from slotool.scheduling.batching import BatchingPolicy, ControlGrid, make_policy
 from slotool.serving.routing.model_queue import earliest_deadline
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.simulation.events import MAX_MODELS, ROUNDING_US, simulate_together
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
+from slotool.simulation.scenario import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
 from slotool.testing.policies import three_versions
 
 GRID = ControlGrid(three_versions())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from slotool.workloads.arrivals.process import ArrivalProcess
+from slotool.workloads.arrivals.processes import ArrivalProcess
 
 RATE_PER_S = 400.0
 DURATION_S = 50.0

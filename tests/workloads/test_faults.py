@@ -11,8 +11,7 @@ import slotool
 from slotool.errors import InputError
 from slotool.reports.series.load_test import served_over_time
 from slotool.workloads import RequestLog
-from slotool.workloads.client.faults import Fault, read_faults
-from slotool.workloads.client.over_time import around_faults, over_time
+from slotool.workloads.client.faults import Fault, around_faults, over_time, read_faults
 
 WRONG = [
     ("5s:kill", "is no fault"),

@@ -22,9 +22,9 @@ from slotool.errors import InputError
 from slotool.models import Signature, TensorSpec
 from slotool.workloads import Poisson
 from slotool.workloads.client.channels import TargetServer
+from slotool.workloads.client.endpoint import ServedSignature, is_plain
 from slotool.workloads.client.many_processes import ManyProcesses
 from slotool.workloads.client.open_loop import LoadPlan, LocalRun
-from slotool.workloads.client.served_signature import ServedSignature, is_plain
 
 INPUTS = (TensorSpec("ids", "INT64", (-1, -1)), TensorSpec("text", "BYTES", (-1,)), TensorSpec("mask", "BOOL", (-1, 2)))
 SCORES = TensorSpec("scores", "FP32", (-1, 3))

@@ -21,7 +21,7 @@ from slotool.workloads import (
     TimeVarying,
     read_trace,
 )
-from slotool.workloads.arrivals.process import gamma_arrivals
+from slotool.workloads.arrivals.processes import gamma_arrivals
 from tests.workloads.arrival_conformance import ArrivalConformance
 
 TRACES = Path(os.environ.get("SLOTOOL_DATA_DIR", "/nowhere")) / "traces"

@@ -19,7 +19,7 @@ from slotool.errors import ArgumentError, InputError
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
     from slotool.simulation import Scenario, ServiceTimes, SimulationResult
-    from slotool.simulation.dynamics import Dynamics
+    from slotool.simulation.query_log import Dynamics
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
@@ -128,8 +128,7 @@ def simulate(
     from slotool.scheduling.batching.registry import policies_named
     from slotool.simulation import Scenario, ServiceTimes
     from slotool.simulation import simulate as run
-    from slotool.simulation.dynamics import dynamics
-    from slotool.simulation.query_log import QueryLog
+    from slotool.simulation.query_log import QueryLog, dynamics
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 

@@ -56,7 +56,7 @@ class LoadTest(Result):
             raise RunError(f"none of {len(self.log):,} requests was answered; most: {most['status']} {most['error']}")
 
     def findings(self) -> Mapping[str, Any]:
-        from slotool.workloads.client.over_time import over_time
+        from slotool.workloads.client.faults import over_time
 
         return {
             **self.log.provenance,
@@ -102,8 +102,8 @@ class LoadTest(Result):
 
     @cached_property
     def faults(self) -> list[dict[str, Any]]:
-        """Faults injected, and attainment and accuracy around them (``slotool.workloads.client.over_time``)."""
-        from slotool.workloads.client.over_time import around_faults
+        """Faults injected, and attainment and accuracy around them (``slotool.workloads.client.faults``)."""
+        from slotool.workloads.client.faults import around_faults
 
         return around_faults(self.log)
 

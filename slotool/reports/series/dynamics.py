@@ -9,7 +9,7 @@ import numpy as np
 from slotool.reports.axes import linear_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import percent
-from slotool.simulation.dynamics import Dynamics
+from slotool.simulation.query_log import Dynamics
 
 
 def dynamics_figures(name: str, runs: Mapping[str, Dynamics]) -> list[Figure]:

@@ -8,7 +8,7 @@ from slotool.errors import InputError
 from slotool.reports.axes import Unit, linear_axis, log_axis, log_share_axis, share_axis
 from slotool.reports.figure import Curve, Figure, Limit, Rows
 from slotool.reports.text import duration, percent
-from slotool.workloads.client.over_time import WIDTH_S, around_faults, over_time
+from slotool.workloads.client.faults import WIDTH_S, around_faults, over_time
 from slotool.workloads.requests import RequestLog
 
 MAX_POINTS = 1_500

@@ -24,6 +24,7 @@ from scipy.special import ndtri
 
 from slotool.rules.generate.base import Assessment, Problem, RuleGenerator
 from slotool.rules.generate.candidates import Candidates
+from slotool.rules.policies.routing import OSFA
 
 MIN_TRIALS = 30
 MAX_TRIALS = 2000
@@ -110,3 +111,15 @@ class _Trials:
         # An infinite degradation (relative to a best version without any error) can only stay infinite.
         settled = constant | ~np.isfinite(spread) | (spread > self._wanted_range * deviation)
         return np.asarray(settled.all(axis=0))
+
+
+class NaiveOSFA(RuleGenerator):
+    """The degradation observed on the table as if it were the true one; single versions only. A baseline."""
+
+    name: ClassVar[str] = "naive"
+
+    def assess(self, problem: Problem) -> Assessment:
+        candidates = problem.candidates(policies=(OSFA.kind,))
+        means = candidates.means()
+        bound = problem.degradation(means.error, float(means.error[candidates.best]))
+        return Assessment(candidates, bound, means.response_time_s, means.cost, note="as observed, without a guarantee")

@@ -13,9 +13,8 @@ from slotool.rules.evidence.groups import Groups
 from slotool.rules.evidence.losses import TOLERANCE_KINDS, ToleranceKind, comparison_of, losses
 from slotool.rules.evidence.units import LossUnit, tolerance_unit
 from slotool.rules.generate.base import Assessment, Problem, RuleGenerator
-from slotool.rules.generate.bootstrap import Bootstrap
+from slotool.rules.generate.bootstrap import Bootstrap, NaiveOSFA
 from slotool.rules.generate.certified import Certified
-from slotool.rules.generate.naive import NaiveOSFA
 from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.routing import OSFA, PAIRS, POLICIES, Replayed, RoutingPolicy
 from slotool.rules.ruleset.rules import ANY, NAMED, OBJECTIVES, OBSERVED, Rule, RuleSet

@@ -15,10 +15,7 @@ import numpy as np
 from slotool.rules.generate.candidates import ten_digits
 from slotool.rules.generate.search import Signal
 from slotool.rules.policies.cascades import TableAsked, Worth
-from slotool.rules.policies.conditions import Condition
-from slotool.rules.policies.conditions.score import Score, Term
-from slotool.rules.policies.conditions.sure import Sure
-from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.rules.policies.conditions import Condition, Score, Sure, SureByLabel, Term
 from slotool.tables import OutcomeTable
 
 WORTH_KNOTS = 16

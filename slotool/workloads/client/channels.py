@@ -16,11 +16,24 @@ from slotool.errors import InputError, RunError
 from slotool.extras import import_failed
 from slotool.models.signature import Signature
 from slotool.workloads.client import event_loop
-from slotool.workloads.client.compute import ComputeEndpoint
-from slotool.workloads.client.endpoint import Channel, Endpoint, Example, Terms
-from slotool.workloads.client.http_channel import HttpChannel, ask_parameter, ask_signature, first_model
-from slotool.workloads.client.infer import InferEndpoint, NamedInferEndpoint
-from slotool.workloads.client.served_signature import ServedSignature, classes_scored, is_plain
+from slotool.workloads.client.endpoint import (
+    Channel,
+    Endpoint,
+    Example,
+    ServedSignature,
+    Terms,
+    classes_scored,
+    is_plain,
+)
+from slotool.workloads.client.http_channel import (
+    ComputeEndpoint,
+    HttpChannel,
+    InferEndpoint,
+    NamedInferEndpoint,
+    ask_parameter,
+    ask_signature,
+    first_model,
+)
 from slotool.workloads.client.target import ANSWER_WITHIN_S
 
 GRPC, COMPUTE = "grpc", "compute"

@@ -15,8 +15,15 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from slotool.errors import InputError, RunError
 from slotool.models.inference_messages import of_bytes, to_bytes
 from slotool.models.signature import FREE, Signature, TensorSpec
-from slotool.workloads.client.endpoint import DTYPES, Channel, Example, RequestResult, ServerAnswer, Terms
-from slotool.workloads.client.served_signature import ServedSignature
+from slotool.workloads.client.endpoint import (
+    DTYPES,
+    Channel,
+    Example,
+    RequestResult,
+    ServedSignature,
+    ServerAnswer,
+    Terms,
+)
 from slotool.workloads.client.target import (
     ANSWER_WITHIN_S,
     UNAUTHORIZED,

@@ -21,7 +21,7 @@ from slotool.data.dataset import Split
 from slotool.data.stored import StoredExamples
 from slotool.errors import InputError, RunError
 from slotool.process import allow_connections
-from slotool.workloads.arrivals.process import ArrivalProcess
+from slotool.workloads.arrivals.processes import ArrivalProcess
 from slotool.workloads.client import event_loop
 from slotool.workloads.client.channels import TargetServer
 from slotool.workloads.client.endpoint import Channel, Example, Terms

@@ -1,0 +1,307 @@
+"""Conditions on which an answer goes out without asking a further version.
+
+A condition is data: ``document()`` is what a rule file holds, ``condition_of`` reads it. It looks at what the versions
+asked so far answered, and at the request, through ``Asked``; so a table's replay and a server share it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.tables.labels import label_text
+
+
+class Asked(Protocol):
+    """Requests, and what versions answered to them. A version is looked at only after it was asked."""
+
+    def confidence(self, version: str) -> np.ndarray:
+        """float64 [requests]; NaN where the version gave no answer."""
+
+    def label(self, version: str) -> np.ndarray:
+        """Text [requests]: what the version answered. Raises ``InputError`` where answers are not known."""
+
+    def feature(self, name: str) -> np.ndarray:
+        """float64 [requests]: a number known of the request. Raises ``InputError`` for an unknown name."""
+
+
+class AskedOne(Protocol):
+    """``Asked`` of a single request, without arrays: a server's batches are mostly of one."""
+
+    def confidence(self, version: str) -> float: ...
+
+    def label(self, version: str) -> str: ...
+
+    def feature(self, name: str) -> float: ...
+
+
+class Condition(ABC):
+    """Which answers go out as they are. Equal conditions are equal data."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def holds(self, asked: Asked) -> np.ndarray:
+        """bool [requests]. Where a version gave no answer (confidence NaN), it does not hold."""
+
+    @abstractmethod
+    def holds_one(self, asked: AskedOne) -> bool:
+        """``holds`` of a single request."""
+
+    @property
+    def labels(self) -> Iterable[str]:
+        """Answers that it names, as outcome tables write them."""
+        return ()
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """When it holds, as a person would say it: "small's confidence ≥ 0.8"."""
+
+    @property
+    def unless(self) -> str:
+        """When it does not hold, after the name of the version asked next: "below 0.8"."""
+        return f"unless {self.words}"
+
+    @property
+    @abstractmethod
+    def notation(self) -> str:
+        """The condition in at most 24 letters of ASCII, after the name of the version asked last: "sure>=0.8"."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """All that ``from_settings`` needs, as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """The inverse of ``settings``. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for what is none."""
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"if": self.kind, **self.settings()}
+
+
+@dataclass(frozen=True)
+class Sure(Condition):
+    """``version`` answers with confidence ≥ ``at_least``, compared as float64."""
+
+    version: str
+    at_least: float
+    kind: ClassVar[str] = "sure"
+
+    def holds(self, asked: Asked) -> np.ndarray:
+        return np.asarray(asked.confidence(self.version) >= self.at_least)
+
+    def holds_one(self, asked: AskedOne) -> bool:
+        return asked.confidence(self.version) >= self.at_least
+
+    @property
+    def words(self) -> str:
+        return f"{self.version}'s confidence ≥ {self.at_least:.10g}"
+
+    @property
+    def unless(self) -> str:
+        return f"below {self.at_least:.10g}"
+
+    @property
+    def notation(self) -> str:
+        return f"sure>={self.at_least:.10g}"
+
+    def settings(self) -> dict[str, Any]:
+        return {"version": self.version, "at_least": self.at_least}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        return cls(str(settings["version"]), float(settings["at_least"]))
+
+
+@dataclass(frozen=True)
+class SureByLabel(Condition):
+    """``version`` answers with confidence ≥ the threshold of its answer: pairs (label, threshold) in ``at_least``, and
+    ``otherwise`` for all other labels. A threshold of infinity: never."""
+
+    version: str
+    at_least: tuple[tuple[str, float], ...]
+    otherwise: float
+    kind: ClassVar[str] = "sure-by-label"
+
+    def holds(self, asked: Asked) -> np.ndarray:
+        labels = asked.label(self.version)
+        threshold = np.full(len(labels), self.otherwise)
+        for label, own in self._thresholds.items():
+            threshold[labels == label] = own
+        return np.asarray(asked.confidence(self.version) >= threshold)
+
+    def holds_one(self, asked: AskedOne) -> bool:
+        threshold = self._thresholds.get(asked.label(self.version), self.otherwise)
+        return asked.confidence(self.version) >= threshold
+
+    @cached_property
+    def _thresholds(self) -> dict[str, float]:
+        return {label_text(label): own for label, own in self.at_least}
+
+    @property
+    def labels(self) -> Iterable[str]:
+        return self._thresholds
+
+    @property
+    def words(self) -> str:
+        own = ", ".join(f"{label} {threshold:.10g}" for label, threshold in self.at_least)
+        return f"{self.version}'s confidence ≥ its answer's threshold ({own}, others {self.otherwise:.10g})"
+
+    @property
+    def notation(self) -> str:
+        return "sure by label"
+
+    def settings(self) -> dict[str, Any]:
+        own = {label: _written(threshold) for label, threshold in self.at_least}
+        return {"version": self.version, "at_least": own, "otherwise": _written(self.otherwise)}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        own = tuple((str(label), _read(threshold)) for label, threshold in settings["at_least"].items())
+        return cls(str(settings["version"]), own, _read(settings["otherwise"]))
+
+
+def _written(threshold: float) -> float | None:
+    """JSON has no infinity: never is null."""
+    return None if np.isinf(threshold) else threshold
+
+
+def _read(threshold: float | None) -> float:
+    return np.inf if threshold is None else float(threshold)
+
+
+@dataclass(frozen=True)
+class Agree(Condition):
+    """All of ``versions``, two or more, give one and the same answer, with ``at_least`` this confidence of the last."""
+
+    versions: tuple[str, ...]
+    at_least: float = -np.inf
+    kind: ClassVar[str] = "agree"
+
+    def holds(self, asked: Asked) -> np.ndarray:
+        first, *others = self.versions
+        label = asked.label(first)
+        # A comparison with NaN, no answer, does not hold.
+        holds = asked.confidence(others[-1]) >= self.at_least
+        for version in (first, *others[:-1]):
+            holds = holds & (asked.confidence(version) >= -np.inf)
+        for version in others:
+            holds = holds & (asked.label(version) == label)
+        return np.asarray(holds)
+
+    def holds_one(self, asked: AskedOne) -> bool:
+        first, *others = self.versions
+        if not asked.confidence(others[-1]) >= self.at_least:
+            return False
+        label = asked.label(first)
+        return all(asked.label(version) == label for version in others) and not any(
+            math.isnan(asked.confidence(version)) for version in self.versions
+        )
+
+    @property
+    def words(self) -> str:
+        sure = "" if np.isinf(self.at_least) else f" and {self.versions[-1]}'s confidence ≥ {self.at_least:.10g}"
+        return f"{' and '.join(self.versions)} agree{sure}"
+
+    @property
+    def notation(self) -> str:
+        return "agreed" if np.isinf(self.at_least) else f"agreed, >={self.at_least:.10g}"
+
+    def settings(self) -> dict[str, Any]:
+        sure = {} if np.isinf(self.at_least) else {"at_least": self.at_least}
+        return {"versions": list(self.versions), **sure}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        versions = tuple(str(version) for version in settings["versions"])
+        if len(versions) < 2:
+            raise ValueError("agreement of fewer than two versions")
+        return cls(versions, float(settings.get("at_least", -np.inf)))
+
+
+@dataclass(frozen=True)
+class Term:
+    """What one weight multiplies. ``of``: "confidence" of ``name``, a version; "feature" ``name``; or "agreement" of
+    ``name`` with ``other``, 1 where both give the same answer."""
+
+    of: str
+    name: str
+    weight: float
+    other: str = ""
+
+    def values(self, asked: Asked) -> np.ndarray:
+        """float64 [requests]."""
+        if self.of == "confidence":
+            return asked.confidence(self.name)
+        if self.of == "feature":
+            return asked.feature(self.name)
+        return np.asarray(asked.label(self.name) == asked.label(self.other), dtype=np.float64)
+
+    def value(self, asked: AskedOne) -> float:
+        """``values`` of a single request."""
+        if self.of == "confidence":
+            return asked.confidence(self.name)
+        if self.of == "feature":
+            return asked.feature(self.name)
+        return float(asked.label(self.name) == asked.label(self.other))
+
+
+@dataclass(frozen=True)
+class Score(Condition):
+    """The sum of ``terms``, each a weight times a number, is ≥ ``at_least``."""
+
+    terms: tuple[Term, ...]
+    at_least: float
+    kind: ClassVar[str] = "score"
+
+    def score(self, asked: Asked) -> np.ndarray:
+        """float64 [requests]; NaN where a version gave no answer."""
+        return np.asarray(sum(term.weight * term.values(asked) for term in self.terms))
+
+    def holds(self, asked: Asked) -> np.ndarray:
+        return np.asarray(self.score(asked) >= self.at_least)
+
+    def holds_one(self, asked: AskedOne) -> bool:
+        return sum([term.weight * term.value(asked) for term in self.terms]) >= self.at_least
+
+    @property
+    def words(self) -> str:
+        parts = (f"{t.weight:+.3g} × {t.name}" + (f" as {t.other}" if t.other else "") for t in self.terms)
+        return f"{' '.join(parts)} ≥ {self.at_least:.10g}"
+
+    @property
+    def notation(self) -> str:
+        return f"score>={self.at_least:.10g}"
+
+    def settings(self) -> dict[str, Any]:
+        terms = [[term.of, term.name, term.weight, *([term.other] if term.other else [])] for term in self.terms]
+        return {"terms": terms, "at_least": self.at_least}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        terms = tuple(Term(str(of), str(name), float(weight), *map(str, rest))
+                      for of, name, weight, *rest in settings["terms"])  # fmt: skip
+        if not terms or any(term.of not in ("confidence", "feature", "agreement") for term in terms):
+            raise ValueError("a score without terms, or of other than confidence, feature and agreement")
+        return cls(terms, float(settings["at_least"]))
+
+
+CONDITIONS: dict[str, type[Condition]] = {kind.kind: kind for kind in (Sure, SureByLabel, Agree, Score)}
+
+
+def condition_of(document: Mapping[str, Any]) -> Condition:
+    """The inverse of ``document``. Raises ``InputError`` for an unknown kind, and what ``from_settings`` raises."""
+    kind = document.get("if")
+    if kind not in CONDITIONS:
+        raise InputError(f"no condition {kind!r}; there are {', '.join(CONDITIONS)}")
+    return CONDITIONS[str(kind)].from_settings(document)
