@@ -76,7 +76,6 @@ def _commands(folder: Path) -> dict[str, list[str]]:
         "slotool": serve,
         "slotool, uvloop": [python, script, "fast-uvloop", "PORT", mlp],
         **{WITHOUT + name: [sys.executable, script, name, "PORT", mlp] for name in SHORTCUTS},
-        "slotool, --http uvicorn": [*serve, "--http", "uvicorn"],
         "uvicorn, asyncio": [python, script, "asyncio", "PORT", mlp],
         "uvicorn, uvloop": [python, script, "uvloop", "PORT", mlp],
         "granian, RSGI, uvloop": [python, script, "granian", "PORT", mlp],

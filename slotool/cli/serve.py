@@ -153,7 +153,6 @@ def run(options: SimpleNamespace, output: Output) -> None:
             secondary=secondary,
             on_hangup=reload,
             tls=None if certificate is None else certificate.context,
-            http=options.http,
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt

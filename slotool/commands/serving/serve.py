@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.inputs import FilePath
@@ -34,7 +34,7 @@ _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drai
         "Limits and log": _LIMITS,
     },
     hidden=(
-        *("allow_faults", "max_body_mib", "access_log", "http", "traces", "traces_share", "shared_memory"),
+        *("allow_faults", "max_body_mib", "access_log", "traces", "traces_share", "shared_memory"),
         *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "switch_workers", "device"),
     ),
     python_only=_OF_PYTHON,
@@ -80,7 +80,6 @@ def serve(
     log: FilePath | None = None,
     access_log: FilePath | None = None,
     max_body_mib: Annotated[int, between(1, 1_024)] = 16,
-    http: Literal["fast", "uvicorn"] = "fast",
     traces: str | None = None,
     traces_share: Annotated[float, between(0, 1)] = 1.0,
     shared_memory: bool = False,
@@ -133,7 +132,6 @@ def serve(
         log: Append events to this file, as JSON lines.
         access_log: Append a JSON object for every answered request to this file. ``-``: to stdout.
         max_body_mib: Size limit of a request's body, MiB.
-        http: HTTP server: of slotool, or uvicorn.
         traces: Address of an OpenTelemetry collector to which spans are sent.
         traces_share: Share of requests without a sampling decision that are traced.
         shared_memory: Accept tensors in shared memory, from clients on this machine.

@@ -96,20 +96,6 @@ def model_of(scope: Scope) -> str | None:
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"model"), None)
 
 
-class HostGuard:
-    """ASGI middleware, of a server that does not look for itself: requests without the one Host header of HTTP/1.1 go
-    to what ``rejected`` makes of the ``Rejection``."""
-
-    def __init__(self, app: ASGIApp, rejected: Callable[[Rejection], ASGIApp]):
-        self._app, self._rejected = app, rejected
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] == "http" and (fault := host_fault(scope["http_version"], scope["headers"])) is not None:
-            app = self._rejected(fault)
-        await app(scope, receive, send)
-
-
 def host_fault(version: str, headers: Iterable[tuple[bytes, bytes]]) -> Rejection | None:
     """What is wrong with a request's Host headers (RFC 9112, section 3.2). ``version``: of HTTP; ``headers``: names in
     lower case."""

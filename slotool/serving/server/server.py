@@ -20,22 +20,16 @@ from typing import Any, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import Response
 from uvicorn.logging import DefaultFormatter
 
 from slotool.errors import ArgumentError
 from slotool.process import allow_connections, keep_freed_memory
-from slotool.serving.access.guard import HostGuard
 from slotool.serving.access.tls import HANDSHAKE_S
 from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.front.loop_selector import LoopSelector
 from slotool.serving.http import HttpProtocol
-from slotool.serving.protocol.reply import Reply
-from slotool.serving.rejections import Rejection
 
 KEEP_ALIVE_S = 75
-# How HTTP is spoken: by ``slotool.serving.http``, or by uvicorn as it comes, which has none of its limits.
-FAST, PLAIN = "fast", "uvicorn"
 # After the drain, time to send rejections to unanswered requests.
 REJECTION_GRACE_S = 1.0
 # Freed memory that the process keeps: a body of 200 kB is 50 pages, which the system would otherwise clear for each.
@@ -108,7 +102,6 @@ def serve_until_signalled(
     secondary: SecondaryFrontEnd | None = None,
     on_hangup: Callable[[], Awaitable[None]] | None = None,
     tls: ssl.SSLContext | None = None,
-    http: str = FAST,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; requests not
     answered by then are rejected with a sentence.
@@ -119,7 +112,6 @@ def serve_until_signalled(
     ``on_hangup``: runs beside requests whenever SIGHUP comes, once for a burst, and perhaps before the run for the last
     one has ended.
     ``warn``: called if the limit of open files is too low. ``tls``: what connections are encrypted by, if they are.
-    ``http``: ``fast``, or ``uvicorn`` for uvicorn's own protocol and the ASGI application alone.
     """
     wanted = app.state.front.limits.connections
     allowed = allow_connections(wanted)
@@ -137,7 +129,6 @@ def serve_until_signalled(
         on_hangup=on_hangup,
         max_connections=min(allowed, wanted),
         tls=tls,
-        http=http,
     )
     # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
     gc.collect()
@@ -164,10 +155,9 @@ class Server(uvicorn.Server):
         on_hangup: Callable[[], Awaitable[None]] | None = None,
         max_connections: int | None = None,
         tls: ssl.SSLContext | None = None,
-        http: str = FAST,
     ):
         front: FrontEnd = app.state.front
-        fast = partial(
+        protocol = partial(
             HttpProtocol,
             app=app,
             front=front,
@@ -176,8 +166,8 @@ class Server(uvicorn.Server):
             max_connections=max_connections,
         )
         config = uvicorn.Config(
-            HostGuard(app, partial(_refused, front)) if http == PLAIN else app,
-            http="httptools" if http == PLAIN else fast,  # type: ignore[arg-type]
+            app,
+            http=protocol,  # type: ignore[arg-type]
             timeout_keep_alive=KEEP_ALIVE_S,
             # Its warnings are about bad requests, which are counted: any client may send thousands.
             log_level="error",
@@ -305,12 +295,6 @@ class _Loop(asyncio.SelectorEventLoop):
         if self._tls is not None:
             options |= {"ssl": self._tls, "ssl_handshake_timeout": HANDSHAKE_S}
         return await super().create_server(*arguments, **options)
-
-
-def _refused(front: FrontEnd, rejection: Rejection) -> Response:
-    """As the inference handler has it: counted for no model, and the connection closes."""
-    front.dropped("", rejection.cause)
-    return Reply.rejecting(rejection, {"connection": "close"}).response()
 
 
 class _Stderr(logging.Handler):
