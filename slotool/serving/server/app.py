@@ -12,19 +12,17 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Scope
 
 from slotool import __version__
 from slotool.serving.access.addresses import AddressRates
 from slotool.serving.access.clients import Clients
-from slotool.serving.access.guard import AddressGuard, BearerGuard, model_of
 from slotool.serving.engines import LocalInferenceEngine
-from slotool.serving.front.access_middleware import AccessMiddleware
 from slotool.serving.front.compute import Compute
 from slotool.serving.front.faults import Faults
 from slotool.serving.front.frontend import FrontEnd, json_response
 from slotool.serving.front.labels import FeedbackEndpoint
 from slotool.serving.front.live_page import LivePage, RuntimeSettings
+from slotool.serving.front.middleware import RequestMiddleware
 from slotool.serving.front.not_served import reason_of_page
 from slotool.serving.front.oip import OpenInference
 from slotool.serving.front.shared_memory_routes import SharedMemoryRoutes
@@ -94,11 +92,7 @@ def create_app(
             *SharedMemoryRoutes(front).routes,
         ],
         exception_handlers={Rejection: pages.rejected, HTTPException: pages.not_served, Exception: pages.broken},
-        middleware=[
-            Middleware(AccessMiddleware, front=front),
-            *([Middleware(BearerGuard, let_in=front.let_in, rejected=pages.turned_away)] if clients else []),
-            *([Middleware(AddressGuard, let_in=front.let_address_in, rejected=pages.turned_away)] if addresses else []),
-        ],
+        middleware=[Middleware(RequestMiddleware, front=front)],
         lifespan=lifespan,
     )
     # A redirect would send a POST again, as a GET.
@@ -143,11 +137,6 @@ class _Pages:
         assert isinstance(error, Rejection)
         named = request.path_params.get("model") or request.headers.get("model")
         return self._front.rejected(error, named).response()
-
-    def turned_away(self, rejection: Rejection, scope: Scope) -> Response:
-        if rejection.status == 401:
-            return self._front.turned_away(rejection).response()
-        return self._front.rejected(rejection, model_of(scope)).response()
 
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

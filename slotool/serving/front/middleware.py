@@ -1,0 +1,143 @@
+"""ASGI middleware of the requests that the application answers: who is let in, and what is recorded."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from slotool.serving.access.addresses import FORWARDED_FOR
+from slotool.serving.access.guard import wants_page
+from slotool.serving.front.frontend import FrontEnd
+from slotool.serving.monitoring import trace_context
+from slotool.serving.monitoring.access_log import facts_of
+from slotool.serving.rejections import Rejection
+
+# Probes carry no secrets, and learn nothing here but that the server runs.
+OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
+# Also of models whose names are escaped.
+_INFERENCE = re.compile(r"^/compute$|/infer$")
+_LIMITED = re.compile(r"^/compute$|/infer$|/feedback$")
+_MODEL = re.compile(r"/v2/models/([^/]+)/")
+
+
+class RequestMiddleware:
+    """Rejects requests of unknown clients and beyond rates, returns trace contexts, and has ``front`` record requests.
+
+    Everything but ``OPEN_PATHS`` and the empty page for browsers, which itself asks for a token, needs a token where
+    there are clients. Inferences and labels count against the rates of clients and addresses. Handlers leave an
+    ``InferenceResult`` in the request's state as ``answer``.
+    """
+
+    def __init__(self, app: ASGIApp, front: FrontEnd):
+        self._app, self._front = app, front
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = _headers(scope)
+        app = self._app
+        try:
+            self._let_in(scope, headers)
+        except Rejection as rejection:
+            app = self._rejected(rejection, scope)
+        traceparent = headers.get(trace_context.HEADER)
+        if trace_context.trace_id(traceparent) is None:
+            traceparent = None
+        if traceparent is None and not self._front.has_records:
+            await app(scope, receive, send)
+            return
+        began_s = time.monotonic()
+        # An answer that is broken off before it begins is the application's own 500.
+        status, bytes_in, bytes_out = 500, 0, 0
+
+        async def counted_receive() -> Message:
+            nonlocal bytes_in
+            message = await receive()
+            bytes_in += len(message.get("body", b""))
+            return message
+
+        async def counted_send(message: Message) -> None:
+            nonlocal status, bytes_out
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if traceparent is not None:
+                    named = (trace_context.HEADER.encode(), traceparent.encode())
+                    message = {**message, "headers": [*message["headers"], named]}
+            bytes_out += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await app(scope, counted_receive, counted_send)
+        finally:
+            if self._front.has_records:
+                self._record(scope, headers, status, began_s, bytes_in, bytes_out)
+
+    def _let_in(self, scope: Scope, headers: dict[str, str]) -> None:
+        """Raise ``Rejection`` for a request without a client's token (401), or beyond a rate (429)."""
+        front, is_limited = self._front, scope["method"] == "POST" and _LIMITED.search(scope["path"]) is not None
+        if front.clients is not None and not _is_open(scope, headers):
+            front.let_in(headers.get("authorization"), is_limited)
+        if front.addresses is not None and is_limited:
+            name = FORWARDED_FOR.encode()
+            forwarded = [value.decode("latin-1") for header, value in scope["headers"] if header == name]
+            front.let_address_in(_peer(scope), ",".join(forwarded))
+
+    def _rejected(self, rejection: Rejection, scope: Scope) -> ASGIApp:
+        if rejection.status == 401:
+            return self._front.turned_away(rejection).response()
+        named = _MODEL.match(scope["path"])
+        in_header = (value.decode("latin-1") for name, value in scope["headers"] if name == b"model")
+        return self._front.rejected(rejection, named[1] if named else next(in_header, None)).response()
+
+    def _record(
+        self,
+        scope: Scope,
+        headers: dict[str, str],
+        status: int,
+        began_s: float,
+        bytes_in: int,
+        bytes_out: int,
+    ) -> None:
+        front, answer = self._front, scope.get("state", {}).get("answer")
+        model = scope.get("path_params", {}).get("model")
+        if model is None and scope["path"] == "/compute":
+            model = front.named(headers.get("model"))
+        front.record(
+            headers,
+            is_inference=scope["method"] == "POST" and _INFERENCE.search(scope["path"]) is not None,
+            protocol="http",
+            client=front.client_name(headers.get("authorization")),
+            peer=_peer(scope),
+            path=scope["path"],
+            model=model,
+            status=status,
+            total_us=1e6 * (time.monotonic() - began_s),
+            bytes_in=bytes_in,
+            bytes_out=bytes_out,
+            answer={} if answer is None else facts_of(answer),
+        )
+
+
+def _is_open(scope: Scope, headers: dict[str, str]) -> bool:
+    if scope["path"] in OPEN_PATHS:
+        return True
+    return scope["path"] == "/" and scope["method"] in ("GET", "HEAD") and wants_page(headers.get("accept", ""))
+
+
+def _peer(scope: Scope) -> str | None:
+    return scope["client"][0] if scope.get("client") else None
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """Return the headers that are given once, names in lower case."""
+    found: dict[str, str] = {}
+    twice = set()
+    for raw, value in scope["headers"]:
+        name = raw.decode("latin-1")
+        if name in found:
+            twice.add(name)
+        found[name] = value.decode("latin-1")
+    return {name: value for name, value in found.items() if name not in twice}
