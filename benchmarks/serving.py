@@ -117,7 +117,7 @@ def server() -> psutil.Process:
 
 
 def _workers() -> list[int]:
-    return [child.pid for child in server().children() if "slotool.serving.engines.worker" in child.cmdline()]
+    return [child.pid for child in server().children() if "slotool.serving.engines.local_worker" in child.cmdline()]
 
 
 def _deaths(latency: Path) -> dict[str, Any]:

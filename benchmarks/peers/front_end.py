@@ -56,7 +56,7 @@ def _granian(application: Any, port: int) -> None:
     from granian.constants import HTTPModes
     from granian.server.embed import Server
 
-    from slotool.serving.http.heads import Head
+    from slotool.serving.http.requests import Head
     from slotool.serving.request_options import from_headers
 
     front, inferences = application.state.front, application.state.inferences

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from slotool.cli.output import Output
     from slotool.serving import ServedModel
-    from slotool.serving.access.addresses import AddressRates
+    from slotool.serving.access.clients import AddressRates
     from slotool.serving.access.tls import Certificate
     from slotool.serving.operations.runtime_settings import ReloadableSettings
     from slotool.serving.operations.service_file import KeysInForce
@@ -52,14 +52,13 @@ def run(options: SimpleNamespace, output: Output) -> None:
     import math
     from functools import partial
 
-    from slotool.serving import Limits, Router, create_app
+    from slotool.serving import RequestLimits, Router, create_app
     from slotool.serving.access.clients import read_clients
     from slotool.serving.access.guard import others_can_read
     from slotool.serving.access.tls import Certificate
-    from slotool.serving.operations.autoscaling import Autoscaling
     from slotool.serving.operations.runtime_settings import ReloadableSettings
     from slotool.serving.operations.sources import Sources
-    from slotool.serving.operations.worker_switching import WorkerSwitching
+    from slotool.serving.operations.worker_changes import Autoscaling, WorkerSwitching
     from slotool.serving.server.server import bind, is_loopback, serve_until_signalled, url_of
 
     engine, max_replicas = stated_engine(options.engine, options.device), options.max_replicas
@@ -122,7 +121,7 @@ def run(options: SimpleNamespace, output: Output) -> None:
             following = [Autoscaling(router, scaler)]
         app = create_app(
             router,
-            limits=Limits.of(options.max_batch, options.max_body_mib),
+            limits=RequestLimits.of(options.max_batch, options.max_body_mib),
             clients=clients,
             addresses=_address_rates(options),
             runtime_settings=runtime_settings,
@@ -203,7 +202,7 @@ def _only_here(listener: socket.socket, option: str) -> bool:
 
 
 def _address_rates(options: SimpleNamespace) -> AddressRates | None:
-    from slotool.serving.access.addresses import AddressRates
+    from slotool.serving.access.clients import AddressRates
 
     rate, proxies = options.address_rate, options.trusted_proxies
     return None if rate is None else AddressRates(rate, proxies.split(",") if proxies else ())
@@ -265,7 +264,7 @@ def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket
     if port is None:
         return nullcontext()
     try:
-        import slotool.serving.grpc.frontend  # noqa: F401
+        import slotool.serving.grpc.grpc_front_end  # noqa: F401
     except ImportError as error:
         raise import_failed(error, "tritonclient", "--grpc-port") from error
     try:
@@ -283,7 +282,7 @@ def _grpc_front(
     """The front end for ``listener``'s address, and that address."""
     if listener is None:
         return None, None
-    from slotool.serving.grpc.frontend import GrpcFrontEnd
+    from slotool.serving.grpc.grpc_front_end import GrpcFrontEnd
     from slotool.serving.server.server import address_of
 
     address = address_of(listener)

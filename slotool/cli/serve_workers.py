@@ -87,7 +87,7 @@ def autoscaler_of(
     models: Mapping[str, ServedModel], least: int, most: int, per_worker_per_s: float | None
 ) -> Autoscaler:
     from slotool.scheduling.worker_counts import Autoscaler
-    from slotool.serving.operations.autoscaling import good_for_per_s
+    from slotool.serving.operations.worker_changes import good_for_per_s
 
     if per_worker_per_s is None:
         rates = [good_for_per_s(served) for served in models.values()]

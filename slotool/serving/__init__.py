@@ -6,8 +6,8 @@ from slotool.names_on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from slotool.serving.engines import InlineInferenceEngine
-    from slotool.serving.limits import Limits
     from slotool.serving.monitoring.metrics import Metrics
+    from slotool.serving.protocol.bounds import RequestLimits
     from slotool.serving.rejections import Rejection
     from slotool.serving.request import InferenceResult
     from slotool.serving.routing.router import Router
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = [
     "InferenceResult",
     "InlineInferenceEngine",
-    "Limits",
     "Metrics",
     "Rejection",
+    "RequestLimits",
     "Router",
     "ServedModel",
     "create_app",
@@ -29,7 +29,7 @@ __all__ = [
 _MODULES = {
     "InferenceResult": "request",
     "InlineInferenceEngine": "engines",
-    "Limits": "limits",
+    "RequestLimits": "protocol.bounds",
     "Metrics": "monitoring.metrics",
     "Rejection": "rejections",
     "Router": "routing.router",

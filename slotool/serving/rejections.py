@@ -152,3 +152,22 @@ def shown(value: Any) -> str:
     """A decoded JSON value for a sentence: at most 60 characters, however large it is."""
     text = _SHORT.repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+# google/rpc/code.proto says which HTTP status belongs to which code; 408, 413, 415 and 431 have no other home.
+GRPC_CODES = {
+    200: "OK",
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    413: "RESOURCE_EXHAUSTED",
+    415: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    431: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}

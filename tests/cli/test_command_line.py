@@ -87,9 +87,9 @@ def test_what_serves_and_routes_starts_without_packages_that_only_fitting_needs(
 
 
 def test_a_worker_process_starts_without_the_server() -> None:
-    code = "import sys, slotool.serving.engines.worker; print(*sys.modules)"
+    code = "import sys, slotool.serving.engines.local_worker; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "slotool.serving.engines.worker" in loaded
+    assert "slotool.serving.engines.local_worker" in loaded
     assert not {"slotool.serving.server.app", "slotool.serving.routing.router", "numba", "uvicorn"} & set(loaded)
 
 

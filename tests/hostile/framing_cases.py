@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn import Config
 
-from slotool.serving import Limits, Router, create_app
+from slotool.serving import RequestLimits, Router, create_app
 from slotool.serving.access.clients import Clients
 from slotool.serving.server.server import Server
 from tests.hostile.wire import Answer, Wire, answers
@@ -100,7 +100,9 @@ class Servers:
     def _app(kind: str) -> tuple[Config, Config]:
         model = ThreeLinear()
         token = Clients.of_token(TOKEN, "here") if kind == GUARDED else None
-        app = create_app(Router({"three": served(model)}), limits=Limits(body_bytes=len(LONG) - 1), clients=token)
+        app = create_app(
+            Router({"three": served(model)}), limits=RequestLimits(body_bytes=len(LONG) - 1), clients=token
+        )
         own = Server(app, lambda: None, drain_s=1).config
         own.load()
         plain = Config(

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 import numpy as np
 
-from slotool.serving import Limits
+from slotool.serving import RequestLimits
 from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
@@ -72,7 +72,7 @@ def test_half_sent_bodies_are_bounded_in_bytes_together_and_the_largest_goes_fir
     def announced(length: int) -> bytes:
         return f"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
 
-    with live_server([served(ThreeLinear())], Limits(unfinished_bytes=10 * size)) as live, ExitStack() as stack:
+    with live_server([served(ThreeLinear())], RequestLimits(unfinished_bytes=10 * size)) as live, ExitStack() as stack:
         small = [stack.enter_context(live.connect()) for _ in range(8)]
         large = stack.enter_context(live.connect())
         for connection in small:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as v2
 
-from slotool.serving import Limits, Router, create_app
+from slotool.serving import RequestLimits, Router, create_app
 from slotool.serving.protocol.bodies import decompressed
 from slotool.serving.rejections import Rejection
 from tests.hostile.hostile_bodies import INFER, MAX_BODY_BYTES, Hostile, honest, hostile_bodies, jpeg, png
@@ -62,7 +62,7 @@ class Probe:
 
 
 @asynccontextmanager
-async def asking(limits: Limits | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def asking(limits: RequestLimits | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the application in this very loop."""
     app = create_app(Router({model.name: served(model) for model in models()}), limits=limits)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from slotool.serving import Limits
+from slotool.serving import RequestLimits
 from slotool.serving.access.clients import Clients
 from tests.serving.live_server import LiveServer, ThreeLinear, live_server, served
 
@@ -24,7 +24,7 @@ TOKEN = "correct-horse-battery"
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[LiveServer]:
     """Its patience for bodies is three tenths of a second."""
-    with live_server([served(ThreeLinear())], Limits(body_s=0.3, body_bytes=100_000)) as live:
+    with live_server([served(ThreeLinear())], RequestLimits(body_s=0.3, body_bytes=100_000)) as live:
         yield live
 
 
@@ -55,7 +55,7 @@ def test_connections_beyond_the_limit_are_told_and_never_reset(body_bytes: int) 
         except OSError as error:
             resets.append(error)
 
-    with live_server([served(ThreeLinear())], Limits(connections=4)) as live, ExitStack() as stack:
+    with live_server([served(ThreeLinear())], RequestLimits(connections=4)) as live, ExitStack() as stack:
         kept = [stack.enter_context(live.connect()) for _ in range(4)]
         for connection in kept:
             connection.sendall(request(BODY))
@@ -87,7 +87,7 @@ def test_who_sends_far_too_much_gets_the_answer_and_no_reset(hasty: LiveServer) 
 
 def test_a_head_is_no_longer_for_having_begun_behind_a_body() -> None:
     line = b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: "
-    with live_server([served(ThreeLinear())], Limits(head_bytes=2_000)) as live:
+    with live_server([served(ThreeLinear())], RequestLimits(head_bytes=2_000)) as live:
         for size, status in ((1_500, b"200"), (2_100, b"431"), (2_600, b"431")):
             with live.connect() as connection:
                 connection.sendall(request(BODY) + line + b"x" * 1_200)
@@ -121,7 +121,7 @@ def test_a_body_that_does_not_come_ends_with_408_and_a_sentence(hasty: LiveServe
 
 def test_who_is_rejected_learns_it_however_little_of_the_body_comes() -> None:
     token = Clients.of_token(TOKEN, "here")
-    limits = Limits(body_s=0.3)
+    limits = RequestLimits(body_s=0.3)
     with live_server([served(ThreeLinear())], limits, clients=token) as live, live.connect() as connection:
         connection.sendall(request(BODY[:7], length=24))
         answer = everything(connection)

@@ -17,13 +17,12 @@ import numpy as np
 from slotool.elastic import ElasticModel
 from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
-from slotool.serving import Limits, Router, ServedModel, create_app
-from slotool.serving.access.addresses import AddressRates
-from slotool.serving.access.clients import Clients
+from slotool.serving import RequestLimits, Router, ServedModel, create_app
+from slotool.serving.access.clients import AddressRates, Clients
 from slotool.serving.engines import InferenceEngine
 from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.front.live_page import RuntimeSettings
-from slotool.serving.grpc.frontend import GrpcFrontEnd
+from slotool.serving.grpc.grpc_front_end import GrpcFrontEnd
 from slotool.serving.server.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint
 
@@ -104,7 +103,7 @@ class LiveServer:
     models: dict[str, Any]
     router: Router
     server: Server
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
 
     @property
     def front(self) -> FrontEnd:
@@ -129,7 +128,7 @@ class LiveServer:
 @contextmanager
 def live_server(
     models: list[ServedModel],
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     clients: Clients | None = None,
     runtime_settings: Callable[[Router], RuntimeSettings] | None = None,
     engine: InferenceEngine | None = None,
@@ -140,7 +139,7 @@ def live_server(
     addresses: AddressRates | None = None,
 ) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
-    limits = limits or Limits()
+    limits = limits or RequestLimits()
     router = Router(by_name, engine, default_deadline_us=default_deadline_us)
     app = create_app(
         router,

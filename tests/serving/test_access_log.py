@@ -24,7 +24,7 @@ from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.serving.access.clients import Client, Clients
 from slotool.serving.monitoring.access_log import AccessLog
-from slotool.serving.monitoring.trace_context import trace_id
+from slotool.serving.monitoring.traces import trace_id
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 from tests.serving.test_serve_command import EXAMPLE, serving
 

@@ -17,10 +17,10 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import ArgumentError, InputError
 from slotool.scheduling.worker_counts import CALM_S, CALM_SHARE, Autoscaler, Scaling
 from slotool.serving import InferenceResult, Router
-from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, hang_limit
+from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, base
 from slotool.serving.events import Events
-from slotool.serving.operations.autoscaling import Autoscaling, good_for_per_s
 from slotool.serving.operations.sources import Sources
+from slotool.serving.operations.worker_changes import Autoscaling, good_for_per_s
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.routing.router import monotonic_us
 from tests.conftest import Slotool
@@ -134,7 +134,7 @@ def test_a_worker_that_is_busy_with_the_models_before_is_not_kept(
 ) -> None:
     """It was not needed any more when other models came, and is needed again before its call has ended."""
     # The stopped call is not to be taken for hung, however short the one before it was.
-    monkeypatch.setattr(hang_limit, "MIN_S", 100.0)
+    monkeypatch.setattr(base, "MIN_S", 100.0)
     old, new = (
         Sources((constant(tmp_path / name, answer),), ("net",)).load(print) for name, answer in (("old", 0), ("new", 1))
     )

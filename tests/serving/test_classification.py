@@ -13,7 +13,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from slotool.serving.protocol.classification import MAX_TEXTS, classified
+from slotool.serving.protocol.tensors import MAX_TEXTS, classified
 from slotool.serving.rejections import Rejection
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from slotool.serving import Limits
+from slotool.serving import RequestLimits
 from slotool.serving.http.requests import RequestReader
 from slotool.serving.server import server
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
@@ -120,7 +120,7 @@ def test_a_head_that_is_repeated_is_answered_however_it_is_cut(live: LiveServer,
 def test_a_head_that_another_connection_has_sent_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not parsed again, and the connection waits for the next request as any other."""
     x = np.arange(6, dtype=np.float32).reshape(X.shape)
-    with live_server([served(ThreeLinear())], Limits(head_s=1.0)) as live:
+    with live_server([served(ThreeLinear())], RequestLimits(head_s=1.0)) as live:
         with live.connect() as first:
             expected = [label(first, compute(each.tobytes())) for each in (x, -x)]
         parsed: list[bytes] = []

@@ -22,7 +22,7 @@ from tests.serving.test_hot_reload import constant, describe, hang_up, under_loa
 from tests.serving.test_serve_command import serving
 
 CORES = usable_cores()
-WORKER = "slotool.serving.engines.worker"
+WORKER = "slotool.serving.engines.local_worker"
 
 
 @pytest.fixture(autouse=True, scope="module")

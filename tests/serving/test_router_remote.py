@@ -21,8 +21,8 @@ from slotool.serving.front.frontend import explanation
 from slotool.serving.monitoring.feedback import Feedback
 from slotool.serving.monitoring.guarantees import LOOK_EVERY
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.routing import remote_endpoints
-from slotool.serving.routing.remote_endpoints import MAX_FAILURES, EndpointHealth
+from slotool.serving.routing import remote
+from slotool.serving.routing.remote import MAX_FAILURES, EndpointHealth
 from slotool.tables import OperatingPoint
 from tests.serving.live_server import POINTS, ThreeLinear, served, tier_rules
 
@@ -127,9 +127,9 @@ def test_one_that_hangs_costs_no_deadline_and_stops_nobody_else() -> None:
 
 def test_it_is_left_alone_after_failures_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead_s = [0.0]
-    monkeypatch.setattr(remote_endpoints, "FIRST_PAUSE_S", 60.0)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 60.0)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0])
-    monkeypatch.setattr(remote_endpoints, "time", clock)
+    monkeypatch.setattr(remote, "time", clock)
     model = LargeIsRemote()
     model.fails = RemoteUnavailable("no connection at http://secret")
     service = Service(model)

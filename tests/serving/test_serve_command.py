@@ -145,7 +145,7 @@ def test_the_guides_curl_examples_work_with_a_token_too(folder: Path, monkeypatc
 
 
 def test_grpc_without_its_extra_is_a_sentence(slotool: Slotool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "slotool.serving.grpc.frontend", None)
+    monkeypatch.setitem(sys.modules, "slotool.serving.grpc.grpc_front_end", None)
     finished = slotool("serve", folder / "mlp", "--port", 0, "--grpc-port", 0)
     assert finished.exit_code == 2
     assert "pip install 'slotool[grpc]'" in finished.stderr

@@ -18,10 +18,9 @@ from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from slotool.scheduling import by_demand
-from slotool.serving import Limits, rejections
+from slotool.serving import RequestLimits, rejections
 from slotool.serving.monitoring.live import CLIENTS_OWN
-from slotool.serving.protocol.grpc_codes import CODES
-from slotool.serving.rejections import Rejection
+from slotool.serving.rejections import GRPC_CODES, Rejection
 from tests.serving.live_server import (
     HTTP,
     POINTS,
@@ -44,7 +43,7 @@ def live() -> Iterator[LiveServer]:
     """Two models: ``three`` with rules and known latencies, ``plain`` with neither."""
     policy = by_demand(space(100.0, 50_000.0, 1e9), tier_rules())
     models = [served(ThreeLinear(), policy, tier_rules()), served(ThreeLinear("plain"))]
-    with live_server(models, Limits(body_bytes=100_000, batch=8)) as live:
+    with live_server(models, RequestLimits(body_bytes=100_000, batch=8)) as live:
         yield live
 
 
@@ -332,7 +331,7 @@ def test_what_is_in_flight_when_the_server_ends_is_answered() -> None:
 
 
 def test_a_message_that_does_not_come_or_an_empty_stream_is_reported() -> None:
-    with live_server([served(ThreeLinear())], Limits(body_s=0.2)) as live:
+    with live_server([served(ThreeLinear())], RequestLimits(body_s=0.2)) as live:
         with grpc.insecure_channel(live.grpc_address) as channel:
             infer = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
             waiting = threading.Event()
@@ -362,7 +361,7 @@ def test_a_burst_beyond_what_grpc_lets_wait_is_answered_or_told_why() -> None:
 
 
 def test_calls_beyond_the_limit_are_rejected_over_all_connections() -> None:
-    with live_server([served(ThreeLinear())], Limits(connections=2)) as live:
+    with live_server([served(ThreeLinear())], RequestLimits(connections=2)) as live:
         options = [("grpc.use_local_subchannel_pool", 1)]
         channels = [grpc.insecure_channel(live.grpc_address, options) for _ in range(2)]
         waiting = threading.Event()
@@ -407,6 +406,6 @@ def test_the_documents_table_of_rejections_is_true() -> None:
             rejections.too_many_bytes(1), rejections.client_gone(), rejections.failed(ValueError()),
             Rejection(401, "unauthorized", ""), Rejection(403, "forbidden", ""),
             Rejection(429, "quota", "")]  # fmt: skip
-    assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status]) for each in made)
+    assert sorted(rows) == sorted((each.cause, str(each.status), GRPC_CODES[each.status]) for each in made)
     servers_own = {cause for cause, *_ in rows} - CLIENTS_OWN
     assert servers_own == {cause for cause, *_ in rows[-len(servers_own) :]}

@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import by_demand
-from slotool.serving import Limits, Router
+from slotool.serving import RequestLimits, Router
 from tests.serving.live_server import (
     HTTP,
     POINTS,
@@ -44,7 +44,9 @@ def live() -> Iterator[LiveServer]:
     """Two models: ``three`` with rules and known latencies, ``plain`` with neither."""
     three, plain = ThreeLinear(), ThreeLinear("plain")
     policy = by_demand(space(100.0, 50_000.0, 1e9), tier_rules())
-    with live_server([served(three, policy, tier_rules()), served(plain)], Limits(body_bytes=100_000, batch=8)) as live:
+    with live_server(
+        [served(three, policy, tier_rules()), served(plain)], RequestLimits(body_bytes=100_000, batch=8)
+    ) as live:
         yield live
 
 

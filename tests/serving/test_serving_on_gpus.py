@@ -19,7 +19,7 @@ from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.promise import Promise
 from slotool.planning.service_text import ServedModel, service_text
 from slotool.serving import Router
-from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, worker
+from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, local_worker
 from slotool.serving.engines.messages import CALL, FAILED, READY, REPLY
 from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.serving.operations.sources import Sources
@@ -117,12 +117,12 @@ def test_a_worker_whose_gpu_has_failed_answers_and_ends(words: str, is_lost: boo
         router,
         own,
         mock.patch.object(socket, "socket", return_value=own),
-        mock.patch.object(worker, "SharedTensors", return_value=SimpleNamespace(write_text=len, slowed=1.0)),
-        mock.patch.object(worker, "_warm_runners", return_value=[]),
-        mock.patch.object(worker, "_answer", side_effect=RuntimeError(words)),
+        mock.patch.object(local_worker, "SharedTensors", return_value=SimpleNamespace(write_text=len, slowed=1.0)),
+        mock.patch.object(local_worker, "_warm_runners", return_value=[]),
+        mock.patch.object(local_worker, "_answer", side_effect=RuntimeError(words)),
         mock.patch.object(torch.cuda, "synchronize", side_effect=fault),
     ):
-        assert worker._serve(options) == (1 if is_lost else 0)
+        assert local_worker._serve(options) == (1 if is_lost else 0)
         gc.unfreeze()
         assert [REPLY.unpack(router.recv(REPLY.size))[0] for _ in range(2)] == [READY, FAILED]
 

@@ -12,13 +12,13 @@ from schemathesis import checks
 from schemathesis.generation import GenerationMode
 
 from slotool.scheduling import by_demand
-from slotool.serving import Limits, Router, create_app
-from slotool.serving.protocol import openapi
+from slotool.serving import RequestLimits, Router, create_app
+from slotool.serving.server.app import openapi_document
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
 MODEL = served(ThreeLinear(), by_demand(space(100.0, 50_000.0, 1e6), tier_rules()), tier_rules())
-LIMITS = Limits(body_bytes=100_000, batch=8)
-SCHEMA = schemathesis.openapi.from_dict(openapi.document(["three"], has_token=False))
+LIMITS = RequestLimits(body_bytes=100_000, batch=8)
+SCHEMA = schemathesis.openapi.from_dict(openapi_document(["three"], has_token=False))
 CHECKS = [checks.status_code_conformance, checks.content_type_conformance, checks.response_schema_conformance]
 # Rejected on purpose: what was asked for cannot be had. Any other 5xx is a fault.
 MAY_BE_REJECTED = {503, 504}
@@ -33,7 +33,7 @@ def live() -> Iterator[LiveServer]:
 def test_every_route_is_in_the_document(live: LiveServer) -> None:
     assert HTTP.get(f"{live.url}/openapi.json").json() == SCHEMA.raw_schema
     for shared_memory in (False, True):
-        document = openapi.document(["three"], has_token=False, shared_memory=shared_memory)
+        document = openapi_document(["three"], has_token=False, shared_memory=shared_memory)
         app = create_app(Router({"three": MODEL}), shared_memory=shared_memory)
         routes: Any = app.routes
         served_paths = {(route.path_format, method.lower()) for route in routes for method in route.methods - {"HEAD"}}

@@ -17,7 +17,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from slotool.errors import InputError
-from slotool.serving import Limits
+from slotool.serving import RequestLimits
 from slotool.serving.access.clients import Clients, read_clients
 from slotool.serving.access.guard import others_can_read
 from slotool.serving.rejections import Rejection
@@ -36,7 +36,7 @@ def guarded() -> Iterator[LiveServer]:
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[LiveServer]:
     """A server that waits 0.6 s for a head."""
-    with live_server([served(ThreeLinear())], Limits(head_bytes=2_000, head_s=0.6)) as live:
+    with live_server([served(ThreeLinear())], RequestLimits(head_bytes=2_000, head_s=0.6)) as live:
         yield live
 
 

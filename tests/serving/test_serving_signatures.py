@@ -24,7 +24,7 @@ from slotool.models.adapters.onnx import OnnxModel
 from slotool.models.signature import DTYPES, FREE
 from slotool.models.wrapped import batched
 from slotool.scheduling import Decision, EdfQueue, Policy, Query
-from slotool.serving import Limits, Router, ServedModel
+from slotool.serving import RequestLimits, Router, ServedModel
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import FULL, OperatingPoint
 from tests.serving.live_server import HTTP, LiveServer, live_server, until
@@ -93,7 +93,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         served_as_is(words(folder / "words.onnx"), Text("said")),
         served_as_is(echo(), Regression("fp64")),
     ]
-    with live_server(models, Limits(batch=8)) as live:
+    with live_server(models, RequestLimits(batch=8)) as live:
         yield live
 
 

@@ -21,7 +21,7 @@ from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.operations.runtime_settings import ReloadableSettings
 from slotool.serving.operations.sources import Sources
-from slotool.serving.operations.worker_switching import WorkerSwitching
+from slotool.serving.operations.worker_changes import WorkerSwitching
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.routing.router import Router, monotonic_us
 from slotool.tables import LatencyTable, OutcomeTable

@@ -14,9 +14,8 @@ from slotool.data.columns import Inputs
 from slotool.devices import CPU
 from slotool.errors import InputError, RunError
 from slotool.process import cores_by_preference
-from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange, WorkerLost
+from slotool.serving.engines.base import Done, HangLimit, InferenceEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.ensemble import PointRunner
-from slotool.serving.engines.hang_limit import HangLimit
 from slotool.serving.engines.messages import MAX_MESSAGE_BYTES, READY, REPLY
 from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.tables import OperatingPoint

@@ -9,6 +9,8 @@ left in the shared memory, ``MISCOUNTED`` likewise where outputs have other rows
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
@@ -17,6 +19,8 @@ import numpy as np
 
 from slotool.data.columns import Columns, Inputs
 from slotool.elastic import ElasticModel
+from slotool.errors import RunError
+from slotool.models.packing import Packed, unpack
 from slotool.serving.outputs import Outputs
 from slotool.tables import OperatingPoint
 
@@ -59,3 +63,83 @@ def outputs_of_tensors(tensors: dict[str, np.ndarray], model: ElasticModel) -> O
     """The outputs of ``model`` that ``tensors_of_outputs`` made them of."""
     confidence = tensors.pop(_UNNAMED, None)
     return Outputs(tensors, model, confidence)
+
+
+_ALIGN = 64
+# Before the tensors: whether the call in progress is cancelled, and by what factor calls are slowed.
+_CANCELLED, _SLOWED, _HEADER_BYTES = 0, 8, 64
+_TEXT_BYTES = 1_024
+_FACTOR = struct.Struct("d")
+# Of inputs and outputs of a call together; pages that no call touches take no memory.
+MAX_PACKED_BYTES = 2**30
+# Pages beyond this are given back when a call has ended.
+_KEPT_BYTES = 16 * 2**20
+
+
+class SharedTensors:
+    """One call's packed inputs and, behind them, its outputs; or what went wrong.
+
+    Pages that no call touches take no memory. The file has no name: it is gone when both ends are. ``fd``: what a child
+    inherits; give it there instead of making a new one.
+    """
+
+    def __init__(self, fd: int | None = None):
+        size = _HEADER_BYTES + MAX_PACKED_BYTES
+        self.fd = os.memfd_create("slotool-tensors") if fd is None else fd
+        if fd is None:
+            os.ftruncate(self.fd, size)
+        self._memory = mmap.mmap(self.fd, size)
+        self._view = memoryview(self._memory)
+
+    def pack(self, tensors: Mapping[str, np.ndarray], after: int = 0) -> int:
+        """Write tensors behind the first ``after`` bytes, and return how many bytes they take.
+
+        Raises ``InputError`` for values that no tensor may have, ``RunError`` when there is no room for them.
+        """
+        packed, at = Packed(tensors), _HEADER_BYTES + _aligned(after)
+        if packed.size > len(self._view) - at:
+            raise RunError(f"the tensors of a call take more than the {MAX_PACKED_BYTES >> 20} MiB there are for them")
+        packed.write(self._view[at:])
+        return packed.size
+
+    def unpack(self, size: int, after: int = 0, *, copy: bool = False) -> dict[str, np.ndarray]:
+        """Return the tensors that were written there. Views of this memory, unless ``copy``."""
+        at = _HEADER_BYTES + _aligned(after)
+        return unpack(self._view[at : at + size], copy=copy)
+
+    def release(self, used: int) -> None:
+        """Give memory back after a call whose tensors took ``used`` bytes."""
+        if used > _KEPT_BYTES:
+            first = -(-(_HEADER_BYTES + _KEPT_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+            self._memory.madvise(mmap.MADV_REMOVE, first, len(self._view) - first)
+
+    def write_text(self, text: str) -> int:
+        """Bytes of ``text`` that were kept, at the beginning."""
+        kept = text.encode(errors="replace")[:_TEXT_BYTES]
+        self._memory[_HEADER_BYTES : _HEADER_BYTES + len(kept)] = kept
+        return len(kept)
+
+    def read_text(self, length: int) -> str:
+        return bytes(self._memory[_HEADER_BYTES : _HEADER_BYTES + length]).decode(errors="replace")
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call is cancelled; the router sets it, before each call and during it."""
+        return self._memory[_CANCELLED] != 0
+
+    @cancelled.setter
+    def cancelled(self, so: bool) -> None:
+        self._memory[_CANCELLED] = so
+
+    @property
+    def slowed(self) -> float:
+        """By what factor the worker's calls take longer than they would, 1 or more; the router sets it at any time."""
+        return max(1.0, float(_FACTOR.unpack_from(self._memory, _SLOWED)[0]))
+
+    @slowed.setter
+    def slowed(self, factor: float) -> None:
+        _FACTOR.pack_into(self._memory, _SLOWED, factor)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

@@ -29,11 +29,11 @@ from slotool.serving.engines.messages import (
     MAX_MESSAGE_BYTES,
     MISCOUNTED,
     REPLY,
+    SharedTensors,
     encode_point,
     outputs_of_tensors,
     tensors_of_inputs,
 )
-from slotool.serving.engines.shared_tensors import SharedTensors
 from slotool.serving.outputs import Outputs
 from slotool.tables import OperatingPoint
 
@@ -87,7 +87,7 @@ class WorkerProcess:
             with bound_to(cores), other:
                 # Its own session: Ctrl-C in the terminal is for the router, which drains first.
                 self.popen = subprocess.Popen(
-                    module_command("slotool.serving.engines.worker", json.dumps(options)),
+                    module_command("slotool.serving.engines.local_worker", json.dumps(options)),
                     pass_fds=(other.fileno(), self._tensors.fd),
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, **thread_variables(threads), **own_device},

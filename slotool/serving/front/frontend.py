@@ -13,18 +13,15 @@ from starlette.responses import Response
 from slotool.errors import InputError
 from slotool.models.signature import FREE
 from slotool.serving import rejections
-from slotool.serving.access.addresses import AddressRates
-from slotool.serving.access.clients import Clients, read_clients
+from slotool.serving.access.clients import AddressRates, Clients, read_clients
 from slotool.serving.front.accounts import Accounts
 from slotool.serving.front.loop_selector import LoopSelector
 from slotool.serving.interface import Interface
-from slotool.serving.limits import Limits
 from slotool.serving.monitoring.access_log import AccessLog
-from slotool.serving.monitoring.trace_context import HEADER, trace_id
-from slotool.serving.monitoring.traces import Traces
+from slotool.serving.monitoring.traces import TRACE_HEADER, Traces, trace_id
 from slotool.serving.protocol import bounds
-from slotool.serving.protocol.bodies import decompressed, read_body
-from slotool.serving.protocol.intake import Intake
+from slotool.serving.protocol.bodies import Intake, decompressed, read_body
+from slotool.serving.protocol.bounds import RequestLimits
 from slotool.serving.protocol.reply import Reply
 from slotool.serving.protocol.shared_memory import Regions, SharedMemory
 from slotool.serving.rejections import Rejection
@@ -44,7 +41,7 @@ class FrontEnd:
     ``shared_memory``: in which clients may send and get tensors, None where they may not.
     """
 
-    def __init__(self, router: Router, limits: Limits, clients: Clients | None = None):
+    def __init__(self, router: Router, limits: RequestLimits, clients: Clients | None = None):
         self.router = router
         self.limits = limits
         self.clients = clients
@@ -223,7 +220,7 @@ class FrontEnd:
     def record(self, headers: Mapping[str, str], *, is_inference: bool = True, **line: Any) -> None:
         """Write an answered request to the access log and, if it is an inference, make its spans. ``line``: facts of
         ``AccessLog.add``."""
-        trace = trace_id(headers.get(HEADER))
+        trace = trace_id(headers.get(TRACE_HEADER))
         if self.traces is not None and is_inference:
             trace = self.traces.add(headers, **line) or trace
         if self.access_log is not None:

@@ -7,11 +7,11 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slotool.serving.access.addresses import FORWARDED_FOR
+from slotool.serving.access.clients import FORWARDED_FOR
 from slotool.serving.access.guard import wants_page
 from slotool.serving.front.frontend import FrontEnd
-from slotool.serving.monitoring import trace_context
 from slotool.serving.monitoring.access_log import facts_of
+from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id
 from slotool.serving.rejections import Rejection
 
 # Probes carry no secrets, and learn nothing here but that the server runs.
@@ -43,8 +43,8 @@ class RequestMiddleware:
             self._let_in(scope, headers)
         except Rejection as rejection:
             app = self._rejected(rejection, scope)
-        traceparent = headers.get(trace_context.HEADER)
-        if trace_context.trace_id(traceparent) is None:
+        traceparent = headers.get(TRACE_HEADER)
+        if trace_id(traceparent) is None:
             traceparent = None
         if traceparent is None and not self._front.has_records:
             await app(scope, receive, send)
@@ -64,7 +64,7 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if traceparent is not None:
-                    named = (trace_context.HEADER.encode(), traceparent.encode())
+                    named = (TRACE_HEADER.encode(), traceparent.encode())
                     message = {**message, "headers": [*message["headers"], named]}
             bytes_out += len(message.get("body", b""))
             await send(message)

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol V2 over HTTP, as an unmodified ``tritonclient[http]`` speaks it."""
+"""Open Inference Protocol V2 over HTTP with Triton's extensions, as an unmodified ``tritonclient[http]`` speaks it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
+from slotool.printable import printable
 from slotool.serving import rejections
 from slotool.serving.access.guard import is_from_browser
 from slotool.serving.front.frontend import (
@@ -20,7 +21,8 @@ from slotool.serving.front.frontend import (
 from slotool.serving.protocol import bounds, tensors
 from slotool.serving.protocol.bodies import client_disconnected
 from slotool.serving.protocol.reply import BINARY, Reply, ReplyListener, awaited, listener
-from slotool.serving.protocol.shared_memory import EXTENSION
+from slotool.serving.protocol.shared_memory import CUDA_NOT_SHARED, EXTENSION, NOT_SHARED, Regions
+from slotool.serving.protocol.tensors import json_object
 from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Request
 from slotool.serving.request_options import RequestOptions, from_headers, merged, require_single
@@ -164,3 +166,99 @@ def _readiness(named: dict[str, str], unready: Rejection | None) -> Response:
 def _addressed(request: HttpRequest) -> dict[str, str]:
     path = request.path_params
     return {"name": path["model"], "version": path.get("version", VERSION)}
+
+
+SHARED_MEMORY = "/v2/systemsharedmemory"
+
+
+class SharedMemoryRoutes:
+    """Handlers over one ``FrontEnd``; ``routes`` is what the application mounts.
+
+    Where none can be registered, of CUDA always, unregistering does nothing: Triton's clients begin with it."""
+
+    def __init__(self, front: FrontEnd):
+        self._front = front
+        # A name may hold a slash, which clients escape and servers unescape before they look at the path.
+        region = f"{SHARED_MEMORY}/region/{{region:path}}"
+        cuda = [path.replace("system", "cuda") for path in (SHARED_MEMORY, region)]
+        if front.shared_memory is None:
+            self.routes = [
+                Route(f"{at}/unregister", self.none, methods=["POST"]) for at in (SHARED_MEMORY, region, *cuda)
+            ]
+            return
+        self.routes = [
+            Route(f"{region}/register", self.register, methods=["POST"]),
+            *(Route(f"{path}/unregister", self.unregister, methods=["POST"]) for path in (SHARED_MEMORY, region)),
+            *(Route(f"{path}/unregister", self.none, methods=["POST"]) for path in cuda),
+            *(Route(f"{path}/status", self.status) for path in (SHARED_MEMORY, region)),
+        ]
+
+    async def register(self, request: HttpRequest) -> Response:
+        """``{"key": name of the object, "byte_size": bytes, "offset": where the region begins}``."""
+        regions = self._changing(request)
+        document = json_object(await self._front.body(request, bounds.OVERHEAD_BYTES))
+        regions.register(request.path_params["region"], document)
+        return json_response({})
+
+    async def unregister(self, request: HttpRequest) -> Response:
+        """One region, or all of this client's."""
+        regions = self._changing(request)
+        await self._front.body(request, bounds.OVERHEAD_BYTES)
+        regions.unregister(request.path_params.get("region", ""))
+        return json_response({})
+
+    async def none(self, request: HttpRequest) -> Response:
+        """No region is registered that could be unregistered."""
+        await self._front.body(request, bounds.OVERHEAD_BYTES)
+        return json_response({})
+
+    async def status(self, request: HttpRequest) -> Response:
+        return json_response(self._regions(request).status(request.path_params.get("region", "")))
+
+    def _changing(self, request: HttpRequest) -> Regions:
+        """Raises ``Rejection`` (403) for what a page in a browser may have sent: it could name objects of others."""
+        if is_from_browser(request.headers):
+            raise rejections.forbidden("no page in a browser may share memory")
+        return self._regions(request)
+
+    def _regions(self, request: HttpRequest) -> Regions:
+        regions = self._front.regions_of(request.headers.get("authorization"))
+        assert regions is not None
+        return regions
+
+
+SERVICE, HEALTH = "inference.GRPCInferenceService", "grpc.health.v1.Health"
+_LOGS = "what is logged is set when the server starts: --log for events, access-log in a service file for requests"
+_TRACES = "what is traced is set when the server starts: --traces, and --traces-share for the share of requests"
+_PAGES = {
+    "/v2/repository/models/": MODELS_ARE_FIXED,
+    f"{SHARED_MEMORY}/": NOT_SHARED,
+    "/v2/cudasharedmemory/": CUDA_NOT_SHARED,
+    "/v2/logging": _LOGS,
+    "/v2/trace/setting": _TRACES,
+}
+_METHODS = {
+    "ModelStreamInfer": "no state is kept between requests; send each of them by ModelInfer",
+    "TraceSetting": _TRACES,
+    "LogSettings": _LOGS,
+    **dict.fromkeys((f"CudaSharedMemory{what}" for what in ("Status", "Register")), CUDA_NOT_SHARED),
+}
+_SHOWN = 80
+
+
+def reason_of_page(path: str) -> str:
+    """The sentence for a path of HTTP that is not served."""
+    if path.startswith("/v2/models/") and path.endswith("/trace/setting"):
+        return _TRACES
+    served = (reason for pages, reason in _PAGES.items() if path.startswith(pages))
+    return next(served, f"there is no page {path[:_SHOWN]}")
+
+
+def reason_of_method(path: str) -> str:
+    """The sentence for a method of gRPC, ``/SERVICE/METHOD``, that is not served."""
+    service, _, method = path.removeprefix("/").partition("/")
+    if service not in (SERVICE, HEALTH):
+        return f"there is no service {printable(service[:_SHOWN])}: this server has {SERVICE} and {HEALTH}"
+    if service == SERVICE and method in _METHODS:
+        return f"{method} is not served: {_METHODS[method]}"
+    return f"{service} has no method {printable(method[:_SHOWN])} here"

@@ -17,9 +17,8 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from slotool.models.signature import TensorSpec
 from slotool.serving.interface import Interface
 from slotool.serving.protocol import bounds, tensors, values
-from slotool.serving.protocol.classification import wanted_classes
 from slotool.serving.protocol.shared_memory import Place, Regions, SharedOutputs
-from slotool.serving.protocol.tensors import InferRequest
+from slotool.serving.protocol.tensors import InferRequest, wanted_classes
 from slotool.serving.rejections import Rejection, bad_request
 from slotool.serving.request_options import from_parameters
 

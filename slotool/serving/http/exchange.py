@@ -1,16 +1,221 @@
-"""A request and the way in which it is answered."""
+"""A request and the way in which it is answered: by a reply, by the handler of inferences, or by ASGI."""
 
 from __future__ import annotations
 
-import numpy as np
-from starlette.types import Scope
+import asyncio
+import logging
+import urllib.parse
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
 
-from slotool.serving.http.asgi import AsgiCycle
-from slotool.serving.http.heads import Head
-from slotool.serving.http.requests import HttpRequest
-from slotool.serving.protocol.intake import Body
+import httptools
+import numpy as np
+from starlette.types import ASGIApp, Message, Scope
+
+from slotool.serving.http.requests import Head, HttpRequest
+from slotool.serving.http.transport import FlowControl
+from slotool.serving.protocol.bodies import Body
 from slotool.serving.protocol.reply import Reply
 from slotool.serving.protocol.tensors import HEADER_LENGTH
+
+LOG = logging.getLogger("uvicorn.error")
+# Of a body that arrives faster than the application reads it, no more is held.
+HIGH_WATER_BYTES = 65_536
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("latin-1") for status in HTTPStatus
+}
+# Answers with these have no body (RFC 9110, section 6.4.1).
+_WITHOUT_BODY = (204, 304)
+
+
+class AsgiCycle:
+    """One request and what the application answers (asgi.readthedocs.io, HTTP connection scope).
+
+    An answer that begins before the request's body was read is the connection's last: so no byte of that body can be
+    taken for the next request, whatever a proxy in between thinks of it. ``keep_alive``: the connection goes on after
+    this answer; ``close`` ends it, ``on_response`` is called once the answer is complete.
+    """
+
+    def __init__(
+        self,
+        request: HttpRequest,
+        scope: Scope,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        *,
+        body: bytes,
+        keep_alive: bool,
+        close: Callable[[], None],
+        on_response: Callable[[], None],
+    ):
+        self._scope, self._transport, self._flow = scope, transport, flow
+        self._close, self._on_response = close, on_response
+        self._owes_continue = request.expects_continue
+        self._body, self._more_body = bytearray(body), not request.complete
+        self._news = asyncio.Event()
+        self._news.set()
+        self.keep_alive = keep_alive
+        self.response_started = self._response_complete = self._disconnected = False
+        # The answer's head while it waits for the body that it goes into one packet with, how the body is written, and
+        # how many bytes of it are still to come.
+        self._head = b""
+        self._framed: Callable[[bytes, bool], bytes] = _nothing
+        self._left_bytes = 0
+
+    def add(self, data: bytes | memoryview) -> None:
+        """The next bytes of the request's body."""
+        self._body += data
+        if len(self._body) > HIGH_WATER_BYTES:
+            self._flow.pause_reading()
+        self._news.set()
+
+    def finish_body(self) -> None:
+        """The request's body is complete."""
+        self._more_body = False
+        self._news.set()
+
+    def disconnect(self) -> None:
+        """Tell the application that the client has left; what it still sends goes nowhere."""
+        self._disconnected = True
+        self._news.set()
+
+    async def run(self, app: ASGIApp) -> None:
+        """Have the application answer; an answer that it breaks off closes the connection."""
+        fault: BaseException | None = None
+        try:
+            await app(self._scope, self.receive, self.send)
+        except BaseException as error:
+            fault = error
+        if self._response_complete or (self._disconnected and fault is None):
+            if fault is not None:
+                LOG.error("Exception in ASGI application\n", exc_info=fault)
+            return
+        fault = fault or RuntimeError("the ASGI application has returned without an answer")
+        LOG.error("Exception in ASGI application\n", exc_info=fault)
+        if self._disconnected or (self.response_started and not self._head):
+            self._close()
+            return
+        # Nothing has been sent yet.
+        self.response_started = self._response_complete = True
+        self._transport.write(Reply.broken(fault).http(self._scope["method"], close=True))
+        self._close()
+        self._on_response()
+
+    async def receive(self) -> Message:
+        if self._owes_continue and not self._transport.is_closing():
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._owes_continue = False
+        if not self._disconnected and not self._response_complete:
+            self._flow.resume_reading()
+            await self._news.wait()
+            self._news.clear()
+        if self._disconnected or self._response_complete:
+            return {"type": "http.disconnect"}
+        body, self._body = bytes(self._body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self._more_body}
+
+    async def send(self, message: Message) -> None:
+        if not self._disconnected:
+            await self._flow.drained()
+        if self._disconnected:
+            return
+        expected = "http.response.body" if self.response_started else "http.response.start"
+        if self._response_complete or message["type"] != expected:
+            raise RuntimeError(f"ASGI message {message['type']!r} where {expected!r} was to come")
+        if self.response_started:
+            self._send_body(message.get("body", b""), bool(message.get("more_body")))
+        else:
+            self._send_head(message["status"], message.get("headers", []))
+
+    def _send_head(self, status: int, headers: Any) -> None:
+        self.response_started = True
+        self._owes_continue = False
+        self.keep_alive = self.keep_alive and not self._more_body
+        lines, length = [_STATUS_LINES[status]], None
+        for name, value in headers:
+            if b"\n" in name + value or b"\r" in name + value:
+                raise RuntimeError(f"a header of the answer has a line break in it: {name!r}")
+            lines.append(b"%b: %b\r\n" % (name, value))
+            if name.lower() == b"content-length":
+                length = int(value)
+        if self._scope["method"] == "HEAD" or status in _WITHOUT_BODY:
+            self._framed = _nothing
+        elif length is not None:
+            self._framed, self._left_bytes = self._counted, length
+        elif self._scope["http_version"] == "1.0":  # which knows no chunks: the body ends where the connection does
+            self._framed, self.keep_alive = _as_it_is, False
+        else:
+            self._framed = _chunk
+            lines.append(b"transfer-encoding: chunked\r\n")
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        self._head = b"".join([*lines, b"\r\n"])
+        if length is None:
+            self._write(b"")
+
+    def _send_body(self, body: bytes, more_body: bool) -> None:
+        self._write(self._framed(body, more_body))
+        if more_body:
+            return
+        self._response_complete = True
+        self._news.set()
+        if not self.keep_alive:
+            self._close()
+        self._on_response()
+
+    def _write(self, data: bytes) -> None:
+        """Together with the head, if that is still to be sent: one packet."""
+        data, self._head = self._head + data, b""
+        if data:
+            self._transport.write(data)
+
+    def _counted(self, body: bytes, more_body: bool) -> bytes:
+        self._left_bytes -= len(body)
+        if self._left_bytes < 0 or (self._left_bytes > 0 and not more_body):
+            raise RuntimeError("the answer is not as long as its Content-Length says")
+        return body
+
+
+def _nothing(body: bytes, more_body: bool) -> bytes:
+    return b""
+
+
+def _as_it_is(body: bytes, more_body: bool) -> bytes:
+    return body
+
+
+def _chunk(body: bytes, more_body: bool) -> bytes:
+    chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+    return chunk if more_body else chunk + b"0\r\n\r\n"
+
+
+def scope_of(request: HttpRequest, connection: dict[str, Any], state: dict[str, Any]) -> Scope:
+    """The ASGI scope of a request. ``connection``: its ``server``, ``client`` and ``scheme``.
+
+    Raises ``ValueError`` for a target that is no path.
+    """
+    try:
+        url = httptools.parse_url(request.target)
+        if url.path is None:
+            raise ValueError("a target without a path")
+        path = url.path.decode("ascii")
+    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError) as error:
+        raise ValueError("a target that is no URL") from error
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": request.version,
+        **connection,
+        "root_path": "",
+        "headers": request.headers,
+        "state": state.copy(),
+        "method": request.method,
+        "path": urllib.parse.unquote(path) if "%" in path else path,
+        "raw_path": url.path,
+        "query_string": url.query or b"",
+    }
+
 
 # Memory is reserved for so many times what is there of a body, and tensors begin at a multiple of so many bytes.
 RESERVED, ALIGNED = 4, 16

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from slotool.serving.access.addresses import FORWARDED_FOR
+from slotool.serving.access.clients import FORWARDED_FOR
 from slotool.serving.front.compute import Compute
 from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.front.oip import OpenInference
 from slotool.serving.http.exchange import Exchange
-from slotool.serving.http.heads import Head, read_head
-from slotool.serving.http.requests import HttpRequest, KnownHeads
+from slotool.serving.http.requests import Head, HttpRequest, KnownHeads, read_head
 from slotool.serving.http.transport import Outbox
-from slotool.serving.monitoring import trace_context
 from slotool.serving.monitoring.access_log import facts_of
+from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.reply import Reply, ReplyListener
 from slotool.serving.rejections import Rejection
@@ -117,8 +116,8 @@ class InferenceHandler:
     def finish(self, exchange: Exchange, reply: Reply, peer: str | None) -> Reply:
         """Return the reply as it is sent, with the request's trace context, and record it."""
         front, head = self._front, exchange.head
-        if head is not None and trace_context.HEADER in head.headers:
-            reply = returning_trace(reply, head.headers[trace_context.HEADER])
+        if head is not None and TRACE_HEADER in head.headers:
+            reply = returning_trace(reply, head.headers[TRACE_HEADER])
         if not front.has_records:
             return reply
         front.record(
@@ -146,6 +145,6 @@ class InferenceHandler:
 
 def returning_trace(reply: Reply, traceparent: str) -> Reply:
     """The reply with the trace context that the request came with, if that is one."""
-    if trace_context.trace_id(traceparent) is None:
+    if trace_id(traceparent) is None:
         return reply
-    return reply._replace(headers={**reply.headers, trace_context.HEADER: traceparent})
+    return reply._replace(headers={**reply.headers, TRACE_HEADER: traceparent})

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from slotool.machine import throttled
-from slotool.serving.monitoring.distribution import Distribution
+
+
+class _Values:
+    """Of one combination of labels: how many values fell between two bounds, and their sum."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts = [0] * (buckets + 1)
+        self.total = 0.0
+
+
+class Distribution(Collector):
+    """Values up to each of ``buckets`` (ascending), by labels; to be registered with a ``CollectorRegistry``.
+
+    prometheus_client's own ``Histogram`` takes its lock twice for each value, three microseconds in all.
+    """
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str], buckets: Sequence[float]):
+        self._name, self._documentation, self._labelnames = name, documentation, tuple(labels)
+        self._buckets = tuple(float(bound) for bound in buckets)
+        self._values: dict[tuple[str, ...], _Values] = {}
+
+    def observe(self, labels: tuple[str, ...], values: Iterable[float]) -> None:
+        """Count ``values`` under these labels."""
+        kept = self._values.get(labels)
+        if kept is None:
+            kept = self._values[labels] = _Values(len(self._buckets))
+        buckets, counts = self._buckets, kept.counts
+        for value in values:
+            counts[bisect_left(buckets, value)] += 1
+            kept.total += value
+
+    def describe(self) -> Iterable[Metric]:
+        return [self._family()]
+
+    def collect(self) -> Iterable[Metric]:
+        family = self._family()
+        for labels, kept in list(self._values.items()):
+            up_to, so_far = [], 0
+            for bound, count in zip((*map(str, self._buckets), "+Inf"), kept.counts, strict=True):
+                so_far += count
+                up_to.append((bound, so_far))
+            family.add_metric(labels, up_to, kept.total)
+        return [family]
+
+    def _family(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
 
 # 10 µs to 100 s in steps of at most 1.25 and by numbers that deadlines have, so that the share in time can be read off.
 _STEPS = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8)
@@ -40,7 +89,7 @@ class _Reading(Collector):
             yield CounterMetricFamily(name, what, value)
 
 
-class Labelled(Protocol):
+class LabelledAccuracy(Protocol):
     """Accuracy and alarms from labels."""
 
     @property
@@ -161,7 +210,7 @@ class Metrics:
         for counter in (self._switches, self._retries, self._cancelled):
             counter.labels(model)
 
-    def watch_feedback(self, model: str, feedback: Labelled) -> None:
+    def watch_feedback(self, model: str, feedback: LabelledAccuracy) -> None:
         """Report labelled accuracy and alarms whenever metrics are read."""
         self._accuracy.labels(model).set_function(lambda: feedback.accuracy)
         self._alarms.labels(model).set_function(lambda: len(feedback.alarms))

@@ -19,11 +19,11 @@ from slotool.errors import InputError
 from slotool.extras import import_failed
 from slotool.serving.events import warn
 from slotool.serving.monitoring.access_log import MAX_CHARACTERS
-from slotool.serving.monitoring.trace_context import HEADER
-from slotool.serving.protocol.grpc_codes import CODES
+from slotool.serving.rejections import GRPC_CODES
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
+
 
 SPANS_PATH = "/v1/traces"
 # Time for sending the last spans.
@@ -86,12 +86,16 @@ class Traces:
         """
         trace, ended_ns = self._trace, time.time_ns()
         began_ns = ended_ns - round(1e3 * (total_us or 0.0))
-        caller = self._propagator.extract({HEADER: headers.get(HEADER, "")})
+        caller = self._propagator.extract({TRACE_HEADER: headers.get(TRACE_HEADER, "")})
         path, own = path[:MAX_CHARACTERS], {"model": model[:MAX_CHARACTERS] if model else None, **answer}
         attributes: dict[str, Any]
         if protocol == "grpc":
             name = path.removeprefix("/")
-            attributes = {"rpc.system.name": "grpc", "rpc.method": name, "rpc.response.status_code": CODES.get(status)}
+            attributes = {
+                "rpc.system.name": "grpc",
+                "rpc.method": name,
+                "rpc.response.status_code": GRPC_CODES.get(status),
+            }
         else:
             name = f"POST {_route(path)}".rstrip()
             attributes = {
@@ -175,3 +179,20 @@ def _route(path: str) -> str:
 
 def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
+
+
+TRACE_HEADER = "traceparent"
+_FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.ASCII)
+
+
+def trace_id(traceparent: str | None) -> str | None:
+    """Return the trace id of a ``traceparent`` header; None for no header and for one that breaks the recommendation,
+    which is to be ignored (section 4.3)."""
+    parts = None if traceparent is None else _FORM.fullmatch(traceparent)
+    if parts is None:
+        return None
+    version, trace, span, more = parts.groups()
+    # Version 00 ends with its flags, later ones may go on; ff is none.
+    if version == "ff" or (version == "00" and more is not None) or not trace.strip("0") or not span.strip("0"):
+        return None
+    return trace

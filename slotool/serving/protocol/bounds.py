@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slotool.serving import rejections
@@ -15,6 +16,7 @@ from slotool.serving.rejections import Rejection, bad_request
 
 if TYPE_CHECKING:
     from slotool.serving.interface import Interface
+
 
 # Everything in a request but its tensor: names, id, parameters, requested outputs, white space.
 OVERHEAD_BYTES = 64 * 2**10
@@ -147,3 +149,25 @@ def too_large(max_bytes: int) -> Rejection:
         f"the body is longer than {max_bytes} bytes, the most that a request here can need (--max-batch) or may have "
         "(--max-body-mib)"
     )
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
+    ``body_s``: seconds a client may take to send its body; ``unfinished_bytes``: of all bodies that are not whole yet;
+    ``head_bytes``, ``head_s``: longest head, its first line and headers, and seconds for it; ``connections``: open over
+    HTTP before more are rejected."""
+
+    body_bytes: int = 16 * 2**20
+    batch: int = 1_024
+    body_s: float = 30.0
+    unfinished_bytes: int = 256 * 2**20
+    head_bytes: int = 16 * 2**10
+    head_s: float = 10.0
+    connections: int = 4_096
+
+    @classmethod
+    def of(cls, batch: int, body_mib: int) -> RequestLimits:
+        """So many examples, and bodies of so many MiB, of which a few may be on their way at once."""
+        body_bytes = body_mib * 2**20
+        return cls(body_bytes, batch, unfinished_bytes=max(cls.unfinished_bytes, 4 * body_bytes))

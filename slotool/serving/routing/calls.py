@@ -19,8 +19,7 @@ from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
 from slotool.serving.outputs import Outputs, combined
 from slotool.serving.routing.model_queue import ModelQueue
-from slotool.serving.routing.remote_call import RemoteCall, remote_plan
-from slotool.serving.routing.remote_endpoints import RemoteEndpoints
+from slotool.serving.routing.remote import RemoteCall, RemoteEndpoints, remote_plan
 from slotool.tables import OperatingPoint
 
 CallOutcome = Outputs | Exception
@@ -34,7 +33,7 @@ class BatchCallback(Protocol):
     def __call__(self, outcome: CallOutcome, done_us: float, fallback: str = "") -> None: ...
 
 
-class Calls:
+class ModelCalls:
     """Makes the calls of a router, and tells its ``workers`` which of them are busy, idle, lost or back.
 
     ``wake``: called when a call waits for a worker; ``on_idle``: when a worker may be idle again. ``waiting``: calls of

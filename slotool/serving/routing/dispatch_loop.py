@@ -20,7 +20,7 @@ from slotool.serving.monitoring.metrics import Metrics
 from slotool.serving.outputs import Outputs, lowest
 from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Request
-from slotool.serving.routing.calls import CallOutcome, Calls
+from slotool.serving.routing.calls import CallOutcome, ModelCalls
 from slotool.serving.routing.headroom import LatencyHeadroom
 from slotool.serving.routing.model_queue import DefaultDeadline, ModelQueue, earliest_deadline
 from slotool.tables import OperatingPoint
@@ -61,7 +61,7 @@ class DispatchLoop:
         self._engine, self._queues, self._workers = engine, queues, workers
         self._default_deadline, self._now_us = default_deadline, now_us
         self._metrics, self._events = metrics, events
-        self.calls = Calls(engine, workers, metrics, events, now_us, self.wake, self._worker_is_idle)
+        self.calls = ModelCalls(engine, workers, metrics, events, now_us, self.wake, self._worker_is_idle)
         self._headroom, self._faults = headroom, FaultCheck(now_us)
         # Called when all requests of a call have their answers.
         self.batch_listener: Callable[[], None] = _nothing

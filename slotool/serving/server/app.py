@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,8 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.serving.access.addresses import AddressRates
-from slotool.serving.access.clients import Clients
+from slotool.serving.access.clients import AddressRates, Clients
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.front.compute import Compute
 from slotool.serving.front.faults import Faults
@@ -23,17 +25,13 @@ from slotool.serving.front.frontend import FrontEnd, json_response
 from slotool.serving.front.labels import FeedbackEndpoint
 from slotool.serving.front.live_page import LivePage, RuntimeSettings
 from slotool.serving.front.middleware import RequestMiddleware
-from slotool.serving.front.not_served import reason_of_page
-from slotool.serving.front.oip import OpenInference
-from slotool.serving.front.shared_memory_routes import SharedMemoryRoutes
+from slotool.serving.front.oip import OpenInference, SharedMemoryRoutes, reason_of_page
 from slotool.serving.http import InferenceHandler
-from slotool.serving.limits import Limits
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.metrics import CONTENT_TYPE
 from slotool.serving.monitoring.traces import Traces
-from slotool.serving.operations.autoscaling import Autoscaling
-from slotool.serving.operations.worker_switching import WorkerSwitching
-from slotool.serving.protocol import openapi
+from slotool.serving.operations.worker_changes import Autoscaling, WorkerSwitching
+from slotool.serving.protocol.bounds import RequestLimits
 from slotool.serving.protocol.reply import Reply
 from slotool.serving.protocol.shared_memory import SharedMemory
 from slotool.serving.rejections import Rejection
@@ -43,7 +41,7 @@ from slotool.serving.routing.router import Router
 def create_app(
     router: Router,
     *,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     clients: Clients | None = None,
     addresses: AddressRates | None = None,
     runtime_settings: RuntimeSettings | None = None,
@@ -63,7 +61,7 @@ def create_app(
     may send and get tensors in memory that they share with the server. ``traces``: gets the spans of inferences. The
     router is closed when the application's lifespan ends.
     """
-    front = FrontEnd(router, limits or Limits(), clients)
+    front = FrontEnd(router, limits or RequestLimits(), clients)
     front.addresses = addresses
     front.access_log = access_log
     front.traces = traces
@@ -131,7 +129,7 @@ class _Pages:
     async def openapi(self, request: Request) -> Response:
         front = self._front
         has = {"has_token": front.clients is not None, "shared_memory": front.shared_memory is not None}
-        return json_response(openapi.document(front.models, **has))
+        return json_response(openapi_document(front.models, **has))
 
     async def rejected(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Rejection)
@@ -146,3 +144,24 @@ class _Pages:
 
     async def broken(self, request: Request, error: Exception) -> Response:
         return Reply.broken(error).response()
+
+
+def openapi_document(models: Iterable[str], *, has_token: bool, shared_memory: bool = False) -> dict[str, Any]:
+    """Return the document as plain JSON values.
+
+    Args:
+        models: names of the served models.
+        has_token: clients show a token.
+        shared_memory: clients may register shared memory. Triton's clients unregister also where they may not.
+    """
+    found: dict[str, Any] = json.loads(files("slotool.serving.server").joinpath("openapi.json").read_text())
+    found["info"]["version"] = __version__
+    found["components"]["schemas"]["ModelName"]["enum"] = list(models)
+    if has_token:
+        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"token": []}]
+    if not shared_memory:
+        optional = [path for path in found["paths"] if "sharedmemory" in path and not path.endswith("unregister")]
+        for path in optional:
+            del found["paths"][path]
+    return found

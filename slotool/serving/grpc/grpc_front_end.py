@@ -19,18 +19,16 @@ from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
 from slotool.serving import rejections, request_options
-from slotool.serving.access.addresses import FORWARDED_FOR
+from slotool.serving.access.clients import FORWARDED_FOR
 from slotool.serving.access.tls import Certificate
 from slotool.serving.front.frontend import FrontEnd, explanation
-from slotool.serving.front.not_served import SERVICE, reason_of_method
-from slotool.serving.front.oip import MODELS_ARE_FIXED
+from slotool.serving.front.oip import MODELS_ARE_FIXED, SERVICE, reason_of_method
 from slotool.serving.grpc import messages as grpc_messages
 from slotool.serving.grpc.health import HealthService
-from slotool.serving.monitoring import trace_context
+from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id
 from slotool.serving.protocol import bounds
-from slotool.serving.protocol.grpc_codes import CODES
 from slotool.serving.protocol.shared_memory import EXTENSION, NOT_SHARED, Regions
-from slotool.serving.rejections import Rejection
+from slotool.serving.rejections import GRPC_CODES, Rejection
 from slotool.serving.request import answer_of
 from slotool.serving.served import VERSION, ServedModel
 from slotool.serving.server.server import KEEP_ALIVE_S
@@ -163,7 +161,7 @@ class GrpcFrontEnd:
             trailers = [("cause", rejection.cause), *traced]
             if rejection.retry_after_s is not None:
                 trailers.append(("retry-after", str(rejection.retry_after_s)))
-            await context.abort(grpc.StatusCode[CODES[rejection.status]], str(rejection), tuple(trailers))
+            await context.abort(grpc.StatusCode[GRPC_CODES[rejection.status]], str(rejection), tuple(trailers))
             raise AssertionError("abort raises")
 
         # On the wire a unary request is a stream of one. Taken as such, a request that never comes can time out, and
@@ -187,8 +185,8 @@ class GrpcFrontEnd:
         if not getattr(response, "ready", True):
             status = 503
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
-        traceparent = metadata.get(trace_context.HEADER)
-        traced = [] if trace_context.trace_id(traceparent) is None else [(trace_context.HEADER, str(traceparent))]
+        traceparent = metadata.get(TRACE_HEADER)
+        traced = [] if trace_id(traceparent) is None else [(TRACE_HEADER, str(traceparent))]
         if traced and response is not None:
             context.set_trailing_metadata(tuple(traced))
         if front.has_records:

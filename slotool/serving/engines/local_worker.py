@@ -1,4 +1,4 @@
-"""The worker process of the ``local`` engine: ``python -m slotool.serving.engines.worker OPTIONS``.
+"""The worker process of the ``local`` engine: ``python -m slotool.serving.engines.local_worker OPTIONS``.
 
 It comes with the cores and the environment that it is to have, loads every model, runs each at every point it may be
 asked for, says that it is ready, and then answers call after call. Between two operators it looks whether its call has
@@ -33,11 +33,11 @@ from slotool.serving.engines.messages import (
     MISCOUNTED,
     READY,
     REPLY,
+    SharedTensors,
     decode_point,
     inputs_of_tensors,
     tensors_of_outputs,
 )
-from slotool.serving.engines.shared_tensors import SharedTensors
 
 # A slowed worker looks so often whether its call is cancelled; it does not sleep through so short a rest.
 MAX_SLEEP_S, SPUN_S = 1e-3, 2e-4
