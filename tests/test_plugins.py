@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 
 from slotool import plugins
 from slotool.cli.app import command as command_line
 from slotool.cli.output import Output
 from slotool.cli.plugin_names import PARAMETERS
-from slotool.cli.serve_workers import engine_of as serving_engine
 from slotool.commands.profiling.profile import chosen_engine
 from slotool.data import load_dataset, load_multilabel
 from slotool.elastic.slo_nn.rankers.registry import ranker_class
@@ -27,6 +25,7 @@ from slotool.predictors.registry import registry as predictors
 from slotool.profiling.plan import Settings
 from slotool.scheduling.batching import ControlGrid, make_policy
 from slotool.scheduling.policy import Policy
+from slotool.serving.engines.choice import make_engine
 from slotool.testing.policies import three_versions
 from slotool.testing.suites import suites
 
@@ -333,12 +332,12 @@ def test_help_knows_the_parameters_of_plugins() -> None:
 def test_engines_of_plugins_profile_and_serve(install: Install) -> None:
     install("acme", ENGINES, "engines acme = acme:Acme", "engines two = acme:Two")
     assert chosen_engine("acme", None, Output())(Settings()).__class__.__name__ == "Acme"
-    made: Any = serving_engine("two", 2, 1, 8, 10.0, "here")
+    made: Any = make_engine("two", 2, 1, max_examples=8, hang_s=10.0, address="here")
     assert (made.name, made.workers, made.address) == ("two", 2, "here")
     said = r"no engine 'x'; there are .*and of plugins acme, two"
     with pytest.raises(ArgumentError, match=said):
         chosen_engine("x", None, Output())
-    with pytest.raises(typer.BadParameter, match=said):
-        serving_engine("x", 1, 1, 1, 1.0, None)
+    with pytest.raises(ArgumentError, match=said):
+        make_engine("x", 1, 1, max_examples=1, hang_s=1.0)
     sentence = refusal(lambda: chosen_engine("two", None, Output()))
     assert "no subclass of slotool.profiling.engines.base.Engine" in sentence

@@ -42,7 +42,6 @@ def _fast_on_uvloop(application: Any, port: int) -> None:
         app=application,
         front=state.front,
         inferences=state.inferences,
-        keep_alive_s=75,
         max_connections=4_096,
     )
     uvicorn.run(application, port=port, loop="uvloop", http=protocol, log_level="error", access_log=False,

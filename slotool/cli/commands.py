@@ -200,6 +200,18 @@ def stated_in(option: str) -> str:
     return "" if source is None else str(source.name)
 
 
+def beside_config(path: Path | None, option: str) -> Path | None:
+    """A path that the file of a service states is relative to that file. What is read must exist."""
+    file = config_file()
+    if path is None or file is None or stated_in(option) != "DEFAULT_MAP":
+        return path
+    found = file.parent / path
+    if option not in ("log", "access_log") and not found.is_file():
+        key = option.replace("_", "-")
+        raise typer.BadParameter(f"{file}: {key}: there is no file {found}", param_hint="--config")
+    return found
+
+
 def _first_sentence(paragraphs: Sequence[str]) -> str:
     said = paragraphs[0] if paragraphs else ""
     return said.partition(". ")[0].rstrip(".")

@@ -8,8 +8,7 @@ from typing import Any
 
 import typer
 
-from slotool.cli.commands import config_file, refuse_without_effect, stated_in
-from slotool.cli.serve_sources import beside_config
+from slotool.cli.commands import beside_config, config_file, refuse_without_effect, stated_in
 from slotool.commands.planning.plan_models import NO_RULES
 
 # Options that go before those of a model where the command line states them, and keys of a model that are files.

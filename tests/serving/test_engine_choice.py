@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slotool.cli.serve_workers import chosen_engine
-from slotool.serving.engines.choice import MAX_INLINE_US
+from slotool.serving.engines.choice import MAX_INLINE_US, chosen_engine
 from slotool.tables import OperatingPoint
 from tests.serving.live_server import POINTS, ThreeLinear, served, space
 

@@ -12,7 +12,6 @@ import pytest
 
 from slotool.serving import RequestLimits
 from slotool.serving.http.requests import RequestReader
-from slotool.serving.server import server
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
@@ -159,9 +158,9 @@ def test_a_fault_is_a_500_and_the_connection_stays(live: LiveServer, monkeypatch
         assert answers(connection, 1)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_connection_that_rests_is_closed_some_time_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "KEEP_ALIVE_S", 2)
-    with live_server([served(ThreeLinear())]) as live, live.connect() as connection:
+def test_a_connection_that_rests_is_closed_some_time_after_its_last_answer() -> None:
+    limits = RequestLimits(keep_alive_s=2.0)
+    with live_server([served(ThreeLinear())], limits) as live, live.connect() as connection:
         for _ in range(2):
             connection.sendall(compute(X.tobytes()))
             assert answers(connection, 1)[0].startswith(b"HTTP/1.1 200 OK")

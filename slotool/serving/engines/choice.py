@@ -1,12 +1,15 @@
-"""Choice between the event loop and worker processes, by how long the calls of the served models take."""
+"""Choice of an engine, between event loop and worker processes by how long calls take, and its making."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from slotool.devices import CPU
 from slotool.elastic import ElasticModel
+from slotool.errors import ArgumentError
+from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, LocalInferenceEngine, registry
 from slotool.serving.engines.ensemble import compute, ensemble_plan, warm_up_example
 from slotool.tables import OperatingPoint
 
@@ -50,3 +53,44 @@ def _measured_us(model: ElasticModel, point: OperatingPoint) -> float:
     except Exception:
         return 0.0
     return least_us
+
+
+def chosen_engine(name: str, models: Mapping[str, ServedModel], replicas: int) -> str:
+    """Return the name of the engine, for ``auto`` as short as the calls of one worker are."""
+    if name != "auto":
+        return name
+    return "inline" if replicas == 1 and compute_in_loop(models) else "local"
+
+
+def make_engine(
+    name: str,
+    replicas: int,
+    threads: int,
+    *,
+    max_examples: int,
+    hang_s: float,
+    address: str | None = None,
+    max_replicas: int | None = None,
+    devices: tuple[str, ...] = (CPU,),
+) -> InferenceEngine:
+    """Make the engine of this name, which may be a plugin's. Raises ``ArgumentError`` for a name that is none."""
+    if name == "ray":
+        from slotool.serving.engines.ray import RayInferenceEngine
+
+        return RayInferenceEngine(
+            replicas, threads, address=address or "auto", hang_s=hang_s, max_replicas=max_replicas
+        )
+    if name == LocalInferenceEngine.name:
+        return LocalInferenceEngine(
+            replicas,
+            threads,
+            hang_s=hang_s,
+            max_replicas=max_replicas,
+            devices=devices,
+        )
+    if name == InlineInferenceEngine.name:
+        return InlineInferenceEngine(devices[0])
+    if name not in registry.plugins:
+        raise ArgumentError("engine", registry.unknown(name))
+    made: Callable[..., InferenceEngine] = registry.load(name)
+    return made(replicas, threads, max_examples=max_examples, hang_s=hang_s, address=address)

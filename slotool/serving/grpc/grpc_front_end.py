@@ -31,7 +31,6 @@ from slotool.serving.protocol.shared_memory import EXTENSION, NOT_SHARED, Region
 from slotool.serving.rejections import GRPC_CODES, Rejection
 from slotool.serving.request import answer_of
 from slotool.serving.served import VERSION, ServedModel
-from slotool.serving.server.server import KEEP_ALIVE_S
 
 EXTENSIONS = ["classification", "model_configuration", "statistics", "model_repository"]
 # As over HTTP, probes show no token.
@@ -67,7 +66,7 @@ class GrpcFrontEnd:
             # within it our own limit does.
             ("grpc.max_receive_message_length", limits.body_bytes),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_connection_idle_ms", KEEP_ALIVE_S * 1_000),
+            ("grpc.max_connection_idle_ms", int(limits.keep_alive_s * 1_000)),
             ("grpc.max_metadata_size", limits.head_bytes),
             ("grpc.max_concurrent_streams", MAX_STREAMS),
             ("grpc.max_allowed_incoming_connections", min(limits.connections, MAX_CONNECTIONS)),

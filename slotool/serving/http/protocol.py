@@ -45,9 +45,8 @@ class HttpProtocol(asyncio.Protocol):
     An answer given before the last byte of its request has arrived closes the connection. It lingers: what the client
     still sends is read and thrown away, so that no reset overtakes the answer.
 
-    The time for a head counts from the connection, and later from its first byte. ``keep_alive_s``: how long a
-    connection may wait for its next request; ``max_connections``: where the system allows fewer than the limits do; all
-    other limits are those of ``front``.
+    The time for a head counts from the connection, and later from its first byte. ``max_connections``: where the
+    system allows fewer than the limits of ``front`` do.
     """
 
     _transport: asyncio.Transport
@@ -65,13 +64,11 @@ class HttpProtocol(asyncio.Protocol):
         app: ASGIApp,
         front: FrontEnd,
         inferences: InferenceHandler,
-        keep_alive_s: float,
         max_connections: int | None = None,
     ) -> None:
         self._app, self._server_state, self._inferences = app, server_state, inferences
         self._loop = _loop or asyncio.get_running_loop()
         self._app_state, self._front, self._limits = app_state, front, front.limits
-        self._keep_alive_s = keep_alive_s
         self._max_connections = front.limits.connections if max_connections is None else max_connections
         self._reader = RequestReader(self, inferences.known_heads)
         self._deadline = Deadline(self._loop, self._late)
@@ -418,7 +415,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         now_s, limits, incoming = self._loop.time(), self._limits, self._incoming
         if self._flow.write_paused:
-            self._deadline.set(now_s + self._keep_alive_s)
+            self._deadline.set(now_s + limits.keep_alive_s)
         elif self._exchange is not None or self._waiting or self._held:
             self._deadline.set(math.inf)
         elif incoming is not None:
@@ -430,7 +427,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._head_began_s = now_s
             self._deadline.set(self._head_began_s + limits.head_s)
         else:
-            self._deadline.set(now_s + self._keep_alive_s)
+            self._deadline.set(now_s + limits.keep_alive_s)
 
     def _late(self) -> None:
         incoming, limits = self._incoming, self._limits

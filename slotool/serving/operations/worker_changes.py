@@ -1,10 +1,11 @@
-"""Autoscaling: workers come and go with the requests that arrive."""
+"""Changes of the workers with the load: their number, or replicas and threads by a switching plan."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
-from slotool.errors import SlotoolError
+from slotool.errors import ArgumentError, SlotoolError
 from slotool.scheduling.worker_counts import LOOK_S, Autoscaler, WorkerChoice
 from slotool.serving.events import warn
 from slotool.serving.operations.runtime_settings import ReloadableSettings
@@ -102,3 +103,17 @@ class WorkerSwitching:
         change = self._choice.look(self._router.now_us() / 1e6, self._router.arrived, settings.workers)
         if change is not None:
             await settings.use_workers(change.replicas, change.threads, change.reason)
+
+
+def autoscaler_of(
+    models: Mapping[str, ServedModel], least: int, most: int, requests_per_worker: float | None
+) -> Autoscaler:
+    """Return the policy of ``least`` to ``most`` workers. ``requests_per_worker``: a second; None: as the latency table
+    of the only model says. Raises ``ArgumentError`` where nothing says so."""
+    if requests_per_worker is None:
+        rates = [good_for_per_s(served) for served in models.values()]
+        if len(rates) != 1 or rates[0] is None:
+            why = "there are several models" if len(rates) > 1 else "there is no latency table"
+            raise ArgumentError("requests_per_worker", f"say for how many requests per second a worker is good: {why}")
+        requests_per_worker = rates[0]
+    return Autoscaler(least, most, requests_per_worker)

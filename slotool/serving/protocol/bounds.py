@@ -156,7 +156,7 @@ class RequestLimits:
     """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
     ``body_s``: seconds a client may take to send its body; ``unfinished_bytes``: of all bodies that are not whole yet;
     ``head_bytes``, ``head_s``: longest head, its first line and headers, and seconds for it; ``connections``: open over
-    HTTP before more are rejected."""
+    HTTP before more are rejected; ``keep_alive_s``: seconds that a connection may wait for its next request."""
 
     body_bytes: int = 16 * 2**20
     batch: int = 1_024
@@ -165,6 +165,7 @@ class RequestLimits:
     head_bytes: int = 16 * 2**10
     head_s: float = 10.0
     connections: int = 4_096
+    keep_alive_s: float = 75.0
 
     @classmethod
     def of(cls, batch: int, body_mib: int) -> RequestLimits:

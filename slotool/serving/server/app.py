@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
@@ -30,7 +30,6 @@ from slotool.serving.http import InferenceHandler
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.metrics import CONTENT_TYPE
 from slotool.serving.monitoring.traces import Traces
-from slotool.serving.operations.worker_changes import Autoscaling, WorkerSwitching
 from slotool.serving.protocol.bounds import RequestLimits
 from slotool.serving.protocol.reply import Reply
 from slotool.serving.protocol.shared_memory import SharedMemory
@@ -47,7 +46,7 @@ def create_app(
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
     faults: LocalInferenceEngine | None = None,
-    following: Sequence[Autoscaling | WorkerSwitching] = (),
+    following: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     shared_memory: bool = False,
     traces: Traces | None = None,
 ) -> Starlette:
@@ -57,9 +56,9 @@ def create_app(
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: lets the live page change
     the policy. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
-    kill, stop and slow. ``following``: adds, removes or exchanges workers with the load. ``shared_memory``: clients
-    may send and get tensors in memory that they share with the server. ``traces``: gets the spans of inferences. The
-    router is closed when the application's lifespan ends.
+    kill, stop and slow. ``following``: runs meanwhile, as what adds or exchanges workers with the load.
+    ``shared_memory``: clients may send and get tensors in memory that they share with the server. ``traces``: gets the
+    spans of inferences. The router is closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or RequestLimits(), clients)
     front.addresses = addresses
@@ -73,7 +72,7 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         router.listen()
         tasks = [asyncio.create_task(live.run())]
-        tasks += [asyncio.create_task(each.run()) for each in following]
+        tasks += [asyncio.create_task(each()) for each in following]
         yield
         for task in tasks:
             task.cancel()

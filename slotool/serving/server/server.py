@@ -29,7 +29,6 @@ from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.front.loop_selector import LoopSelector
 from slotool.serving.http import HttpProtocol
 
-KEEP_ALIVE_S = 75
 # After the drain, time to send rejections to unanswered requests.
 REJECTION_GRACE_S = 1.0
 # Freed memory that the process keeps: a body of 200 kB is 50 pages, which the system would otherwise clear for each.
@@ -162,13 +161,12 @@ class Server(uvicorn.Server):
             app=app,
             front=front,
             inferences=app.state.inferences,
-            keep_alive_s=KEEP_ALIVE_S,
             max_connections=max_connections,
         )
         config = uvicorn.Config(
             app,
             http=protocol,  # type: ignore[arg-type]
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=int(front.limits.keep_alive_s),
             # Its warnings are about bad requests, which are counted: any client may send thousands.
             log_level="error",
             access_log=False,

@@ -1,0 +1,289 @@
+"""A server from its settings: what it listens on, loads and writes, until a signal ends it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+
+from slotool.errors import ArgumentError, SlotoolError
+from slotool.extras import import_failed
+from slotool.machine import given_cores, quota_warning
+from slotool.process import limit_threads
+from slotool.serving.access.clients import read_clients
+from slotool.serving.access.guard import others_can_read
+from slotool.serving.access.tls import Certificate
+from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
+from slotool.serving.engines.choice import chosen_engine, make_engine
+from slotool.serving.events import Events, log_to, warn
+from slotool.serving.monitoring.access_log import AccessLog
+from slotool.serving.monitoring.traces import Traces, otlp_exporter
+from slotool.serving.operations.runtime_settings import ReloadableSettings
+from slotool.serving.operations.service_file import KeysInForce
+from slotool.serving.operations.settings import ServerSettings
+from slotool.serving.operations.worker_changes import Autoscaling, WorkerSwitching, autoscaler_of
+from slotool.serving.protocol.bounds import RequestLimits
+from slotool.serving.routing.router import Router
+from slotool.serving.server.app import create_app
+from slotool.serving.server.server import (
+    SecondaryFrontEnd,
+    address_of,
+    bind,
+    is_loopback,
+    serve_until_signalled,
+    url_of,
+)
+
+PORT = 8000
+# A balancer sees twice that the server is not ready; scripts on the same machine wait for its end.
+LAME_DUCK_S = 5.0
+
+
+class Report(Protocol):
+    """Takes what the operator is to read."""
+
+    def warn(self, sentence: str) -> None: ...
+
+    def note(self, sentence: str) -> None: ...
+
+    def ready(self, document: dict[str, Any], sentence: str) -> None:
+        """The server accepts requests. ``document``: where, and which points of which models."""
+
+
+def serve(settings: ServerSettings, report: Report, before_serving: Callable[[], None]) -> int:
+    """Serve in this process until a signal ends it; return the number of the signal.
+
+    Args:
+        settings: Options of the server.
+        report: Takes warnings, notes and the address.
+        before_serving: Called when all is loaded; it may raise, to end the server.
+
+    Raises:
+        ArgumentError: A setting cannot be had.
+        InputError: A file or model cannot be used.
+        RunError: A model cannot run.
+    """
+    settings.check_workers()
+    read = settings.reader()
+    sources = settings.first_read(read)
+    replicas, threads = sources.workers
+    _limit_threads(settings, replicas, threads, report)
+    certificate = None
+    if settings.tls_certificate is not None:
+        certificate = Certificate(settings.tls_certificate, settings.tls_key, settings.tls_clients)
+    clients = read_clients(settings.token_file)
+    if settings.token_file is not None and others_can_read(settings.token_file):
+        report.warn(f"{settings.token_file}: other users of this machine can read its tokens")
+    with ExitStack() as stack:
+        # Before the models are loaded: a port in use should be known at once.
+        listener = stack.enter_context(bind(settings.host, PORT if settings.port is None else settings.port))
+        grpc_listener = _grpc_listener(settings, stack)
+        events = stack.enter_context(_events_to(settings.log))
+        access_log = None if settings.access_log is None else AccessLog(settings.access_log)
+        if access_log is not None:
+            stack.callback(access_log.close)
+        traces = None if settings.traces is None else Traces(otlp_exporter(settings.traces), settings.traces_share)
+        if traces is not None:
+            stack.callback(traces.close)
+        served = sources.load(report.warn)
+        router = Router(
+            served,
+            make_engine(
+                chosen_engine(settings.wanted_engine, served, replicas),
+                replicas,
+                threads,
+                max_examples=settings.max_batch,
+                hang_s=settings.hang_s,
+                address=settings.address,
+                max_replicas=settings.max_replicas,
+                devices=sources.devices,
+            ),
+            max_queue=settings.max_queue,
+            default_deadline_us=settings.default_deadline_us,
+            events=events,
+        )
+        runtime_settings = ReloadableSettings(sources, router, report.warn, read)
+        if settings.shared_memory and not is_loopback(listener):
+            raise ArgumentError("shared_memory", "it is for clients on this machine: leave --host at 127.0.0.1")
+        app = create_app(
+            router,
+            limits=RequestLimits.of(settings.max_batch, settings.max_body_mib),
+            clients=clients,
+            addresses=settings.address_rates(),
+            runtime_settings=runtime_settings,
+            access_log=access_log,
+            traces=traces,
+            following=_worker_changes(settings, router, runtime_settings, replicas),
+            faults=_faulty(router.engine, listener) if settings.allow_faults else None,
+            shared_memory=settings.shared_memory,
+        )
+        if not is_loopback(listener) and settings.tls_clients is None and (clients is None or certificate is None):
+            risk = "anyone who can reach this machine" if clients is None else "anyone who intercepts a token"
+            report.warn(f"listening on {settings.host}: {risk} can use the server")
+        in_force = settings.keys_in_force()
+        before_serving()
+        lame_duck_s = 0.0 if is_loopback(listener) else LAME_DUCK_S
+        return serve_until_signalled(
+            app,
+            listener,
+            lambda: _report_ready(settings, report, router, listener, grpc_listener),
+            drain_s=settings.drain_s,
+            lame_duck_s=lame_duck_s if settings.lame_duck_s is None else settings.lame_duck_s,
+            warn=report.warn,
+            secondary=_grpc_front(app, grpc_listener, certificate),
+            on_hangup=lambda: _reload(settings, report, runtime_settings, certificate, app, in_force),
+            tls=None if certificate is None else certificate.context,
+        )
+
+
+def _limit_threads(settings: ServerSettings, replicas: int, threads: int, report: Report) -> None:
+    """Limit this process to the threads of a call, and warn where those of all workers exceed the CPU quota."""
+    if threads > given_cores():
+        raise ArgumentError("threads", f"{threads} threads, but only {given_cores()} cores are given to this process")
+    limit_threads(threads)
+    workers = 0 if settings.wanted_engine == "ray" else max(replicas, settings.max_replicas or 1)
+    if warning := quota_warning(workers * threads):
+        report.warn(warning)
+
+
+@contextmanager
+def _events_to(path: Path | None) -> Iterator[Events]:
+    """Events that are written to the file, if there is one."""
+    events = Events()
+    if path is None:
+        yield events
+        return
+    try:
+        file = path.open("a")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise ArgumentError("log", f"{path} is no file that can be written ({error.strerror})") from error
+    try:
+        events.listen(log_to(file))
+        yield events
+    finally:
+        try:
+            file.close()
+        except OSError as error:  # a full disk: what is buffered is lost, and the server has ended well all the same
+            warn(f"{path} lacks the last events: {error}")
+
+
+def _worker_changes(
+    settings: ServerSettings, router: Router, runtime_settings: ReloadableSettings, least: int
+) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+    """Return what adds, removes or exchanges workers with the load."""
+    if settings.switch_workers:
+        return [WorkerSwitching(router, runtime_settings).run]
+    if settings.max_replicas is None:
+        return []
+    scaler = autoscaler_of(router.models, least, settings.max_replicas, settings.requests_per_worker)
+    return [Autoscaling(router, scaler).run]
+
+
+def _faulty(engine: InferenceEngine, listener: socket.socket) -> LocalInferenceEngine:
+    """Return the engine, whose workers clients on this machine may kill, stop and slow."""
+    if not isinstance(engine, LocalInferenceEngine):
+        raise ArgumentError("allow_faults", "faults are of --engine local, whose workers are processes")
+    if not is_loopback(listener):
+        raise ArgumentError("allow_faults", "other machines could stop the workers: leave --host at 127.0.0.1")
+    return engine
+
+
+def _grpc_listener(settings: ServerSettings, stack: ExitStack) -> socket.socket | None:
+    """Reserve the port for gRPC, which only takes a number."""
+    if settings.grpc_port is None:
+        return None
+    try:
+        import slotool.serving.grpc.grpc_front_end  # noqa: F401
+    except ImportError as error:
+        raise import_failed(error, "tritonclient", "--grpc-port") from error
+    try:
+        return stack.enter_context(bind(settings.host, settings.grpc_port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        problem = f"{error.filename}: the address is in use; choose another, or 0 for any free one"
+        raise ArgumentError("grpc_port", problem) from error
+
+
+def _grpc_front(
+    app: Starlette, listener: socket.socket | None, certificate: Certificate | None
+) -> SecondaryFrontEnd | None:
+    if listener is None:
+        return None
+    from slotool.serving.grpc.grpc_front_end import GrpcFrontEnd
+
+    return GrpcFrontEnd(app.state.front, address_of(listener), certificate)
+
+
+def _report_ready(
+    settings: ServerSettings,
+    report: Report,
+    router: Router,
+    listener: socket.socket,
+    grpc_listener: socket.socket | None,
+) -> None:
+    url = url_of(listener, encrypted=settings.tls_certificate is not None)
+    grpc_address = None if grpc_listener is None else address_of(grpc_listener)
+    default_ms, devices = settings.default_deadline_ms, router.engine.devices
+    document = {
+        "url": url,
+        "port": listener.getsockname()[1],
+        "grpc": grpc_address,
+        "models": {served.name: [point.key for point in served.model.points] for served in router.models.values()},
+        "default_deadline_ms": default_ms or None,
+        "devices": list(devices),
+    }
+    and_grpc = f" and, over gRPC, at {grpc_address}" if grpc_address else ""
+    wait = f"; requests without a deadline wait up to {default_ms * 1e-3:g} s" if default_ms else ""
+    where = "" if devices == ("cpu",) else f", computed on {' and '.join(devices)}"
+    report.ready(document, f"serving {', '.join(router.models)} at {url}{and_grpc}{where}{wait}")
+
+
+async def _reload(
+    settings: ServerSettings,
+    report: Report,
+    runtime_settings: ReloadableSettings,
+    certificate: Certificate | None,
+    app: Starlette,
+    in_force: KeysInForce | None,
+) -> None:
+    """Reload certificate and tokens, reopen the access log, and reload models, tables and rules.
+
+    Where one is invalid, the server keeps the old one. Changes of a service file that need a restart are named.
+    """
+    front, reloads = app.state.front, dict[str, Callable[[], None]]()
+    if certificate is not None:
+        reloads["certificate and clients' authorities"] = certificate.reload
+    if settings.token_file is not None:
+        reloads["tokens"] = lambda: front.read_clients(settings.token_file)
+    if front.access_log is not None:
+        reloads["access log"] = front.access_log.reopen
+    for what, reload in reloads.items():
+        try:
+            reload()
+        except SlotoolError as error:
+            report.warn(f"not reloaded, the old {what} stay in use: {error}")
+        else:
+            report.note(f"{what} reloaded")
+    if runtime_settings.reload_waits:
+        report.note("models, tables and rules: read by the reload that waits, as their files are then")
+        return
+    later = " after the change in progress" if runtime_settings.is_changing else ""
+    report.note(f"reloading models, tables and rules{later}")
+    try:
+        what = await runtime_settings.reload()
+        changed = in_force.changed() if in_force is not None else []
+    except Exception as error:
+        # Another kind is a fault of ours, and is said all the same: nobody else waits for this.
+        said = str(error) if isinstance(error, SlotoolError) else f"{type(error).__name__}: {error}"
+        report.warn(f"not reloaded, the old models, tables and rules stay in use: {said}")
+        runtime_settings.report_failed(said)
+    else:
+        report.note(f"{what} reloaded")
+        if changed:
+            report.warn(f"{', '.join(changed)}: changed in the service file, in force when the server starts again")

@@ -1,0 +1,201 @@
+"""Settings of a server as its operator states them, and what they ask for before any model is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slotool import devices
+from slotool.errors import ArgumentError
+from slotool.serving.access.clients import AddressRates
+from slotool.serving.operations.runtime_settings import AnySources
+from slotool.serving.operations.service_file import KeysInForce, ServiceFile
+from slotool.serving.operations.sources import CombinedSources, Sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Options of ``slotool.serve``, whose signature says what each means.
+
+    Attributes:
+        models: ``[[models]]`` of ``file``; None or empty: ``artifacts`` are served.
+        file: Service file that options were read from.
+        on_command_line: Names of the options that the command line states.
+        in_file: Names of the options that ``file`` states.
+        states_processes: Some option is stated that only worker processes have.
+    """
+
+    artifacts: Sequence[Path]
+    rules: Path | None
+    latency: Path | None
+    outcomes: Sequence[Path]
+    policy: str
+    deadline_ms: float | None
+    plan: Path | None
+    names: Sequence[str]
+    host: str
+    port: int | None
+    grpc_port: int | None
+    token_file: Path | None
+    tls_certificate: Path | None
+    tls_key: Path | None
+    tls_clients: Path | None
+    engine: str
+    replicas: int | None
+    threads: int | None
+    address: str | None
+    hang_s: float
+    max_batch: int
+    max_queue: int
+    default_deadline_ms: float
+    lame_duck_s: float | None
+    drain_s: float
+    log: Path | None
+    access_log: str | None
+    max_body_mib: int
+    traces: str | None
+    traces_share: float
+    shared_memory: bool
+    address_rate: float | None
+    trusted_proxies: str | None
+    max_replicas: int | None
+    requests_per_worker: float | None
+    switch_workers: bool
+    device: str
+    allow_faults: bool
+    models: Sequence[Mapping[str, Any]] | None = None
+    file: Path | None = None
+    on_command_line: frozenset[str] = frozenset()
+    in_file: frozenset[str] = frozenset()
+    states_processes: bool = False
+
+    @property
+    def wanted_engine(self) -> str:
+        """Engine that the options ask for: ``auto`` only while that depends on the models."""
+        of_processes = self.device != devices.CPU or self.states_processes
+        return "local" if self.engine == "auto" and of_processes else self.engine
+
+    @property
+    def default_deadline_us(self) -> float:
+        """Longest wait of a request without a deadline, µs; ``inf`` for any."""
+        return 1e3 * self.default_deadline_ms or math.inf
+
+    def address_rates(self) -> AddressRates | None:
+        """Return the rates of client addresses; None where there are none."""
+        proxies = self.trusted_proxies.split(",") if self.trusted_proxies else ()
+        return None if self.address_rate is None else AddressRates(self.address_rate, proxies)
+
+    def keys_in_force(self) -> KeysInForce | None:
+        """Return the keys of the file as they are now; None unless it lists models."""
+        return KeysInForce(self.file) if self.models and self.file is not None else None
+
+    def check_workers(self) -> None:
+        """Raise ``ArgumentError`` for workers that cannot be had, as far as that shows before models are loaded."""
+        if self.wanted_engine not in ("inline", "auto", "local", "ray"):
+            self._require_silence("max_replicas", f"with --engine {self.wanted_engine}")
+        most, least = self.max_replicas, self.replicas or 1
+        if most is None:
+            return
+        self._require_silence("switch_workers", "with --max-replicas, by which workers come and go")
+        if most < least:
+            raise ArgumentError("max_replicas", f"{most} workers at most, and {least} at least")
+        if self.requests_per_worker is None and self.latency is None and not self.models:
+            problem = "say for how many requests per second a worker is good: there is no latency table"
+            raise ArgumentError("requests_per_worker", problem)
+
+    def reader(self) -> Callable[[], AnySources]:
+        """Return what reads the sources as files and command line describe them now. Raises ``ArgumentError``."""
+        given = Sources(
+            tuple(self.artifacts),
+            tuple(self.names),
+            self.rules,
+            self.latency,
+            tuple(self.outcomes),
+            self.threads or 1,
+            self.policy,
+            math.inf if self.deadline_ms is None else self.deadline_ms * 1e3,
+            self.plan,
+            self.replicas or 1,
+            mapped=self.wanted_engine != "inline",
+            devices=self._devices(),
+        )
+        if not (self.artifacts or self.models):
+            lists_none = f"; {self.file} lists none" if self.file else ""
+            problem = f"give one at least, or --config FILE.toml that lists [[models]]{lists_none}"
+            raise ArgumentError("artifacts", problem)
+        if self.models:
+            read: Callable[[], AnySources] = self._service_file(given).read
+        else:
+            stated = self.on_command_line | self.in_file
+            # The workers of the switching plan where nothing else says so.
+            read = given.as_planned if given.mapped and stated.isdisjoint(("replicas", "threads")) else lambda: given
+        return lambda: _with_a_worker_each(read())
+
+    def first_read(self, read: Callable[[], AnySources]) -> AnySources:
+        """Return what is read. Raises ``ArgumentError`` for workers that are to follow a plan that there is not."""
+        sources = read()
+        plan = sources.switching_plan if self.switch_workers else None
+        if self.switch_workers and (plan is None or len(plan.by_configuration) == 1):
+            made = "there is no --plan of a single model" if plan is None else "the plan is for one of them only"
+            raise ArgumentError(
+                "switch_workers",
+                f"nothing says which replicas x threads serve which load: {made} (slotool gen-switching-plan "
+                "--configurations 1x2,2x1)",
+            )
+        return sources
+
+    def _require_silence(self, name: str, why: str) -> None:
+        if name in self.on_command_line | self.in_file:
+            raise ArgumentError(name, f"it has no effect {why}; leave it out")
+
+    def _devices(self) -> tuple[str, ...]:
+        """Devices that workers compute on. Several GPUs have a worker each."""
+        engine, on = self.wanted_engine, devices.several(self.device)
+        if devices.is_cuda(on[0]) and engine not in ("inline", "local"):
+            raise ArgumentError("device", f"workers of --engine {engine} compute on the CPU: leave it out")
+        if len(on) > 1 and (engine == "inline" or self.max_replicas is not None or self.switch_workers):
+            raise ArgumentError(
+                "device",
+                "several GPUs have a worker process each: --engine local, without --max-replicas and --switch-workers",
+            )
+        return on
+
+    def _service_file(self, given: Sources) -> ServiceFile:
+        """Models that the file lists; what the command line states goes before it."""
+        if self.file is None:
+            raise ArgumentError("models", "models are listed in a file: --config service.toml")
+        if given.artifacts or given.names:
+            raise ArgumentError(
+                "artifacts" if given.artifacts else "names", f"{self.file} lists the models: leave them out"
+            )
+        if len(given.outcomes) > 1:
+            raise ArgumentError("outcomes", f"one table for each of the models: name it in {self.file}")
+        values = {
+            "rules": given.rules,
+            "latency": given.latency,
+            "outcomes": given.outcomes[0] if given.outcomes else None,
+            "plan": given.plan,
+            "policy": given.policy,
+            "deadline-ms": given.deadline_us * 1e-3,
+        }
+        overriding = {
+            key: value.absolute() if isinstance(value, Path) else value
+            for key, value in values.items()
+            if key.replace("-", "_") in self.on_command_line
+        }
+        fixed = self.on_command_line & {"replicas", "threads"}
+        workers = (given.replicas if "replicas" in fixed else 1, given.threads if "threads" in fixed else 1)
+        return ServiceFile(self.file, overriding, given.with_workers(*workers), fixed, given.mapped)
+
+
+def _with_a_worker_each(sources: Sources | CombinedSources) -> Sources | CombinedSources:
+    """Return the sources with a worker for each of several GPUs."""
+    on, (replicas, threads) = sources.devices, sources.workers
+    if len(on) == 1:
+        return sources
+    if replicas not in (1, len(on)):
+        raise ArgumentError("replicas", f"{replicas} workers for {len(on)} GPUs, which have one each: leave it out")
+    return sources.with_workers(len(on), threads)
