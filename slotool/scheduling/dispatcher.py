@@ -244,7 +244,7 @@ class Dispatcher:
         behind = self.queue.peek()
         if room > 1 and behind is not None and self._may_pass(first, decision.point, behind):
             queries += self._fitting(first, room, sum(query.examples for query in queries), decision.point, now_us)
-        second = self._second(worker, decision)
+        second = self.workers.second_idle(worker) if decision.concurrent else None
         examples = queries[0].examples if len(queries) == 1 else sum([query.examples for query in queries])
         decisions = [self._decision_for(query, decision) for query in queries] if len(queries) > 1 else ()
         batch = Batch(
@@ -255,12 +255,6 @@ class Dispatcher:
 
     def _decision_for(self, query: Query, decision: Decision) -> Decision:
         return self._said("decision_for", _decision, decision, query, decision)
-
-    def _second(self, worker: int, decision: Decision) -> int | None:
-        """The worker of an ensemble's second version, where both begin at the same time on workers."""
-        if not decision.concurrent or self.workers.runs_ensemble_calls:
-            return None
-        return self.workers.second_idle(worker)
 
     def _may_pass(self, first: Query, point: OperatingPoint, query: Query) -> bool:
         """Whether others may pass ``query`` to join the batch of ``first``, because it never could."""

@@ -44,14 +44,12 @@ class Workers:
     """The state of each worker; the queues of several models may share them.
 
     ``free_us``: float64 [workers], the instant at which each becomes idle, infinite for a dead one. ``running``: the
-    batch of each busy worker. ``runs_ensemble_calls``: one worker begins both versions of an ensemble at the same time
-    by itself.
+    batch of each busy worker.
     """
 
-    def __init__(self, count: int, *, runs_ensemble_calls: bool = False):
+    def __init__(self, count: int):
         self.free_us = np.zeros(count)
         self.running: dict[int, Batch] = {}
-        self.runs_ensemble_calls = runs_ensemble_calls
         self._idle = [(0.0, worker) for worker in range(count)]
 
     def idle(self) -> int | None:
@@ -80,8 +78,7 @@ class Workers:
 
     def concurrent_slots(self) -> int:
         """How many versions of one query could begin now."""
-        idle = sum(worker not in self.running for worker in np.flatnonzero(np.isfinite(self.free_us)))
-        return 2 * idle if self.runs_ensemble_calls else idle
+        return sum(worker not in self.running for worker in np.flatnonzero(np.isfinite(self.free_us)))
 
     def begins(self, batch: Batch) -> None:
         """The batch's workers are at it, for as long as planned."""

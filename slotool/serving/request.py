@@ -115,7 +115,7 @@ class Submitter(Protocol):
 
     def model(self, name: str) -> ServedModel | None: ...
 
-    def submit(self, request: Request, *, alone: bool = False) -> None: ...
+    def submit(self, request: Request) -> None: ...
 
 
 async def answer_of(
@@ -125,8 +125,6 @@ async def answer_of(
     options: RequestOptions,
     arrival_us: float,
     is_disconnected: Callable[[], bool],
-    *,
-    alone: bool = False,
 ) -> InferenceResult:
     """Return the result of a request for the model ``name``, for callers that wait. Raises ``Rejection``."""
     served = router.model(name)
@@ -137,7 +135,7 @@ async def answer_of(
     def has_left() -> bool:
         return future.cancelled() or is_disconnected()
 
-    router.submit(Request(served, x, options, arrival_us, has_left, partial(settle, future)), alone=alone)
+    router.submit(Request(served, x, options, arrival_us, has_left, partial(settle, future)))
     return await future
 
 

@@ -174,14 +174,6 @@ def test_of_a_pair_that_lost_a_worker_everybody_waits_again() -> None:
     assert (again.worker, again.second_worker, again.queries) == (1, None, pair.queries)
 
 
-def test_a_worker_that_takes_both_versions_itself_needs_no_other() -> None:
-    state = conc(Workers(1, runs_ensemble_calls=True))
-    state.arrive(Query("q", 0.0, 5_000.0, 0.1))
-    batch, _ = state.next_batch(0.0)
-    assert batch
-    assert (batch.decision.concurrent, batch.second_worker) == (True, None)
-
-
 def test_who_has_to_wait_for_a_worker_expires_and_is_named() -> None:
     state = Dispatcher(MaxBatch(GRID), 1)
     state.arrive(Query("served", 0.0, 5_000.0))

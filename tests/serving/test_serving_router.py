@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -430,25 +429,6 @@ def test_seq_consults_the_second_version_only_where_the_first_is_unsure(three: T
     result = answered(together(router_of(three), (x, RequestOptions(tolerance=0.1)))[0])
     assert result.decision.rule == "response-time-0.1"
     assert three.calls == [(SMALL, 300), (LARGE, unsure)]
-
-
-def test_conc_does_not_wait_for_the_second_version_when_the_first_is_sure(three: ThreeLinear) -> None:
-    released = threading.Event()
-    plain = three.forward
-
-    def forward(x: np.ndarray, point: OperatingPoint) -> np.ndarray:
-        if point == LARGE:
-            assert released.wait(30)
-        return plain(x, point)
-
-    sure = ServedModel("three", three, served(three, None, tier_rules(threshold=0.0)).policy, tier_rules(0.0))
-    router = Router({"three": sure})
-    three.forward = forward
-    try:
-        result = together(router, (batch(3), RequestOptions(tolerance=0.2)))[0]
-        np.testing.assert_array_equal(answered(result).scored.tensors[LOGITS], plain(batch(3), SMALL))
-    finally:
-        released.set()
 
 
 def test_warming_runs_every_point_and_finds_what_cannot_run(three: ThreeLinear) -> None:

@@ -35,15 +35,13 @@ class CallCancelled(WorkerError):
 class InferenceEngine(ABC):
     """Computes calls on ``workers`` workers, one call at a time on each; the router tracks the busy workers.
 
-    ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. ``runs_ensemble_calls``:
-    a worker begins both versions of a Conc ensemble at the same time by itself; elsewhere the router gives each to a
-    worker. ``can_reconfigure``: it takes other workers while it serves. Use an engine from one event loop.
+    ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. ``can_reconfigure``: it
+    takes other workers while it serves. Use an engine from one event loop.
     """
 
     name: str
     workers: int = 1
     in_loop: bool = False
-    runs_ensemble_calls: bool = False
     can_reconfigure: bool = False
 
     @abstractmethod
@@ -62,11 +60,6 @@ class InferenceEngine(ABC):
         the event loop, perhaps before this returns: with the scores or outputs, with ``WorkerLost``, with
         ``CallCancelled``, or with what the model raised. Arrays given to ``done`` are its own, to keep.
         """
-
-    def compute(self, model: str, point: OperatingPoint, x: Inputs) -> Outputs:
-        """As ``begin``, at once and in the event loop, of an engine that is ``in_loop`` and at a point whose versions
-        do not begin at the same time. Raises what the model raises."""
-        raise NotImplementedError(f"engine {self.name} does not compute in the event loop")
 
     def listen(self) -> None:
         """From now on notice, in the running event loop, workers that are lost while they are idle.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -71,8 +69,6 @@ class PointRunner:
         self.model = model
         self._own = _own(model)
         self._plans: dict[OperatingPoint, EnsemblePlan] = {}
-        # Whether ``is_concurrent`` is worth asking.
-        self.has_concurrent = False
         self._quiet = _quiet_context()
         self.add([*model.points, *points])
 
@@ -80,11 +76,6 @@ class PointRunner:
         """Answer at these points too. Raises ``InputError`` as the constructor does, and then adds none of
         them."""
         self._plans |= {point: _plan(self.model, self._own, point) for point in points}
-        self.has_concurrent = any(plan.concurrent for plan in self._plans.values())
-
-    def is_concurrent(self, point: OperatingPoint) -> bool:
-        """Whether both versions begin at the same time, so that ``run_concurrently`` is the one to call."""
-        return self._plans[point].concurrent
 
     def run(self, x: Inputs, point: OperatingPoint) -> Outputs:
         """What the model makes of ``x``, its inputs; one version after the other.
@@ -113,26 +104,9 @@ class PointRunner:
             run.given(_computed(self.model, x if len(rows) == len(x) else x[rows], plan.points[run.step]))
         return run.answers()
 
-    async def run_concurrently(self, x: Inputs, point: OperatingPoint, pool: Executor) -> Outputs:
-        """The same, both versions at once in ``pool``; the second is waited for only when the first is not sure.
-
-        If it is not needed, it is cancelled before it begins, or its answer is ignored.
-        """
-        plan = self._plans[point]
-        assert plan.second is not None
-        loop = asyncio.get_running_loop()
-        runs = [loop.run_in_executor(pool, self._compute, x, at) for at in (plan.first, plan.second)]
-        try:
-            first = await runs[0]
-            unsure = plan.consults(first)
-            return combined(first, unsure, (await runs[1]).take(unsure)) if unsure.any() else first
-        finally:
-            for unneeded in runs:
-                unneeded.cancel()
-
-    def warm(self, pool: Executor | None = None, batch_sizes: Sequence[int] = ()) -> None:
-        """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate; one
-        of two examples too, as ``RowCountError`` is raised for outputs of other rows.
+    def warm(self, batch_sizes: Sequence[int] = ()) -> None:
+        """One forward pass at every point that may be asked for, and one estimate; one of two examples too, as
+        ``RowCountError`` is raised for outputs of other rows.
 
         Then one of every batch size at each point, as far as ``BATCHES_WARMED_S`` allow, the largest first: a first
         call of more examples allocates memory, and may take several times as long. A model that leaves sizes of its
@@ -148,8 +122,6 @@ class PointRunner:
                         continue
                     self._compute(x, point)
                     try_two(partial(self._compute, point=point), x)
-                    if pool is not None:
-                        pool.submit(self._compute, x, point).result()
             self._warm_batches(x, sorted({size for size in batch_sizes if size > 1}, reverse=True))
 
     def _warm_batches(self, x: Inputs, sizes: Sequence[int]) -> None:

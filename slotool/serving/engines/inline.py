@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from slotool.data.columns import Inputs
@@ -15,7 +14,6 @@ from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.worker_process import WorkerProcess
-from slotool.serving.outputs import Outputs
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
@@ -26,20 +24,14 @@ COMPILED_WITHIN_S = 600.0
 
 
 class InlineInferenceEngine(InferenceEngine):
-    """Runs every call where it is begun. Only Conc ensembles leave the loop, for a pool of two threads.
-
-    ``device``: that its models are on.
-    """
+    """Runs every call where it is begun. ``device``: that its models are on."""
 
     name = "inline"
     in_loop = True
-    runs_ensemble_calls = True
 
     def __init__(self, device: str = CPU) -> None:
         self._device = device
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="slotool-conc")
         self._runners: dict[str, PointRunner] = {}
-        self._concurrent: asyncio.Task[None] | None = None
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         self._runners = self._warm(models)
@@ -65,18 +57,9 @@ class InlineInferenceEngine(InferenceEngine):
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         self._runners[model].add(points)
 
-    def compute(self, model: str, point: OperatingPoint, x: Inputs) -> Outputs:
-        return self._runners[model].run(x, point)
-
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
-        runner = self._runners[model]
-        if runner.has_concurrent and runner.is_concurrent(point):
-            # Kept here, since the loop holds tasks by weak references only.
-            work = _concurrently(runner, point, x, self._pool, done)
-            self._concurrent = asyncio.get_running_loop().create_task(work)
-            return
         try:
-            computed = runner.run(x, point)
+            computed = self._runners[model].run(x, point)
         except Exception as error:
             done(error)
         else:
@@ -90,7 +73,7 @@ class InlineInferenceEngine(InferenceEngine):
             if any(runner.model is model for model in serving):
                 continue
             try:
-                runner.warm(self._pool, models[name].policy.batch_sizes)
+                runner.warm(models[name].policy.batch_sizes)
             except Exception as error:
                 raise RunError(f"{name} cannot run: {error}") from error
         return runners
@@ -109,7 +92,7 @@ class InlineInferenceEngine(InferenceEngine):
         return None if missing else runners
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        return
 
 
 def _compile_apart(models: Mapping[str, ServedModel]) -> None:
@@ -126,14 +109,3 @@ def _compile_apart(models: Mapping[str, ServedModel]) -> None:
         process.wait_until_warm(COMPILED_WITHIN_S)
     finally:
         process.end()
-
-
-async def _concurrently(
-    runner: PointRunner, point: OperatingPoint, x: Inputs, pool: ThreadPoolExecutor, done: Done
-) -> None:
-    try:
-        computed = await runner.run_concurrently(x, point, pool)
-    except Exception as error:
-        done(error)
-    else:
-        done(computed)

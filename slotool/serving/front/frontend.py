@@ -114,11 +114,8 @@ class FrontEnd:
         self.router.end()
         self.intake.close(rejections.stopping())
 
-    def submit(self, request: Request, *, alone: bool = False) -> None:
-        """Have the router answer, and count the request. Raises ``Rejection`` for one that the router is not given.
-
-        ``alone``: as of ``Router.submit``, where the caller knows it and the event loop does not.
-        """
+    def submit(self, request: Request) -> None:
+        """Have the router answer, and count the request. Raises ``Rejection`` for one that the router is not given."""
         served = request.served
         if self.default_tolerance is not None:
             request.options = _with_default(request.options, self.default_tolerance, served)
@@ -135,7 +132,7 @@ class FrontEnd:
         request.account = self._ended
         self.in_progress += 1
         try:
-            self.router.submit(request, alone=alone or self._arrives_alone())
+            self.router.submit(request, alone=self._arrives_alone())
         except Exception:
             self.in_progress -= 1
             raise

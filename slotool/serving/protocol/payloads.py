@@ -94,9 +94,7 @@ def _npy_array(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...]) -> n
     file = io.BytesIO(body)
     try:
         version = np.lib.format.read_magic(file)
-        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
-            version
-        ]
+        read_header = _NPY_HEADERS[version]
         found, by_columns, dtype = read_header(file, max_header_size=MAX_NPY_HEADER_BYTES)
     # A header is Python source, and old ones are tokenized: SyntaxError, TokenError, RecursionError and more. What they
     # say may name objects of this process, so it is not repeated.

@@ -79,7 +79,7 @@ class Router:
         self.engine = engine or InlineInferenceEngine()
         self.now_us = clock_us
         self.headroom = LatencyHeadroom()
-        self._workers = Workers(self.engine.workers, runs_ensemble_calls=self.engine.runs_ensemble_calls)
+        self._workers = Workers(self.engine.workers)
         self._queues = {name: self._new_queue(served) for name, served in models.items()}
         # Called when other models serve than before.
         self.models_listener: Callable[[], None] | None = None
@@ -230,11 +230,9 @@ class Router:
         options: RequestOptions,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
-        *,
-        alone: bool = False,
     ) -> InferenceResult:
         """Return the result of ``submit``, for callers that wait. Raises ``Rejection``."""
-        return await answer_of(self, name, x, options, arrival_us, is_disconnected, alone=alone)
+        return await answer_of(self, name, x, options, arrival_us, is_disconnected)
 
     def submit(self, request: Request, *, alone: bool = False) -> None:
         """Have the request's model answer when its turn has come.
