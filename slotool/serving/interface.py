@@ -65,9 +65,8 @@ class Interface:
         own = {tensor.name for tensor in signature.outputs}
         further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
         reading = {} if model.data_options is None else model.data_options.statement()
-        outputs, on_request = (*signature.outputs, *further), ()
-        if not model.states_answers:
-            outputs, on_request = signature.outputs, further
+        stated, on_request = (further, ()) if model.states_answers else ((), further)
+        outputs = (*signature.outputs, *stated)
         return cls(signature.inputs, outputs, on_request, max_batch, reading, model.parameters, model.leaves_out)
 
     @cached_property

@@ -39,7 +39,8 @@ def asked(service: str = "") -> v1.HealthCheckRequest:
 
 
 def lose_the_worker(live: LiveServer, alive: bool = False) -> None:
-    live.server.servers[0].get_loop().call_soon_threadsafe(live.router._worker_changed, 0, alive)
+    changed = live.router._dispatch_loop.calls.worker_changed
+    live.server.servers[0].get_loop().call_soon_threadsafe(changed, 0, alive)
 
 
 def test_it_says_what_the_ready_page_says(live: LiveServer, health: Any) -> None:

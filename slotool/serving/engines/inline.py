@@ -102,7 +102,7 @@ def _compile_apart(models: Mapping[str, ServedModel]) -> None:
     Raises ``RunError`` when they cannot run.
     """
     try:
-        process = WorkerProcess(models, cores_by_preference(), 1, 1, low_priority=True)
+        process = WorkerProcess(models, cores_by_preference(), 1, low_priority=True)
     except OSError:  # no process to be had: they are compiled here
         return
     try:
