@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotool import devices
+from slotool.machine import usable_cores
 from slotool.planning.promise import Promise, Reach, Verdict
 from slotool.scheduling.batching import Profile
 from slotool.tables import OperatingPoint
@@ -22,7 +23,7 @@ class WorkerType:
     """``profile``: latencies of the operating points on one worker of ``threads`` threads; ``price``: of one, per
     hour or in any other unit. ``source``: the file of the latencies, or the table itself; ``device``: of its rows.
     ``beside``: of one that shares its machine, ``samples_us`` next to 0, 1, … busy workers; the profile then is the one
-    next to all of them."""
+    next to all of them. ``machines``: ids of the machines that were measured."""
 
     name: str
     profile: Profile
@@ -31,6 +32,12 @@ class WorkerType:
     source: Any = None
     device: str = devices.CPU
     beside: tuple[SamplesUs, ...] = ()
+    machines: tuple[str, ...] = ()
+
+    @property
+    def is_gpu(self) -> bool:
+        """True for a device that ``serve --device`` takes; tables may name others, such as a maker's."""
+        return self.device.startswith("cuda")
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,11 @@ class Pool:
     def max_batch(self) -> int:
         """Largest number of requests in a call."""
         return int(self.worker.profile.grid.sizes[-1])
+
+    @property
+    def runs_here(self) -> bool:
+        """True if this machine has a core for each thread of the workers."""
+        return self.replicas * self.worker.threads <= usable_cores()
 
     def __str__(self) -> str:
         workers = f"{self.replicas:,} worker{'s' if self.replicas > 1 else ''}"

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from slotool.errors import InputError
-from slotool.planning.fleet import WorkerType
+from slotool.errors import ArgumentError, InputError
+from slotool.planning.fleet import Pool, WorkerType
 from slotool.scheduling.batching import ControlGrid, Profile
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.tables import LatencyTable, OperatingPoint
@@ -35,6 +35,18 @@ class Interference:
 
     ratios: Mapping[int, Mapping[tuple[str, int], np.ndarray]]
     quantile: float = PLANNING_QUANTILE
+
+    @classmethod
+    def of(cls, given: LatencyTable | float, worker: WorkerType, quantile: float) -> Interference:
+        """Return what workers like ``worker`` do to each other, by a table or as one ratio.
+
+        Raises ``ArgumentError`` for a ratio below 1, and as ``of_table``.
+        """
+        if isinstance(given, LatencyTable):
+            return cls.of_table(given, worker.profile.subject, threads=worker.threads, quantile=quantile)
+        if not given >= 1:
+            raise ArgumentError("interference", f"a ratio of {given:g} is not 1 or more")
+        return cls.constant(float(given), quantile)
 
     @classmethod
     def of_table(
@@ -192,10 +204,27 @@ class Placement:
         if found is None or together == 1:
             return worker
         profiles = [found.raised(worker.profile, count) for count in range(together)]
-        return WorkerType(
-            f"{worker.name}, {together} to a machine", profiles[-1], worker.threads, worker.price, worker.source,
-            worker.device, tuple(each.samples_us for each in profiles),
-        )  # fmt: skip
+        name, beside = f"{worker.name}, {together} to a machine", tuple(each.samples_us for each in profiles)
+        return replace(worker, name=name, profile=profiles[-1], beside=beside)
+
+    def remarks(self, pool: Pool) -> Iterator[str]:
+        """Say what is not known of the workers of ``pool`` that share a machine."""
+        together, known = self.per_machine(pool.worker, pool.replicas), self.interference.get(pool.worker.name)
+        if known is not None and together * pool.worker.threads >= self.cores:
+            yield (
+                f"the workers take all {self.cores} cores of a machine, and the front end of their server takes a part "
+                "of these, as --verify measures: leave it a core"
+            )
+        if known is None and together > 1:
+            yield (
+                f"{together} workers share a machine, and are planned with the latency of one alone; --interference "
+                "says what they do to each other"
+            )
+        elif known is not None and together - 1 > known.max_co_runners:
+            yield (
+                f"{together} workers share a machine, and interference is known next to {known.max_co_runners} at "
+                "most: next to more it counts in proportion"
+            )
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:

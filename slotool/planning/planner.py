@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -39,7 +40,8 @@ class Demand:
     """Requests for one model. ``arrival_s``: float64 [n], ascending from about 0; ``workers``: by name of the type,
     with this model's latencies; ``policies``: names of those to try; ``placement``: where workers share machines, how
     they slow down this model's calls, None: each is as if alone; ``tiers``: what requests ask for of rules, which then
-    choose in place of policies."""
+    choose in place of policies; ``files``: by key, what a service file names besides latencies; ``data``: examples that
+    are sent to verify."""
 
     name: str
     arrival_s: np.ndarray
@@ -49,6 +51,24 @@ class Demand:
     outcomes: OutcomeTable | None = None
     placement: Placement | None = None
     tiers: Tiers | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    data: Any = "auto"
+
+
+@dataclass(frozen=True)
+class Fleets:
+    """Fleets that were searched. ``apart``: of each model by itself, ranked; ``shared``: of several models those that
+    all of them share, of a single one its own, the best first. ``best``: that serves all models, None where a fleet
+    for each costs less."""
+
+    apart: Mapping[str, Sequence[Found]]
+    shared: Sequence[Found]
+    best: Found | None
+
+    @property
+    def of_models(self) -> dict[str, Fleet]:
+        """Fleet that serves each model."""
+        return {name: found[0].tried if self.best is None else self.best.tried for name, found in self.apart.items()}
 
 
 class Planner:
@@ -75,6 +95,13 @@ class Planner:
             except InputError as error:
                 raise InputError(f"{demand.name}: {error}" if len(demands) > 1 else str(error)) from error
         self.promises = {demand.name: demand.promise for demand in demands}
+        if not self.worker_types:
+            types = {
+                own.name: [f"threads {each.threads} on {each.device}" for each in own.workers.values()]
+                for own in demands
+            }
+            of = "; ".join(f"{name}: {', '.join(own)}" for name, own in types.items())
+            raise InputError(f"no worker serves all of the models, as their latency tables have none in common ({of})")
         self.max_workers, self.seed, self._reserve_us = max_workers, seed, reserve_us
 
     @property
@@ -140,6 +167,32 @@ class Planner:
             found.append(search.cheapest(worker, policy))
             advance()
         return confirm(search, found)
+
+    def search(self, advance: Callable[[], None] = lambda: None) -> Fleets:
+        """Return fleets of each model by itself, each of which some worker serves, and of all together."""
+        apart = {name: self.apart(name, advance) for name in self.alone}
+        fleets = [found[0].tried for found in apart.values()]
+        if self.is_of_one:
+            (own,) = apart.values()
+            return Fleets(apart, own, own[0])
+        if not all(found[0].holds for found in apart.values()):
+            return Fleets(apart, (), None)
+        shared = []
+        for worker_type in self.worker_types:
+            if (found := self.shared(worker_type, apart)) is not None:
+                shared.append(found)
+            advance()
+        shared.sort(key=lambda each: (not each.holds, each.tried.shortfall(self.promises), each.tried.cost))
+        # Of equal cost the shared one: one service in place of several.
+        is_best = (
+            shared
+            and shared[0].holds
+            and (
+                shared[0].tried.cost <= sum(fleet.cost for fleet in fleets)
+                or sum(fleet.replicas for fleet in fleets) > self.max_workers
+            )
+        )
+        return Fleets(apart, shared, shared[0] if is_best else None)
 
     def shared(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> Found | None:
         """Return the least workers of this type that hold all promises, of no more than cost as much as the fleets

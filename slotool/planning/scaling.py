@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from slotool.planning.fleet import Fleet
+from slotool.planning.fleet_search import MAX_CONFIRMED
 from slotool.planning.planner import Planner
 from slotool.planning.promise import Verdict
 from slotool.scheduling.worker_counts import LOOK_S, RATE_S, Autoscaler
@@ -34,6 +36,13 @@ class ScalingLimits:
     mean_workers: float
     verdicts: Mapping[str, Verdict]
 
+    def document(self) -> dict[str, Any]:
+        """Return the limits with a sentence; ``verdicts`` by model, of a single one ``verdict``."""
+        document = asdict(self)
+        if len(self.verdicts) == 1:
+            (document["verdict"],) = document.pop("verdicts").values()
+        return {**document, "sentence": str(self)}
+
     def __str__(self) -> str:
         shown = ", ".join(
             f"{verdict.attainment_at_least:.4f}{f' of {name}' if name else ''}"
@@ -47,13 +56,16 @@ class ScalingLimits:
 
 def limits_of(planner: Planner, fleet: Fleet) -> ScalingLimits | None:
     """Return the limits with which the fewest workers on average keep the promise of each model; None where the mean
-    needs as many as the peaks, or no limits tried keep the promises.
+    needs as many as the peaks, or no limits tried keep the promises, and of workers that are no processes of this
+    machine: each on a GPU has one of its own.
 
     The server's own ``Autoscaler`` says how many workers there are at each second, by the requests of all models; one
     that is added serves ``START_S`` later. Each request gets what became of it in a simulation of as many workers all
     the time as there were when it came; after an increase, for a deadline, as many as there were before, whose queue
     was left.
     """
+    if fleet.pool.worker.is_gpu or not fleet.pool.runs_here or planner.requests > MAX_CONFIRMED:
+        return None
     traffic = planner.whole
     times_s = np.sort(np.concatenate([own.arrival_s for own in traffic.values()]))
     if not 1 < fleet.replicas <= MAX_REPLICAS or times_s[-1] - times_s[0] < 2 * RATE_S:

@@ -217,7 +217,9 @@ class TierFleetSearch(FleetSearch):
         return [name for name in self.mixes if self._service(worker, name).fastest_us <= self.computing_us]
 
     def terms(self, pool: Pool) -> dict[str, Any]:
-        mix = self.mixes[pool.policy]
+        mix = self.mixes.get(pool.policy)
+        if mix is None:  # of one point
+            return {}
         tolerance = mix.tolerances[0] if len(mix.shares) == 1 else dict(mix.shares)
         return {"tolerance": tolerance, "objective": mix.objective}
 

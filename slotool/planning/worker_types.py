@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,10 +67,30 @@ def worker_types(
             device = str(known.rows["device"].iloc[0])
             if device == UNKNOWN_DEVICE and devices:
                 device = devices[0]  # whoever named it says of what these rows are
-            made.append(WorkerType(name, profile, int(threads), float(threads), source, device))
+            machines = tuple(sorted(set(known.rows["machine"])))
+            made.append(WorkerType(name, profile, int(threads), float(threads), source, device, machines=machines))
     for name, own in said.items():
         remarks += [f"{name}: {remark}" if len(made) > 1 else remark for remark in own]
     return made, remarks
+
+
+def named_alike(workers: Sequence[WorkerType], first: Sequence[WorkerType], model: str) -> dict[str, WorkerType]:
+    """Return the ``workers`` of ``model`` by name; one that is the same as one of the ``first`` model's under its name.
+
+    The same are those of one device, number of threads and machine; then, as each model may have been measured on a
+    machine of its own, those left of the same device and threads, in order.
+    """
+    names: dict[str, str] = {}
+    for facts in (attrgetter("device", "threads", "machines"), attrgetter("device", "threads")):
+        for worker in workers:
+            left = (each for each in first if each.name not in names.values())
+            same = next((each.name for each in left if facts(each) == facts(worker)), None)
+            if worker.name not in names and same is not None:
+                names[worker.name] = same
+    taken = {each.name for each in first}
+    for worker in workers:
+        names.setdefault(worker.name, f"{worker.name} of {model}" if worker.name in taken else worker.name)
+    return {names[worker.name]: replace(worker, name=names[worker.name]) for worker in workers}
 
 
 def _names(tables: Sequence[Named]) -> list[str]:

@@ -159,7 +159,7 @@ def test_workers_are_the_same_by_device_and_machine_whatever_the_order_of_tables
         costs.append({row["worker"]: row["replicas"] for row in rows if row["kind"] == "shared"})
     assert costs[0] == costs[1]
     assert set(costs[0]) == {"cpu, 1 thread", "gpu, 1 thread"}
-    with pytest.raises(InputError, match=r"are of different devices \(first: cpu; other: cuda:0\)"):
+    with pytest.raises(InputError, match=r"none in common \(first: threads 1 on cpu; other: threads 1 on cuda:0\)"):
         planned(model("first", 4.0, 150.0, 40.0, latency=cpu), model("other", 4.0, 60.0, 60.0, latency=others[1]))
 
 
@@ -190,7 +190,7 @@ def test_workers_of_several_kinds_are_shared_by_all(tmp_path: Path) -> None:
     assert found.rows[0]["cost"] == 2.0 * found.rows[0]["replicas"]
     only = planned(models[0], model("other", 4.0, 60.0, 60.0))
     assert {row["worker"] for row in only.rows if row["kind"] == "shared"} == {"1 thread"}
-    with pytest.raises(InputError, match=r"no number of threads in common \(first: 2 threads; other: 1 thread\)"):
+    with pytest.raises(InputError, match=r"none in common \(first: threads 2 on \w+; other: threads 1 on \w+\)"):
         planned({**models[0], "latency": table(4.0, threads=(2,))}, model("other", 4.0, 60.0, 60.0))
 
 
@@ -231,9 +231,9 @@ def test_a_model_that_no_fleet_serves_as_promised_is_named() -> None:
     ("changed", "settings", "problem"),
     [
         ({"rates": 5}, {}, r"models\[1\]: there is no key 'rates'; there are .*; did you mean 'rate'"),
-        ({"latency": 3}, {}, r"models\[1\].latency: a latency table or its file is expected, or several"),
-        ({"deadline_ms": -1.0}, {}, r"models\[1\].deadline-ms: a number > 0 is expected"),
-        ({"arrivals": "there.parquet"}, {}, r"models\[1\]: give either arrivals or a rate"),
+        ({"latency": 3}, {}, r"other: latency: a latency table or its file is expected, or several"),
+        ({"deadline_ms": -1.0}, {}, r"other: deadline-ms: -1 is not above 0"),
+        ({"arrivals": "there.parquet"}, {}, r"other: arrivals: give either arrivals or a rate"),
         ({"name": "first"}, {}, r"'first' is the name of another model"),
         ({"attainment": 1.0}, {}, r"other: attainment: 1 is not above 0 and below 1"),
         ({}, {"latency": LATENCY}, "each of the models states its own"),
@@ -301,8 +301,8 @@ def test_the_command_writes_a_service_file_that_serve_reads(slotool: Slotool, pl
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--tolerance", "0.05"), "has no effect with [[models]]: how requests of tolerance tiers"),
-        (("--outcomes", "outcomes.parquet"), "has no effect with [[models]], each of which states its own"),
+        (("--tolerance", "0.05"), "--tolerance: it has no effect with models: how requests of tolerance tiers"),
+        (("--outcomes", "outcomes.parquet"), "--outcomes: each of the models states its own"),
     ],
 )
 def test_options_without_effect_on_models_are_refused(

@@ -97,7 +97,7 @@ def test_the_service_file_names_tables_with_the_latencies_beside_others(tmp_path
     [
         ({"machine_cores": 4}, "it has no effect without interference"),
         ({"interference": 0.9}, r"quick: interference: a ratio of 0.9 is not 1 or more"),
-        ({"interference": True}, r"models\[0\].interference: a table or ratio is expected"),
+        ({"interference": True}, r"quick: interference: a table or ratio is expected"),
         ({"interference": table(2.0)}, "quick: .*no row of net with 1 thread is co-located"),
     ],
 )

@@ -16,8 +16,9 @@ import torch
 from slotool import devices
 from slotool.elastic.family import Family, Version
 from slotool.planning.fleet import Pool, WorkerType
+from slotool.planning.planner import Demand
 from slotool.planning.promise import Promise
-from slotool.planning.service_text import ServedModel, service_text
+from slotool.planning.service_files import service_text
 from slotool.serving import Router
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, local_worker
 from slotool.serving.engines.messages import CALL, FAILED, READY, REPLY
@@ -131,9 +132,9 @@ def test_a_worker_whose_gpu_has_failed_answers_and_ends(words: str, is_lost: boo
 def test_a_planned_service_names_a_gpu_for_each_worker(replicas: int, line: str) -> None:
     kind = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet", "cuda:1")
     promise = Promise(50_000.0, 0.99, 0.0, 0.95)
-    text = service_text([ServedModel("", {}, Pool(kind, "slackfit", replicas), promise, {})], Path(), 10)
+    demands = {"": Demand("", np.zeros(0), promise, {}, [])}
+    text = service_text(demands, {"": Pool(kind, "slackfit", replicas)}, {"": {}}, Path(), 10)
     assert {line, 'engine = "local"'} <= set(text.splitlines())
     assert "\nreplicas" not in text
     on_cpu = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet")
-    alike = ServedModel("", {}, Pool(on_cpu, "slackfit", replicas), promise, {})
-    assert "device" not in service_text([alike], Path(), 10)
+    assert "device" not in service_text(demands, {"": Pool(on_cpu, "slackfit", replicas)}, {"": {}}, Path(), 10)

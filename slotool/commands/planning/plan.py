@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.commands.arguments import tolerance_shares
 from slotool.commands.command_line import command_line
 from slotool.commands.inputs import FilePath, devices_of, loaded, name_of
 from slotool.commands.outputs import writes
-from slotool.commands.planning.plan_demands import demands_of, why_none
-from slotool.commands.planning.plan_fleets import PlannedFleets
-from slotool.commands.planning.plan_interference import named_interference
 from slotool.commands.planning.plan_models import (
-    NO_RULES,
     PlannedModel,
+    demands_of,
     models_by_name,
-    only_model,
-    require_files,
+    of_model,
     require_points,
-)  # fmt: skip
-from slotool.commands.planning.plan_tiers import Tolerance, mixes, require_alike
+)
 from slotool.commands.planning.planned import Plan
-from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.progress import Reporter, Reporting, reporter_of
 from slotool.commands.values import at_least, between
 from slotool.commands.values import tolerance as tolerance_in
 from slotool.errors import ArgumentError, InputError
@@ -31,14 +28,19 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
-    from slotool.planning.planner import Planner
+    from slotool.planning.planner import Fleets, Planner
     from slotool.planning.tiers import Tiers
     from slotool.rules import RuleSet
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
-# Tried where nobody names any.
-POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
+# One tolerance of all requests, or the share of the requests by tolerance.
+Tolerance = float | Mapping[float, float] | None
+# Why a plan of several models has no tolerance tiers.
+NO_RULES = (
+    "how requests of tolerance tiers, each of which may call two versions, share workers with other models is not "
+    "simulated; plan a model with rules by itself"
+)
 
 
 @command_line(
@@ -71,7 +73,7 @@ def plan(
     outcomes: FilePath | OutcomeTable | None = None,
     subject: str | None = None,
     device: str | None = None,
-    policies: str | Sequence[str] = POLICIES,
+    policies: str | Sequence[str] | None = None,
     rules: FilePath | RuleSet | None = None,
     tolerance: Tolerance = None,
     objective: str | None = None,
@@ -111,7 +113,8 @@ def plan(
         outcomes: Accuracy of the points; None: column accuracy of the table.
         subject: Subject of the rows; None: the only one.
         device: Only rows of this device; None: the only one.
-        policies: Policies to try. ``"fixed"`` stands for each point that is accurate enough.
+        policies: Policies to try; None: hindsight, slackfit, maxacc, fixed. ``"fixed"`` stands for each point that is
+            accurate enough.
         rules: Rules of ``gen_rules``, in place of policies. Requests of a tolerance are answered by them. Requests
             are simulated as examples of ``outcomes``, which then is needed: each calls the versions that its example
             takes, on one worker in turn or on two at once, as a server does.
@@ -158,115 +161,188 @@ def plan(
     from slotool.planning.planner import Planner
 
     out = None if out is None else Path(out)
-    _require_file_to_verify(verify_s, out)
-    shared = {
-        "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy, "arrivals": arrivals,
-        "rate": rate, "policies": policies, "data": data, "interference": interference,
-    }  # fmt: skip
-    own = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
-    if models is None:
-        require_alike(outcomes, rules, tolerance, objective)
-        entries = {"": only_model({**shared, **own})}
-    else:
-        _refuse_with_models(own, {"rules": rules, "tolerance": tolerance, "objective": objective})
-        entries = models_by_name(models, shared)
-    reporter = reporter_of(progress)
-    if out is not None:
-        require_files(entries, rules)
-        refuse_existing(out, force)
-    if machine_cores is not None and all(entry.interference is None for entry in entries.values()):
-        raise ArgumentError("machine_cores", "it has no effect without interference")
-    tiers = None if rules is None else _tiers(rules, tolerance, objective, artifact)
-    demands = demands_of(
-        entries, tiers, prices or {}, confidence, machine_cores, seed, reporter,
-        quantile=quantile, devices=devices_of(device),
-    )  # fmt: skip
-    if out is not None and tiers is None:
-        require_points(entries, demands)
-    if verify_s is not None:
-        require_any_here(list(demands[0].workers.values()), reporter)
-    planner = Planner(demands, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
-    if not planner.worker_types:
-        raise InputError(f"no worker serves all of the models, as their latency tables {why_none(demands)}")
-    facts = _facts(planner, entries, confidence, reserve_ms, seed, verify_s)
-    if models is None:
-        facts |= _facts_of_one(tiers, rules, device, tolerance)
-    search = PlannedFleets(planner, entries, reporter)
-    found = search.plan(facts)
-    if not found.holds:
-        return found
-    search.note_sharing()
-    return found if out is None else search.served(found, out, rules, verify_s)
-
-
-def _require_file_to_verify(verify_s: float | None, out: Path | None) -> None:
     if verify_s is not None and not verify_s > 0:
         raise ArgumentError("verify_s", "a time above 0 is expected, such as 20 s")
     if verify_s is not None and out is None:
         raise ArgumentError("out", "it is needed to verify the plan: what is served is the service file")
+    of_all: dict[str, Any] = {
+        "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy, "arrivals": arrivals,
+        "rate": rate, "policies": policies, "data": data, "interference": interference,
+    }  # fmt: skip
+    own = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
+    entries = _entries(models, of_all, own, {"rules": rules, "tolerance": tolerance, "objective": objective})
+    for name, entry in entries.items():
+        with of_model(name):
+            entry.require()
+            if out is not None:
+                entry.require_files(rules)
+    if all(entry.interference is None for entry in entries.values()):
+        _refuse({"machine_cores": machine_cores}, "it has no effect without interference")
+    if out is not None:
+        refuse_existing(out, force)
+    reporter = reporter_of(progress)
+    tiers = None if rules is None else _tiers(rules, tolerance, objective, artifact)
+    demands = demands_of(
+        entries, None if tiers is None else (rules, tiers), prices or {}, confidence, machine_cores, seed, reporter,
+        quantile=quantile, devices=devices_of(device),
+    )  # fmt: skip
+    if out is not None and tiers is None:
+        require_points(demands)
+    if verify_s is not None:
+        require_any_here(list(demands[0].workers.values()), reporter)
+    planner = Planner(demands, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
+    facts = {
+        **_promises(entries, planner), "confidence": confidence, "reserve_ms": reserve_ms, "seed": seed,
+        "verify_s": verify_s, "requests": planner.requests,
+    }  # fmt: skip
+    if models is None:
+        facts |= {
+            "device": device,
+            "rules": None if rules is None else name_of(rules),
+            "best_version": None if tiers is None else tiers.rules.best_version,
+            "cancels": None if tiers is None else tiers.cancels,
+            "strictest": tiers is not None and tiers.strictest,
+        }
+    if cause := _why_nothing_fits(planner, reporter):
+        return Plan([], facts, cause)
+    with reporter.progress(f"fleets for {planner.requests:,} requests") as steps:
+        fleets = planner.search(steps.advance)
+    found = Plan.of(fleets, planner, facts)
+    if found.holds:
+        _note_sharing(planner, fleets, reporter)
+    return found if out is None or not found.holds else _served(found, planner, fleets, out, verify_s, reporter)
 
 
-def _refuse_with_models(own: Mapping[str, Any], of_rules: Mapping[str, Any]) -> None:
-    """Raise ``ArgumentError`` for what each of several models states for itself, and what is not planned of several."""
-    for name, value in own.items():
+def _entries(
+    models: Sequence[Mapping[str, Any]] | None,
+    of_all: Mapping[str, Any],
+    own: Mapping[str, Any],
+    of_rules: Mapping[str, Any],
+) -> dict[str, PlannedModel]:
+    """Return the models by name, the only one under an empty name. Raises ``ArgumentError`` for arguments that do not
+    go together."""
+    if models is not None:
+        _refuse(own, "each of the models states its own; leave it out")
+        _refuse(of_rules, f"it has no effect with models: {NO_RULES}")
+        return models_by_name(models, of_all)
+    if of_rules["rules"] is None:
+        _refuse(of_rules, "it says which tiers of rules requests ask for: give rules too")
+    else:
+        _refuse({"policies": of_all["policies"]}, "it has no effect with --rules; leave it out")
+        if own["outcomes"] is None:
+            raise ArgumentError("outcomes", "with rules this table is needed: requests are simulated as its examples")
+    return {"": PlannedModel(**of_all, **own)}
+
+
+def _refuse(given: Mapping[str, Any], why: str) -> None:
+    """Raise ``ArgumentError`` for the first argument that is given."""
+    for name, value in given.items():
         if value is not None:
-            raise ArgumentError(name, "each of the models states its own; leave it out")
-    for name, value in of_rules.items():
-        if value is not None:
-            raise ArgumentError(name, f"it has no effect with models: {NO_RULES}")
+            raise ArgumentError(name, why)
 
 
 def _tiers(rules: FilePath | RuleSet, tolerance: Tolerance, objective: str | None, artifact: FilePath | None) -> Tiers:
+    """Return what requests ask for of ``rules``; without a tolerance each tier by itself."""
     from slotool.elastic import ElasticModel, load_served
-    from slotool.planning.tiers import Tiers
+    from slotool.planning.tiers import Tiers, mixes_of
     from slotool.rules import RuleSet
 
-    rule_set = loaded(RuleSet, rules)
+    rule_set, shares = loaded(RuleSet, rules), tolerance_shares(tolerance)
+    for each in shares:
+        try:
+            rule_set.require_meant(each)
+        except InputError as error:
+            raise ArgumentError("tolerance", str(error)) from None
     cancels = None
     if artifact is not None:
         # A call of a library's own model cannot be ended between two operators.
         model = load_served(str(artifact), mapped=True)
         cancels = type(model).set_cancellation_check is not ElasticModel.set_cancellation_check
-    return Tiers(rule_set, mixes(rule_set, tolerance, objective), tolerance is None, cancels)
+    return Tiers(rule_set, mixes_of(rule_set, shares or None, objective), tolerance is None, cancels)
 
 
-def _facts(
-    planner: Planner,
-    entries: Mapping[str, PlannedModel],
-    confidence: float,
-    reserve_ms: float,
-    seed: int,
-    verify_s: float | None,
-) -> dict[str, Any]:
-    """Facts of the plan; of several models a list of their ``promises``."""
-    promises = [
-        {
-            "model": name,
-            "subject": next(iter(planner.demands[name].workers.values())).profile.subject,
-            "deadline_ms": entry.deadline_ms,
-            "attainment": entry.attainment,
-            "min_accuracy": entry.min_accuracy,
-            "interference": named_interference(entry.interference),
-            "arrivals": f"{entry.rate:g} requests/s" if entry.arrivals is None else name_of(entry.arrivals),
-            "requests": len(planner.demands[name].arrival_s),
-            "rate_per_s": planner.alone[name].rate_per_s,
-        }
-        for name, entry in entries.items()
-    ]
-    of_models: dict[str, Any] = {"promises": promises}
-    if "" in entries:
-        of_models = {key: value for key, value in promises[0].items() if key != "model"}
-    plan = {"confidence": confidence, "reserve_ms": reserve_ms, "seed": seed, "verify_s": verify_s}
-    return {**of_models, **plan, "requests": planner.requests}
+def _promises(entries: Mapping[str, PlannedModel], planner: Planner) -> dict[str, Any]:
+    """Return the facts of the only model; of several a list of them, ``promises``."""
+    promises = []
+    for name, entry in entries.items():
+        given, traffic = entry.interference, planner.alone[name]
+        ratio = f"{given:g} times" if isinstance(given, int | float) else None
+        promises.append(
+            {
+                **({"model": name} if name else {}),
+                "subject": next(iter(planner.demands[name].workers.values())).profile.subject,
+                "deadline_ms": entry.deadline_ms,
+                "attainment": entry.attainment,
+                "min_accuracy": entry.min_accuracy,
+                "interference": None if given is None else ratio or name_of(given),
+                "arrivals": f"{entry.rate:g} requests/s" if entry.arrivals is None else name_of(entry.arrivals),
+                "requests": traffic.requests,
+                "rate_per_s": traffic.rate_per_s,
+            }
+        )
+    return promises[0] if "" in entries else {"promises": promises}
 
 
-def _facts_of_one(
-    tiers: Tiers | None, rules: FilePath | RuleSet | None, device: str | None, tolerance: Tolerance
-) -> dict[str, Any]:
-    return {
-        "device": device,
-        "rules": None if rules is None else name_of(rules),
-        "best_version": None if tiers is None else tiers.rules.best_version,
-        "cancels": None if tiers is None else tiers.cancels,
-        "strictest": rules is not None and tolerance is None,
-    }
+def _why_nothing_fits(planner: Planner, reporter: Reporter) -> str:
+    """Say why the only model can be served by no fleet at all, empty where it can. Raises ``InputError`` for one of
+    several."""
+    for name, search in planner.alone.items():
+        of = f"{name}: " if name else ""
+        for remark in search.remarks:
+            reporter.warn(remark)
+        workers = list(planner.demands[name].workers.values())
+        fitting = {worker.name for worker, _ in planner.choices_of(name)}
+        if not fitting:
+            cause = f"{of}no fleet keeps the promise: {search.why_nothing_fits(workers)}"
+            if name:
+                raise InputError(cause)
+            return cause
+        for worker in workers:
+            if worker.name not in fitting:
+                reporter.note(f"{of}no fleet of {worker.name}: {search.why_nothing_fits([worker])}")
+    return ""
+
+
+def _note_sharing(planner: Planner, fleets: Fleets, reporter: Reporter) -> None:
+    """Say what is not known of workers that share a machine, and of which models where it is not so of all."""
+    from slotool.machine import usable_cores
+    from slotool.planning.interference import Placement
+
+    unknown: dict[str, list[str]] = {}
+    for name, fleet in fleets.of_models.items():
+        pool, placement = fleet.pools[name], planner.demands[name].placement or Placement(usable_cores(), {})
+        for remark in () if pool.worker.is_gpu else placement.remarks(pool):
+            unknown.setdefault(remark, []).append(name)
+    for remark, names in unknown.items():
+        reporter.note(remark if len(names) == len(fleets.apart) else f"{', '.join(names)}: {remark}")
+
+
+def _served(
+    plan: Plan, planner: Planner, fleets: Fleets, out: Path, verify_s: float | None, reporter: Reporter
+) -> Plan:
+    """Write the service file of ``plan``, or one for each model, and if wanted serve it on this machine."""
+    from slotool.commands.planning.plan_verified import verified_plan
+    from slotool.planning.service_files import cluster_remark, file_part, write_service
+
+    best = fleets.best
+    services = [(out, "", planner, best.tried)] if best is not None else [
+        (out.with_name(f"{out.stem}-{file_part(name, at)}{out.suffix}"), name, planner.only(name), fleet)
+        for at, (name, fleet) in enumerate(fleets.of_models.items())
+    ]  # fmt: skip
+    limits: dict[str, Any] = {}
+    for path, name, own, fleet in services:
+        if remark := cluster_remark(fleet.pool):
+            reporter.warn(remark)
+        if (scaling := write_service(own, fleet, path)) is not None:
+            limits[name] = scaling.document()
+    paths = [path for path, *_ in services]
+    if best is None:
+        sentence = "; ".join(f"{name}: {own['sentence']}" for name, own in limits.items())
+        scaled = {"models": limits, "sentence": sentence} if limits else None
+        apart = "" if verify_s is None else "not verified: models apart are verified one by one, by a plan for each"
+        return replace(plan, out=paths[0], others=paths[1:], scaling=scaled, verdict=apart)
+    plan = replace(plan, out=out, scaling=limits.get(""))
+    if verify_s is None:
+        return plan
+    verified, kept, verdict = verified_plan(out, planner, best.tried, verify_s, reporter)
+    return replace(plan, verified=verified, kept=kept, verdict=verdict)

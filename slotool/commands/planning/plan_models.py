@@ -1,45 +1,53 @@
-"""Models of ``slotool.plan``: their tables, traffic and promises, stated for each or for all."""
+"""Models of ``slotool.plan``: tables, traffic and promises, stated for each or for all, as demands of a planner."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from slotool.commands.inputs import as_list, loaded
+from slotool.commands.progress import Reporter
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
-    from slotool.planning.planner import Demand
+    import numpy as np
 
-# Why a plan of several models has no tolerance tiers.
-NO_RULES = (
-    "how requests of tolerance tiers, each of which may call two versions, share workers with other models is not "
-    "simulated; plan a model with rules by itself"
-)
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+    from slotool.planning.fleet import WorkerType
+    from slotool.planning.interference import Placement
+    from slotool.planning.planner import Demand
+    from slotool.planning.tiers import Tiers
+    from slotool.rules import RuleSet
+    from slotool.tables import OutcomeTable
+
+# Tried where nobody names any.
+POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
+# Of traffic that is drawn.
+DURATION_S = 60.0
 
 
 class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """One of the ``models``: the keys of a service file's ``[[models]]``, and what is promised under which traffic.
+    """One of the models: the keys of a service file's ``[[models]]``, and what is promised under which traffic.
 
     ``latency``: its latency table, or several, one per kind of worker; ``rate``: of Poisson arrivals. The rest is as of
     ``slotool.plan``.
     """
 
-    latency: Any
+    latency: Any = None
     name: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     artifact: Any = None
     outcomes: Any = None
     subject: str | None = None
-    deadline_ms: Annotated[float, msgspec.Meta(gt=0)]
-    attainment: Share
-    min_accuracy: Share
+    deadline_ms: float | None = None
+    attainment: float
+    min_accuracy: float
     arrivals: Any = None
-    rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    policies: str | list[str]
+    rate: float | None = None
+    policies: str | list[str] | None = None
     interference: Any = None
     data: Any
 
@@ -47,6 +55,31 @@ class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, k
     def tables(self) -> list[Any]:
         """Latency tables, or their files."""
         return list(self.latency) if isinstance(self.latency, list | tuple) else [self.latency]
+
+    def require(self) -> None:
+        """Raise ``ArgumentError`` for what is missing or contradicts itself."""
+        from slotool.tables import LatencyTable
+
+        if not isinstance(self.latency, str | Path | LatencyTable | list | tuple) or not self.tables:
+            raise ArgumentError("latency", "a latency table or its file is expected, or several models")
+        if self.deadline_ms is None:
+            raise ArgumentError("deadline_ms", "it is needed: the promise is about it")
+        if (self.arrivals is None) == (self.rate is None):
+            raise ArgumentError("arrivals", "give either arrivals or a rate")
+        if self.rate is not None and not self.rate > 0:
+            raise ArgumentError("rate", f"{self.rate:g} is not above 0")
+        if isinstance(self.interference, bool):
+            raise ArgumentError("interference", "a table or ratio is expected")
+
+    def require_files(self, rules: Any) -> None:
+        """Raise ``ArgumentError`` for what is no file: a service file names all that it is made from."""
+        if self.artifact is None:
+            raise ArgumentError("artifact", "is needed for out: the service file names what is to be served")
+        if not Path(str(self.artifact)).is_dir():
+            raise ArgumentError("artifact", f"there is no folder {self.artifact}; an artifact is expected")
+        for name, given in (("latency", self.tables), ("outcomes", [self.outcomes]), ("rules", [rules])):
+            if not all(each is None or isinstance(each, str | Path) for each in given):
+                raise ArgumentError(name, "a file is needed for out: the service file names it")
 
 
 @contextmanager
@@ -64,72 +97,177 @@ def of_model(name: str) -> Iterator[None]:
         raise InputError(f"{name}: {error}") from error
 
 
-def models_by_name(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, Any]) -> dict[str, PlannedModel]:
-    """The models by name. Raises ``ArgumentError`` for a key that is unknown or missing, or a value of another kind."""
+def models_by_name(models: Sequence[Mapping[str, Any]], of_all: Mapping[str, Any]) -> dict[str, PlannedModel]:
+    """Return the models by name, each with what it leaves out from ``of_all``.
+
+    Raises ``ArgumentError`` for fewer than two, a key that is unknown or missing, or a value of another kind.
+    """
     from slotool.serving.operations.service_file import sentence_of
-    from slotool.tables import LatencyTable
 
     found: dict[str, PlannedModel] = {}
     for number, model in enumerate(models):
-        own = {key.replace("_", "-"): value for key, value in model.items()}
-        stated = {key.replace("_", "-"): value for key, value in left_out.items() if value is not None}
-        if "arrivals" in own or "rate" in own:  # its own traffic, in place of all that the plan says
-            stated = {key: value for key, value in stated.items() if key not in ("arrivals", "rate")}
         where = f"models[{number}]"
+        if not isinstance(model, Mapping):
+            raise ArgumentError("models", f"{where}: a table is expected, as each [[models]] of a file of options is")
+        own = {key.replace("-", "_"): value for key, value in model.items()}
+        stated = {key: value for key, value in of_all.items() if value is not None}
+        if own.keys() & {"arrivals", "rate"}:  # its own traffic, in place of all that the plan says
+            stated = {key: value for key, value in stated.items() if key not in ("arrivals", "rate")}
+        entry = {key.replace("_", "-"): value for key, value in {**stated, **own}.items()}
         try:
-            entry = msgspec.convert({**stated, **own}, PlannedModel)
+            read = msgspec.convert(entry, PlannedModel)
         except msgspec.ValidationError as error:
             raise ArgumentError("models", sentence_of(str(error), where, PlannedModel)) from None
-        if not isinstance(entry.latency, str | Path | LatencyTable | list | tuple) or not entry.latency:
-            raise ArgumentError("models", f"{where}.latency: a latency table or its file is expected, or several")
-        given = entry.interference
-        if isinstance(given, bool) or not isinstance(given, str | Path | LatencyTable | float | int | None):
-            raise ArgumentError("models", f"{where}.interference: a table or ratio is expected")
-        if (entry.arrivals is None) == (entry.rate is None):
-            raise ArgumentError("models", f"{where}: give either arrivals or a rate")
-        name = entry.name or (where if entry.artifact is None else Path(str(entry.artifact)).resolve().name)
+        name = read.name or (where if read.artifact is None else Path(str(read.artifact)).resolve().name)
         if name in found:
             raise ArgumentError("models", f"{where}.name: {name!r} is the name of another model; give each its own")
-        found[name] = entry
+        found[name] = read
     if len(found) < 2:
         there = "there is one" if found else "there is none"
         raise ArgumentError("models", f"two models at least are expected, and {there}; one is planned for without this")
     return found
 
 
-def only_model(given: Mapping[str, Any]) -> PlannedModel:
-    """Return the only model of a plan, from the arguments of ``slotool.plan``."""
-    if given["latency"] is None:
-        raise ArgumentError("latency", "a latency table is expected, or several models")
-    if given["deadline_ms"] is None:
-        raise ArgumentError("deadline_ms", "it is needed: the promise is about it")
-    if (given["arrivals"] is None) == (given["rate"] is None):
-        raise ArgumentError("arrivals", "give either arrivals or a rate")
-    if given["rate"] is not None and not given["rate"] > 0:
-        raise ArgumentError("rate", f"{given['rate']:g} is not above 0")
-    return PlannedModel(**given)
+def demands_of(
+    entries: Mapping[str, PlannedModel],
+    rules: tuple[Any, Tiers] | None,
+    prices: Mapping[str, float],
+    confidence: float,
+    machine_cores: int | None,
+    seed: int,
+    reporter: Reporter,
+    **conditions: Any,
+) -> list[Demand]:
+    """Return the demand for each model, with what is known of workers under these ``conditions``.
+
+    Args:
+        entries: Models by name.
+        rules: Rules by which requests of the only model are answered, or their file, and what requests ask for.
+        prices: Price of a worker, by type.
+        confidence: Confidence of each promise.
+        machine_cores: Cores of a machine that workers share; None: of this one.
+        seed: Seed of drawn arrivals.
+        reporter: Reporter of remarks and warnings.
+        conditions: Rows of the latency tables that count, as of ``worker_types``.
+    """
+    from slotool.planning.planner import Demand
+    from slotool.planning.promise import Promise
+    from slotool.planning.worker_types import Named, named_alike, worker_types
+    from slotool.tables import LatencyTable, OutcomeTable
+
+    path, tiers = (None, None) if rules is None else rules
+    rule_set = None if tiers is None else tiers.rules
+    arrivals = _arrivals(entries, seed, reporter)
+    demands: list[Demand] = []
+    for name, entry in entries.items():
+        of, files = f"{name}: " if name else "", {"artifact": entry.artifact, "outcomes": entry.outcomes, "rules": path}
+        known = None if entry.outcomes is None else loaded(OutcomeTable, entry.outcomes)
+        tables = [Named(loaded(LatencyTable, source), source) for source in entry.tables]
+        with of_model(name):
+            promise = Promise(1e3 * (entry.deadline_ms or 0.0), entry.attainment, entry.min_accuracy, confidence)
+            outcomes = None if known is None else _of_shares(known, rule_set, reporter)
+            workers, remarks = worker_types(tables, outcomes, rule_set, subject=entry.subject, **conditions)
+            for remark in remarks:
+                reporter.warn(f"{of}{remark}")
+            alike = named_alike(workers, list(demands[0].workers.values()) if demands else [], name)
+            priced = {key: replace(worker, price=prices.get(key, worker.price)) for key, worker in alike.items()}
+            placement = _placement(entry, priced, machine_cores, conditions["quantile"], of, reporter)
+        demands.append(
+            Demand(
+                name, arrivals[name], promise, priced, list(dict.fromkeys(as_list(entry.policies or POLICIES))),
+                outcomes, placement, tiers, {key: Path(str(file)) for key, file in files.items() if file is not None},
+                entry.data,
+            )
+        )  # fmt: skip
+    there = list(dict.fromkeys(key for demand in demands for key in demand.workers))
+    for key, price in prices.items():
+        if key not in there:
+            raise ArgumentError("prices", f"there is no worker type {key!r}; there are {'; '.join(there)}")
+        if not price > 0:
+            raise ArgumentError("prices", f"the price of {key} is {price:g}; one above 0 is expected")
+    return demands
 
 
-def require_files(entries: Mapping[str, PlannedModel], rules: Any = None) -> None:
-    """Raise ``ArgumentError`` for what is no file: a service file names all that it is made from."""
-    for model, entry in entries.items():
-        with of_model(model):
-            if entry.artifact is None:
-                raise ArgumentError("artifact", "is needed for out: the service file names what is to be served")
-            if not Path(str(entry.artifact)).is_dir():
-                raise ArgumentError("artifact", f"there is no folder {entry.artifact}; an artifact is expected")
-            for name, given in (("latency", entry.tables), ("outcomes", [entry.outcomes]), ("rules", [rules])):
-                if not all(each is None or isinstance(each, str | Path) for each in given):
-                    raise ArgumentError(name, "a file is needed for out: the service file names it")
+def _of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
+    """Return ``outcomes`` with errors of at most 1, so that an accuracy is 1 − error: larger ones as shares of the
+    greatest that the rules allow. Raises ``InputError`` for larger ones without rules, and for rules of other
+    models."""
+    if rules is not None and (changed := rules.changed_words(outcomes.models)):
+        raise InputError(f"{outcomes.source}: the rules were {changed}")
+    errors = outcomes.matrix("error")
+    if (worst := float(errors.max(initial=0.0))) <= 1:
+        return outcomes
+    if rules is None:
+        raise InputError(
+            f"{outcomes.source}: error {worst:g} is above 1, so that no accuracy follows from it; plan with rules, or "
+            "give errors from 0 to 1"
+        )
+    rules.require_errors(outcomes)
+    reporter.note(f"accuracy is 1 − error / {rules.max_error:g}, the greatest error that the rules were made for")
+    return outcomes.with_errors(errors / rules.max_error)
 
 
-def require_points(entries: Mapping[str, PlannedModel], demands: Sequence[Demand]) -> None:
+def _placement(
+    entry: PlannedModel,
+    workers: Mapping[str, WorkerType],
+    machine_cores: int | None,
+    quantile: float,
+    of: str,
+    reporter: Reporter,
+) -> Placement | None:
+    """Return the placement of workers on machines; None where each is as if alone. Warn of points and batch sizes for
+    which others stand in."""
+    from slotool.machine import usable_cores
+    from slotool.planning.interference import Interference, Placement
+    from slotool.tables import LatencyTable
+
+    given = entry.interference
+    if given is None:
+        return None
+    source = given if isinstance(given, int | float) else loaded(LatencyTable, given)
+    found = {name: Interference.of(source, worker, quantile) for name, worker in workers.items()}
+    for name, worker in workers.items():
+        for remark in found[name].remarks(worker.profile):
+            reporter.warn(f"{of}{name}: {remark}" if len(workers) > 1 else f"{of}{remark}")
+    return Placement(machine_cores or usable_cores(), found)
+
+
+def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter) -> dict[str, np.ndarray]:
+    """Return arrivals by model over the same time: the shortest given, or a minute. Drawn ones are independent."""
+    import pandas as pd
+
+    from slotool.workloads import ArrivalTable, Poisson
+
+    given = {}
+    for name, entry in entries.items():
+        if entry.arrivals is not None:
+            table = entry.arrivals
+            if hasattr(table, "dtype"):  # instants, of which the table says what is wrong
+                table = ArrivalTable(pd.DataFrame({"arrival_s": table}))
+            given[name] = loaded(ArrivalTable, table).times_s
+    until_s = min((float(times_s[-1]) for times_s in given.values()), default=DURATION_S)
+    found: dict[str, np.ndarray] = {}
+    for name, entry in entries.items():
+        if entry.rate is not None:
+            with of_model(name):
+                found[name] = Poisson(entry.rate).times(until_s, seed + len(found.keys() - given.keys()))
+            continue
+        found[name] = given[name][given[name] <= until_s]
+        if len(found[name]) < 0.99 * len(given[name]):
+            reporter.warn(
+                f"{name}: of {given[name][-1]:.4g} s of arrivals the first {until_s:.4g} s count, as another model has "
+                "no more"
+            )
+    return found
+
+
+def require_points(demands: Sequence[Demand]) -> None:
     """Raise ``ArgumentError`` for a point of an artifact that a latency table lacks: it could not be served."""
     from slotool.artifacts.bundle import MANIFEST
     from slotool.elastic import load_served
 
     for demand in demands:
-        artifact = Path(str(entries[demand.name].artifact))
+        artifact = demand.files["artifact"]
         if not (artifact / MANIFEST).is_file():  # the server says what it is
             continue
         points = load_served(str(artifact), mapped=True).points
@@ -141,9 +279,3 @@ def require_points(entries: Mapping[str, PlannedModel], demands: Sequence[Demand
                     f"{worker.source} has no latencies of {', '.join(lacking)}, so that {artifact} could not be served "
                     f"by it: slotool profile points {artifact}",
                 )
-
-
-def file_part(name: str, number: int) -> str:
-    """Return a part of a file's name that no other model has: of a name with other signs its place too."""
-    printable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
-    return printable if printable == name else f"{printable}-{number + 1}"

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.planning.plan_service import raised_pools, service_of
 from slotool.commands.progress import Reporter
 from slotool.errors import ArgumentError, InputError
 from slotool.machine import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
-    from slotool.commands.planning.plan_models import PlannedModel
     from slotool.data import DataSource
     from slotool.planning.fleet import Fleet, Pool, WorkerType
     from slotool.planning.front_end import FrontEnd
@@ -35,10 +31,9 @@ FRONT_END = "with the front end"
 def why_not_here(worker: WorkerType) -> str:
     """Return why this machine cannot serve on the worker's device; empty where it can."""
     from slotool import devices
-    from slotool.planning.service_text import is_gpu
 
     try:
-        if is_gpu(worker):
+        if worker.is_gpu:
             devices.required(worker.device)
     except ArgumentError as error:
         return error.problem
@@ -56,26 +51,19 @@ def require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
 
 
 def verified_plan(
-    service: Path,
-    entries: Mapping[str, PlannedModel],
-    planner: Planner,
-    fleet: Fleet,
-    verify_s: float,
-    reporter: Reporter,
+    service: Path, planner: Planner, fleet: Fleet, verify_s: float, reporter: Reporter
 ) -> tuple[list[dict[str, Any]], bool | None, str]:
     """Serve ``fleet`` by the file ``service`` and send it the busiest stretch of the traffic.
 
     Return figures by model: as planned, as planned had the front end been known, and as this machine serves it; whether
     that keeps every promise, None where it is not decided; and by how much.
     """
-    from slotool.planning.service_text import runs_here
-
     if why := why_not_here(fleet.pool.worker):
         return [], None, f"not verified: the plan needs a device that is not here: {why}"
     try:
-        return _Verification(service, entries, planner, fleet, reporter).of_busiest(verify_s)
+        return _Verification(service, planner, fleet, reporter).of_busiest(verify_s)
     except InputError as error:
-        if runs_here(fleet.pool):
+        if fleet.pool.runs_here:
             raise
         return [], None, f"not verified: the plan needs more cores than this machine has; {error}"
 
@@ -83,22 +71,12 @@ def verified_plan(
 class _Verification:
     """A fleet, served by the file ``service``, and the requests that are sent to it."""
 
-    def __init__(
-        self,
-        service: Path,
-        entries: Mapping[str, PlannedModel],
-        planner: Planner,
-        fleet: Fleet,
-        reporter: Reporter,
-    ):
+    def __init__(self, service: Path, planner: Planner, fleet: Fleet, reporter: Reporter):
         self._service, self._planner, self._fleet, self._reporter = service, planner, fleet, reporter
-        self._entries = entries
-        self._splits = {name: examples_sent(planner.alone[name].outcomes, entries[name].data) for name in planner.alone}
 
     def of_busiest(self, verify_s: float) -> tuple[list[dict[str, Any]], bool | None, str]:
         from slotool.planning import verification
         from slotool.planning.server_process import RunningServer
-        from slotool.planning.service_text import is_gpu
         from slotool.planning.traffic import Traffic
 
         planner, fleet, cores = self._planner, self._fleet, usable_cores()
@@ -108,7 +86,7 @@ class _Verification:
         takes_all = fleet.replicas * fleet.pool.worker.threads >= cores
         fastest = self._fastest()
         served = ["--config", str(self._service), "--port", "0"]
-        if not is_gpu(fleet.pool.worker):  # all of them, also where workers come with the load
+        if not fleet.pool.worker.is_gpu:  # all of them, also where workers come with the load
             served += ["--replicas", str(fleet.replicas)]
         with RunningServer(served) as server:
             front_ends = {name: self._front_end(name, server, fastest.get(name)) for name in pools}
@@ -142,15 +120,14 @@ class _Verification:
         from slotool.planning.front_end import FrontEnd
         from slotool.planning.warm_up import with_warm_up
 
-        pool, alone, entry = self._fleet.pools[name], self._planner.alone[name], self._entries[name]
+        pool, alone = self._fleet.pools[name], self._planner.alone[name]
         spent = front_end.CpuTime(server.process_id)
-        bursts_at = _at(front_end.burst_times_s(entry.deadline_ms / 1e3))
-        bursts = self._sent(name, server.url, arrivals=bursts_at, **alone.terms(pool))
+        bursts_at = front_end.burst_times_s(alone.promise.deadline_us / 1e6)
+        bursts = self._sent(name, server.url, arrivals=_at(bursts_at), **alone.terms(pool))
         cpu_us, client_us = spent.each_us(len(bursts.rows))
         rested = self._probe(name, pool, server.url)
         busy = self._sent(name, server.url, arrivals=_at(front_end.busy_times_s(pool)))
-        found = FrontEnd.of_probe(rested, pool.worker.profile, fastest)
-        found = replace(found, cpu_us=cpu_us, client_us=client_us)
+        found = replace(FrontEnd.of_probe(rested, pool.worker.profile, fastest), cpu_us=cpu_us, client_us=client_us)
         found = with_warm_up(found, alone.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
         return verification.with_bursts(self._planner, name, pool, found, bursts)
 
@@ -159,13 +136,13 @@ class _Verification:
         from slotool.atomic import whole_file
         from slotool.planning.front_end import fastest_apart
         from slotool.planning.server_process import RunningServer
+        from slotool.planning.service_files import raised_pools, service_of
 
-        raised = raised_pools(self._service, self._planner, self._fleet)
-        points = {name: fastest_apart(pool.worker.profile) for name, pool in self._fleet.pools.items()}
+        raised = raised_pools(self._planner, self._fleet, self._service)
         pools = {
-            name: replace(pool, policy=f"fixed@{point.key}")
-            for name, pool in raised.items()
-            if (point := points[name]) is not None
+            name: replace(raised[name], policy=f"fixed@{point.key}")
+            for name, pool in self._fleet.pools.items()
+            if (point := fastest_apart(pool.worker.profile)) is not None
         }
         if not pools:
             return {}
@@ -173,7 +150,7 @@ class _Verification:
         file = self._service.with_name(f".{self._service.stem}-{os.getpid()}.toml")
         try:
             with whole_file(file) as written:
-                written.write_text(service_of(file, self._entries, self._planner, self._fleet, {**raised, **pools}))
+                written.write_text(service_of(self._planner, self._fleet, {**raised, **pools}, file.parent))
             with RunningServer(["--config", str(file), "--port", "0"]) as server:
                 return {name: self._probe(name, pool, server.url) for name, pool in pools.items()}
         finally:
@@ -189,10 +166,10 @@ class _Verification:
     def _sent(self, name: str, url: str, **arrivals_and_terms: Any) -> RequestLog:
         from slotool.commands.serving.loadtest import loadtest
 
-        entry = self._entries[name]
+        demand = self._planner.demands[name]
         return loadtest(
-            url, model=name or None, data=entry.data, split=self._splits[name], deadline_ms=entry.deadline_ms,
-            progress=self._reporter, **arrivals_and_terms,
+            url, model=name or None, data=demand.data, split=examples_sent(demand.outcomes, demand.data),
+            deadline_ms=demand.promise.deadline_us / 1e3, progress=self._reporter, **arrivals_and_terms,
         ).log  # fmt: skip
 
     def _sent_together(self, url: str, times_s: Mapping[str, np.ndarray]) -> dict[str, RequestLog]:
@@ -203,16 +180,17 @@ class _Verification:
             ((name, own_s),) = times_s.items()
             terms = self._planner.alone[name].terms(self._fleet.pools[name])
             return {name: self._sent(name, url, arrivals=_at(own_s), **terms)}
-        asked = {
-            name: (_at(own_s), self._entries[name].deadline_ms, self._entries[name].data, self._splits[name])
-            for name, own_s in times_s.items()
-        }
+        asked = {}
+        for name, own_s in times_s.items():
+            demand = self._planner.demands[name]
+            split = examples_sent(demand.outcomes, demand.data)
+            asked[name] = _at(own_s), demand.promise.deadline_us / 1e3, demand.data, split
         return models_together(url, asked)
 
 
 def examples_sent(outcomes: OutcomeTable | None, data: str | DataSource) -> str:
-    """The split that is sent: all of data of which the outcome table holds all, as it then trained none of the models;
-    of others the test split."""
+    """Return the split that is sent: all of data of which the outcome table holds all, as it then trained none of the
+    models; of others the test split."""
     from slotool.data import DataSource
     from slotool.data.dataset import ALL
 
