@@ -632,16 +632,6 @@ budgets[].tolerance number?      its tolerance
 budgets[].cost  number?         its mean cost
 plots           list            plots written
 """,
-    "gen-rules-dry-run": """
-examples        integer         examples of the outcome table
-versions        list            its versions
-pairs           integer         ordered pairs of versions
-candidates      integer         ensembles to try, at most
-cascades        integer         cascades among them
-tolerances      integer         tolerances to serve
-method          text            how rules would be made
-predicted_s     number          seconds that it may take
-""",
     "import-outcomes": """
 out             text            outcome table written
 examples        integer         examples
@@ -750,7 +740,6 @@ out             text            plan written
 plan            object          the plan, as in the file
 timing          text            whether the load tests were stable or disturbed
 cores_busy_with_others number   cores that other processes kept busy meanwhile
-plots           list            plots written
 """,
     "gen-switching-plan-dry-run": """
 load_tests      integer         load tests to make, about

@@ -38,12 +38,6 @@ def test_rules_are_made_judged_and_kept(tmp_path: Path) -> None:
         slotool.evaluate_rules(made.rules, outcomes(0))
 
 
-def test_an_estimate_writes_nothing() -> None:
-    found = slotool.gen_rules(outcomes(0), tolerances=[0.1], dry_run=True)
-    assert found.pairs == 2
-    assert found.predicted_s > 0
-
-
 def test_folds_are_counted_and_prices_are_by_version() -> None:
     heard: list[int] = []
     table = outcomes(2)

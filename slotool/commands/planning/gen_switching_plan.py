@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ from slotool.commands.display import Part, duration, table
 from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 from slotool.timing.interference import NOT_DECIDED, QUIET_CORES, OtherWork, state
@@ -22,23 +21,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from slotool.data import DataSource
-    from slotool.planning import PlanSearch
     from slotool.rules.switching import SwitchingPlan
 
 MIN_TEST_S = 0.5
 Configurations = Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class PlannedSwitching(Result):
     """``plan``: on the best configuration; ``plans``: on each that was tried. ``busy_cores``: kept busy by other
-    processes meanwhile. ``plots``: files drawn."""
+    processes meanwhile."""
 
-    plan: SwitchingPlan
-    plans: Sequence[SwitchingPlan]
-    out: Path
-    busy_cores: float
-    plots: Sequence[Path] = ()
+    plan: SwitchingPlan = unlisted()
+    plans: Sequence[SwitchingPlan] = unlisted()
+    out: Path = output()
+    busy_cores: float = listed("cores_busy_with_others")
 
     schema = "gen-switching-plan"
 
@@ -50,9 +47,7 @@ class PlannedSwitching(Result):
         return pd.DataFrame(rates).assign(accuracy=pd.Series(self.plan.accuracy))
 
     def findings(self) -> Mapping[str, Any]:
-        plots = [str(path) for path in self.plots]
-        timing = {"timing": self._timing, "cores_busy_with_others": self.busy_cores}
-        return {"out": str(self.out), "plan": self.plan.document(), **timing, "plots": plots}
+        return {**super().findings(), "plan": self.plan.document(), "timing": self._timing}
 
     @property
     def _timing(self) -> str:
@@ -81,24 +76,20 @@ class PlannedSwitching(Result):
             table(f"{plan.subject}: rates up to which {limit}", columns, cells),
             f"plan on ⟨{plan.replicas}, {plan.threads}⟩: {steps}; beyond that the same",
             f"timing: {self._timing}",
-            *(f"wrote {path}" for path in (self.out, *self.plots)),
         ]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class SwitchingPlanCost(Result):
-    """What a search would take: ``load_tests`` and ``seconds``."""
+    """Effort of a search: ``load_tests`` and ``seconds``."""
 
-    subject: str
-    points: int
+    subject: str = unlisted()
+    points: int = unlisted()
     load_tests: int
     seconds: float
     configurations: Configurations
 
     schema = "gen-switching-plan-dry-run"
-
-    def findings(self) -> Mapping[str, Any]:
-        return {"load_tests": self.load_tests, "seconds": self.seconds, "configurations": self.configurations}
 
     def shown(self) -> list[Part]:
         tried = ", ".join(f"⟨{replicas}, {threads}⟩" for replicas, threads in self.configurations)
@@ -124,7 +115,7 @@ def configurations_in(text: str) -> tuple[tuple[int, int], ...]:
     values={"configurations": configurations_in},
     panels={"Search": ("configurations", "device", "duration_s", "dry_run")},
 )
-@writes("out", folders=("plots",))
+@writes("out")
 def gen_switching_plan(
     artifact: FilePath,
     out: FilePath,
@@ -138,7 +129,6 @@ def gen_switching_plan(
     duration_s: float = 4.0,
     data: str | DataSource = "auto",
     dry_run: bool = False,
-    plots: FilePath | None = None,
     seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
@@ -166,7 +156,6 @@ def gen_switching_plan(
         duration_s: Duration of each load test.
         data: Data set of the requests, with labels or without.
         dry_run: Only count the load tests and the expected time; start no server.
-        plots: Folder for plots (PNG) of the plan and of P99 by load.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
@@ -182,41 +171,12 @@ def gen_switching_plan(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.rules.switching import best_configuration
+    from slotool.data import DataSource
+    from slotool.planning import PlanSearch, possible_configurations
+    from slotool.rules.switching import CRITERIA, best_configuration
 
     written = Path(out)
     refuse_existing(written, force)
-    search = _search(artifact, outcomes, latency, deadline_ms, by, configurations, device, duration_s, data, seed)
-    if dry_run:
-        return _cost(search)
-    reporter = reporter_of(progress)
-    reporter.note(str(_cost(search).shown()[0]))
-    others = OtherWork()
-    with reporter.progress("load tests", total=search.load_tests) as steps:
-        plans = search.run(steps.advance)
-    _, busy_cores = others.read()
-    plan = best_configuration(plans).beside(plans)
-    plan.save(written)
-    drawn = [] if plots is None else _draw(plan, written, Path(plots))
-    return PlannedSwitching(plan, plans, written, busy_cores, drawn)
-
-
-def _search(
-    artifact: FilePath,
-    outcomes: FilePath,
-    latency: FilePath,
-    deadline_ms: float,
-    by: str,
-    configurations: Configurations | None,
-    device: str,
-    duration_s: float,
-    data: str | DataSource,
-    seed: int,
-) -> PlanSearch:
-    from slotool.data import DataSource
-    from slotool.planning import PlanSearch, possible_configurations
-    from slotool.rules.switching import CRITERIA
-
     if by not in CRITERIA:
         raise ArgumentError("by", f"{by!r} is neither {' nor '.join(CRITERIA)}")
     if duration_s < MIN_TEST_S:
@@ -224,18 +184,19 @@ def _search(
     if configurations is not None and (not configurations or min(map(min, configurations)) < 1):
         raise ArgumentError("configurations", "pairs of replicas and threads, each at least 1, are expected")
     tried = possible_configurations() if configurations is None else tuple(configurations)
-    paths = (Path(artifact), Path(outcomes), Path(latency))
-    on = devices.required(device)
-    return PlanSearch(*paths, deadline_ms / 1e3, duration_s, tried, DataSource.of(data), seed, by, on)
-
-
-def _cost(search: PlanSearch) -> SwitchingPlanCost:
-    tried = search.configurations
-    return SwitchingPlanCost(search.subject, search.points, search.load_tests, search.expected_s, tried)
-
-
-def _draw(plan: SwitchingPlan, out: Path, folder: Path) -> list[Path]:
-    from slotool.reports.plots import save_plots
-    from slotool.reports.series.switching import plan_figures
-
-    return save_plots(plan_figures(plan, out.name), folder)
+    search = PlanSearch(
+        Path(artifact), Path(outcomes), Path(latency), deadline_ms / 1e3, duration_s, tried, DataSource.of(data), seed,
+        by, devices.required(device),
+    )  # fmt: skip
+    cost = SwitchingPlanCost(search.subject, search.points, search.load_tests, search.expected_s, tried)
+    if dry_run:
+        return cost
+    reporter = reporter_of(progress)
+    reporter.note(str(cost))
+    others = OtherWork()
+    with reporter.progress("load tests", total=search.load_tests) as steps:
+        plans = search.run(steps.advance)
+    _, busy_cores = others.read()
+    plan = best_configuration(plans).beside(plans)
+    plan.save(written)
+    return PlannedSwitching(plan, plans, written, busy_cores)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from slotool.commands.command_line import Ineffective, command_line
-from slotool.commands.display import Part, duration
 from slotool.commands.inputs import FilePath, as_list, loaded
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
 from slotool.commands.rules.generated_rules import GeneratedRules
 from slotool.commands.values import at_least, prices_per_second
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
-    from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 
 TOLERANCES = tuple(round(0.01 * step, 2) for step in range(11))
@@ -36,11 +32,10 @@ Price = float | Mapping[str, float] | None
             *("tolerances", "tolerance_kind", "loss_limit", "method", "confidence", "best", "max_error", "group"),
         ),
         "Ensembles to choose from": ("objective", "policies", "thresholds", "price", "prices", "budgets"),
-        "Output": ("explain", "plots", "dry_run"),
+        "Output": ("explain", "plots"),
     },
     ineffective=(
         Ineffective(("confidence", "policies", "thresholds", "seed"), "method", when="naive"),
-        Ineffective(("explain", "plots", "price", "prices", "budgets"), "dry_run", when=True),
         Ineffective(("loss_limit",), "tolerance_kind", unless="quantile"),
     ),
 )
@@ -65,11 +60,10 @@ def gen_rules(
     budgets: Sequence[float] = (),
     explain: bool = False,
     plots: FilePath | None = None,
-    dry_run: bool = False,
     seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
-) -> GeneratedRules | RulesEstimate:
+) -> GeneratedRules:
     """Find the cheapest ensemble that keeps each tolerance.
 
     Example: slotool gen-rules family-outcomes.parquet -o rules.json --tolerance-kind absolute --explain
@@ -94,14 +88,12 @@ def gen_rules(
         budgets: Costs of a request: name the strictest tier within each.
         explain: Show for each tier why no cheaper ensemble serves it.
         plots: Folder for plots (PNG) of versions and tiers.
-        dry_run: Only count the ensembles and predict the time; write nothing.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
-        ``rules``, the ``RuleSet``; ``frame()`` has a row per version. Of a dry run the counts, and ``predicted_s``,
-        seconds.
+        ``rules``, the ``RuleSet``; ``frame()`` has a row per version.
 
     Raises:
         TableError: The outcome table cannot be used.
@@ -118,8 +110,6 @@ def gen_rules(
 
     if out is not None:
         refuse_existing(Path(out), force)
-    if dry_run:
-        return _estimate(loaded(OutcomeTable, outcomes), tolerances, method, policies, thresholds, max_error)
     if objective not in (*OBJECTIVES, "both"):
         raise InputError(f"no objective {objective!r}; there are {', '.join(OBJECTIVES)} and both")
     if budgets and objective == "response-time":
@@ -128,19 +118,9 @@ def gen_rules(
         raise ArgumentError("budgets", "must be above 0")
     found = priced(loaded(OutcomeTable, outcomes), price, prices)
     make = partial(
-        generate_rules,
-        found,
-        tolerances,
-        OBJECTIVES if objective == "both" else (objective,),
-        confidence,
-        method,
-        tolerance_kind,
-        thresholds=thresholds,
-        max_error=max_error,
-        seed=seed,
-        loss_limit=loss_limit,
-        best=best,
-    )
+        generate_rules, found, tolerances, OBJECTIVES if objective == "both" else (objective,), confidence, method,
+        tolerance_kind, thresholds=thresholds, max_error=max_error, seed=seed, loss_limit=loss_limit, best=best,
+    )  # fmt: skip
     rules = make(policies=as_list(policies), group=group)
     if out is not None:
         rules.save(Path(out), replace=force)
@@ -160,33 +140,14 @@ def gen_rules(
         reporter.warn(_no_groups(found, group))
     drawn: list[Path] = []
     if plots is not None:
-        name = "rules" if out is None else Path(out).stem
-        drawn = _draw(found, rules, make(policies=["osfa"]), Path(plots), name)
-    written = None if out is None else Path(out)
-    return GeneratedRules(rules, found, written, tuple(budgets), explain=explain, plots=tuple(drawn))
+        from slotool.reports.plots import save_plots
+        from slotool.reports.series.tiers import savings_against_tolerance
+        from slotool.reports.series.versions import version_figures
 
-
-def _estimate(
-    outcomes: OutcomeTable,
-    tolerances: Sequence[float],
-    method: str,
-    policies: str | Sequence[str],
-    thresholds: int,
-    max_error: float | None,
-) -> RulesEstimate:
-    from slotool.rules.generate.estimate import estimate
-
-    expected = estimate(outcomes, list(tolerances), method, as_list(policies), thresholds, max_error)
-    return RulesEstimate(
-        examples=len(outcomes.examples),
-        versions=tuple(outcomes.versions),
-        pairs=expected.pairs,
-        candidates=expected.candidates,
-        cascades=expected.cascades,
-        tolerances=len(tolerances),
-        method=method,
-        predicted_s=expected.predicted_s,
-    )
+        name, alone = "rules" if out is None else Path(out).stem, make(policies=["osfa"])
+        figures = [*version_figures(name, found), *savings_against_tolerance(name, rules, alone)]
+        drawn = save_plots(figures, Path(plots))
+    return GeneratedRules(rules, found, None if out is None else Path(out), tuple(budgets), explain, drawn)
 
 
 def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str, float] | None = None) -> OutcomeTable:
@@ -216,39 +177,3 @@ def _no_groups(outcomes: OutcomeTable, column: str) -> str:
         f"column {column!r} {many}: {values:,} values of {examples:,} examples, each of fewer than {MIN_EXAMPLES}; "
         "tolerances hold for all examples together only"
     )
-
-
-def _draw(outcomes: OutcomeTable, rules: RuleSet, alone: RuleSet, folder: Path, name: str) -> list[Path]:
-    """Write the plots into ``folder`` and return their paths; ``alone``: the rules of single versions only."""
-    from slotool.reports.plots import save_plots
-    from slotool.reports.series.tiers import savings_against_tolerance
-    from slotool.reports.series.versions import version_figures
-
-    return save_plots([*version_figures(name, outcomes), *savings_against_tolerance(name, rules, alone)], folder)
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class RulesEstimate(Result):
-    """What ``gen_rules`` would do: ``pairs`` of ``versions``, ensembles to compare at most (``candidates``),
-    ``cascades`` among them, and seconds."""
-
-    examples: int
-    versions: tuple[str, ...]
-    pairs: int
-    candidates: int
-    cascades: int
-    tolerances: int
-    method: str
-    predicted_s: float
-
-    schema = "gen-rules-dry-run"
-
-    def findings(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def shown(self) -> list[Part]:
-        return [
-            f"at most {self.candidates:,} candidates, {self.cascades:,} of them cascades ({len(self.versions)} "
-            f"versions, {self.pairs} ordered pairs), on {self.examples:,} examples for {self.tolerances} tolerances",
-            f"{self.method} takes about {duration(self.predicted_s)}; nothing was written",
-        ]

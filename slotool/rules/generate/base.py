@@ -153,14 +153,12 @@ class RuleGenerator(ABC):
     probability ≥ confidence over the draw of the table. ``knows_groups``: and for each group. ``any_best``: without a
     ``reference`` they hold above the truly best version, whichever that is; else above the one with the fewest errors
     in the table.
-    ``passes``: about how often, at most, it replays the table.
     """
 
     name: ClassVar[str]
     proves: ClassVar[bool] = False
     knows_groups: ClassVar[bool] = False
     any_best: ClassVar[bool] = False
-    passes: ClassVar[float] = 1.0
 
     @abstractmethod
     def assess(self, problem: Problem) -> Assessment:

@@ -36,7 +36,6 @@ class Bootstrap(RuleGenerator):
     """Worst degradation, response time and cost over the trials of each candidate."""
 
     name: ClassVar[str] = "bootstrap"
-    passes: ClassVar[float] = MAX_TRIALS * SUBSET_SHARE
 
     def assess(self, problem: Problem) -> Assessment:
         candidates = problem.candidates()

@@ -65,7 +65,6 @@ class Certified(RuleGenerator):
     proves: ClassVar[bool] = True
     knows_groups: ClassVar[bool] = True
     any_best: ClassVar[bool] = True
-    passes: ClassVar[float] = 4.0 * ROUNDS
 
     def assess(self, problem: Problem) -> Assessment:
         best = OSFA(problem.outcomes.versions[problem.best])
