@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, duration, number, table
 from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 
@@ -26,14 +25,14 @@ RATE_PER_S, DURATION_S = 100.0, 10.0
 OWN = {"bursty": {"base", "cv2"}, "time-varying": {"from_rate", "acceleration", "cv2"}, "markov": {"rates", "stay_s"}}
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class Arrivals(Result):
     """``times_s``: instants, float64 [n] seconds from the start, ascending. ``facts``: how they were drawn. ``out``:
     the arrival table written, if any."""
 
-    times_s: np.ndarray
-    facts: Mapping[str, Any]
-    out: Path | None = None
+    times_s: np.ndarray = unlisted()
+    facts: Mapping[str, Any] = unlisted()
+    out: Path | None = output(default=None)
 
     schema = "generate-arrivals"
 
@@ -47,7 +46,7 @@ class Arrivals(Result):
 
     @property
     def busiest_second(self) -> int:
-        """The most arrivals in one second, counted from the start."""
+        """Maximum number of arrivals in one second, counted from the start."""
         import numpy as np
 
         ends = np.arange(0.0, max(1.0, np.floor(self.facts["duration_s"])) + 1.0)
@@ -60,13 +59,8 @@ class Arrivals(Result):
         return pd.DataFrame({"arrival_s": self.times_s})
 
     def findings(self) -> Mapping[str, Any]:
-        return {
-            "out": None if self.out is None else str(self.out),
-            **self.facts,
-            "arrivals": len(self.times_s),
-            "cv2": self.cv2,
-            "busiest_second": self.busiest_second,
-        }
+        counts = {"arrivals": len(self.times_s), "cv2": self.cv2, "busiest_second": self.busiest_second}
+        return {**super().findings(), **self.facts, **counts}
 
     def shown(self) -> list[Part]:
         length_s = self.facts["duration_s"]
@@ -77,8 +71,7 @@ class Arrivals(Result):
             ["busiest second", f"{self.busiest_second:,}"],
             ["squared variation of gaps", number(self.cv2)],
         ]
-        shown: list[Part] = [table(f"Arrivals ({self.facts['kind']})", ["fact", "value"], rows)]
-        return shown if self.out is None else [*shown, f"wrote {self.out}"]
+        return [table(f"Arrivals ({self.facts['kind']})", ["fact", "value"], rows)]
 
 
 @command_line(path="generate arrivals", arguments=(), required=("out",))
@@ -135,15 +128,8 @@ def generate_arrivals(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.workloads import ArrivalTable, RecordedInstants, read_trace
 
-    given = {
-        "base": base,
-        "cv2": cv2,
-        "from_rate": from_rate,
-        "acceleration": acceleration,
-        "rates": rates,
-        "stay_s": stay_s,
-    }
-    own = {name: value for name, value in given.items() if value is not None}
+    given = {"base": base, "cv2": cv2, "from_rate": from_rate, "acceleration": acceleration}
+    own = {name: value for name, value in {**given, "rates": rates, "stay_s": stay_s}.items() if value is not None}
     _refuse_foreign(kind, own, traced=trace is not None)
     written = None if out is None else Path(out)
     if written is not None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, table
+from slotool.commands.display import Column, Part
 from slotool.commands.inputs import FilePath, devices_of, loaded, name_of
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporter, Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import at_least, between, numbers
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
-    from slotool.simulation import Scenario, ServiceTimes, SimulationResult
-    from slotool.simulation.query_log import Dynamics
+    from slotool.simulation import Scenario, ServiceTimes
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
@@ -27,29 +25,35 @@ POLICIES = ("hindsight", "value-iteration", "slackfit", "maxbatch", "maxacc", "m
 OPTIMA = ("auto", "milp", "bound")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class Simulation(Result):
     """``rows``: figures of each policy; ``best``: the effective accuracy that nothing can surpass; ``facts``: what was
     simulated; ``plots``: files drawn; ``log``: file of what became of every query, None where none was asked for."""
 
-    rows: Sequence[Mapping[str, Any]]
-    best: float
-    facts: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]] = listed("policies")
+    best: float = listed("best_possible")
+    facts: Mapping[str, Any] = unlisted()
     plots: Sequence[Path] = ()
-    log: Path | None = None
+    log: Path | None = output(default=None)
 
     schema = "simulate"
     rows_key = "policies"
+    columns = (
+        *(Column("policy"), Column("attainment", form=".4%"), Column("accuracy", form=".4f")),
+        *(Column("effective_accuracy", "effective", ".4f"), Column("regret", form=".4f"), Column("drops", form=",")),
+        *(Column("late", form=","), Column("mean_batch", "batch", ".1f"), Column("utilisation", form=".1%")),
+    )
+
+    @property
+    def title(self) -> str:
+        return f"{self.rows[0]['queries']:,} queries of {self.facts['deadline_ms']:g} ms to {self.facts['subject']}"
 
     def findings(self) -> Mapping[str, Any]:
-        plots = [str(path) for path in self.plots]
-        return {**self.facts, "best_possible": self.best, "policies": list(self.rows), "plots": plots, "log": self.log}
+        return {**self.facts, **super().findings()}
 
     def shown(self) -> list[Part]:
-        title = f"{self.rows[0]['queries']:,} queries of {self.facts['deadline_ms']:g} ms to {self.facts['subject']}"
         best = f"best possible with all arrivals known ({self.facts['best_by']}): {self.best:.4f} effective accuracy"
-        written = [*self.plots, *([self.log] if self.log else [])]
-        return [table(title, _COLUMNS, map(_cells, self.rows)), best, *(f"wrote {path}" for path in written)]
+        return [self.table(), best, *(f"wrote {path}" for path in self.plots)]
 
 
 @command_line(
@@ -154,19 +158,13 @@ def simulate(
     if optimum == "auto":
         optimum = "dp" if not noise and workers == 1 and not deaths_s else "bound"
     best, method = _best(known.grid, scenario, times, optimum, reporter)
-    rows: list[dict[str, Any]] = []
-    drawn: dict[str, Dynamics] = {}
-    logged: dict[str, SimulationResult] = {}
+    results = {}
     with reporter.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as steps:
         for name, policy in chosen.items():
-            outcome = run(policy, scenario, times)
-            figures = {"policy": name, **outcome.summary()}
-            if plots is not None:
-                drawn[name] = dynamics(outcome)
-            if log is not None:
-                logged[name] = outcome
-            rows.append({**figures, "regret": best - figures["effective_accuracy"]})
+            results[name] = run(policy, scenario, times)
             steps.advance()
+    figures = {name: outcome.summary() for name, outcome in results.items()}
+    rows = [{"policy": name, **own, "regret": best - own["effective_accuracy"]} for name, own in figures.items()]
     facts = {
         "subject": known.subject,
         "device": device,
@@ -180,13 +178,19 @@ def simulate(
         "best_by": method,
     }
     if log is not None:
-        QueryLog.of_results(logged, facts).save(log)
-    written = [] if plots is None else _draw(known.subject, drawn, Path(plots))
-    return Simulation(rows, best, facts, written, None if log is None else Path(log))
+        QueryLog.of_results(results, facts).save(log)
+    drawn: list[Path] = []
+    if plots is not None:
+        from slotool.reports.plots import save_plots
+        from slotool.reports.series.dynamics import dynamics_figures
+
+        runs = {name: dynamics(outcome) for name, outcome in results.items()}
+        drawn = save_plots(dynamics_figures(known.subject, runs), Path(plots))
+    return Simulation(rows, best, facts, drawn, None if log is None else Path(log))
 
 
 def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str, reporter: Reporter) -> tuple[float, str]:
-    """Effective accuracy that nothing can surpass, and how it was found."""
+    """Return the effective accuracy that nothing can surpass, and how it was found."""
     from slotool.simulation import fluid_bound, optimum_by_integer_program, optimum_of_one_worker
     from slotool.simulation.optimum import PASSES
 
@@ -200,27 +204,3 @@ def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str, r
         found = optimum_by_integer_program(grid, scenario, latency_us=min_us)
     gap = (found.bound - found.reached) / len(scenario)
     return found.bound / len(scenario), f"{found.method}, within {gap:.4f}"
-
-
-def _draw(subject: str, runs: dict[str, Dynamics], folder: Path) -> list[Path]:
-    from slotool.reports.plots import save_plots
-    from slotool.reports.series.dynamics import dynamics_figures
-
-    return save_plots(dynamics_figures(subject, runs), folder)
-
-
-_COLUMNS = ("policy", "attainment", "accuracy", "effective", "regret", "drops", "late", "batch", "utilisation")
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [
-        row["policy"],
-        f"{row['attainment']:.4%}",
-        f"{row['accuracy']:.4f}",
-        f"{row['effective_accuracy']:.4f}",
-        f"{row['regret']:.4f}",
-        f"{row['drops']:,}",
-        f"{row['late']:,}",
-        f"{row['mean_batch']:.1f}",
-        f"{row['utilisation']:.1%}",
-    ]

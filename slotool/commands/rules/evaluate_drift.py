@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.arguments import typed
-from slotool.commands.display import Part, table
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.inputs import FilePath, loaded
-from slotool.commands.result import Result
+from slotool.commands.result import Result, result, unlisted
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -58,17 +57,17 @@ def evaluate_drift(
     return DriftVerdict(watched, watch(watched, labelled, confidence), len(labelled.examples), confidence, changed)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class DriftVerdict(Result):
     """Of ``rules``. ``watched``: every ensemble that gives a guarantee, at its tightest tolerance above the rules' best
     version, for all requests and for each group of the rules; ``requests``: that count; ``changed``: about models that
     are others than the rules'."""
 
-    rules: RuleSet
-    watched: list[Watched]
+    rules: RuleSet = unlisted()
+    watched: list[Watched] = unlisted()
     requests: int
     confidence: float
-    changed: str = ""
+    changed: str = unlisted(default="")
 
     schema = "evaluate-drift"
     rows_key = "ensembles"
@@ -85,75 +84,56 @@ class DriftVerdict(Result):
 
     @property
     def alarms(self) -> int:
-        """How many guarantees no longer hold."""
+        """Number of guarantees that no longer hold."""
         return sum(w.alarm_at is not None for w in self.watched)
 
     @property
     def confirmed(self) -> int:
-        """How many guarantees the feedback alone shows to hold, and does not violate."""
+        """Number of guarantees that the feedback alone shows to hold, and does not violate."""
         return sum(w.confirmed_at is not None for w in self.watched)
 
     @property
     def evidence_wanted(self) -> float:
-        """From this evidence on a guarantee counts as violated."""
+        """Evidence from which on a guarantee counts as violated."""
         return len(self.watched) / (1.0 - self.confidence)
 
     def findings(self) -> dict[str, Any]:
-        return {
-            "requests": self.requests,
-            "confidence": self.confidence,
-            "evidence_wanted": self.evidence_wanted,
-            "alarms": self.alarms,
-            "confirmed": self.confirmed,
-            "ensembles": [
-                {
-                    "point": w.point.label,
-                    "tolerance": w.tolerance,
-                    "mean_excess": w.mean_excess,
-                    "evidence": w.evidence,
-                    "alarm_at": w.alarm_at,
-                    "confirmed_at": w.confirmed_at,
-                    "group": w.group or None,
-                }
-                for w in self.watched
-            ],
-        }
+        counts = {"evidence_wanted": self.evidence_wanted, "alarms": self.alarms, "confirmed": self.confirmed}
+        return {**super().findings(), **counts}
+
+    def records(self) -> list[dict[str, Any]]:
+        names = ("tolerance", "mean_excess", "evidence", "alarm_at", "confirmed_at")
+        return [
+            {"point": w.point.label, **{name: getattr(w, name) for name in names}, "group": w.group or None}
+            for w in self.watched
+        ]
 
     def shown(self) -> list[Part]:
+        from slotool.rules import from_point
+
         if not self.watched:
             return ["the best version serves every tier: nothing to watch"]
-        count = len(self.watched)
+        count, unit, loss = len(self.watched), self.rules.unit, self.rules.loss_unit
         if self.alarms:
             said = f"{self.alarms} of {count} guarantees are violated: make new rules from fresh outcomes"
         else:
             said = "no guarantee is violated"
-        return [self._table(), f"{said}; these requests alone confirm {self.confirmed} of {count}"]
-
-    def _table(self) -> Part:
-        from slotool.rules import from_point
-
-        grouped, unit, loss = any(w.group for w in self.watched), self.rules.unit, self.rules.loss_unit
-        cells = [
-            [
-                unit.number(w.tolerance),
-                from_point(w.point).words,
-                *([w.group or "all"] if grouped else []),
-                f"{w.mean_excess * loss.per_one:+.3g}",
-                f"{w.evidence:.3g}",
-                *("–" if at is None else f"{at:,}" for at in (w.alarm_at, w.confirmed_at)),
-            ]
-            for w in self.watched
+        columns = [
+            Column("tolerance", unit.heading("tolerance"), unit.number),
+            Column("ensemble"),
+            *([Column("group", "requests of")] if any(w.group for w in self.watched) else []),
+            Column("mean_excess", loss.heading("mean excess"), lambda excess: f"{excess * loss.per_one:+.3g}"),
+            Column("evidence", "evidence against", ".3g"),
+            Column("alarm_at", form=","),
+            Column("confirmed_at", form=","),
+        ]
+        rows = [
+            {**row, "ensemble": from_point(w.point).words, "group": w.group or "all"}
+            for row, w in zip(self.records(), self.watched, strict=True)
         ]
         wanted = f"an alarm needs evidence against a tier of {self.evidence_wanted:.4g}"
         title = f"{self.requests:,} labelled requests; tolerances: {self.rules.loss_words}; {wanted}"
-        group = ["requests of"] if grouped else []
-        columns = [
-            unit.heading("tolerance"),
-            "ensemble",
-            *group,
-            loss.heading("mean excess"),
-            "evidence against",
-            "alarm at",
-            "confirmed at",
+        return [
+            records_table(title, rows, columns),
+            f"{said}; these requests alone confirm {self.confirmed} of {count}",
         ]
-        return table(title, columns, cells)

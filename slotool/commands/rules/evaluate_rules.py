@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
+from functools import cached_property, partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
-from slotool.commands.display import Part, duration, table
+from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.inputs import FilePath, loaded, name_of
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, result, unlisted
 from slotool.commands.rules.gen_rules import priced
 from slotool.commands.rules.generated_rules import weakest_group
 from slotool.commands.values import at_least
@@ -95,26 +95,22 @@ def evaluate_rules(
         with reporter.progress(f"{folds} folds of {len(held_out.examples):,} examples", total=folds) as steps:
             rounds = cross_validate(made, held_out, folds, steps.advance)
     if plot is not None:
-        _draw(made, rounds, Path(plot), name_of(outcomes))
+        from slotool.reports.plots import save_png
+        from slotool.reports.series.tiers import observed_against_tolerance
+
+        save_png(observed_against_tolerance(made, rounds, name_of(outcomes)), Path(plot))
     return RulesVerdict(made, rounds, len(held_out.examples), significance, None if plot is None else Path(plot))
 
 
-def _draw(made: RuleSet, rounds: list[list[TierVerdict]], plot: Path, source: str) -> None:
-    from slotool.reports.plots import save_png
-    from slotool.reports.series.tiers import observed_against_tolerance
-
-    save_png(observed_against_tolerance(made, rounds, source), plot)
-
-
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class RulesVerdict(Result):
     """``rounds``: every tier's verdict, per fold; ``examples``: of the outcome table."""
 
-    rules: RuleSet
-    rounds: list[list[TierVerdict]]
+    rules: RuleSet = unlisted()
+    rounds: list[list[TierVerdict]] = unlisted()
     examples: int
     significance: float
-    plot: Path | None = None
+    plot: Path | None = unlisted(default=None)
 
     schema = "evaluate-rules"
     rows_key = "tiers"
@@ -126,17 +122,17 @@ class RulesVerdict(Result):
 
     @property
     def violations(self) -> int:
-        """How many tiers are violated significantly."""
+        """Number of tiers that are violated significantly."""
         return sum(tier["violated"] for tier in self._tiers)
 
     @property
     def above_tolerance(self) -> int:
-        """In how many checks, one per tier and fold, the observed degradation exceeds the tolerance."""
+        """Number of checks, one per tier and fold, in which the observed degradation exceeds the tolerance."""
         return sum(tier["above_tolerance"] for tier in self._tiers)
 
     @cached_property
     def detectable_excess(self) -> float:
-        """About how many points of error above its tolerance a tier must lie for its violation to be significant."""
+        """Points of error, roughly, above its tolerance from which on a tier's violation is significant."""
         from slotool.rules.monitor.verdict import detectable_excess
 
         return detectable_excess(self.rules, self.rounds, self.examples // len(self.rounds), self.significance)
@@ -151,7 +147,7 @@ class RulesVerdict(Result):
 
     @property
     def warnings(self) -> list[str]:
-        """That some tiers cost more here than the rules state and others less: their prices were others."""
+        """Warn where some tiers cost more here than the rules state and others less: their prices were others."""
         pairs = [(tier["cost"], rule.cost) for tier, rule in zip(self._tiers, self.rules.rules, strict=True)]
         ratios = [here / stated for here, stated in pairs if here > 0 and stated > 0]
         if not ratios or max(ratios) <= MAX_COST_SPREAD * min(ratios):
@@ -166,52 +162,46 @@ class RulesVerdict(Result):
             "method": self.rules.method,
             "tolerance_kind": self.rules.tolerance_kind,
             "confidence": self.rules.confidence,
-            "examples": self.examples,
             "folds": len(self.rounds) if len(self.rounds) > 1 else None,
-            "significance": self.significance,
             "above_tolerance": self.above_tolerance,
             "violations": self.violations,
             "detectable_excess": self.detectable_excess,
-            "tiers": self._tiers,
+            **super().findings(),
         }
+
+    def records(self) -> list[dict[str, Any]]:
+        return self._tiers
 
     def shown(self) -> list[Part]:
         tiers, folds, unit = self._tiers, len(self.rounds), self.rules.unit
-        cells = [
-            [
-                tier["id"],
-                unit.number(tier["tolerance"]),
-                unit.number(tier["degradation"]),
-                *([unit.number(tier["worst_degradation"])] if folds > 1 else []),
-                *([weakest_group(tier["groups"], unit)] if tier["groups"] else []),
-                tier["above_tolerance"],
-                f"{tier['p_value']:.2g}",
-                "violated" if tier["violated"] else "–",
-                duration(tier["response_time_s"]),
-                f"{tier['response_time_saved']:.0%}",
-                f"{tier['cost_saved']:.0%}",
-            ]
-            for tier in tiers
+        columns = [
+            Column("id", "tier"),
+            Column("tolerance", form=unit.number),
+            Column("degradation", "observed", unit.number),
+            *([Column("worst_degradation", "worst fold", unit.number)] if folds > 1 else []),
+            *(
+                [Column("groups", "most by group", partial(weakest_group, unit=unit))]
+                if any(tier["groups"] for tier in tiers)
+                else []
+            ),
+            Column("above_tolerance", "above"),
+            Column("p_value", "p", ".2g"),
+            Column("violated", "verdict", lambda violated: "violated" if violated else "–"),
+            Column("response_time_s", "time", duration),
+            Column("response_time_saved", "time saved", ".0%"),
+            Column("cost_saved", form=".0%"),
         ]
         how = f"on {self.examples:,} examples" if folds == 1 else f"over {folds} folds of {self.examples:,} examples"
-        worst = ["worst fold"] if folds > 1 else []
-        weakest = ["most by group"] if tiers and tiers[0]["groups"] else []
-        loss = ["tolerance", "observed", *worst, *weakest]
-        columns = ["tier", *loss, "above", "p", "verdict", "time", "time saved", "cost saved"]
+        title = f"Tiers of {self.rules.method} rules {how}: {self.rules.loss_words}"
         said = (
             f"{self.violations} of {len(tiers)} tiers violated at significance {self.significance:g}; the observed "
             f"degradation is above the tolerance in {self.above_tolerance} of {len(tiers) * folds} checks"
         )
         drawn = [] if self.plot is None else [f"wrote {self.plot}"]
-        return [
-            table(f"Tiers of {self.rules.method} rules {how}: {self.rules.loss_words}", columns, cells),
-            *self._too_few(),
-            said,
-            *drawn,
-        ]
+        return [records_table(title, tiers, columns), *self._too_few(), said, *drawn]
 
     def _too_few(self) -> list[str]:
-        """That a violation as large as the widest tolerance would not be found."""
+        """Say so where a violation as large as the widest tolerance would not be significant."""
         widest = max(rule.tolerance for rule in self.rules.rules)
         points = widest * (self.rules.best_error if self.rules.tolerance_kind == "relative" else 1.0)
         if self.detectable_excess <= max(points, SMALL_EXCESS * self.rules.largest_loss):
@@ -225,12 +215,14 @@ class RulesVerdict(Result):
 
 
 def _tier(same: list[TierVerdict], p_value: float, significance: float) -> dict[str, Any]:
-    """One tier over the folds: means, but the worst degradation; ``p_value`` is adjusted for folds and tiers."""
+    """Return one tier over the folds: means, of a group over the folds that have examples of it, but the worst
+    degradation; ``p_value`` is adjusted for folds and tiers."""
     first = same[0].rule
     means = {
-        name: sum(getattr(v, name) for v in same) / len(same)
+        name: fmean(getattr(v, name) for v in same)
         for name in ("degradation", "response_time_s", "cost", "response_time_saved", "cost_saved")
     }
+    groups = dict.fromkeys(name for v in same for name in v.groups)
     return {
         "id": first.id,
         "objective": first.objective,
@@ -239,13 +231,6 @@ def _tier(same: list[TierVerdict], p_value: float, significance: float) -> dict[
         "above_tolerance": sum(v.above_tolerance for v in same),
         "p_value": p_value,
         "violated": p_value <= significance,
-        "groups": _group_means([verdict.groups for verdict in same]),
+        "groups": {name: fmean(v.groups[name] for v in same if name in v.groups) for name in groups},
         **means,
     }
-
-
-def _group_means(folds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """By group the mean over the folds that have examples of it."""
-    names = dict.fromkeys(name for groups in folds for name in groups)
-    known = {name: [groups[name] for groups in folds if name in groups] for name in names}
-    return {name: sum(own) / len(own) for name, own in known.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +10,7 @@ from slotool.commands.command_line import command_line
 from slotool.commands.display import Part
 from slotool.commands.inputs import FilePath, loaded
 from slotool.commands.outputs import writes
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -66,26 +65,24 @@ def export_rules(
     return ExportedRules(text, document, None if out is None else Path(out))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class ExportedRules(Result):
     """``text`` as written into ``out``, if any; ``routes``: the JSON form."""
 
-    text: str
-    routes: dict[str, Any]
-    out: Path | None = None
+    text: str = unlisted()
+    routes: dict[str, Any] = unlisted()
+    out: Path | None = output(default=None)
 
     schema = "export-rules"
     rows_key = "tiers"
 
-    def findings(self) -> dict[str, Any]:
-        tiers = [
+    def records(self) -> list[dict[str, Any]]:
+        return [
             {"id": tier["id"], "versions": [step["ask"] for step in tier["route"]["steps"]]}
             for tier in self.routes["tiers"]
         ]
-        return {"out": None if self.out is None else str(self.out), "tiers": tiers}
 
     def shown(self) -> list[Part]:
-        tiers = self.findings()["tiers"]
+        tiers = self.records()
         versions = dict.fromkeys(name for tier in tiers for name in tier["versions"])
-        written = [] if self.out is None else [f"wrote {self.out}"]
-        return [f"{len(tiers)} {'tier' if len(tiers) == 1 else 'tiers'}, of {', '.join(versions)}", *written]
+        return [f"{len(tiers)} {'tier' if len(tiers) == 1 else 'tiers'}, of {', '.join(versions)}"]

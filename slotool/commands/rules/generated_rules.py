@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, Table, duration, number, table
-from slotool.commands.result import Result
+from slotool.commands.display import Column, Part, Table, duration, number, records_table, table
+from slotool.commands.result import Result, output, result, unlisted
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
-    from slotool.rules.analysis import VersionFacts
     from slotool.rules.evidence.units import LossUnit
     from slotool.tables import OutcomeTable
 
 _UNITS = {"cost": "", "response-time": "_s"}  # of names in the rules' settings
+# Keys of a budget's tier in the document, and attributes of the rule.
+_OF_BUDGET = {"rule": "id", "tolerance": "tolerance", "cost": "cost"}
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class GeneratedRules(Result):
-    """``rules`` made from ``outcomes``; ``out``: the file written, if any; ``plots``: files drawn; ``budgets``: mean
-    costs of a request that a tier is looked for."""
+    """``rules`` made from ``outcomes``; ``out``: the file written, if any; ``budgets``: mean costs of a request that a
+    tier is looked for; ``plots``: files drawn."""
 
-    rules: RuleSet
-    outcomes: OutcomeTable
-    out: Path | None = None
-    budgets: tuple[float, ...] = ()
-    explain: bool = False
-    plots: tuple[Path, ...] = ()
+    rules: RuleSet = unlisted()
+    outcomes: OutcomeTable = unlisted()
+    out: Path | None = output(default=None)
+    budgets: tuple[float, ...] = unlisted(default=())
+    explain: bool = unlisted(default=False)
+    plots: Sequence[Path] = ()
 
     schema = "gen-rules"
     rows_key = "versions"
@@ -38,31 +39,46 @@ class GeneratedRules(Result):
     def findings(self) -> dict[str, Any]:
         from slotool.rules.analysis import category_shares
 
-        return {
-            "out": None if self.out is None else str(self.out),
-            "rules": self.rules.document(),
-            "versions": [asdict(fact) for fact in self._facts],
-            "categories": category_shares(self.outcomes),
-            "budgets": [_within(self.rules, budget) for budget in self.budgets],
-            "plots": [str(path) for path in self.plots],
-        }
+        budgets = []
+        for budget in self.budgets:
+            rule = self.rules.strictest_within(budget)
+            named = {name: rule and getattr(rule, key) for name, key in _OF_BUDGET.items()}
+            budgets.append({"budget": budget, **named})
+        shares = category_shares(self.outcomes)
+        return {**super().findings(), "rules": self.rules.document(), "categories": shares, "budgets": budgets}
+
+    def records(self) -> list[dict[str, Any]]:
+        from slotool.rules.analysis import version_facts
+
+        return [asdict(fact) for fact in version_facts(self.outcomes)]
 
     def shown(self) -> list[Part]:
         from slotool.rules.analysis import category_shares
 
-        shares = category_shares(self.outcomes)
+        rules, shares = self.rules, category_shares(self.outcomes)
         split = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
-        objectives = dict.fromkeys(rule.objective for rule in self.rules.rules)
-        written = [] if self.out is None else [self.out]
+        objectives = dict.fromkeys(rule.objective for rule in rules.rules)
+        columns = (
+            *(
+                Column("version"),
+                Column("error", "mean error", ".4f"),
+                Column("response_time_s", "response time", duration),
+            ),
+            *(Column("cost", _cost_heading(self.outcomes), number), Column("confidence", form=".3f")),
+            Column("pareto", "Pareto", lambda pareto: "yes" if pareto else "no"),
+        )
+        rows = self.records()
+        for row in rows:
+            row["version"] += " (best)" if row["version"] == rules.best_version else ""
         return [
-            _version_table(self._facts, self.rules, _cost_heading(self.outcomes)),
+            records_table(f"Versions on {rules.sample_size:,} examples", rows, columns),
             f"requests, from the fastest version to the slowest: {split}",
-            *(_tier_table(self.rules, objective) for objective in objectives),
-            *_groups(self.rules),
-            *(_afforded(self.rules, budget) for budget in self.budgets),
-            *(_explanations(self.rules) if self.explain else []),
-            *_remarks(self.rules),
-            *(f"wrote {path}" for path in (*written, *self.plots)),
+            *(_tier_table(rules, objective) for objective in objectives),
+            *_groups(rules),
+            *(_afforded(rules, budget) for budget in self.budgets),
+            *(_explanations(rules) if self.explain else []),
+            *_remarks(rules),
+            *(f"wrote {path}" for path in self.plots),
         ]
 
     @property
@@ -71,73 +87,46 @@ class GeneratedRules(Result):
 
         return timing_warnings(self.outcomes)
 
-    @property
-    def _facts(self) -> list[VersionFacts]:
-        from slotool.rules.analysis import version_facts
-
-        return version_facts(self.outcomes)
-
 
 def _cost_heading(outcomes: OutcomeTable) -> str:
-    """``cost``, and its unit where that is known: machine time where the table has no prices."""
+    """Return ``cost``, and its unit where that is known: machine time where the table has no prices."""
     if currency := outcomes.provenance.get("currency"):
         return f"cost, {currency}"
     of_time = (outcomes.matrix("cost") == outcomes.matrix("latency_s")).all()
     return "cost, machine s" if of_time else "cost"
 
 
-def _version_table(facts: list[VersionFacts], rules: RuleSet, cost: str) -> Table:
-    cells = [
-        [
-            f.version + (" (best)" if f.version == rules.best_version else ""),
-            f"{f.error:.4f}",
-            duration(f.response_time_s),
-            number(f.cost),
-            f"{f.confidence:.3f}",
-            "yes" if f.pareto else "no",
-        ]
-        for f in facts
-    ]
-    title = f"Versions on {rules.sample_size:,} examples"
-    return table(title, ["version", "mean error", "response time", cost, "confidence", "Pareto"], cells)
-
-
 def _tier_table(rules: RuleSet, objective: str) -> Table:
+    """Return the tiers of an objective, those that one ensemble serves alike in one row."""
     from slotool.rules import from_point
 
     base_s, base_cost, unit = rules.config["best_response_time_s"], rules.config["best_cost"], rules.unit
     tiers = [rule for rule in rules.rules if rule.objective == objective]
-    cells = []
+    rows = []
     for _, group in groupby(tiers, key=lambda rule: (rule.point, rule.promised)):
-        same = list(group)
-        least = f" (≥ {same[0].saves_at_least:.0%})" if same[0].saves_at_least > 0 else ""
-        rule, span = same[0], dict.fromkeys((unit.number(same[0].tolerance), unit.number(same[-1].tolerance)))
-        cells.append(
-            [
-                unit.named("–".join(span)),
-                from_point(rule.point).words,
-                "–" if rule.bound is None else unit.number(rule.bound),
-                unit.number(rule.degradation),
-                *([weakest_group(rule.groups, unit)] if rule.groups else []),
-                duration(rule.response_time_s),
-                _saving(rule.response_time_s, base_s) + (least if objective == "response-time" else ""),
-                _saving(rule.cost, base_cost) + (least if objective == "cost" else ""),
-            ]
+        rule, *others = group
+        span = dict.fromkeys(unit.number(each.tolerance) for each in (rule, *others[-1:]))
+        saved = {"response-time": _saving(rule.response_time_s, base_s), "cost": _saving(rule.cost, base_cost)}
+        saved[objective] += f" (≥ {rule.saves_at_least:.0%})" if rule.saves_at_least > 0 else ""
+        rows.append(
+            {
+                "tolerance": unit.named("–".join(span)),
+                "ensemble": from_point(rule.point).words,
+                "at_most": None if rule.bound is None else unit.number(rule.bound),
+                "observed": unit.number(rule.degradation),
+                **({"most_by_group": weakest_group(rule.groups, unit)} if rule.groups else {}),
+                "time": duration(rule.response_time_s),
+                "time_saved": saved["response-time"],
+                "cost_saved": saved["cost"],
+            }
         )
     named, said = objective.replace("-", " "), f"{rules.loss_words}, confidence {rules.confidence:g}"
-    weakest = ["most by group"] if tiers and tiers[0].groups else []
-    columns = ["tolerance", "ensemble", "at most", "observed", *weakest, "time", "time saved", "cost saved"]
-    return table(f"Tiers for the least {named}: {rules.method}, {said}", columns, cells)
-
-
-def _within(rules: RuleSet, budget: float) -> dict[str, Any]:
-    rule = rules.strictest_within(budget)
-    named = (None, None, None) if rule is None else (rule.id, rule.tolerance, rule.cost)
-    return {"budget": budget, **dict(zip(("rule", "tolerance", "cost"), named, strict=True))}
+    keys = ("tolerance", "ensemble", "at_most", "observed", "most_by_group", "time", "time_saved", "cost_saved")
+    return records_table(f"Tiers for the least {named}: {rules.method}, {said}", rows, map(Column, keys))
 
 
 def _afforded(rules: RuleSet, budget: float) -> str:
-    """The least error that a budget buys."""
+    """Describe the least error that a budget buys."""
     rule, most = rules.strictest_within(budget), f"for {number(budget)} a request at most"
     if rule is None:
         least = min(rule.cost for rule in rules.rules if rule.objective == "cost")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, number, table
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.inputs import FilePath, as_list
 from slotool.commands.outputs import writes
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, column_names
 from slotool.errors import ArgumentError
 
@@ -81,7 +80,8 @@ def import_outcomes(
     if out is not None:
         refuse_existing(Path(out), force)
     by_call, currency = (prices, "") if isinstance(prices, Mapping) or prices is None else read_prices(Path(prices))
-    layout = AnswerLayout(names, _listed(versions), pattern, _listed(abstain), missing_error, _listed(keep))
+    listed = [as_list(given) if given else [] for given in (versions, abstain, keep)]
+    layout = AnswerLayout(names, listed[0], pattern, listed[1], missing_error, listed[2])
     found = read(Path(answers), layout, by_call)
     if currency:
         found.provenance["currency"] = currency
@@ -90,47 +90,43 @@ def import_outcomes(
     return ImportedOutcomes(found, None if out is None else Path(out))
 
 
-def _listed(given: str | Sequence[str]) -> list[str]:
-    return as_list(given) if given else []
-
-
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class ImportedOutcomes(Result):
     """``outcomes`` as imported; ``out``: the file written, if any."""
 
-    outcomes: OutcomeTable
-    out: Path | None = None
+    outcomes: OutcomeTable = unlisted()
+    out: Path | None = output(default=None)
 
     schema = "import-outcomes"
     rows_key = "versions"
 
     @property
     def missing(self) -> int:
-        """How many answers are missing."""
+        """Number of missing answers."""
         return int(self.outcomes.provenance["missing_answers"])
 
     def findings(self) -> dict[str, Any]:
-        means = self.outcomes.rows.groupby("version", sort=False)[["error", "confidence", "latency_s", "cost"]].mean()
         return {
-            "out": None if self.out is None else str(self.out),
             "examples": len(self.outcomes.examples),
             "missing_answers": self.missing,
             "currency": self.outcomes.provenance.get("currency", ""),
             "answers_known": self.outcomes.knows_answers,
             "features": self.outcomes.features,
-            "versions": means.reset_index().to_dict("records"),
+            **super().findings(),
         }
 
+    def records(self) -> list[dict[str, Any]]:
+        means = self.outcomes.rows.groupby("version", sort=False)[["error", "confidence", "latency_s", "cost"]].mean()
+        return [{str(key): value for key, value in row.items()} for row in means.reset_index().to_dict("records")]
+
     def shown(self) -> list[Part]:
-        found = self.findings()
-        cells = [
-            [row["version"], f"{row['error']:.4f}", f"{row['confidence']:.3f}", number(row["latency_s"]), row["cost"]]
-            for row in found["versions"]
-        ]
-        cost = f"cost ({found['currency']})" if found["currency"] else "cost"
-        written = [] if self.out is None else [f"wrote {self.out}"]
-        title = f"{found['examples']:,} examples, {found['missing_answers']:,} answers missing"
-        return [table(title, ["version", "error", "confidence", "seconds", cost], cells), *written]
+        currency = self.outcomes.provenance.get("currency", "")
+        columns = (
+            *(Column("version"), Column("error", form=".4f"), Column("confidence", form=".3f")),
+            *(Column("latency_s", "seconds"), Column("cost", f"cost ({currency})" if currency else "cost")),
+        )
+        title = f"{len(self.outcomes.examples):,} examples, {self.missing:,} answers missing"
+        return [records_table(title, self.records(), columns)]
 
     @property
     def notes(self) -> list[str]:

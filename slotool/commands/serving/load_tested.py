@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, duration, table
-from slotool.commands.result import Result
+from slotool.commands.display import Column, Part, duration, records_table, table
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.errors import PromiseBroken, RunError
 
 if TYPE_CHECKING:
@@ -24,15 +23,15 @@ NOTICEABLE_SEND_DELAY = 0.1
 ACHIEVED = 0.98
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class LoadTest(Result):
     """``log``: one row a request. ``planned``: requests that were to be sent. ``target``: the share that must meet the
     deadline. ``out``: the log written, if any."""
 
-    log: RequestLog
-    planned: int
+    log: RequestLog = unlisted()
+    planned: int = unlisted()
     target: float | None = None
-    out: Path | None = None
+    out: Path | None = output("log", default=None)
 
     schema = "loadtest"
 
@@ -58,47 +57,33 @@ class LoadTest(Result):
     def findings(self) -> Mapping[str, Any]:
         from slotool.workloads.client.faults import over_time
 
+        log = self.log
         return {
-            **self.log.provenance,
+            **log.provenance,
             **self.summary,
-            "statuses": self.log.statuses(),
-            "points": self.log.points(),
-            "target": self.target,
-            "log": None if self.out is None else str(self.out),
-            "priorities": self.log.priorities(),
-            "by_tolerance": self.log.tolerances(),
+            **super().findings(),
+            "statuses": log.statuses(),
+            "points": log.points(),
+            "priorities": log.priorities(),
+            "by_tolerance": log.tolerances(),
             "faults": self.faults,
-            "over_time": over_time(self.log),
+            "over_time": over_time(log),
         }
 
     def shown(self) -> list[Part]:
-        summary, statuses, points, priorities = (
-            self.summary,
-            self.log.statuses(),
-            self.log.points(),
-            self.log.priorities(),
-        )
-        title = f"{summary['requests']:,} requests to {self.log.provenance['subject']}"
+        log, summary = self.log, self.summary
+        title = f"{summary['requests']:,} requests to {log.provenance['subject']}"
         shown: list[Part] = [table(title, ["figure", "value"], _figures(summary, self.target))]
-        if len(statuses) > 1 or summary["answered"] < summary["requests"]:
-            rows = [[str(s["status"] or "none"), f"{s['requests']:,}", s["error"]] for s in statuses]
-            shown.append(table("HTTP status", ["status", "requests", "for example"], rows))
-        if points:
-            columns = ["operating point", "share", "accuracy", "median latency"]
-            cells = [
-                [p["point"], f"{p['share']:.1%}", _accuracy(p["accuracy"]), duration(p["median_latency_s"])]
-                for p in points
-            ]
-            shown.append(table("Operating points", columns, cells))
-        if len(priorities) > 1:
-            columns = ["priority", "requests", "answered", "in time", "effective accuracy"]
-            shown.append(table("By priority", columns, [_of_priority(found) for found in priorities]))
-        if len(tolerances := self.log.tolerances()) > 1:
-            columns = ["tolerance", "requests", "answered", "in time", "effective accuracy"]
-            shown.append(table("By tolerance", columns, [_of_tolerance(found) for found in tolerances]))
-        if self.faults:
-            shown.append(table("Faults", _FAULT_COLUMNS, [_of_fault(found) for found in self.faults]))
-        return shown if self.out is None else [*shown, f"wrote {self.out}"]
+        some = len(log.statuses()) > 1 or summary["answered"] < summary["requests"]
+        for caption, rows, columns in (
+            ("HTTP status", log.statuses() if some else (), _STATUSES),
+            ("Operating points", log.points(), _POINTS),
+            ("By priority", _if_several(log.priorities()), (Column("priority", form=_or_none), *_OF_SOME)),
+            ("By tolerance", _if_several(log.tolerances()), (Column("tolerance", form="g"), *_OF_SOME)),
+            ("Faults", self.faults, _FAULTS),
+        ):
+            shown += [records_table(caption, rows, columns)] if rows else []
+        return shown
 
     @cached_property
     def faults(self) -> list[dict[str, Any]]:
@@ -164,36 +149,42 @@ class LoadTest(Result):
                 )
 
 
-def _of_priority(found: dict[str, Any]) -> list[str]:
-    return [str(found["priority"] or "none"), *_of_some(found)]
+def _if_several(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    return rows if len(rows) > 1 else ()
 
 
-def _of_tolerance(found: dict[str, Any]) -> list[str]:
-    return [f"{found['tolerance']:g}", *_of_some(found)]
-
-
-def _of_some(found: dict[str, Any]) -> list[str]:
-    shares = [f"{found[name]:.2%}" for name in ("answered", "deadline_meet_rate")]
-    return [f"{found['requests']:,}", *shares, _accuracy(found["effective_accuracy"])]
-
-
-_FAULT_COLUMNS = ["at", "fault", "in time before", "after", "worst second", "accuracy before", "after", "recovered in"]
-
-
-def _of_fault(found: dict[str, Any]) -> list[str]:
-    shares = [_share(found[name]) for name in ("attainment_before", "attainment_after", "attainment_worst")]
-    accuracies = [_accuracy(found[name]) for name in ("accuracy_before", "accuracy_after")]
-    recovered = "–" if found["recovered_s"] is None else f"{found['recovered_s']:.1f} s"
-    return [f"{found['at_s']:g} s", found["fault"], *shares, *accuracies, recovered]
+def _accuracy(share: float) -> str:
+    """Return an accuracy; – where answers or data have no classes, and where nothing was answered."""
+    return f"{share:.4f}" if share >= 0 else "–"
 
 
 def _share(share: float) -> str:
     return f"{share:.2%}" if share >= 0 else "–"
 
 
-def _accuracy(share: float) -> str:
-    """Unknown where answers or data have no classes, and where nothing was answered."""
-    return f"{share:.4f}" if share >= 0 else "–"
+def _or_none(value: int) -> str:
+    return str(value or "none")
+
+
+_STATUSES = Column("status", form=_or_none), Column("requests", form=","), Column("error", "for example")
+_POINTS = (
+    *(Column("point", "operating point"), Column("share", form=".1%"), Column("accuracy", form=_accuracy)),
+    Column("median_latency_s", "median latency", duration),
+)
+_OF_SOME = (
+    *(Column("requests", form=","), Column("answered", form=".2%"), Column("deadline_meet_rate", "in time", ".2%")),
+    Column("effective_accuracy", form=_accuracy),
+)
+_FAULTS = (
+    *(
+        Column("at_s", "at", lambda at_s: f"{at_s:g} s"),
+        Column("fault"),
+        Column("attainment_before", "in time before", _share),
+    ),
+    *(Column("attainment_after", "after", _share), Column("attainment_worst", "worst second", _share)),
+    *(Column("accuracy_before", form=_accuracy), Column("accuracy_after", "after", _accuracy)),
+    Column("recovered_s", "recovered in", lambda recovered_s: f"{recovered_s:.1f} s"),
+)
 
 
 def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
