@@ -809,7 +809,6 @@ policies[].effective_accuracy number share answered correctly and in time
 policies[].late integer         answered after the deadline
 policies[].expired integer      dropped: the deadline had passed
 policies[].rejected integer     dropped: the deadline could not be met
-policies[].shed integer         dropped: for others
 policies[].drops integer        all dropped
 policies[].mean_batch number    examples in one call
 policies[].utilisation number   share of the time that workers compute
