@@ -14,7 +14,7 @@ RECIPES = re.findall(
 
 def test_every_recipe_passes_its_conformance_suite(tmp_path: Path) -> None:
     tests = [name for name, _ in RECIPES if name.startswith("test_")]
-    assert len(tests) == 6
+    assert len(tests) == 7
     for name, code in RECIPES:
         (tmp_path / name).write_text(code)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, *tests]
