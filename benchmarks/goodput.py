@@ -23,7 +23,8 @@ from benchmarks.peer_servers import client_cores, server_core
 from benchmarks.serving_peers import binary_question
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.elastic import load_model
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
 from slotool.planning.server_process import RunningServer
@@ -60,7 +61,7 @@ def _network(folder: Path, name: str, layers: int, filters: int) -> Path:
         if parameter.ndim > 1:
             torch.nn.init.kaiming_normal_(parameter)
     path = folder / name.replace(" ", "-")
-    Family(path.name, [Version("one", module)]).save(path, config={}, seed=0)
+    Family.of(path.name, [Network("one", module)]).save(path, config={}, seed=0)
     return path
 
 

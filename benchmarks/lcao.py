@@ -44,15 +44,15 @@ def main() -> None:
 
 def _one_set(name: str, folder: Path, allowed: float) -> list[dict[str, Any]]:
     from slotool.artifacts import open_artifact
-    from slotool.elastic.family import Family
+    from slotool.elastic.family_files import load_family
     from slotool.elastic.queries import dataset_of
     from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, with_weight_dtype
     from slotool.workloads import co_location
 
-    source = Family.load(open_artifact(folder))
+    source = load_family(open_artifact(folder))
     data = dataset_of(source, name)
     began = time.perf_counter()
-    subject = TableSubject(source.versions[0].mlp, data)
+    subject = TableSubject(source.networks[0].mlp, data)
     model = with_weight_dtype(build("clusters", subject, "clusters", TableSettings()), data)
     print(f"\n{name}: {'int8' if model.int8 else 'float32'} rows; built in {time.perf_counter() - began:.0f} s")
     rows: list[dict[str, Any]] = []

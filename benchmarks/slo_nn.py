@@ -27,6 +27,7 @@ from numba import njit
 
 from benchmarks.slo_nn_baselines import add_hnsw, add_ivf, add_onnx, add_torch
 from benchmarks.slo_nn_rows import Bench, caches, print_rows
+from slotool.elastic.family_files import load_family
 from slotool.elastic.slo_nn.kernels.int8 import FAST
 from slotool.elastic.slo_nn.kernels.intrinsics import header_of, layer_of
 from slotool.elastic.slo_nn.kernels.layer import confidence, find_buckets, hash_nodes, pick
@@ -78,7 +79,6 @@ def load_set(name: str) -> tuple[Any, Any] | None:
     """The trained network and its data, or None with the reason printed."""
     from slotool.artifacts import open_artifact
     from slotool.data import load_dataset, load_multilabel
-    from slotool.elastic.family import Family
 
     folder = Path(os.environ.get("SLOTOOL_NETWORKS", "networks")) / name
     here = name in (FASHION, "digits")
@@ -87,7 +87,7 @@ def load_set(name: str) -> tuple[Any, Any] | None:
         return None
     data: Any = load_dataset(name) if here else load_multilabel(name)
     if folder.is_dir():
-        return Family.load(open_artifact(folder)).versions[0], data
+        return load_family(open_artifact(folder)).networks[0], data
     from slotool.elastic.training import mlp, train_version
 
     began = time.perf_counter()

@@ -1,285 +1,414 @@
-"""A family: separately trained networks of growing cost, a point each; a lone network is a family of one."""
+"""A family: versions of one service, networks of slotool's own or a user's models of any library, run as they are."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
-from torch.nn import functional
 
-from slotool import devices, strict_json
-from slotool.artifacts import Artifact, create_artifact
-from slotool.elastic.model import ElasticModel
-from slotool.elastic.slo_nn import importers
-from slotool.elastic.slo_nn.inputs import check_rows, sparse_rows
-from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
-from slotool.errors import ArtifactError, GraphError, InputError
-from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.graphs.torch_module import GraphModule
+from slotool import devices
+from slotool.artifacts import create_artifact
+from slotool.data.columns import Columns, Inputs
+from slotool.data.options import DataOptions
+from slotool.elastic.model import LOGITS, ElasticModel
+from slotool.elastic.versions import ModelVersion, common_signature, refuse_in_memory, with_names
+from slotool.errors import InputError
+from slotool.models import Classification, Model, Signature, Task
+from slotool.models.calibration import Calibration, Temperature
+from slotool.models.inference_messages import to_bytes
+from slotool.models.loading import is_code
+from slotool.models.signature import FREE, RowCountError, TensorSpec, require_rows, try_two
+from slotool.models.tasks import class_numbers
+from slotool.models.wrapped import unwrapped
 from slotool.tables import FULL, OperatingPoint
-from slotool.transfers import Link, moved
 
-Check = Callable[[], None] | None
+if TYPE_CHECKING:
+    from slotool.elastic.network import Network
 
-
-class DeviceFamily(ElasticModel):
-    """``family`` answered by ``networks``, a version's by point, whose weights are copied to the device of ``link``.
-
-    Of a family of sparse inputs they are chains of dense layers, else modules.
-    """
-
-    def __init__(self, family: ElasticModel, networks: Mapping[OperatingPoint, GraphModule | MLP], link: Link):
-        self._link, self.device = link, link.name
-        self.name, self.input_shape, self.classes = family.name, family.input_shape, family.classes
-        self.points, self.sparse = family.points, family.sparse
-        self._networks: dict[OperatingPoint, Callable[[Any, Check], torch.Tensor]] = {
-            point: _SparseChain(family.name, network, link) if isinstance(network, MLP) else _Module(network, link)
-            for point, network in networks.items()
-        }
-        self._cancellation_check: Check = None
-
-    def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
-        """float32 [n, classes] from float32 [n, *input_shape], or where ``sparse`` from CSR too."""
-        self.require(point)
-        with torch.inference_mode():
-            logits = self._networks[point](x, self._cancellation_check)
-        found: np.ndarray = self._link.to_host(logits)[0]
-        return found
-
-    def set_cancellation_check(self, check: Callable[[], None]) -> None:
-        self._cancellation_check = check
-
-
-class _Module:
-    def __init__(self, module: GraphModule, link: Link):
-        self._module, self._link = moved(module, link), link
-
-    def __call__(self, x: Any, check: Check) -> torch.Tensor:
-        logits: torch.Tensor = self._module(self._link.to_device(x), between=check)
-        return logits
-
-
-class _DeviceLayer:
-    """Weights and bias of one layer, float32, held once: by rows, or by columns where inputs are ``sparse``, which need
-    but the columns of their features."""
-
-    def __init__(self, layer: DenseLayer, link: Link, *, sparse: bool = False):
-        self._link, self.units, self.inputs = link, layer.units, layer.inputs
-        self.is_sparse = sparse
-        stored = layer.weights.T if sparse else layer.weights
-        self._stored, self.bias = (link.to_device(np.ascontiguousarray(array)) for array in (stored, layer.bias))
-
-    @property
-    def weights(self) -> torch.Tensor:
-        """float32 [units, inputs]; a view."""
-        return self._stored.T if self.is_sparse else self._stored
-
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """w·x + b of every node: float32 [n, units] from [n, inputs]."""
-        return torch.addmm(self.bias, x, self.weights.T)
-
-    def product_of_rows(self, rows: Any) -> torch.Tensor:
-        """Return the product of a CSR matrix on the host by a ``sparse`` layer, float32 [n, units].
-
-        Its column indices must be below ``inputs``.
-        """
-        starts, end = rows.indptr[:-1].astype(np.int64), int(rows.indptr[-1])
-        parts = (rows.indices[:end].astype(np.int64), starts, rows.data[:end].astype(np.float32, copy=False))
-        indices, offsets, values = map(self._link.to_device, parts)
-        summed = functional.embedding_bag(indices, self._stored, offsets, mode="sum", per_sample_weights=values)
-        return summed + self.bias
-
-
-class _SparseChain:
-    """Dense layers with ReLU between them, whose inputs come as CSR matrices or as arrays."""
-
-    def __init__(self, name: str, mlp: MLP, link: Link):
-        self._name, self._link = name, link
-        self._layers = [_DeviceLayer(layer, link, sparse=not at) for at, layer in enumerate(mlp.layers)]
-
-    def __call__(self, x: Any, check: Check) -> torch.Tensor:
-        first, *others = self._layers
-        if isinstance(x, np.ndarray):
-            values = first.product(self._link.to_device(x.reshape(len(x), first.inputs)))
-        else:
-            values = first.product_of_rows(self._checked(x))
-        for layer in others:
-            if check is not None:
-                check()
-            values = layer.product(values.relu_())
-        return values
-
-    def _checked(self, x: Any) -> Any:
-        """Return sparse rows whose indices are checked: on the device an index is an address."""
-        rows = sparse_rows(self._name, x, self._layers[0].inputs)
-        if rows.shape[1] != self._layers[0].inputs:
-            raise InputError(f"{self._name} takes {self._layers[0].inputs} features, not {rows.shape[1]}")
-        check_rows(rows)
-        return rows
-
-
-VERSIONS_FILE = "versions.json"
-WEIGHTS_FILE = "weights.safetensors"
-# Of a call of no more floating-point operations torch takes most of the time to set out: up to four times what NumPy
-# takes for all of it.
-SMALL_FLOPS = 2_000_000
-
-
-@dataclass(frozen=True)
-class Version:
-    """One trained network. ``scores``: e.g. validation_accuracy and test_accuracy, each held out from training.
-
-    ``sparse``: its inputs come as CSR matrices.
-    """
-
-    name: str
-    module: GraphModule
-    scores: Mapping[str, float] = field(default_factory=dict)
-    sparse: bool = False
-
-    @classmethod
-    def of_mlp(cls, name: str, mlp: MLP, *, sparse: bool = False) -> Version:
-        """A version whose module is ``mlp``."""
-        builder = GraphBuilder("mlp")
-        last = builder.add("InputLayer", shape=list(mlp.input_shape))
-        if len(mlp.input_shape) > 1:
-            last = builder.add("Flatten", last)
-        arrays: dict[str, np.ndarray] = {}
-        for at, layer in enumerate(mlp.layers):
-            activation: dict[str, Any] = {"activation": "relu"} if at < len(mlp.layers) - 1 else {}
-            last = builder.add("Dense", last, units=layer.units, name=f"dense_{at + 1}", **activation)
-            arrays |= {f"{last}.weight": layer.weights, f"{last}.bias": layer.bias}
-        module = GraphModule(builder.graph(), device="meta")
-        state = {name: torch.from_numpy(arrays[name.removeprefix("layers.")]) for name in module.state_dict()}
-        module.load_state_dict(state, strict=True, assign=True)
-        return cls(name, module.eval().requires_grad_(False), sparse=sparse)
-
-    @property
-    def graph(self) -> OperatorGraph:
-        return self.module.graph
-
-    @cached_property
-    def mlp(self) -> MLP:
-        """The network as NumPy layers. Raises ``InputError`` when it is no chain of dense layers with ReLU."""
-        state = {name: tensor.numpy() for name, tensor in self.module.state_dict().items()}
-        return importers.from_graph(self.graph, state)
-
-    def forward(self, x: np.ndarray, check: Callable[[], None] | None = None) -> np.ndarray:
-        """Logits of ``x``, float32 [n, *input_shape]. ``check``: called now and then; what it raises goes through."""
-        if len(x) * self._flops <= SMALL_FLOPS and self._dense is not None:
-            if check is not None:
-                check()
-            return self._dense.logits(x.reshape(len(x), self._dense.layers[0].inputs))
-        with torch.inference_mode():
-            logits: np.ndarray = self.module(torch.from_numpy(x), between=check).numpy()
-            return logits
-
-    @cached_property
-    def _flops(self) -> int:
-        return self.graph.flops
-
-    @cached_property
-    def _dense(self) -> MLP | None:
-        try:
-            return self.mlp
-        except InputError:
-            return None
+# Kinds of artifacts: of a user's models; of a lone network, or several.
+KIND, NETWORK_KINDS = "model-family", ("network", "family")
+VERSIONS_FILE, EXAMPLES_FILE, WEIGHTS_FILE = "versions.json", "examples.safetensors", "weights.safetensors"
+# Whole numbers up to here are exact in float32.
+MAX_EXACT = 2**24
 
 
 class Family(ElasticModel):
-    """Versions of one classifier, cheapest (fewest FLOPs) first.
+    """Versions of one service, cheapest first; the last is the most accurate. Points are ``version=<name>``.
 
-    Points are ``version=<name>``; a family of one has the single point ``full``.
-    Raises ``InputError`` when the versions do not share input and output shapes.
+    ``signature``: of all versions; a size that one of them fixes is fixed. ``labels``: names of the classes, none for
+    other tasks. ``examples``: a few inputs, for warm-up and profiling. ``input_shape``: of one example of the only
+    input; () where there are several. ``calibrations``: by version, what was learnt of its confidence.
+    ``data_options``: how a data set is read for it. ``networks``: the versions, where they are slotool's own; a lone
+    one has the point ``full``.
+    Raises ``InputError`` naming the version and the tensor when two signatures differ, or when task, labels or examples
+    do not fit them.
     """
 
-    def __init__(self, name: str, versions: Sequence[Version]):
+    task: Task
+
+    def __init__(
+        self,
+        name: str,
+        versions: Sequence[tuple[ModelVersion, Model]],
+        task: Task,
+        labels: Sequence[str],
+        examples: Inputs | None,
+        *,
+        calibrations: Mapping[str, Calibration] | None = None,
+        reading: DataOptions | None = None,
+        are_networks: bool = False,
+    ):
         if not versions:
             raise InputError(f"{name}: a family needs at least one version")
-        self.name = name
-        self.versions = tuple(sorted(versions, key=lambda version: version.graph.flops))
-        shapes = {(version.graph.input_shape, version.graph.output_shape) for version in self.versions}
-        if len(shapes) > 1 or len(self.versions[0].graph.output_shape) != 1:
-            raise InputError(f"{name}: versions must share one input shape and one list of classes, not {shapes}")
-        self.input_shape = self.versions[0].graph.input_shape
-        self.classes = self.versions[0].graph.output_shape[0]
-        self.sparse = self.versions[0].sparse
-        alone = len(self.versions) == 1
-        self._at = {FULL if alone else OperatingPoint.of(version=v.name): v for v in self.versions}
-        for version in self.versions:
-            version.module.eval()
-        self.points = tuple(self._at)
-        self._cancellation_check: Callable[[], None] | None = None
+        self.name, self.task, self.labels = name, task, tuple(labels)
+        self.versions = tuple(version for version, _ in versions)
+        # Clients of a user's models get these models' outputs alone.
+        self.states_answers = self._are_networks = are_networks
+        is_lone = are_networks and len(versions) == 1
+        self._models = {
+            FULL if is_lone else OperatingPoint.of(version=version.name): model for version, model in versions
+        }
+        if len(self._models) < len(versions):
+            raise InputError(f"{name}: two versions have the same name")
+        self.points = tuple(self._models)
+        # Networks have one input shape, and take any finite numbers of it.
+        checking = [model for _, model in versions if model.checks_inputs]
+        self._checking = checking[:1] if are_networks else checking
+        self.checks_inputs = bool(checking)
+        self.remote_points = {
+            point: model.timeout_s for point, model in self._models.items() if model.timeout_s is not None
+        }
+        self.signature = common_signature([(version.name, model) for version, model in versions])
+        task.require(self.signature)
+        self.calibrations = dict(calibrations or {})
+        self._calibration = {point: self.calibrations.get(str(point.get("version"))) for point in self.points}
+        self.classes = len(self.labels) or self._scored_classes()
+        self._require_classes()
+        if examples is None:
+            self.input_shape = self.signature.inputs[0].shape[1:]
+            return
+        options = replace(
+            reading or DataOptions(), tensors=self.signature.inputs, target=task.target, classes=self.labels
+        )
+        self.data_options = with_names(options, versions)
+        self._require_shapes(examples)
+        self.examples = Columns(self.inputs(examples))
+        shapes = [array.shape[1:] for array in self.examples.arrays.values()]
+        self.input_shape = shapes[0] if len(shapes) == 1 else ()
+
+    @classmethod
+    def of(cls, name: str, networks: Sequence[Network]) -> Family:
+        """Return a family of networks of slotool's own, that of the fewest FLOPs first.
+
+        Raises ``InputError`` when they do not share input and output shapes.
+        """
+        ordered = sorted(networks, key=lambda network: network.graph.flops)
+        versions = [(ModelVersion(network.name, ""), network) for network in ordered]
+        family = cls(name, versions, Classification(LOGITS), (), None, are_networks=True)
+        family.sparse = ordered[0].sparse
+        return family
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """Versions that are networks of slotool's own; empty for a user's models."""
+        return tuple(cast("Network", model) for model in self._models.values()) if self._are_networks else ()
+
+    def identity_of(self, point: OperatingPoint) -> str:
+        """Return the checksum of the version's file or what its server declares, and that of its calibration, which
+        changes confidences."""
+        if self._are_networks:
+            return self.identity
+        version = next(own for own in self.versions if own.name == point.get("version"))
+        identity, calibration = version.sha256 or version.declared, self._calibration[point]
+        if calibration is None or not identity:
+            return identity
+        text = json.dumps(calibration.document(), sort_keys=True)
+        return f"{identity}, calibration {hashlib.sha256(text.encode()).hexdigest()}"
+
+    def inputs(self, x: Inputs) -> dict[str, np.ndarray]:
+        """``x`` as arrays by name that the models take: a bare array is the only input, columns go by their names.
+
+        Raises ``InputError`` naming the tensor that is missing or does not fit.
+        """
+        specs = self.signature.inputs
+        if isinstance(x, np.ndarray):
+            if len(specs) == 1 and specs[0].holds(x):
+                return {specs[0].name: x}
+            if len(specs) > 1:
+                names = ", ".join(spec.name for spec in specs)
+                raise InputError(f"{self.name} has several inputs ({names}): give columns of these names")
+            return self.signature.conform({specs[0].name: _exact(specs[0], x)})
+        given = x.arrays
+        if self.signature.holds(given):
+            return dict(given)
+        for spec in specs:
+            if spec.name not in given:
+                raise InputError(f"{self.name}: input {spec.name!r} ({spec}) is missing; there are {', '.join(given)}")
+        return self.signature.conform({spec.name: _with_axis(spec, given[spec.name]) for spec in specs})
+
+    def check_inputs(self, x: Inputs) -> None:
+        inputs = self.inputs(x)
+        for model in self._checking:
+            model.check_inputs(inputs)
+
+    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
+        """The version's own outputs by name, with the datatypes of ``signature``. Raises ``RunError`` when the model
+        itself fails, also by an output of another number of rows than there are examples, and as
+        ``ElasticModel.respond``."""
+        self.require(point)
+        outputs = self._models[point].run(self.inputs(x))
+        require_rows(outputs, len(x))
+        return outputs
+
+    def require_counted_examples(self) -> None:
+        """Raises ``InputError`` naming a version that answers two examples by another number of rows. Versions behind
+        other servers are not asked: each call may cost."""
+        for point in self.points:
+            if point in self.remote_points:
+                continue
+            assert self.examples is not None
+            try:
+                try_two(partial(self.respond, point=point), self.examples[:1])
+            except RowCountError as error:
+                raise InputError(f"{point} cannot run: {error}") from error
+
+    def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
+        self.require(point)
+        model = self._models[point]
+        if model.timeout_s is None:
+            return self.respond(x, point)
+        outputs = model.run_within(self.inputs(x), min(timeout_s, model.timeout_s))
+        require_rows(outputs, len(x))
+        return outputs
 
     def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
-        """As ``ElasticModel.forward``; ``x`` may be a CSR matrix too when ``sparse``, and is never made dense."""
-        version = self._at.get(point)
-        if version is None:
-            self.require(point)  # says what there is
-        assert version is not None
-        if self.sparse and not isinstance(x, np.ndarray):
-            return version.mlp.logits(x)
-        return version.forward(x, self._cancellation_check)
+        """As ``ElasticModel.forward``, also of columns; of sparse networks also of CSR, which is never made dense.
+        Raises ``InputError`` when the task is no classification, ``RunError`` when the model itself fails."""
+        if self._are_networks and not isinstance(x, Columns):
+            self.require(point)
+            return cast("Network", self._models[point]).forward(x)
+        return self._scores(len(x), self.respond(x, point), point)
+
+    def expected_accuracies(self, x: Any) -> np.ndarray | None:
+        """None: versions differ only on average. ``x`` may be columns, which the default cannot count."""
+        return None
+
+    def _scores(self, count: int, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray:
+        if not isinstance(self.task, Classification):
+            raise InputError(f"{self.name} answers {self.task.name}, which has no scores of classes")
+        if self.task.scores == "labels":
+            known = self.answers(outputs)[:, None] == np.arange(self.classes)
+            return np.where(known, 0.0, -np.inf).astype(np.float32)
+        logits = self.task.logits(outputs)
+        if logits.shape != (count, self.classes):
+            raise InputError(f"{point}: {self.task.output} has shape {list(logits.shape)}, expected one score a class")
+        calibration = self._calibration[point]
+        if isinstance(calibration, Temperature):
+            logits = logits / calibration.temperature
+        return logits.astype(np.float32)
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The answer to each example: class numbers int64 [n] of a classification, else as ``Task.answers``.
+
+        An answer that is none of ``labels`` is −1.
+        """
+        answers = self.task.answers(outputs)
+        if not isinstance(self.task, Classification):
+            return answers
+        return class_numbers(answers, self.labels) if self.task.scores == "labels" else answers.astype(np.int64)
+
+    def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
+        """The error of each answer, as ``Task.errors``: float64 [n]. ``truth``: class numbers int [n], or what the
+        task compares with."""
+        return self.task.errors(self.numbered(outputs), truth)
+
+    def numbered(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """``outputs`` with class numbers where the task's output holds labels."""
+        if isinstance(self.task, Classification) and self.task.scores == "labels":
+            return {**outputs, self.task.output: self.answers(outputs)}
+        return outputs
+
+    def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
+        calibration = self._calibration[point]
+        return self.task.confidences(outputs) if calibration is None else calibration.confidences(self.task, outputs)
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
-        self._cancellation_check = check
+        for network in self.networks:
+            network.set_cancellation_check(check)
 
     def on(self, device: str) -> ElasticModel:
-        if devices.required(device) == self.device:
+        """With every model there, but those behind other servers. Raises ``InputError`` naming a version that cannot
+        be."""
+        on = devices.required(device)
+        if on == self.device:
             return self
-        networks = {point: version.mlp if self.sparse else version.module for point, version in self._at.items()}
-        return DeviceFamily(self, networks, Link(device))
+        models = []
+        for point, model in self._models.items():
+            try:
+                models.append((point, model if point in self.remote_points else model.on(on)))
+            except InputError as error:
+                raise InputError(f"{point}: {error}") from error
+        placed = self._with(models, self.calibrations)
+        placed.device = on
+        return placed
 
-    def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
-        """Write the artifact: kind ``network`` for one version, ``family`` for several."""
-        kind = "network" if len(self.versions) == 1 else "family"
-        with create_artifact(path, kind, config=config, seed=seed, force=force) as bundle:
-            bundle.write_json(VERSIONS_FILE, [_version_document(version) for version in self.versions])
+    def with_calibrations(self, calibrations: Mapping[str, Calibration]) -> Family:
+        """The same models with these calibrations, by version."""
+        return self._with(list(self._models.items()), calibrations)
+
+    def with_task(self, task: Task) -> Family:
+        """Return a family of the same models whose outputs are read by ``task``."""
+        read = self._with(list(self._models.items()), self.calibrations)
+        read.task = task
+        return read
+
+    def in_order(self, names: Sequence[str]) -> Family:
+        """The same models in the order of ``names``."""
+        points = [OperatingPoint.of(version=name) for name in names]
+        return self._with([(point, self._models[point]) for point in points], self.calibrations)
+
+    def _with(self, models: Sequence[tuple[OperatingPoint, Model]], calibrations: Mapping[str, Calibration]) -> Family:
+        of = dict(zip(self.points, self.versions, strict=True))
+        versions = [(of[point], model) for point, model in models]
+        family = Family(
+            self.name,
+            versions,
+            self.task,
+            self.labels,
+            self.examples,
+            calibrations=calibrations,
+            reading=self.data_options,
+            are_networks=self._are_networks,
+        )
+        family.sparse = self.sparse
+        return family
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        """Each version's own, by name."""
+        pairs = zip(self.versions, self._models.values(), strict=True)
+        return {version.name: unwrapped(model).signature for version, model in pairs}
+
+    def save(
+        self, path: str | Path, *, config: Mapping[str, Any], seed: int, copy: bool = False, force: bool = False
+    ) -> None:
+        """Write the artifact: of networks their weights, of a user's models references to their files.
+
+        ``copy``: with these files, so that the artifact can be moved.
+        """
+        if self._are_networks:
+            self._save_networks(path, config=config, seed=seed, force=force)
+            return
+        with create_artifact(path, KIND, config=config, seed=seed, force=force) as bundle:
+            versions = []
+            for version in self.versions:
+                refuse_in_memory(version.name, version.location)
+                if copy and is_code(version.location):
+                    raise InputError(
+                        f"version {version.name} is code, {version.location}, of which no copy can be kept"
+                    )
+                stored = f"{version.name}{Path(version.location).suffix}" if copy and version.sha256 else ""
+                if stored:
+                    bundle.copy_file(stored, Path(version.location))
+                versions.append(vars(replace(version, stored=stored)))
+            assert self.examples is not None
+            assert self.data_options is not None
+            arrays = self.examples.arrays
+            document = {
+                "versions": versions,
+                "task": self.task.document(),
+                "labels": list(self.labels),
+                "examples": {name: list(array.shape) for name, array in arrays.items()},
+                "calibrations": {name: made.document() for name, made in self.calibrations.items()},
+                "reading": self.data_options.document(),
+                "signatures": {name: signature.document() for name, signature in self.signatures.items()},
+            }
+            bundle.write_json(VERSIONS_FILE, document)
+            raw = {
+                spec.name: np.frombuffer(to_bytes(spec, arrays[spec.name]), np.uint8) for spec in self.signature.inputs
+            }
+            bundle.write_tensors(EXAMPLES_FILE, raw)
+
+    def _save_networks(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool) -> None:
+        networks = self.networks
+        with create_artifact(path, NETWORK_KINDS[len(networks) > 1], config=config, seed=seed, force=force) as bundle:
+            bundle.write_json(VERSIONS_FILE, [_network_document(network) for network in networks])
             bundle.write_tensors(
                 WEIGHTS_FILE,
                 {
-                    f"{version.name}/{name}": tensor.numpy()
-                    for version in self.versions
-                    for name, tensor in version.module.state_dict().items()
+                    f"{network.name}/{name}": tensor.numpy()
+                    for network in networks
+                    for name, tensor in network.module.state_dict().items()
                 },
             )
 
-    @classmethod
-    def load(cls, artifact: Artifact) -> Family:
-        """Read it back. Raises ``ArtifactError`` when weights and graphs do not belong together."""
-        tensors = artifact.weights(WEIGHTS_FILE)
-        entries = strict_json.convert(artifact.json(VERSIONS_FILE), list[_Entry])
-        return cls(artifact.name, [_load_version(artifact, entry, tensors) for entry in entries])
+    def close(self) -> None:
+        """Close every model."""
+        for model in self._models.values():
+            model.close()
+
+    def _require_shapes(self, examples: Inputs) -> None:
+        """Raises ``InputError`` naming an input of another shape than the data set's examples have."""
+        specs = self.signature.inputs
+        if isinstance(examples, np.ndarray):
+            given = {specs[0].name: examples} if len(specs) == 1 else {}
+        else:
+            given = examples.arrays
+        for spec in specs:
+            if spec.name in given and not _fits(spec, _with_axis(spec, given[spec.name])):
+                shape = list(given[spec.name].shape[1:])
+                raise InputError(f"{self.name}: input {spec.name} is {spec}, the data set has examples of {shape}")
+
+    def _scored_classes(self) -> int:
+        """Number of classes that networks score; 0 for a user's models, whose classes have names."""
+        return self.signature.output(self.task.output).shape[-1] if self._are_networks else 0
+
+    def _require_classes(self) -> None:
+        if not isinstance(self.task, Classification) or self.task.scores == "labels":
+            return
+        spec = self.signature.output(self.task.output)
+        if len(spec.shape) != 2:
+            raise InputError(f"{self.name}: output {spec.name} is {spec}, expected one score a class, [-1, classes]")
+        if spec.shape[1] not in (FREE, self.classes):
+            raise InputError(f"{self.name}: {spec.name} has {spec.shape[1]} classes, the data set has {self.classes}")
 
 
-def _version_document(version: Version) -> dict[str, Any]:
-    graph = version.graph
+def _exact(spec: TensorSpec, x: np.ndarray) -> np.ndarray:
+    """A float array as the whole numbers that ``spec`` wants, where it holds such and float32 kept them apart."""
+    if x.dtype.kind != "f" or spec.dtype.kind not in "iub":
+        return x
+    if not (np.abs(x) <= MAX_EXACT).all() or not np.array_equal(np.rint(x), x):
+        raise InputError(f"input {spec.name} is {spec}: the data set's numbers are not whole, or above {MAX_EXACT:,}")
+    whole: np.ndarray = x.astype(np.int64)
+    return whole.astype(np.bool_) if spec.dtype.kind == "b" else _narrow(spec, whole)
+
+
+def _narrow(spec: TensorSpec, whole: np.ndarray) -> np.ndarray:
+    limits = np.iinfo(spec.dtype)
+    if whole.size and (whole.min() < limits.min or whole.max() > limits.max):
+        raise InputError(f"input {spec.name} is {spec}: the data set holds numbers beyond {spec.datatype}")
+    return whole.astype(spec.dtype)
+
+
+def _with_axis(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+    """A column of single values as [n, 1] where the model wants it so."""
+    return array[:, None] if array.ndim == 1 and spec.shape[1:] in ((1,), (FREE,)) else array
+
+
+def _fits(spec: TensorSpec, array: np.ndarray) -> bool:
+    """Whether the array's examples have the shape that ``spec`` asks for."""
+    sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
+    return array.ndim == len(spec.shape) and all(size in (FREE, got) for size, got in sizes)
+
+
+def _network_document(network: Network) -> dict[str, Any]:
+    graph = network.graph
     cost = {"parameters": graph.weights, "flops": graph.flops}
-    inputs = {"sparse": True} if version.sparse else {}
-    return {"name": version.name, **cost, **inputs, "scores": dict(version.scores), "graph": graph.document()}
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """What ``VERSIONS_FILE`` says of a version."""
-
-    name: str
-    graph: dict[str, Any]
-    scores: dict[str, float]
-    sparse: bool = False
-
-
-def _load_version(artifact: Artifact, entry: _Entry, tensors: Mapping[str, np.ndarray]) -> Version:
-    prefix = f"{entry.name}/"
-    state = {name.removeprefix(prefix): torch.from_numpy(t) for name, t in tensors.items() if name.startswith(prefix)}
-    try:
-        module = GraphModule(OperatorGraph.from_document(entry.graph), device="meta")
-        module.load_state_dict(state, strict=True, assign=True)
-    except (GraphError, RuntimeError) as error:
-        raise ArtifactError(f"{artifact.path}: weights of {entry.name} do not fit its graph") from error
-    return Version(entry.name, module, entry.scores, entry.sparse)
+    inputs = {"sparse": True} if network.sparse else {}
+    return {"name": network.name, **cost, **inputs, "scores": dict(network.scores), "graph": graph.document()}

@@ -11,7 +11,7 @@ import pandas as pd
 
 from slotool.data.dataset import LabelSets
 from slotool.elastic.evaluation import version_name
-from slotool.elastic.model_family import ModelFamily
+from slotool.elastic.family import Family
 from slotool.errors import InputError, RunError, SlotoolError, TimedOut
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.timing.turns import Turns, in_turns, timing_columns
@@ -35,7 +35,7 @@ class Responses:
 
 
 def ask_versions(
-    family: ModelFamily,
+    family: Family,
     split: Any,
     points: Sequence[OperatingPoint],
     repeats: int,
@@ -64,7 +64,7 @@ def ask_versions(
 
 
 def evaluate_family(
-    family: ModelFamily,
+    family: Family,
     split: Any,
     *,
     points: Sequence[OperatingPoint] | None = None,
@@ -86,7 +86,7 @@ def evaluate_family(
 
 
 def outcome_table(
-    family: ModelFamily,
+    family: Family,
     taken: Responses,
     truth: Any,
     prices: Mapping[str, float],
@@ -119,7 +119,7 @@ def outcome_table(
     return OutcomeTable(pd.concat(parts, ignore_index=True), provenance)
 
 
-def true_answers(family: ModelFamily, y: Any) -> np.ndarray:
+def true_answers(family: Family, y: Any) -> np.ndarray:
     """What a split says is right, as the family's task compares it: sets of labels become bool [n, labels]."""
     return y.matrix(family.classes) if isinstance(y, LabelSets) else np.asarray(y)
 

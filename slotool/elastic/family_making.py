@@ -12,8 +12,8 @@ import numpy as np
 from slotool.data.dataset import Split
 from slotool.data.sequences import RaggedColumns
 from slotool.elastic.evaluation import identities, summary, version_name
+from slotool.elastic.family import Family
 from slotool.elastic.family_evaluation import Responses, ask_versions, outcome_table, true_answers
-from slotool.elastic.model_family import ModelFamily
 from slotool.errors import InputError
 from slotool.models.calibration import (
     NONE,
@@ -60,7 +60,7 @@ class Measuring:
     nothing. ``keep``: also a calibration that makes the error of examples held back larger. ``prices``: of one answer
     by version. ``is_stated``: the task holds what the scores are, which their values say otherwise."""
 
-    family: ModelFamily
+    family: Family
     examples: Split
     learning: Split | None
     calibration: str
@@ -70,7 +70,7 @@ class Measuring:
     keep: bool = False
     is_stated: bool = False
 
-    def run(self, reporter: Reporter) -> tuple[ModelFamily, OutcomeTable, list[dict[str, Any]]]:
+    def run(self, reporter: Reporter) -> tuple[Family, OutcomeTable, list[dict[str, Any]]]:
         """The family with its versions in order and their calibrations, its outcome table, and what each version is
         like (``by_cost``). Raises ``InputError`` when examples, answers and task do not fit each other."""
         family, learnt = self.family, dict[str, _Learnt]()
@@ -92,7 +92,7 @@ class Measuring:
         rows = by_cost(self._rows(family, taken, table, learnt), taken.turns)
         return family.in_order([row["version"] for row in rows]), table, rows
 
-    def _reading(self, answers: Responses) -> ModelFamily:
+    def _reading(self, answers: Responses) -> Family:
         """The family whose task takes scores for what their values are.
 
         Raises ``InputError`` naming two versions whose values differ in that."""
@@ -108,7 +108,7 @@ class Measuring:
                 )
         return family.with_task(with_scores(task, held[family.points[0]])) if held and not self.is_stated else family
 
-    def _learnt(self, family: ModelFamily, answers: Responses, truth: np.ndarray, steps: Steps) -> dict[str, _Learnt]:
+    def _learnt(self, family: Family, answers: Responses, truth: np.ndarray, steps: Steps) -> dict[str, _Learnt]:
         """A calibration of each version."""
         made = {}
         names = [name for name in (family.task.output, family.task.confidence_output) if name is not None]
@@ -121,7 +121,7 @@ class Measuring:
         return made
 
     def _rows(
-        self, family: ModelFamily, taken: Responses, table: OutcomeTable, learnt: Mapping[str, _Learnt]
+        self, family: Family, taken: Responses, table: OutcomeTable, learnt: Mapping[str, _Learnt]
     ) -> list[dict[str, Any]]:
         rows = summary(table)
         error, cost, sure = (table.matrix(column) for column in ("error", "cost", "confidence"))
@@ -164,7 +164,7 @@ def by_cost(rows: list[dict[str, Any]], turns: Turns | None) -> list[dict[str, A
     return rows
 
 
-def _answered(family: ModelFamily, x: Any, point: OperatingPoint) -> list[Mapping[str, np.ndarray]]:
+def _answered(family: Family, x: Any, point: OperatingPoint) -> list[Mapping[str, np.ndarray]]:
     """What a version answers to all of ``x``, untimed; in batches where their lengths agree."""
     outputs: list[Mapping[str, np.ndarray]] = []
     for start in range(0, len(x), BATCH):

@@ -33,17 +33,15 @@ def load_served(source: str, *, mapped: bool = False) -> ElasticModel:
 
 def require_unchanged(source: str) -> None:
     """Raises ``ArtifactError`` naming a file of an artifact, or one that it refers to, that is not what was written."""
-    from slotool.elastic import model_family_files
+    from slotool.elastic.family_files import require_same_files
 
-    artifact = open_artifact(source)
-    if artifact.kind == model_family_files.KIND:
-        model_family_files.require_same_files(artifact)
+    require_same_files(open_artifact(source))
 
 
 def _family(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.family import Family
+    from slotool.elastic.family_files import load_family
 
-    return Family.load(artifact)
+    return load_family(artifact)
 
 
 def _slo_nn(artifact: Artifact) -> ElasticModel:
@@ -64,12 +62,6 @@ def _supernet(artifact: Artifact) -> ElasticModel:
     return Supernet.load(artifact)
 
 
-def _model_family(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.model_family_files import load_family
-
-    return load_family(artifact)
-
-
 # A single network is a family of one: the same artifact form, the same class.
 _LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {
     "network": _family,
@@ -77,5 +69,5 @@ _LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {
     "slo-nn": _slo_nn,
     "last-layer-slo-nn": _last_layer_slo_nn,
     "supernet": _supernet,
-    "model-family": _model_family,
+    "model-family": _family,
 }

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
-from slotool.elastic.family import Version
+from slotool.elastic.network import Network
 from slotool.elastic.precision import score
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
@@ -60,7 +60,7 @@ def train_multilabel(
     epochs: int = EPOCHS,
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
-) -> Version:
+) -> Network:
     """A network trained on the training split by softmax cross-entropy, an example's weight shared by its labels.
 
     With many labels the softmax is sampled, see ``SampledLabels``. The number of epochs is fixed beforehand, so the
@@ -75,13 +75,13 @@ def train_multilabel(
         trainer = _Trainer(data, hidden_units, seed)
         trainer.fit(epochs, progress)
     module = trainer.module(multilabel_mlp(data, hidden_units))
-    unscored = Version(name, module, sparse=data.sparse)
+    unscored = Network(name, module, sparse=data.sparse)
     scores = {
         f"{split}_precision_at_{k}": value
         for split in ("validation", "test")
         for k, value in score(unscored.mlp, getattr(data, split)).items()
     }
-    return Version(name, module, scores, sparse=data.sparse)
+    return Network(name, module, scores, sparse=data.sparse)
 
 
 class RowAdam:

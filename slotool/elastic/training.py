@@ -12,7 +12,7 @@ from torch.nn import functional
 from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.data.stored import StoredExamples
-from slotool.elastic.family import Version
+from slotool.elastic.network import Network
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
@@ -86,7 +86,7 @@ def train_version(
     epochs: int | None = None,
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
-) -> Version:
+) -> Network:
     """Train ``graph`` on the training split with Adam on a one-cycle schedule; ``progress`` is called per epoch.
 
     The number of epochs is fixed beforehand, so neither validation nor test examples influence the weights and both
@@ -101,7 +101,7 @@ def train_version(
         _fit(module, data.train, epochs, seed, progress)
     module.eval().requires_grad_(False)
     scores = {f"{split}_accuracy": accuracy(module, getattr(data, split)) for split in ("validation", "test")}
-    return Version(name, module, scores)
+    return Network(name, module, scores)
 
 
 def accuracy(module: Callable[[Tensor], Tensor], split: Split) -> float:

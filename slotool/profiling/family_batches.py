@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.data.sequences import RaggedColumns
-from slotool.elastic.model_family import ModelFamily
+from slotool.elastic.family import Family
 from slotool.machine import machine_id
 from slotool.tables import LatencyTable
 from slotool.timing.timer import Measurement, MeasurementHooks, StoppingRule, measure
@@ -23,7 +23,7 @@ RULE = StoppingRule(runs=CALLS, max_samples=CALLS, single=True)
 
 
 def measure_batches(
-    family: ModelFamily,
+    family: Family,
     x: Any,
     batch_sizes: Sequence[int],
     threads: int,

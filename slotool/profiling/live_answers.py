@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from slotool.elastic.evaluation import version_name
+from slotool.elastic.family import Family
 from slotool.elastic.family_evaluation import true_answers
-from slotool.elastic.model_family import ModelFamily
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.models import Classification
 from slotool.models.signature import FREE
@@ -62,7 +62,7 @@ class LiveAnswers:
     An example is begun only when the limits leave enough for all of its calls.
     """
 
-    def __init__(self, family: ModelFamily, split: Any, journal: Journal, limits: CallLimits):
+    def __init__(self, family: Family, split: Any, journal: Journal, limits: CallLimits):
         self._family, self._split, self._journal, self._limits = family, split, journal, limits
         self._truth = true_answers(family, split.y)
         self._versions = {version_name(point): point for point in family.points}
@@ -220,10 +220,9 @@ class LiveAnswers:
         self._scores[version] = seen[:0]
 
 
-def _require_shapes(family: ModelFamily, outputs: Mapping[str, np.ndarray]) -> None:
+def _require_shapes(family: Family, outputs: Mapping[str, np.ndarray]) -> None:
     """Raises ``InputError`` for an output of another shape than one example has by the services' signature: of scores
     of classes, one of each class."""
-    assert family.signature is not None
     task = family.task
     for spec in family.signature.outputs:
         if spec.name not in outputs:

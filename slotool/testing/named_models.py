@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from slotool.data.columns import Columns
-from slotool.elastic.model_family import ModelFamily
-from slotool.elastic.model_family_files import open_versions, save_family
+from slotool.elastic.family import Family
+from slotool.elastic.versions import open_versions
 from slotool.models import Classification, Signature, TensorSpec
 from slotool.models.adapters.factory import FunctionModel
 
@@ -48,8 +48,8 @@ def named_inputs(count: int, length: int) -> Columns:
 def save_named_family(path: Path) -> None:
     """Both as the artifact at ``path``. Loading it takes ``SLOTOOL_ALLOW_CODE=1``."""
     versions = open_versions({name: f"{__name__}:{name}" for name in ("small", "large")}, threads=1)
-    family = ModelFamily(path.name, versions, Classification("scores"), ["a", "b", "c"], named_inputs(2, 3))
-    save_family(family, path, config={}, seed=0, copy=False)
+    family = Family(path.name, versions, Classification("scores"), ["a", "b", "c"], named_inputs(2, 3))
+    family.save(path, config={}, seed=0)
 
 
 def _answer(version: str, ids: np.ndarray, word: np.ndarray, odd: np.ndarray) -> dict[str, Any]:

@@ -27,8 +27,9 @@ import torch
 
 from slotool.data.columns import Columns, Inputs
 from slotool.elastic import confidence, load_model
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
 from slotool.elastic.model import LOGITS
+from slotool.elastic.network import Network
 from slotool.errors import InputError
 from slotool.factories import ALLOW_VARIABLE
 from slotool.graphs import GraphBuilder
@@ -62,7 +63,7 @@ def two_versions(folder: Path) -> ServedModel:
     by tolerance, in hundredths, the points of ``ensembles``."""
     torch.manual_seed(0)
     path = folder / NAME
-    Family(NAME, [_version("small", 0), _version("large", OPERATORS)]).save(path, config={}, seed=0)
+    Family.of(NAME, [_version("small", 0), _version("large", OPERATORS)]).save(path, config={}, seed=0)
     model = load_model(str(path))
     rules = _rules(ensembles(float(np.median(confidence(model.forward(X[:64], SMALL))))))
     return ServedModel(NAME, model, by_demand(ControlSpace(model.points), rules), rules, path)
@@ -81,13 +82,13 @@ def ensembles(median: float) -> list[OperatingPoint]:
     return [OSFA("small").point, *pairs]
 
 
-def _version(name: str, operators: int) -> Version:
+def _version(name: str, operators: int) -> Network:
     builder = GraphBuilder("mlp")
     last = builder.add("Dense", builder.add("InputLayer", shape=[INPUTS]), units=WIDTH)
     for _ in range(operators):
         last = builder.add("Activation", last, activation="tanh")
     builder.add("Dense", last, units=CLASSES)
-    return Version(name, GraphModule(builder.graph()).eval().requires_grad_(False))
+    return Network(name, GraphModule(builder.graph()).eval().requires_grad_(False))
 
 
 def _rules(points: Sequence[OperatingPoint]) -> RuleSet:

@@ -10,7 +10,7 @@ import torch
 
 from slotool.data import Dataset, load_dataset
 from slotool.data.dataset import Split
-from slotool.elastic.family import Version
+from slotool.elastic.network import Network
 from slotool.elastic.slo_nn import importers
 from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
 from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
@@ -22,7 +22,7 @@ from slotool.elastic.training import train_version
 SHARES = (0.1, 0.3, 0.5, 0.75)
 
 
-def mlp_of(version: Version) -> MLP:
+def mlp_of(version: Network) -> MLP:
     return importers.from_graph(version.graph, {name: t.numpy() for name, t in version.module.state_dict().items()})
 
 
@@ -32,7 +32,7 @@ def digits() -> Dataset:
 
 
 @lru_cache(maxsize=2)
-def trained(*hidden_units: int) -> Version:
+def trained(*hidden_units: int) -> Network:
     """A network on digits, 112-112 unless said otherwise, really trained; so small that a second thread only waits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

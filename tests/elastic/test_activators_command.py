@@ -13,7 +13,8 @@ import slotool as library
 from slotool.artifacts import open_artifact
 from slotool.commands.elastic.tables_built import TablesBuilt, TablesPlan
 from slotool.elastic import load_model
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.elastic.training import small_cnn
 from slotool.errors import ArgumentError
 from slotool.graphs.torch_module import GraphModule
@@ -26,8 +27,8 @@ Slotool = Callable[..., Any]
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small ReLU network trained on digits, and a CNN, untrained."""
     path = tmp_path_factory.mktemp("models") / "family"
-    versions = [replace(trained(48, 32), name="dense"), Version("conv", GraphModule(small_cnn(digits())))]
-    Family("family", versions).save(path, config={"data": "digits"}, seed=0)
+    versions = [replace(trained(48, 32), name="dense"), Network("conv", GraphModule(small_cnn(digits())))]
+    Family.of("family", versions).save(path, config={"data": "digits"}, seed=0)
     return path
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.data import load_dataset
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
 from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 from slotool.elastic.slo_nn.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
@@ -31,8 +32,8 @@ def network(shape: tuple[int, ...]) -> MLP:
     return MLP(shape, tuple(layers))
 
 
-def saved(path: Path, version: Version) -> Path:
-    Family(path.name, [version]).save(path, config={"data": "digits"}, seed=0)
+def saved(path: Path, version: Network) -> Path:
+    Family.of(path.name, [version]).save(path, config={"data": "digits"}, seed=0)
     return path
 
 
@@ -45,14 +46,14 @@ def sentence(done: Any) -> str:
 def test_a_network_without_relu_layers(slotool: Slotool, tmp_path: Path) -> None:
     builder = GraphBuilder()
     builder.add("Dense", builder.add("Flatten", builder.add("InputLayer", shape=[1, 8, 8])), units=10)
-    path = saved(tmp_path / "linear", Version("linear", GraphModule(builder.graph())))
+    path = saved(tmp_path / "linear", Network("linear", GraphModule(builder.graph())))
     said = sentence(slotool("build-tables", path, "-o", tmp_path / "t", "--data", "digits"))
     assert "no ReLU layer" in said
     assert not (tmp_path / "t").exists()
 
 
 def test_data_that_do_not_fit_the_network(slotool: Slotool, tmp_path: Path) -> None:
-    path = saved(tmp_path / "wide", Version.of_mlp("wide", network((4, 4, 4))))
+    path = saved(tmp_path / "wide", Network.of_mlp("wide", network((4, 4, 4))))
     said = sentence(slotool("build-tables", path, "-o", tmp_path / "t", "--data", "digits"))
     assert "the network takes inputs (4, 4, 4) and knows 10 classes, but digits has (1, 8, 8)" in said
 
@@ -69,7 +70,7 @@ def test_bad_examples(slotool: Slotool, tmp_path: Path, train: str, expected: st
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "train.txt").write_text(train)
     (tmp_path / "set" / "test.txt").write_text(LABELLED)
-    path = saved(tmp_path / "sparse", Version.of_mlp("sparse", network((64,)), sparse=True))
+    path = saved(tmp_path / "sparse", Network.of_mlp("sparse", network((64,)), sparse=True))
     assert expected in sentence(slotool("build-tables", path, "-o", tmp_path / "t", "--data", tmp_path / "set"))
 
 

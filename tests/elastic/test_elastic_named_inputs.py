@@ -12,9 +12,9 @@ from slotool.data import Columns, LabelSets
 from slotool.data.dataset import Split
 from slotool.elastic import load_model
 from slotool.elastic.evaluation import summary
+from slotool.elastic.family import Family
 from slotool.elastic.family_evaluation import evaluate_family
-from slotool.elastic.model_family import ModelFamily, ModelVersion
-from slotool.elastic.model_family_files import open_versions, save_family
+from slotool.elastic.versions import ModelVersion, open_versions
 from slotool.errors import InputError
 from slotool.models import Classification, Model, MultiLabel, Regression, Signature, Task, Text
 from slotool.models.adapters.factory import FunctionModel
@@ -30,26 +30,26 @@ def named(signature: str, *functions: object) -> list[tuple[ModelVersion, Model]
 
 
 @pytest.fixture
-def text_family(tmp_path: Path) -> ModelFamily:
+def text_family(tmp_path: Path) -> Family:
     paths = {name: str(text_network(tmp_path / f"{name}.onnx", words)) for name, words in (("small", 6), ("large", 60))}
     versions = open_versions(paths, 1)
     examples = texts(4, 0)
-    return ModelFamily("texts", versions, make_task(versions[0][1].signature), ("0", "1"), columns(examples))
+    return Family("texts", versions, make_task(versions[0][1].signature), ("0", "1"), columns(examples))
 
 
 def columns(drawn: dict[str, np.ndarray]) -> Columns:
     return Columns({name: drawn[name] for name in ("attention_mask", "input_ids")})
 
 
-def test_a_text_classifier_is_measured_saved_and_loaded(text_family: ModelFamily, tmp_path: Path) -> None:
+def test_a_text_classifier_is_measured_saved_and_loaded(text_family: Family, tmp_path: Path) -> None:
     drawn = texts(200, 1)
     outcomes = evaluate_family(text_family, Split(columns(drawn), drawn["y"]), repeats=1)
     small, large = summary(outcomes)
     assert small["accuracy"] + 0.1 < large["accuracy"]
     assert large["confidence"] == pytest.approx(large["accuracy"], abs=0.06)
-    save_family(text_family, tmp_path / "texts", config={}, seed=0, copy=True)
+    text_family.save(tmp_path / "texts", config={}, seed=0, copy=True)
     loaded = load_model(str(tmp_path / "texts"))
-    assert isinstance(loaded, ModelFamily)
+    assert isinstance(loaded, Family)
     assert loaded.signature is not None
     assert [str(tensor) for tensor in loaded.signature.inputs] == ["INT64[-1, -1]"] * 2
     assert loaded.examples.arrays["input_ids"].tolist() == texts(4, 0)["input_ids"].tolist()
@@ -59,14 +59,14 @@ def test_a_text_classifier_is_measured_saved_and_loaded(text_family: ModelFamily
         np.testing.assert_array_equal(outputs["logits"], text_family.respond(columns(drawn), point)["logits"])
 
 
-def test_it_is_profiled_on_the_examples_that_it_keeps(text_family: ModelFamily) -> None:
+def test_it_is_profiled_on_the_examples_that_it_keeps(text_family: Family) -> None:
     call = ElasticBackend().prepare(ModelAtPoint(text_family, text_family.full), 6)
     rows = np.arange(6) % len(text_family.examples)
     expected = text_family.respond(text_family.examples[rows], text_family.full)["logits"]
     np.testing.assert_array_equal(call(), expected)
 
 
-def test_columns_that_do_not_fit_are_named(text_family: ModelFamily) -> None:
+def test_columns_that_do_not_fit_are_named(text_family: Family) -> None:
     drawn = texts(3, 0)
     with pytest.raises(InputError, match=r"input 'attention_mask' \(INT64\[-1, -1\]\) is missing; there are input_ids"):
         text_family.respond(Columns({"input_ids": drawn["input_ids"]}), text_family.full)
@@ -82,7 +82,7 @@ def test_whole_numbers_of_an_array_go_to_integers_and_others_do_not() -> None:
 
     versions = named("x=INT8[-1,1] -> scores=FP32[-1,2]", parity)
     x = np.array([[3.0], [4.0]], dtype=np.float32)
-    family = ModelFamily("parity", versions, Classification("scores"), ("even", "odd"), x)
+    family = Family("parity", versions, Classification("scores"), ("even", "odd"), x)
     assert family.respond(x, family.full)["scores"].tolist() == [[0, 1], [1, 0]]
     with pytest.raises(InputError, match="numbers are not whole"):
         family.respond(x / 2, family.full)
@@ -113,7 +113,7 @@ def test_labels_multi_labels_numbers_and_texts_are_measured_by_their_tasks() -> 
         (words, "BYTES[-1]", Text("y"), (), text_truth, [0, 0.5, 0]),
     ]
     for function, output, task, labels, truth, errors in cases:
-        family = ModelFamily("f", named(f"x=FP32[-1] -> y={output}", function), task, labels, x)
+        family = Family("f", named(f"x=FP32[-1] -> y={output}", function), task, labels, x)
         assert family.signature is not None
         outcomes = evaluate_family(family, Split(x, truth), repeats=1)
         np.testing.assert_allclose(outcomes.matrix("error")[:, 0], errors)
@@ -125,7 +125,7 @@ def test_a_price_is_the_cost_of_each_answer() -> None:
         return x
 
     x = Columns({"x": np.array([1.0, 2.0], dtype=np.float32)})
-    family = ModelFamily("f", named("x=FP32[-1] -> y=FP32[-1]", right), Regression("y"), (), x)
+    family = Family("f", named("x=FP32[-1] -> y=FP32[-1]", right), Regression("y"), (), x)
     outcomes = evaluate_family(family, Split(x, np.array([1.0, 2.0])), repeats=1, prices={"right": 0.002})
     assert outcomes.matrix("cost").tolist() == [[0.002], [0.002]]
     assert family.points == (OperatingPoint.of(version="right"),)

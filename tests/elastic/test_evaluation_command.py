@@ -12,6 +12,8 @@ import pytest
 from slotool.artifacts import open_artifact
 from slotool.data import load_multilabel
 from slotool.elastic import evaluation, load_model
+from slotool.elastic.family import Family
+from slotool.elastic.family_files import load_family
 from slotool.elastic.slo_nn.model import SloNN
 from slotool.errors import InputError
 from slotool.rules import RuleSet
@@ -46,7 +48,6 @@ def _record(rng: np.random.Generator) -> str:
 def trained(synthetic: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
-    from slotool.elastic.family import Family
     from slotool.elastic.multilabel_training import train_multilabel
 
     threads = torch.get_num_threads()
@@ -54,17 +55,16 @@ def trained(synthetic: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data, out = load_multilabel(str(synthetic)), tmp_path_factory.mktemp("models") / "network"
     version = train_multilabel("network", data, hidden_units=24, epochs=12, seed=0)
     torch.set_num_threads(threads)
-    Family("network", [version]).save(out, config={"data": data.source}, seed=0)
+    Family.of("network", [version]).save(out, config={"data": data.source}, seed=0)
     return out
 
 
 @pytest.fixture(scope="module")
 def built(trained: Path) -> dict[str, Path]:
     """The artifacts of two rankers, by ``build-tables``' own steps but for its test-set report."""
-    from slotool.elastic.family import Family
     from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
 
-    source = Family.load(open_artifact(trained)).versions[0]
+    source = load_family(open_artifact(trained)).networks[0]
     data = load_multilabel(open_artifact(trained).manifest["config"]["data"])
     paths = {}
     for ranker in ("clusters", "centred-freehash"):

@@ -14,7 +14,8 @@ from slotool.data import Dataset, load_dataset
 from slotool.data.dataset import Split
 from slotool.elastic import confidence, load_model
 from slotool.elastic.evaluation import accuracy_by_target, evaluate, summary
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.elastic.training import accuracy, family_graphs, mlp, train_version
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs.torch_module import GraphModule
@@ -30,7 +31,7 @@ def digits() -> Dataset:
 @pytest.fixture(scope="module")
 def family(digits: Dataset) -> Family:
     graphs = family_graphs(digits)
-    return Family("digits", [train_version(name, graph, digits, epochs=8) for name, graph in graphs.items()])
+    return Family.of("digits", [train_version(name, graph, digits, epochs=8) for name, graph in graphs.items()])
 
 
 class TestFamily(ElasticModelConformance):
@@ -40,7 +41,7 @@ class TestFamily(ElasticModelConformance):
 
     def plain(self, model: Family, x: np.ndarray) -> np.ndarray:
         """The large version spelt out with torch's functions."""
-        tensors = list(model.versions[-1].module.state_dict().values())
+        tensors = list(model.networks[-1].module.state_dict().values())
         weights, biases = tensors[::2], tensors[1::2]
         hidden = torch.from_numpy(x)
         for weight, bias in zip(weights[:2], biases[:2], strict=True):
@@ -50,13 +51,13 @@ class TestFamily(ElasticModelConformance):
 
 
 def test_versions_learn_and_grow_in_cost(family: Family, digits: Dataset) -> None:
-    flops = [version.graph.flops for version in family.versions]
+    flops = [version.graph.flops for version in family.networks]
     assert flops == sorted(flops)
-    assert [v.name for v in family.versions] == ["small", "medium", "large"]
-    scores = {version.name: version.scores for version in family.versions}
+    assert [v.name for v in family.networks] == ["small", "medium", "large"]
+    scores = {version.name: version.scores for version in family.networks}
     assert scores["medium"]["test_accuracy"] > 0.93
     assert scores["small"]["test_accuracy"] < scores["large"]["test_accuracy"]
-    assert scores["large"]["test_accuracy"] == accuracy(family.versions[2].module, digits.test)
+    assert scores["large"]["test_accuracy"] == accuracy(family.networks[2].module, digits.test)
 
 
 def test_same_seed_same_weights(digits: Dataset) -> None:
@@ -76,7 +77,7 @@ def test_saved_and_loaded_it_answers_alike(family: Family, digits: Dataset, tmp_
 
 
 def test_one_version_alone_has_the_full_point_only(digits: Dataset, tmp_path: Path) -> None:
-    alone = Family("mlp", [Version("mlp", GraphModule(mlp(digits, (4,))))])
+    alone = Family.of("mlp", [Network("mlp", GraphModule(mlp(digits, (4,))))])
     alone.save(tmp_path / "mlp", config={}, seed=0)
     assert load_model(open_artifact(tmp_path / "mlp", "network")).points == (FULL,)
 
@@ -94,7 +95,7 @@ def test_weights_of_another_graph_are_refused(digits: Dataset, tmp_path: Path) -
 def test_outcomes_agree_with_the_scores(family: Family, digits: Dataset) -> None:
     outcomes = evaluate(family, digits.test, repeats=1)
     assert outcomes.versions == ["small", "medium", "large"]
-    for version, row in zip(family.versions, summary(outcomes), strict=True):
+    for version, row in zip(family.networks, summary(outcomes), strict=True):
         assert row["accuracy"] == pytest.approx(version.scores["test_accuracy"])
         assert 0 < row["median_latency_s"] < 1
     logits = family.forward(digits.test.x, OperatingPoint.of(version="large"))

@@ -11,7 +11,7 @@ from text_models import text_network, texts
 
 from slotool import factories
 from slotool.elastic import load_model
-from slotool.elastic.model_family import ModelFamily
+from slotool.elastic.family import Family
 from slotool.errors import ArtifactError
 from slotool.tables import LatencyTable, OutcomeTable
 from tests.conftest import Slotool
@@ -75,7 +75,7 @@ def test_a_text_classifier_is_calibrated_on_other_examples_than_are_measured(her
     assert sorted(set(latencies.rows["batch_size"])) == [1, 4]
     assert (here / "p.png").stat().st_size > 1_000
     family = load_model("texts")
-    assert isinstance(family, ModelFamily)
+    assert isinstance(family, Family)
     assert set(family.calibrations) == {"small", "large"}
     outcomes = OutcomeTable.load(here / "o.parquet")
     assert len(outcomes.examples) == 200

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import slotool as api
 from slotool.elastic import load_model
-from slotool.elastic.model_family import ModelFamily
+from slotool.elastic.family import Family
 from slotool.errors import InputError
 from slotool.models.adapters.factory import FunctionModel
 from slotool.models.signature import Signature
@@ -55,7 +55,7 @@ def test_the_only_tensor_of_another_name_is_matched_and_said(here: Path, slotool
     assert [row["accuracy"] for row in made.document["versions"]] == [1.0, 1.0]
     assert "version b: its input 'input' is 'x', its output 'out' is 'scores' here" in " ".join(made.stderr.split())
     family = load_model("f")
-    assert isinstance(family, ModelFamily)
+    assert isinstance(family, Family)
     assert family.signatures["b"].inputs[0].shape == (1, 4)
     for point in family.points:
         outputs = family.respond(X[:5], point)
@@ -143,7 +143,7 @@ def test_ordinary_keras_models_are_versions_of_one_service(here: Path) -> None:
     made = api.family({"small": "small.keras", "large": "large.keras"}, "data.npz", repeats=1, out="f")
     assert [tensor["name"] for tensor in made.document["outputs"]] == ["probabilities"]
     again = load_model("f")
-    assert isinstance(again, ModelFamily)
+    assert isinstance(again, Family)
     assert set(again.respond(X[:2], again.points[0])) == {"probabilities"}
     network(4).save("one.keras")
     network(8).save("two.keras")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from slotool.elastic.family import Version
+from slotool.elastic.network import Network
 from slotool.elastic.slo_nn import importers
 from slotool.elastic.slo_nn.importers.chain import in_shape
 from slotool.errors import InputError
@@ -64,7 +64,7 @@ def test_a_torch_module_keeps_its_logits_and_its_mode(make: Callable[[], nn.Modu
     with torch.inference_mode():
         expected = module.eval()(torch.from_numpy(inputs())).numpy()
     np.testing.assert_allclose(mlp.logits(inputs().reshape(20, -1)), expected, rtol=1e-4, atol=1e-4)
-    version = Version.of_mlp("v", mlp)
+    version = Network.of_mlp("v", mlp)
     with torch.inference_mode():
         np.testing.assert_allclose(version.module(torch.from_numpy(inputs())), expected, rtol=1e-4, atol=1e-4)
     assert version.mlp.fingerprint == mlp.fingerprint

@@ -18,8 +18,8 @@ from sklearn.preprocessing import StandardScaler
 
 from slotool.elastic import load_model
 from slotool.elastic.evaluation import identities
-from slotool.elastic.model_family import ModelFamily, ModelVersion
-from slotool.elastic.model_family_files import save_family
+from slotool.elastic.family import Family
+from slotool.elastic.versions import ModelVersion
 from slotool.errors import ArtifactError, InputError, TimedOut
 from slotool.models.adapters.remote import RemoteUnavailable, open_remote
 from slotool.models.adapters.sklearn import SklearnModel
@@ -102,7 +102,7 @@ def test_rules_are_of_the_models_they_were_made_of(files: Path, slotool: Slotool
 def test_a_calibration_makes_another_model_of_a_version(files: Path, slotool: Slotool) -> None:
     made(slotool, "--outcomes", "outcomes.parquet")
     family = load_model(str(files / "wine"))
-    assert isinstance(family, ModelFamily)
+    assert isinstance(family, Family)
     plain, learnt = identities(family), identities(family.with_calibrations({"small": Temperature(2.0)}))
     assert plain == OutcomeTable.load(files / "outcomes.parquet").models
     assert (plain["small"] == learnt["small"], plain["large"] == learnt["large"]) == (False, True)
@@ -211,14 +211,12 @@ def test_a_family_loads_while_another_server_is_gone(tmp_path: Path) -> None:
     away = open_remote("http://127.0.0.1:9/v2/models/m", timeout_s=0.05, signature=signature)
     versions = [(ModelVersion("here", "."), SklearnModel(LARGE)), (ModelVersion("away", away.url), away)]
     task, labels, x = make_task(signature), ("0", "1", "2"), X.to_numpy(dtype=np.float32)
-    save_family(
-        ModelFamily("wine", versions[1:], task, labels, x[:2]), tmp_path / "wine", config={}, seed=0, copy=False
-    )
+    Family("wine", versions[1:], task, labels, x[:2]).save(tmp_path / "wine", config={}, seed=0)
     loaded, point = load_model(str(tmp_path / "wine")), OperatingPoint.of(version="away")
     assert list(loaded.remote_points) == [point]
     with pytest.raises((RemoteUnavailable, TimedOut)):
         loaded.respond_within(x[:1], point, 0.05)
-    both = ModelFamily("wine", versions, task, labels, x[:2])
+    both = Family("wine", versions, task, labels, x[:2])
     assert list(both.remote_points.values()) == [0.05]
     scores = both.respond_within(x, both.points[0], 1.0)[both.task.output]
     assert scores.shape == (len(X), 3)

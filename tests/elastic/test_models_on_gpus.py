@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from slotool.elastic.best_labels import BestLabels
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
 from slotool.elastic.model import ElasticModel
+from slotool.elastic.network import Network
 from slotool.elastic.slo_nn.last_layer.cutting import Features
 from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
 from slotool.elastic.supernets.supernet import Supernet
@@ -34,7 +35,7 @@ from tests.elastic.tiny_slo_nns import CLASSES, FEATURES, INPUTS, dense_model, e
 def family(sparse: bool = False) -> Family:
     first, last = (FEATURES, CLASSES) if sparse else (INPUTS, 5)
     widths = [(first, 8, last), (first, 24, 16, last)]
-    return Family("family", [Version.of_mlp(f"of-{len(w)}", network(*w), sparse=sparse) for w in widths])
+    return Family.of("family", [Network.of_mlp(f"of-{len(w)}", network(*w), sparse=sparse) for w in widths])
 
 
 def images(n: int) -> np.ndarray:
@@ -113,7 +114,7 @@ def test_all_tensors_are_on_the_gpu_and_the_host_waits_for_the_answers_alone(nam
     # What needs values of the CPU's is made before.
     points, x = model.points, inputs(6)
     if isinstance(model, Family):
-        assert all(version.mlp.layers for version in model.versions)
+        assert all(version.mlp.layers for version in model.networks)
     with fake_cuda():
         there = model.on("cuda:0")
         for point in points:

@@ -14,8 +14,9 @@ from scipy.sparse import csr_matrix
 from slotool.artifacts import open_artifact
 from slotool.data import LabelSets, MultiLabelDataset, MultiLabelSplit, load_multilabel
 from slotool.elastic import load_model, multilabel_training, precision
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
 from slotool.elastic.multilabel_training import RowAdam, SampledLabels, label_gradients, train_multilabel
+from slotool.elastic.network import Network
 from slotool.elastic.precision import precision_at, score, top_labels
 from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 from slotool.errors import InputError
@@ -46,7 +47,7 @@ def animals(folder: Path) -> MultiLabelDataset:
 
 
 @pytest.fixture(scope="module")
-def version(animals: MultiLabelDataset) -> Version:
+def version(animals: MultiLabelDataset) -> Network:
     return train_multilabel("animals", animals, hidden_units=32, epochs=EPOCHS)
 
 
@@ -56,7 +57,7 @@ def popularity(data: MultiLabelDataset) -> float:
     return precision_at(np.full((len(data.test), 1), answer), data.test.y, (1,))[1]
 
 
-def test_training_beats_popularity(animals: MultiLabelDataset, version: Version) -> None:
+def test_training_beats_popularity(animals: MultiLabelDataset, version: Network) -> None:
     assert popularity(animals) < 0.6
     assert version.scores["test_precision_at_1"] > 0.85
     assert version.scores["validation_precision_at_1"] > 0.85
@@ -64,7 +65,7 @@ def test_training_beats_popularity(animals: MultiLabelDataset, version: Version)
 
 
 def test_sampled_softmax_learns_as_well(
-    animals: MultiLabelDataset, version: Version, monkeypatch: pytest.MonkeyPatch
+    animals: MultiLabelDataset, version: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multilabel_training, "FEW_LABELS", 1)
     monkeypatch.setattr(multilabel_training, "NEGATIVES", 4)
@@ -130,9 +131,9 @@ def test_rows_not_in_a_batch_are_left_alone_and_all_rows_step_alike() -> None:
 
 
 def test_saved_and_loaded_it_answers_sparse_and_dense_alike(
-    animals: MultiLabelDataset, version: Version, tmp_path: Path
+    animals: MultiLabelDataset, version: Network, tmp_path: Path
 ) -> None:
-    Family("animals", [version]).save(tmp_path / "animals", config={}, seed=0)
+    Family.of("animals", [version]).save(tmp_path / "animals", config={}, seed=0)
     model = load_model(open_artifact(tmp_path / "animals", "network"))
     assert isinstance(model, Family)
     assert model.sparse
@@ -140,7 +141,7 @@ def test_saved_and_loaded_it_answers_sparse_and_dense_alike(
     logits = model.forward(x, FULL)
     assert (logits.shape, logits.dtype) == ((20, SPECIES), np.float32)
     assert logits == pytest.approx(model.forward(x.toarray(), FULL), abs=1e-4)
-    assert score(model.versions[0].mlp, animals.test)[1] == version.scores["test_precision_at_1"]
+    assert score(model.networks[0].mlp, animals.test)[1] == version.scores["test_precision_at_1"]
 
 
 def test_top_labels_agree_with_sorting_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

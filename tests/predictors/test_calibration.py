@@ -69,7 +69,7 @@ def test_the_midst_of_training_is_at_no_distance_and_each_way_out_has_its_own() 
     assert domain.distances([GRAPHS[5]])[0].too_far() is None
 
 
-def test_a_batch_of_networks_has_the_distances_of_each_alone() -> None:
+def test_a_batch_of_has_the_distances_of_each_alone() -> None:
     domain = Domain.of(GRAPHS[::3])
     graphs = [*GRAPHS[::30], strange_network(), partly_strange(2), partly_strange(0, 16)]
     for own, graph in zip(domain.distances(graphs), graphs, strict=True):

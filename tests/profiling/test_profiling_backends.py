@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
@@ -30,8 +31,8 @@ def small_family() -> Family:
         last = builder.add("InputLayer", shape=[6])
         last = builder.add("Dense", last, units=units, activation="relu")
         builder.add("Dense", last, units=3)
-        versions.append(Version(f"u{units}", GraphModule(builder.graph())))
-    return Family("small", versions)
+        versions.append(Network(f"u{units}", GraphModule(builder.graph())))
+    return Family.of("small", versions)
 
 
 class TestTorch(BackendConformance):

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import torch
 
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.graphs import Effect, GraphBuilder, OperatorGraph
 from slotool.graphs.store import write_graphs
 from slotool.graphs.torch_module import GraphModule
@@ -124,7 +125,7 @@ def test_interrupted_and_killed_it_resumes_and_measures_each_subject_once(
 
 def test_graphs_and_a_family_in_one_table(slotool: Slotool, out: Path, tmp_path: Path) -> None:
     write_graphs(tmp_path / "mixed.jsonl", [mlp(3), strange(), mlp(3), mlp(5)])
-    Family("pair", [Version(name, GraphModule(mlp(n, 3))) for name, n in (("small", 4), ("large", 64))]).save(
+    Family.of("pair", [Network(name, GraphModule(mlp(n, 3))) for name, n in (("small", 4), ("large", 64))]).save(
         tmp_path / "pair", config={}, seed=0
     )
     inputs = [tmp_path / "mixed.jsonl", tmp_path / "pair"]
@@ -222,7 +223,7 @@ def test_a_cold_cache_is_asked_for_and_recorded(slotool: Slotool, graphs: Path, 
 
 def test_models_side_by_side_and_points_with_copies(slotool: Slotool, out: Path, tmp_path: Path) -> None:
     write_graphs(tmp_path / "graphs.jsonl", [mlp(64, 4), mlp(512, 4)])
-    Family("pair", [Version(name, GraphModule(mlp(n, 3))) for name, n in (("small", 4), ("large", 64))]).save(
+    Family.of("pair", [Network(name, GraphModule(mlp(n, 3))) for name, n in (("small", 4), ("large", 64))]).save(
         tmp_path / "pair", config={}, seed=0
     )
     quick = ["--threads", 1, "--runs", 3, "--rounds", 1]

@@ -18,7 +18,8 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from slotool.data import load_dataset
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.elastic.training import family_graphs
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
@@ -180,7 +181,7 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
 def test_the_command_takes_it_from_its_file_and_opens_it_again_on_sighup(tmp_path: Path) -> None:
     torch.manual_seed(0)
     name, graph = next(iter(family_graphs(load_dataset("digits")).items()))
-    Family("family", [Version(name, GraphModule(graph).eval())]).save(tmp_path / "family", config={}, seed=0)
+    Family.of("family", [Network(name, GraphModule(graph).eval())]).save(tmp_path / "family", config={}, seed=0)
     (tmp_path / "service.toml").write_text('access-log = "access.jsonl"\n[[models]]\nartifact = "family"\n')
     with serving(tmp_path, "--config", "service.toml") as (process, ready), httpx.Client(trust_env=False) as client:
         client.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes())

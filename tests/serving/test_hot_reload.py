@@ -18,7 +18,8 @@ import pytest
 import torch
 
 import slotool
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
 from tests.elastic.test_family_tensors import X, Y, write
@@ -39,7 +40,7 @@ def constant(path: Path, answer: int, inputs: int = INPUTS) -> Path:
     bias.copy_(torch.nn.functional.one_hot(torch.tensor(answer), CLASSES))
     for weight in list(module.parameters())[:-1]:
         weight.zero_()
-    Family("net", [Version("only", module)]).save(path, config={}, seed=answer)
+    Family.of("net", [Network("only", module)]).save(path, config={}, seed=answer)
     return path
 
 

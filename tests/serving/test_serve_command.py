@@ -25,7 +25,8 @@ import tritonclient.grpc as triton
 
 import slotool.process
 from slotool.data import load_dataset
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.elastic.training import family_graphs
 from slotool.graphs.torch_module import GraphModule
 from slotool.machine import machine_id
@@ -44,10 +45,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("serve")
     torch.manual_seed(0)
     versions = [
-        Version(name, GraphModule(graph).eval()) for name, graph in family_graphs(load_dataset("digits")).items()
+        Network(name, GraphModule(graph).eval()) for name, graph in family_graphs(load_dataset("digits")).items()
     ]
-    Family("family", versions).save(folder / "family", config={}, seed=0)
-    Family("mlp", versions[:1]).save(folder / "mlp", config={}, seed=0)
+    Family.of("family", versions).save(folder / "family", config={}, seed=0)
+    Family.of("mlp", versions[:1]).save(folder / "mlp", config={}, seed=0)
     tier_rules().save(folder / "rules.json")
     names = ("small", "medium", "large")
     points = [f"version={name}" for name in names]

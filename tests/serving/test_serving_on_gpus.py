@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from slotool import devices
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.planner import Demand
 from slotool.planning.promise import Promise
@@ -33,7 +34,7 @@ from tests.elastic.tiny_slo_nns import network
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served") / "net"
-    Family("net", [Version.of_mlp("one", network(20, 8, 3))]).save(folder, config={}, seed=0)
+    Family.of("net", [Network.of_mlp("one", network(20, 8, 3))]).save(folder, config={}, seed=0)
     return folder
 
 

@@ -19,7 +19,8 @@ import tritonclient.grpc as triton
 import trustme
 
 from slotool.data import load_dataset
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.elastic.training import family_graphs
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
     torch.manual_seed(0)
     name, graph = next(iter(family_graphs(load_dataset("digits")).items()))
-    Family("family", [Version(name, GraphModule(graph).eval())]).save(folder / "family", config={}, seed=0)
+    Family.of("family", [Network(name, GraphModule(graph).eval())]).save(folder / "family", config={}, seed=0)
     AUTHORITY.cert_pem.write_to_path(folder / "authority.pem")
     issue(folder / "server.pem")
     client = AUTHORITY.issue_cert("client@example.org")

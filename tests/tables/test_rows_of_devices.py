@@ -10,7 +10,8 @@ import pytest
 
 import slotool
 from slotool.commands.inputs import devices_of
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.errors import InputError, TableError
 from slotool.planning.worker_types import Named, worker_types
 from slotool.reports.series.latency import latency_figures
@@ -93,7 +94,9 @@ def test_plans_and_simulations_ask_for_a_device(tmp_path: Path) -> None:
 
 
 def served(folder: Path, table: LatencyTable, **settings: Any) -> Any:
-    family = Family("family", [Version.of_mlp("small", network(20, 4, 3)), Version.of_mlp("large", network(20, 8, 3))])
+    family = Family.of(
+        "family", [Network.of_mlp("small", network(20, 4, 3)), Network.of_mlp("large", network(20, 8, 3))]
+    )
     family.save(folder / "family", config={}, seed=0)
     table.save(folder / "latency.parquet")
     warnings: list[str] = []

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from slotool.data import load_dataset
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.elastic.training import mlp
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import LatencyTable
@@ -18,7 +19,7 @@ from slotool.workloads.interference import InterferenceTable
 
 def test_evaluate_colocated_with_a_busy_copy_end_to_end(slotool: Callable[..., Any], tmp_path: Path) -> None:
     data, threads = load_dataset("digits"), torch.get_num_threads()
-    Family("net", [Version(name, GraphModule(mlp(data, (n,)))) for name, n in (("small", 8), ("large", 512))]).save(
+    Family.of("net", [Network(name, GraphModule(mlp(data, (n,)))) for name, n in (("small", 8), ("large", 512))]).save(
         tmp_path / "net", config={"data": "digits"}, seed=0
     )
     out = tmp_path / "colocated.parquet"

@@ -18,7 +18,8 @@ import torch
 
 from slotool.commands.serving.load_tested import LoadTest
 from slotool.data import load_dataset
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import Family
+from slotool.elastic.network import Network
 from slotool.elastic.training import family_graphs
 from slotool.errors import InputError, PromiseBroken
 from slotool.graphs.torch_module import GraphModule
@@ -376,7 +377,7 @@ def network() -> ServedModel:
     """An untrained network for digits."""
     torch.manual_seed(0)
     graph = family_graphs(load_dataset("digits"))["small"]
-    model = Family("mlp", [Version("only", GraphModule(graph).eval())])
+    model = Family.of("mlp", [Network("only", GraphModule(graph).eval())])
     return ServedModel("mlp", model, by_demand(ControlSpace(model.points)))
 
 

@@ -98,12 +98,12 @@ def _score(document: Document) -> str:
 def _sparsity(workspace: Workspace) -> Found:
     """Share of hidden nodes that are active for one input, and on average over many."""
     from slotool.data import load_dataset
-    from slotool.elastic.family import Family
+    from slotool.elastic.family_files import load_family
 
     data = workspace.data_set(["fashion-mnist"], otherwise="digits")
     passes = workspace.pick(" --epochs 10", "")
     workspace.slotool(f"train mlp -o hidden --data {data} --hidden 112,112 --threads 1 --seed {workspace.seed}{passes}")
-    mlp = Family.load(open_artifact(workspace.path("hidden"))).versions[0].mlp
+    mlp = load_family(open_artifact(workspace.path("hidden"))).networks[0].mlp
     x = load_dataset(data).test.x
     x = x.reshape(len(x), -1)
     rows, activity = [], []

@@ -148,10 +148,10 @@ def measured(
 ) -> OutcomeTable:
     """The outcome table of ``model``; the error of a family of models of one's own is that of its task."""
     from slotool.elastic.evaluation import METRICS, evaluate
+    from slotool.elastic.family import Family
     from slotool.elastic.family_evaluation import evaluate_family
-    from slotool.elastic.model_family import ModelFamily
 
-    if not isinstance(model, ModelFamily):
+    if not isinstance(model, Family) or model.networks:
         return evaluate(model, examples, repeats=repeats, metric=metric, provenance=provenance, progress=advance)
     if metric != METRICS[0]:
         raise ArgumentError("metric", f"has no effect on {model.name}, whose errors are those of {model.task.name}")

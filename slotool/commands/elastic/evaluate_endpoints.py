@@ -20,7 +20,7 @@ from slotool.errors import ArgumentError, InputError
 if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.data.options import DataOptions, ImageOptions
-    from slotool.elastic.model_family import ModelFamily
+    from slotool.elastic.family import Family
     from slotool.profiling.live_answers import CallLimits, LiveAnswers
     from slotool.tables import OutcomeTable
 
@@ -167,13 +167,13 @@ def _opened(
     inputs: Mapping[str, str] | None,
     images: ImageOptions | None,
     stack: ExitStack,
-) -> tuple[ModelFamily, Any, dict[str, Any]]:
+) -> tuple[Family, Any, dict[str, Any]]:
     """The services as one family, the examples to ask for, and what tells this evaluation from another."""
     import numpy as np
 
     from slotool.commands.elastic.family import dataset_for
-    from slotool.elastic.model_family import ModelFamily, common_signature
-    from slotool.elastic.model_family_files import open_versions, some_inputs
+    from slotool.elastic.family import Family
+    from slotool.elastic.versions import common_signature, open_versions, some_inputs
     from slotool.models.tasks import make_task
 
     opened = open_versions(dict(endpoints), 1)
@@ -194,7 +194,7 @@ def _opened(
         examples = examples.take(np.arange(min(limit, len(examples))))
     if not len(examples):
         raise InputError(f"{dataset.name} has no example in {split}")
-    family = ModelFamily("endpoints", opened, task, dataset.labels, some_inputs(examples.x), reading=options)
+    family = Family("endpoints", opened, task, dataset.labels, some_inputs(examples.x), reading=options)
     return family, examples, {"data": dataset.name, "split": split, "asked_for": len(examples)}
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from slotool.data import Dataset, DataSource
     from slotool.data.dataset import Split
     from slotool.data.options import DataOptions, ImageOptions
-    from slotool.elastic.model_family import ModelFamily, ModelVersion
+    from slotool.elastic.family import Family
+    from slotool.elastic.versions import ModelVersion
     from slotool.models import Model, Signature, Task
     from slotool.tables import LatencyTable, OutcomeTable
 
@@ -159,9 +160,9 @@ def family(
         RunError: A model failed.
         AlreadyExistsError: A file exists.
     """
+    from slotool.elastic.family import KIND, Family
     from slotool.elastic.family_making import Measuring
-    from slotool.elastic.model_family import ModelFamily, common_signature
-    from slotool.elastic.model_family_files import KIND, open_versions, some_inputs
+    from slotool.elastic.versions import common_signature, open_versions, some_inputs
     from slotool.machine import machine_id
     from slotool.models.tasks import make_task
     from slotool.profiling.family_batches import measure_batches
@@ -180,7 +181,7 @@ def family(
         dataset, options, source = dataset_for(opened, chosen, data, inputs, images)
         examples, learning = _splits(dataset, split, calibration)
         title = name or ("family" if out is None else Path(out).name)
-        made = ModelFamily(
+        made = Family(
             title,
             opened,
             chosen,
@@ -221,7 +222,7 @@ def _require_arguments(
 ) -> None:
     """Raises ``ArgumentError`` for what cannot be, before anything is opened; ``InputError`` for a model of which the
     artifact could keep nothing."""
-    from slotool.elastic.model_family_files import refuse_in_memory
+    from slotool.elastic.versions import refuse_in_memory
     from slotool.models.calibration import METHODS
 
     if not versions or not all(isinstance(name, str) and name for name in versions):
@@ -250,7 +251,7 @@ def dataset_for(
 ) -> tuple[Dataset, DataOptions, Any]:
     """The data set as ``opened`` models take it, how it is read, and what an artifact says of where it is."""
     from slotool.data.options import DataOptions, DataSource, ImageOptions
-    from slotool.elastic.model_family import common_signature, with_names
+    from slotool.elastic.versions import common_signature, with_names
 
     signature = common_signature([(version.name, model) for version, model in opened])
     asked = DataOptions(None, task.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
@@ -340,7 +341,7 @@ class FamilyMade(Result):
     """``family``, its ``outcomes`` and, where asked for, ``latency``. ``rows``: what each version is like, fastest
     first and the most accurate last. ``learnt``: the calibration's method and examples. ``files``: what was written."""
 
-    family: ModelFamily = unlisted()
+    family: Family = unlisted()
     outcomes: OutcomeTable = unlisted()
     latency: LatencyTable | None = unlisted()
     rows: list[dict[str, Any]] = listed("versions")
@@ -351,7 +352,7 @@ class FamilyMade(Result):
     rows_key = "versions"
 
     def findings(self) -> dict[str, Any]:
-        tensors = self.family.tensors.document()
+        tensors = self.family.signature.document()
         return {
             **self.files,
             "examples": len(self.outcomes.examples),
@@ -431,10 +432,8 @@ class FamilyMade(Result):
 
     def write(self, config: Mapping[str, Any], *, copy: bool, seed: int, force: bool) -> None:
         """Write what was asked for."""
-        from slotool.elastic.model_family_files import save_family
-
         if (path := self.files["artifact"]) is not None:
-            save_family(self.family, path, config=config, seed=seed, copy=copy, force=force)
+            self.family.save(path, config=config, seed=seed, copy=copy, force=force)
         if (path := self.files["outcomes"]) is not None:
             self.outcomes.save(path)
         if (path := self.files["latency"]) is not None and self.latency is not None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from slotool.data import Dataset, DataSource, MultiLabelDataset
-    from slotool.elastic.family import Family, Version
+    from slotool.elastic.family import Family
+    from slotool.elastic.network import Network
     from slotool.graphs import OperatorGraph
 
 
@@ -55,7 +56,7 @@ class Training(Result):
     def records(self) -> list[dict[str, Any]]:
         return [
             {"version": v.name, "parameters": v.graph.weights, "flops": v.graph.flops, **v.scores}
-            for v in self.family.versions
+            for v in self.family.networks
         ]
 
     @property
@@ -67,7 +68,7 @@ class Training(Result):
 class XmcTraining(Result):
     """``version``: the trained network with its scores. ``out``: the artifact written, if any."""
 
-    version: Version = unlisted()
+    version: Network = unlisted()
     dataset: MultiLabelDataset = unlisted()
     epochs: int
     out: Path | None = output("artifact")
@@ -268,14 +269,14 @@ def _train(
 
     written = None if out is None else Path(out)
     epochs = epochs or default_epochs(dataset)
-    versions: list[Version] = []
+    versions: list[Network] = []
     reporter, cores = reporter_of(progress), cores_given(threads)
     with reporter.progress(f"training on {dataset.name}", total=epochs * len(graphs)) as steps:
         for name, graph in graphs.items():
             steps.say(f"training {name} on {dataset.name}")
             with torch_threads(threads or threads_worth(graph, cores)):
                 versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))
-    family = Family(next(iter(graphs)) if written is None else written.name, versions)
+    family = Family.of(next(iter(graphs)) if written is None else written.name, versions)
     if written is not None:
         family.save(written, config={"data": dataset.source or dataset.name, "epochs": epochs}, seed=seed, force=force)
     return Training(family, dataset.name, len(dataset.train), epochs, written)
@@ -338,5 +339,5 @@ def train_xmc(
         version = train_multilabel(name, dataset, hidden_units=hidden, epochs=epochs, seed=seed, progress=done.advance)
     if written is not None:
         config = {"data": dataset.source, "hidden": hidden, "epochs": epochs}
-        Family(name, [version]).save(written, config=config, seed=seed, force=force)
+        Family.of(name, [version]).save(written, config=config, seed=seed, force=force)
     return XmcTraining(version, dataset, epochs, written)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.family import Version
 from slotool.elastic.model import InferenceSession
+from slotool.elastic.network import Network
 from slotool.elastic.slo_nn.alternatives import popular
 from slotool.elastic.slo_nn.build import flat, right
 from slotool.elastic.slo_nn.confidence import mean_share, min_share
@@ -50,7 +50,7 @@ class PointPredictions:
         return cls(predicted, right(predicted, split.y), right(static, split.y))
 
 
-def assess(model: SloNN, source: Version, test: Any) -> dict[str, Any]:
+def assess(model: SloNN, source: Network, test: Any) -> dict[str, Any]:
     """What ``build-tables`` says of ``model``, scored and timed on the split ``test``: plain numbers and lists.
 
     ``source``: the network that its tables were built for, as it came. Times in µs.
@@ -233,7 +233,7 @@ def _row(session: InferenceSession, x: Any, i: int) -> tuple[Any, ...]:
     return session.prepare(x, i % x.shape[0])
 
 
-def torch_timed(source: Version, x: Any) -> Timed:
+def torch_timed(source: Network, x: Any) -> Timed:
     """The same network in PyTorch."""
     dense = TorchDense(source)
     rows = dense.queries(x, min(QUERIES, x.shape[0]))
@@ -243,7 +243,7 @@ def torch_timed(source: Version, x: Any) -> Timed:
 class TorchDense:
     """The network in PyTorch, as a practitioner would serve it: sparse inputs enter by an embedding bag."""
 
-    def __init__(self, source: Version):
+    def __init__(self, source: Network):
         import torch
 
         self.source = source

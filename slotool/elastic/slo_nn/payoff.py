@@ -22,7 +22,7 @@ from slotool.elastic.slo_nn.model import SloNN
 from slotool.timing.turns import Saving, Turns
 
 if TYPE_CHECKING:
-    from slotool.elastic.family import Version
+    from slotool.elastic.network import Network
 
 # Timed per point.
 QUERIES = 400
@@ -45,7 +45,7 @@ class Payoff:
     turns: Turns
 
     @classmethod
-    def of(cls, model: SloNN, source: Version, x: Any) -> Payoff:
+    def of(cls, model: SloNN, source: Network, x: Any) -> Payoff:
         """Time ``model``, whose tables may be of any quality, on the inputs ``x``; ``source``: its network."""
         turns = timed([*points_timed(model, x), torch_timed(source, x), *_int8_timed(model, x)], QUERIES)
         return cls(tuple(model.shares), turns)

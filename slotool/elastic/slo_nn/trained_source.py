@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.artifacts import Artifact, open_artifact
 from slotool.data import DataSource, has_many_labels, load_dataset, load_multilabel, numbered
-from slotool.elastic.family import Family, Version
+from slotool.elastic.family import NETWORK_KINDS, Family
+from slotool.elastic.family_files import load_family
+from slotool.elastic.network import Network
 from slotool.elastic.slo_nn import importers
 from slotool.elastic.slo_nn.importers.chain import in_shape
 from slotool.elastic.slo_nn.mlp import MLP
@@ -31,7 +33,7 @@ class TrainedSource:
     """``version``: the network; ``data``: a ``Dataset``, or a ``MultiLabelDataset`` where it was trained on one;
     ``parents``: the artifact that the network comes from, if it comes from one."""
 
-    version: Version
+    version: Network
     data: Any
     parents: tuple[Artifact, ...] = ()
 
@@ -44,8 +46,8 @@ class TrainedSource:
         version that is not there or not said, and for a network of another library without ``data``.
         """
         if not is_foreign(path):
-            parent = open_artifact(path, ("network", "family"))
-            source = _version(Family.load(parent), version)
+            parent = open_artifact(path, NETWORK_KINDS)
+            source = _version(load_family(parent), version)
             dataset = _load(source, data or parent.manifest["config"].get("data", "auto"))
             return cls(source, numbered(dataset, source.mlp.classes), (parent,))
         if version is not None:
@@ -65,12 +67,12 @@ class TrainedSource:
             model = load_keras(str(path))
             mlp = _as_chain(lambda: importers.from_keras(model))
         if path.suffix in FILES:
-            dataset = _load(Version.of_mlp(path.stem, mlp), data)
+            dataset = _load(Network.of_mlp(path.stem, mlp), data)
         else:
             module, dataset = load_torch(str(path)), _load(None, data)
             mlp = _as_chain(lambda: _of_torch(module, dataset.input_shape))
         sparse = getattr(dataset, "sparse", False)
-        version = Version.of_mlp(path.stem, in_shape(mlp, dataset.input_shape), sparse=sparse)
+        version = Network.of_mlp(path.stem, in_shape(mlp, dataset.input_shape), sparse=sparse)
         return cls(version, numbered(dataset, mlp.classes))
 
     @property
@@ -112,15 +114,15 @@ def _of_torch(module: nn.Module, input_shape: tuple[int, ...]) -> MLP:
             raise error from error.__cause__
 
 
-def _load(source: Version | None, name: Any) -> Any:
+def _load(source: Network | None, name: Any) -> Any:
     flat = source is None or source.sparse or len(source.graph.input_shape) == 1
     return load_multilabel(name) if flat and has_many_labels(name) else load_dataset(name)
 
 
-def _version(family: Family, name: str | None) -> Version:
+def _version(family: Family, name: str | None) -> Network:
     names = [version.name for version in family.versions]
     if name is None and len(names) > 1:
         raise InputError(f"{family.name} has several versions: {', '.join(names)}; choose one by --version")
     if name is not None and name not in names:
         raise InputError(f"{family.name} has no version {name!r}; it has {', '.join(names)}")
-    return family.versions[names.index(name) if name else 0]
+    return family.networks[names.index(name) if name else 0]

@@ -13,9 +13,9 @@ import orjson
 
 from slotool import devices
 from slotool.artifacts import open_artifact
+from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel, load_model
-from slotool.elastic.model_family import ModelFamily
-from slotool.elastic.model_family_files import KIND
+from slotool.elastic.family import KIND
 from slotool.elastic.queries import Queries, dataset_of
 from slotool.process import limit_threads, torch_threads
 from slotool.profiling.backends.torch_backend import OnTorch
@@ -31,7 +31,7 @@ class ModelAtPoint(NamedTuple):
 
 
 class ElasticBackend(OnTorch):
-    """Calls ``model.forward(x, point)``; the request names the artifact's folder and the point.
+    """Calls ``model.respond(x, point)``; the request names the artifact's folder and the point.
 
     When it names a data set too, a call gives the best label of one of its validation examples, another each time, or
     of as many as the batch holds.
@@ -59,13 +59,16 @@ class ElasticBackend(OnTorch):
             model = _on(model, self.device)
         if data:
             return _each_in_turn(model, point, data, batch_size)
-        if isinstance(model, ModelFamily) and model.signature is not None:
-            return _own_tensors(model, point, batch_size)
+        x = self._inputs_of(model, batch_size)
+        return lambda: next(iter(model.respond(x, point).values()))
+
+    def _inputs_of(self, model: ElasticModel, batch_size: int) -> Inputs:
+        if model.examples is not None:
+            # Random numbers may be no input of it.
+            return model.examples[np.arange(batch_size) % len(model.examples)]
         x = self.inputs(model.input_shape, batch_size)
-        if model.whole_inputs:
-            # Ids that every vocabulary has.
-            x = (x > 0).astype(np.float32)
-        return lambda: model.forward(x, point)
+        # Ids that every vocabulary has.
+        return (x > 0).astype(np.float32) if model.whole_inputs else x
 
     def release(self) -> None:
         _on.cache_clear()
@@ -73,12 +76,6 @@ class ElasticBackend(OnTorch):
 
     def array(self, output: np.ndarray) -> np.ndarray:
         return output
-
-
-def _own_tensors(model: ModelFamily, point: OperatingPoint, batch_size: int) -> Callable[[], np.ndarray]:
-    """Answers to the examples that the family keeps: random numbers may be no input of it."""
-    x = model.examples[np.arange(batch_size) % len(model.examples)]
-    return lambda: model.respond(x, point)[model.task.output]
 
 
 def _each_in_turn(model: ElasticModel, point: OperatingPoint, data: Any, batch_size: int) -> Callable[[], Any]:

@@ -1,0 +1,167 @@
+"""Versions of a family: where each is from, the signature that they share, and the names that they know."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from slotool import factories
+from slotool.data.columns import Inputs
+from slotool.data.options import DataOptions
+from slotool.data.sequences import RaggedColumns
+from slotool.errors import InputError
+from slotool.models import Model, Signature
+from slotool.models.adapters.factory import model_of
+from slotool.models.adapters.remote import ask_shared_outputs
+from slotool.models.loading import is_code, load
+from slotool.models.wrapped import RenamedModel, Renames, batched, matching, unwrapped
+from slotool.regular_files import open_regular
+
+# Inputs that are kept, for warm-up and profiling.
+EXAMPLES = 8
+# Where a version is that no file holds.
+IN_MEMORY = ""
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """One version: ``location`` is a file or a URL, ``sha256`` the file's checksum ("" of a URL). ``declared``: name
+    and versions that a remote model's server states. ``stored``: the name of the copy in the artifact, "" where the
+    artifact only refers to it. ``inputs``, ``outputs``: what the family calls a tensor, by the model's own name, where
+    these differ."""
+
+    name: str
+    location: str
+    sha256: str = ""
+    stored: str = ""
+    inputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    declared: str = ""
+
+    @property
+    def renames(self) -> Renames:
+        return Renames(self.inputs, self.outputs)
+
+
+def open_versions(
+    locations: Mapping[str, Any], threads: int, rename: Mapping[str, Mapping[str, str]] | None = None
+) -> list[tuple[ModelVersion, Model]]:
+    """Each version's model and what the artifact says of it.
+
+    ``locations``, by name: file, URL or ``module:factory``, or a model as ``model_of`` takes it. ``rename``: by
+    version, what tensors are called by their own names; a tensor that alone has another name than in the first version
+    is called as there (``matching``). Raises ``InputError`` naming version and tensor when the first dimension of one
+    does not count examples, and for a version or tensor to rename that there is not.
+    """
+    asked = dict(rename or {})
+    for name in asked:
+        if name not in locations:
+            raise InputError(f"rename: no version is called {name!r}; there are {', '.join(locations)}")
+    models = {
+        name: load(given, threads=threads) if isinstance(given, str) else model_of(given, name=name)
+        for name, given in locations.items()
+    }
+    ask_shared_outputs(list(models.values()), [asked.get(name, {}) for name in models])
+    opened: list[tuple[ModelVersion, Model]] = []
+    for name, model in models.items():
+        where = f"version {name} ({locations[name]})" if isinstance(locations[name], str) else f"version {name}"
+        try:
+            made = batched(model)
+            renames = Renames.of(made.signature, asked.get(name, {}))
+            if opened:
+                found = matching(opened[0][1].signature, RenamedModel(made, renames).signature)
+                renames = renames.then(found)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        version = replace(
+            recorded(name, locations[name]),
+            inputs=dict(renames.inputs),
+            outputs=dict(renames.outputs),
+            declared=getattr(unwrapped(model), "declared", ""),
+        )
+        opened.append((version, RenamedModel(made, renames) if renames else made))
+    return opened
+
+
+def recorded(name: str, location: Any) -> ModelVersion:
+    """How an artifact refers to the model at ``location``. Raises ``InputError`` when it cannot be read."""
+    if not isinstance(location, str):
+        return ModelVersion(name, IN_MEMORY)
+    if "://" in location:
+        return ModelVersion(name, location)
+    if is_code(location):
+        return ModelVersion(name, *factories.located(location))
+    where = str(Path(location).absolute())
+    return ModelVersion(name, where, checksum(where, InputError))
+
+
+def refuse_in_memory(name: str, location: Any) -> None:
+    """Raises ``InputError`` for a model of which an artifact can keep nothing."""
+    if location == IN_MEMORY or not isinstance(location, str):
+        advice = "save it to a file, or name what makes it as module:factory"
+        raise InputError(f"version {name} is an object in memory, of which an artifact keeps nothing: {advice}")
+
+
+def checksum(location: str, error: type[InputError]) -> str:
+    """SHA-256 of a file. Raises ``error`` when it cannot be read."""
+    try:
+        with open_regular(location) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as reason:
+        raise error(f"{location}: cannot be read ({reason.strerror})") from reason
+
+
+def some_inputs(x: Any) -> Inputs:
+    """A few examples of a data set's ``x``, to be kept; one where their lengths differ."""
+    first: Inputs | RaggedColumns = x[:EXAMPLES]
+    return x[:1] if isinstance(first, RaggedColumns) else first
+
+
+def common_signature(models: Sequence[tuple[str, Model]]) -> Signature:
+    """The signature of all these versions. Raises ``InputError`` naming version and tensor where one differs."""
+    first_name, first = models[0]
+    common = first.signature
+    for name, model in models[1:]:
+        difference = common.difference(model.signature)
+        if difference is not None:
+            advice = _advice(name, common, model.signature)
+            raise InputError(f"version {name} is none of the same service as {first_name}: its {difference}{advice}")
+        common = common.common(model.signature)
+    return common
+
+
+def _advice(name: str, service: Signature, own: Signature) -> str:
+    """What to do where tensors differ in name."""
+    for ours, theirs in ((service.inputs, own.inputs), (service.outputs, own.outputs)):
+        missing = [spec for spec in ours if spec.name not in {each.name for each in theirs}]
+        other = [spec for spec in theirs if spec.name not in {each.name for each in ours}]
+        for spec, same in product(missing, other):
+            if spec.takes(same):
+                return f"; where two are the same tensor, rename one, such as {name}:{same.name}={spec.name}"
+    return ""
+
+
+def with_names(options: DataOptions, versions: Sequence[tuple[ModelVersion, Model]]) -> DataOptions:
+    """``options`` with the names of features, and for classification of classes, that the versions know.
+
+    Raises ``InputError`` naming a version whose names differ."""
+    features = _common([(version.name, model.feature_names) for version, model in versions])
+    classes = _common([(version.name, model.class_names) for version, model in versions])
+    known = classes if options.target == "class" and not options.classes else options.classes
+    return replace(options, features=features, classes=known)
+
+
+def _common(names: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
+    """The names of the versions that know any, which are the same."""
+    known = [(version, own) for version, own in names if own]
+    for version, own in known[1:]:
+        if own != known[0][1]:
+            raise InputError(
+                f"version {version} is none of the same service as {known[0][0]}: it names {', '.join(own[:20])}, "
+                f"expected {', '.join(known[0][1][:20])}"
+            )
+    return known[0][1] if known else ()
