@@ -82,7 +82,7 @@ def test_which_of_several_inputs_are_whole_numbers_is_found_out(module: nn.Modul
 
 
 def test_types_that_do_not_fit_are_refused_with_the_way_out() -> None:
-    with pytest.raises(GraphError, match=r"cannot be traced on inputs of .*--input-dtype 'ids=int64"):
+    with pytest.raises(GraphError, match=r"cannot run on inputs of .*--input-dtype 'ids=int64"):
         capture_torch(Mixed(), {"x": (8,), "ids": (5,)}, {"x": "float32", "ids": "float32"})
     with pytest.raises(GraphError, match=r"multiplies int64 and float32 in linear.*--input-dtype float32"):
         capture_torch(nn.Linear(8, 4), (8,), "int64")

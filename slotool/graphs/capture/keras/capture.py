@@ -48,7 +48,7 @@ def capture_keras(
     Inputs are in the order of ``model.inputs``; Keras sorts those of a dictionary by their names. Weights are counted
     as ``model.count_params()`` counts them, those of a layer called twice once (``OperatorGraph.shared_weights``). A
     layer that slotool does not know, also one of the user's own, is what its ``call`` is made of: of ``keras.ops`` and
-    layers, or else, where torch is Keras' backend, of what torch exports. Windows folded into the axis of the batch
+    layers, or else, where torch is Keras' backend, of what torch records. Windows folded into the axis of the batch
     are found that way alone. A layer that neither follows, as one that calls ``tf.*`` itself, is kept as
     ``keras.<class>`` with its shape and weights and 0 FLOPs (see ``OperatorGraph.unknown``).
     Raises ``GraphError`` for a model whose shape is not known, whose ``call`` does not run on it, that has a free axis
@@ -67,7 +67,7 @@ def capture_keras(
 
 
 def _best(model: keras.Model, functional: Any) -> OperatorGraph:
-    """Layer by layer; as torch exports the whole, where the layers do not show where the batch is, or where slotool
+    """Layer by layer; as torch records the whole, where the layers do not show where the batch is, or where slotool
     then knows more of its operators."""
     failed: GraphError | None = None
     try:
@@ -106,7 +106,7 @@ def _noted(graph: OperatorGraph, notes: Notes) -> OperatorGraph:
 
 
 def _traced_whole(functional: Any) -> OperatorGraph | None:
-    """The graph of a model as torch exports it, without its layers; None where it cannot be exported."""
+    """The graph of a model as torch records it, without its layers; None where it cannot be recorded."""
     part = whole_of(functional)
     if part is None:
         return None
@@ -180,7 +180,7 @@ class _Walk:
 
     def _made(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
         """The outputs of a layer that is what its ``call`` is made of: of symbols where these follow it and slotool
-        knows all of it, else as torch exports it."""
+        knows all of it, else as torch records it."""
         before = self._layout.mark()
         closed = is_operation(node.operation) or _is_adapted(node.operation)
         inner = None if closed else unrolled(node) or layers_inside(node)

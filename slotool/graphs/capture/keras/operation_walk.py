@@ -74,7 +74,7 @@ class OperationWalk:
             return []
 
     def traced(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
-        """The outputs of a call as torch exports it; none where it cannot."""
+        """The outputs of a call as torch records it; none where it cannot."""
         part = part_of(node)
         if part is None:
             return []

@@ -1,4 +1,4 @@
-"""Keras layers and operations that no symbol of Keras follows, exported by torch as Keras' backend."""
+"""Keras layers and operations that no symbol of Keras follows, recorded by torch as Keras' backend."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from slotool.printable import reason
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.export import ExportedProgram
+
+    from slotool.graphs.capture.torch.program import Recording
 
 
 @dataclass(frozen=True)
 class Part:
-    """Code to export: ``call`` of tensors of these ``types`` and ``shapes`` without the batch, and the Keras variables
+    """Code to record: ``call`` of tensors of these ``types`` and ``shapes`` without the batch, and the Keras variables
     that are its ``weights``."""
 
     call: Callable[..., list[Any]]
@@ -38,7 +39,7 @@ class Notes:
 
 
 def is_exportable() -> bool:
-    """True if torch is Keras' backend, so that torch can export what a layer computes."""
+    """True if torch is Keras' backend, so that what a layer computes can be recorded."""
     import keras
 
     return bool(keras.backend.backend() == "torch")
@@ -88,47 +89,40 @@ def add_traced(
     drafts: Drafts, part: Part, sources: Sequence[str], images: Collection[str], label: str, notes: Notes
 ) -> list[tuple[str, bool]]:
     """Append what a part computes of ``sources``, of which ``images`` have their channels first in the drafts and last
-    in Keras; of each output its name and whether it is such an image. Raises ``GraphError`` where torch cannot export
-    it."""
-    try:
-        program, examples = _program(part)
-        return _added(drafts, program, len(examples[0]), sources, images, f"{label}." if label else "", notes)
-    except Exception as error:
-        # Keras, torch and a user's own code raise what they like.
-        raise GraphError(f"{label or 'the model'} cannot be traced ({reason(error)})") from error
-
-
-def _added(
-    drafts: Drafts, program: ExportedProgram, batch: int, sources: Sequence[str], images: Collection[str],
-    prefix: str, notes: Notes,
-) -> list[tuple[str, bool]]:  # fmt: skip
+    in Keras; of each output its name and whether it is such an image. Raises ``GraphError`` where it cannot be
+    traced."""
     from torch import nn
 
     from slotool.graphs.capture.torch.forms import Forms
-    from slotool.graphs.capture.torch.program import add_part
+    from slotool.graphs.capture.torch.program import walked
 
-    forms = Forms(nn.Module())
-    made = add_part(drafts, program, sources, images, batch, forms, prefix)
+    try:
+        recording = _recorded(part)
+        forms = Forms(nn.Module())
+        walk = walked(drafts, recording, sources, forms, f"{label}." if label else "", images)
+        made = [walk.result(node) for node in recording.outputs]
+    except Exception as error:
+        # Keras, torch and a user's own code raise what they like.
+        raise GraphError(f"{label or 'the model'} cannot be traced ({reason(error)})") from error
     notes.uncosted |= forms.uncosted
     notes.examples_interact |= forms.batch_lost
     return made
 
 
 @without_late_triton()
-def _program(part: Part) -> tuple[ExportedProgram, list[Tensor]]:
+def _recorded(part: Part) -> Recording:
     import torch
 
-    from slotool.graphs.capture.torch.capture import export_clearly, quiet
-    from slotool.graphs.capture.torch.flops import without_fast_paths
-    from slotool.graphs.capture.torch.program import lazy_zeros
+    from slotool.graphs.capture.torch.capture import quiet
+    from slotool.graphs.capture.torch.program import lazy_zeros, recorded
 
     batch = batch_size([*part.shapes, *(tuple(each.shape) for each in part.weights)])
-    with quiet(), without_fast_paths(), torch.no_grad():
+    with quiet():
         examples = [
             lazy_zeros((batch, *shape), getattr(torch, kind))
             for shape, kind in zip(part.shapes, part.types, strict=True)
         ]
-        return export_clearly(_module_of(part), examples)
+        return recorded(_module_of(part), examples)
 
 
 def _module_of(part: Part) -> nn.Module:

@@ -1,4 +1,4 @@
-"""PyTorch modules as operator graphs: by torch.export, and piece by piece along a torch.fx trace where that fails."""
+"""PyTorch modules as operator graphs: by the ATen calls that a forward makes on shapes alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
+from slotool.graphs.capture.batch_axis import batch_size
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.graph import OperatorGraph
 from slotool.llvm import without_late_triton
@@ -21,10 +21,8 @@ from slotool.llvm import without_late_triton
 if TYPE_CHECKING:
     import torch
     from torch import nn
-    from torch.export import ExportedProgram
 
-    from slotool.graphs.capture.torch.forms import Forms
-    from slotool.graphs.capture.torch.inputs import TensorsOnly, TorchInput
+    from slotool.graphs.capture.torch.program import TorchInput
 
 # Examples that a module is really run on: two, so that what squeezes axes of size one leaves the batch alone.
 BATCH = 2
@@ -58,9 +56,15 @@ def capture_torch(
     can run on shapes alone. A compiled module is captured as what was compiled, and marked. The module is left as it
     was. Raises ``GraphError`` when the module cannot run on such inputs or its forward cannot be traced.
     """
-    from slotool.graphs.capture.torch.flops import module_flops, without_fast_paths
     from slotool.graphs.capture.torch.forms import INT8, Forms, uncompiled
-    from slotool.graphs.capture.torch.inputs import TensorsOnly, inputs_of, zeros
+    from slotool.graphs.capture.torch.program import (
+        TensorsOnly,
+        inputs_of,
+        recorded,
+        require_products_of_one_kind,
+        walked,
+        zeros,
+    )
 
     inputs: Sequence[TorchInput] = inputs_of(input_shape, input_dtype)
     module, compiled = uncompiled(module)
@@ -68,28 +72,34 @@ def capture_torch(
     _require_weights(module)
     forms = Forms(module)
     drafts = Drafts("torch")
-    with inference(module), quiet(), without_fast_paths():
+    with inference(module), quiet():
         inputs, dtype = _typed(module, inputs)
         batch = batch_size([*(each.shape for each in inputs), *_weight_shapes(module)])
         examples = zeros(inputs, dtype, batch, _device(module))
         pairs = [_input_layer(drafts, each, example) for each, example in zip(inputs, examples, strict=True)]
         sources, values = [source for source, _ in pairs], [value for _, value in pairs]
-        wrapped = TensorsOnly(module, [each.name for each in inputs])
-        outputs, examples = _added(drafts, wrapped, examples, values, forms)
-        count = module_flops(wrapped, examples)
+        try:
+            recording = recorded(TensorsOnly(module, [each.name for each in inputs]), examples)
+        except GraphError:
+            # Sizes that values decide.
+            raise
+        except Exception as error:
+            # A module's own forward runs here, so anything may be raised.
+            raise _refusal(module, inputs, dtype, error) from error
+        require_products_of_one_kind(recording, type(module).__name__)
+        walk = walked(drafts, recording, values, forms)
+    outputs = [walk.names[node] for node in recording.outputs if node in walk.names]
     if all(drafts.source(name) in values for name in outputs):
         raise GraphError(f"{type(module).__name__} computes nothing from its input")
     graph = drafts.graph(outputs, "torch", sources)
-    if forms.element_type == INT8:
-        # The counter does not see the products of quantised layers.
-        count = None
     return replace(
         graph,
         element_type=forms.element_type,
         compiled=compiled,
-        counted_flops=None if count is None else count.per_example,
+        # The counter does not see the products of quantised layers.
+        counted_flops=None if forms.element_type == INT8 else round(forms.counted_flops),
         uncosted=tuple(sorted(forms.uncosted)),
-        examples_interact=forms.batch_lost or (count is not None and count.examples_interact),
+        examples_interact=forms.batch_lost,
         shared_weights=min(forms.shared_weights, graph.weights),
     )
 
@@ -100,40 +110,24 @@ def _input_layer(drafts: Drafts, given: TorchInput, example: torch.Tensor) -> tu
     return drafts.add_input(given.label, given.shape, **kind)
 
 
-def _added(
-    drafts: Drafts, wrapped: TensorsOnly, examples: list[torch.Tensor], sources: list[str], forms: Forms
-) -> tuple[list[str], list[torch.Tensor]]:
-    """Append the operators of a module; the names of its outputs, and the examples it was traced on."""
-    from slotool.graphs.capture.torch.fx_pieces import add_pieces
-    from slotool.graphs.capture.torch.program import add_program, require_products_of_one_kind
+def _refusal(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype, error: Exception) -> GraphError:
+    """Return why a module cannot be recorded: what it raises where it is run, or what tracing needs and has not."""
+    from slotool.graphs.capture.torch.nodes import BY_VALUES, depends_on_values
 
-    try:
-        program, examples = export_clearly(wrapped, examples)
-    except GraphError:
-        # Sizes that values decide.
-        raise
-    except Exception as error:
-        # Export reports what it cannot trace through dozens of classes; whatever it was, fx may manage.
-        if len(sources) > 1 or drafts.layers[sources[0]].name != "input":
-            raise _not_exported(wrapped.module, examples, error) from error
-        return add_pieces(drafts, wrapped.module, examples[0], sources[0], error, forms), examples
-    require_products_of_one_kind(program, type(wrapped.module).__name__)
-    return add_program(drafts, program, sources, len(examples[0]), forms), examples
-
-
-def _not_exported(module: nn.Module, examples: list[torch.Tensor], error: Exception) -> GraphError:
-    from slotool.graphs.capture.torch.fx_pieces import depends_on_values
-    from slotool.graphs.capture.torch.nodes import BY_VALUES
-
-    shapes = " and ".join(str(list(example.shape[1:])) for example in examples)
-    said = BY_VALUES if depends_on_values(error) else " ".join(str(error).split("\n")[0].split())[:200]
-    hint = ""
-    if _BY_NAME.search(str(error)):
+    shapes = " and ".join(str(list(each.shape)) for each in inputs)
+    name, failure = type(module).__name__, _failure(module, inputs, dtype)
+    if depends_on_values(error) and failure is None:
+        return GraphError(f"{name} cannot be traced on inputs of {shapes}: {BY_VALUES}")
+    text, hint = str(failure or error).strip() or type(error).__name__, ""
+    if _BY_NAME.search(text):
         hint = "; an input that is a dictionary cannot be given: wrap it in a module whose forward takes its tensors"
-    if _OF_TYPES.search(str(error)):
+    if _OF_TYPES.search(text):
         hint = "; say the element type of each input by its name, as --input-dtype 'ids=int64;x=float32'"
-    sentence = f"{type(module).__name__} cannot be traced on inputs of {shapes}: {said or type(error).__name__}"
-    return GraphError(sentence + hint)
+        others = ["float32" if inputs[0].dtype == "int64" else "int64"] if len(inputs) == 1 else []
+        hint = next((f"; it runs on {other}: --input-dtype {other}" for other in others
+                     if _failure(module, [replace(inputs[0], dtype=other)], dtype) is None), hint)  # fmt: skip
+    how = f"be traced on inputs of {shapes}" if failure is None else f"run on inputs of {shapes} (batch of {BATCH})"
+    return GraphError(f"{name} cannot {how}: {' '.join(text.splitlines()[0].split())[:200]}{hint}")
 
 
 def _require_inputs(module: nn.Module, names: Sequence[str]) -> None:
@@ -170,34 +164,6 @@ def _require_weights(module: nn.Module) -> None:
                 f"{type(module).__name__} has no weights yet: {name!r} is of a lazy layer, which takes its size from "
                 "the first batch; let the factory call the module once on an example"
             )
-
-
-def export_clearly(module: nn.Module, examples: list[torch.Tensor]) -> tuple[ExportedProgram, list[torch.Tensor]]:
-    """The module's program, and the examples it was exported on: with a batch that is found once in every tensor, where
-    a few traces find one. Raises whatever torch.export raises."""
-    from slotool.graphs.capture.torch.program import export, lazy_zeros
-
-    program = export(module, examples)
-    sizes = [*(tuple(example.shape[1:]) for example in examples), *_weight_shapes(module)]
-    for _ in range(MAX_TRACES - 1):
-        shapes, batch = _shapes_of(program), len(examples[0])
-        if not is_ambiguous(shapes, batch):
-            break
-        sizes += sizes_beside(shapes, batch)
-        other = batch_size(sizes)
-        another = [lazy_zeros((other, *each.shape[1:]), each.dtype, each.device) for each in examples]
-        try:
-            program, examples = export(module, another), another
-        except Exception:
-            # A module may refuse a batch; what is there is better than nothing.
-            break
-    return program, examples
-
-
-def _shapes_of(program: ExportedProgram) -> list[Sequence[int]]:
-    from slotool.graphs.capture.torch.nodes import shape_of
-
-    return [shape for node in program.graph.nodes if (shape := shape_of(node))]
 
 
 def _typed(module: nn.Module, inputs: Sequence[TorchInput]) -> tuple[Sequence[TorchInput], torch.dtype]:
@@ -241,11 +207,10 @@ def _failure(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype
     """Return what the module raises on a batch of two such inputs."""
     import torch
 
-    from slotool.graphs.capture.torch.flops import without_compiling
-    from slotool.graphs.capture.torch.inputs import TensorsOnly, zeros
+    from slotool.graphs.capture.torch.program import TensorsOnly, zeros
 
     try:
-        with torch.no_grad(), without_compiling():
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             TensorsOnly(module, [each.name for each in inputs])(*zeros(inputs, dtype, BATCH, _device(module)))
     except Exception as error:
         # A module's own forward runs here, so anything may be raised.

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from slotool.graphs.capture.drafts import costliest
-from slotool.graphs.capture.torch.flops import CallFlops, calls_of, inner_graphs, is_choice
+from slotool.graphs.capture.torch.flops import CallFlops, calls_of, inner_graphs, is_choice, shapes_alone
 
 # A graph, and what its placeholders stand for, in their order.
 Inner = tuple[fx.Graph, Sequence[Any]]
@@ -39,9 +40,6 @@ def block_of(node: fx.Node, flops: CallFlops) -> Inner | None:
 
 def parts_of(node: fx.Node) -> Inner | None:
     """A call that is made of others, traced on shapes alone; None where torch runs it as one or it cannot be traced."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     target = node.target
     if not _is_composed(target) or isinstance(node.meta.get("val"), tuple | list):
         return None
@@ -54,19 +52,13 @@ def parts_of(node: fx.Node) -> Inner | None:
         return target(*args, **kwargs)  # type: ignore[operator]
 
     try:
-        with torch.no_grad(), unset_fake_temporarily(), inputs[0].meta["val"].fake_mode:
-            traced = make_fx(run, tracing_mode="real")(*(value.meta["val"] for value in inputs))
+        with torch.no_grad():
+            traced = make_fx(run)(*(shapes_alone(value.meta["val"]) for value in inputs))
     except Exception:
         # A call that cannot be traced is kept by name.
         return None
     calls = calls_of(traced)
-    if len(calls) == 1 and calls[0].target is target:
-        return None
-    for each in traced.graph.nodes:
-        each.meta.setdefault("val", each.meta.get("tensor_meta"))
-    for place, value in zip((n for n in traced.graph.nodes if n.op == "placeholder"), inputs, strict=False):
-        place.meta["val"] = value.meta["val"]
-    return traced.graph, inputs
+    return None if len(calls) == 1 and calls[0].target is target else (traced.graph, inputs)
 
 
 def _is_composed(target: Any) -> bool:

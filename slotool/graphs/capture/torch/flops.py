@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
+from torch import Tensor
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_map_only
 
 from slotool.graphs.capture.torch.nodes import called
-from slotool.graphs.operators import Shape
 from slotool.llvm import without_late_triton
 
 with without_late_triton():
@@ -55,7 +52,9 @@ class CallFlops:
             return max(each) if is_choice(node) else sum(each) * _times(node) + _flex_attention_flops(node)
         if getattr(node.target, "is_view", False) or not hasattr(node.target, "_schema"):
             return 0
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda value: _shapes(value.meta.get("val")))
+        args, kwargs = torch.fx.node.map_arg(
+            (node.args, node.kwargs), lambda value: shapes_alone(value.meta.get("val"))
+        )
         if called(node) in GROUPED:
             return _grouped_flops(args)
         key = f"{node.target} {tree_map_only(Tensor, lambda tensor: (tensor.dtype, tensor.shape), (args, kwargs))}"
@@ -156,63 +155,6 @@ def calls_of(graph: torch.fx.GraphModule) -> list[Any]:
     return [inner for inner in graph.graph.nodes if inner.op == "call_function"]
 
 
-@dataclass(frozen=True)
-class ModuleFlops:
-    """``per_example``: what one example costs. ``examples_interact``: whether the cost grows faster than the batch."""
-
-    per_example: int
-    examples_interact: bool
-
-
-def module_flops(module: nn.Module, examples: Sequence[Tensor]) -> ModuleFlops | None:
-    """FLOPs of a module by the example, None where it cannot run on shapes alone.
-
-    The module's own forward runs, not what was captured of it, so that the one can be held against the other: on the
-    batch ``examples``, one tensor an input, and on one of two, of which the difference is the other examples'. What
-    both have in common is work on weights alone, done once.
-    """
-    batch = len(examples[0])
-    large, small = _flops_on(module, examples), _flops_on(module, [example[:2] for example in examples])
-    if large is None or small is None or batch <= 2:
-        return None if large is None else ModuleFlops(round(large / batch), False)
-    each = (large - small) / (batch - 2)
-    fixed = small - 2 * each
-    if abs(fixed) <= PROPORTIONAL * small:
-        return ModuleFlops(round(large / batch + max(0.0, fixed)), False)
-    return ModuleFlops(round(each + fixed) if fixed > 0 else round(large / batch), fixed < 0)
-
-
-def _flops_on(module: nn.Module, examples: Sequence[Tensor]) -> int | None:
-    state = {name: _shapes(value) for name, value in [*module.named_parameters(), *module.named_buffers()]}
-    with torch.no_grad(), without_fast_paths(), without_compiling():
-        try:
-            with flop_counter() as counter:
-                torch.func.functional_call(module, state, tuple(map(_shapes, examples)))
-            return int(counter.get_total_flops())
-        except Exception:
-            return _flops_without_numbers(module, examples)
-
-
-def _flops_without_numbers(module: nn.Module, examples: Sequence[Tensor]) -> int | None:
-    """As ``module_flops``, for a forward that takes tensors which are no part of the module's state; slower."""
-    attention = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
-    try:
-        with (
-            FakeTensorMode(allow_non_fake_inputs=True) as shapes,
-            torch.backends.mkldnn.flags(enabled=False),
-            flop_counter(attention) as counter,
-        ):
-            module(*map(shapes.from_tensor, examples))
-    except Exception:
-        # A forward may do what needs numbers.
-        return None
-    return int(counter.get_total_flops())
-
-
-def _attention_flops(query: Shape, key: Shape, value: Shape, *_: object, **__: object) -> int:
-    return int(sdpa_flop_count(query, key, value))
-
-
 @contextmanager
 def without_fast_paths() -> Iterator[None]:
     """torch replaces a transformer's layer in inference by one fused call; without that its parts are seen. Nor does
@@ -227,21 +169,13 @@ def without_fast_paths() -> Iterator[None]:
         transformer._detect_is_causal_mask = detect
 
 
-@contextmanager
-def without_compiling() -> Iterator[None]:
-    """Everything runs as it was written. torch compiles a ``torch.cond`` when it runs; compiled under the counter, it
-    keeps torch from exporting another, until everything that the process has compiled is thrown away."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
 def _as_said(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """Whether a mask is causal by what the caller says: its products are the same either way."""
     return is_causal is True
 
 
-def _shapes(value: Any) -> Any:
-    """The same tensors without their numbers."""
+def shapes_alone(value: Any) -> Any:
+    """Return the same tensors without their numbers, on the meta device."""
     return tree_map_only(Tensor, _shape_alone, value)
 
 

@@ -51,43 +51,8 @@ def _is_compiled(value: Any) -> bool:
     return made and not getattr(value, "_torchdynamo_disable", False)
 
 
-def count_weights(layer: nn.Module) -> int:
-    """The weights of a layer, those that a quantised one keeps packed included."""
-    packed = [tensor for part in layer.modules() if _is_quantised(part) for tensor in _packed(part)]
-    return sum(tensor.numel() for tensor in [*layer.parameters(), *packed])
-
-
-def quantised_flops(layer: nn.Module, values: int) -> int:
-    """FLOPs of a quantised linear layer or convolution that makes so many ``values``, which torch does not count."""
-    weight = next(iter(_packed(layer)), None) if _is_quantised(layer) else None
-    return 0 if weight is None or weight.ndim < 2 else 2 * values * weight[0].numel()
-
-
-def dense_attributes(layer: nn.Module) -> dict[str, Any] | None:
-    """Of a quantised linear layer, static or dynamic, what ``Dense`` takes; None of any other layer."""
-    if not _is_quantised(layer) or type(layer).__name__ != "Linear":
-        return None
-    weight, *bias = _packed(layer)
-    return {"units": int(weight.shape[0]), "bias": bool(bias)}
-
-
-def recurrent_layer(layer: nn.Module) -> tuple[str, dict[str, Any]] | None:
-    """Of a recurrent layer that was quantised dynamically, our operator and what it takes; None of any other layer."""
-    kind = type(layer).__name__
-    if not _is_quantised(layer) or kind not in ("LSTM", "GRU") or not hasattr(layer, "hidden_size"):
-        return None
-    more = {"layers": layer.num_layers, "bidirectional": layer.bidirectional, "bias": layer.bias}
-    return kind, {"units": layer.hidden_size, **more}
-
-
 def _is_quantised(part: nn.Module) -> bool:
     return ".quantized" in type(part).__module__
-
-
-def _packed(part: nn.Module) -> list[torch.Tensor]:
-    """Weight and bias of a quantised layer, which it gives when it is asked."""
-    methods = [method for name in ("weight", "bias") if callable(method := getattr(part, name, None))]
-    return [tensor for method in methods if isinstance(tensor := method(), torch.Tensor)]
 
 
 class Forms:
@@ -103,6 +68,8 @@ class Forms:
         self.uncosted: set[str] = set()
         # How many weights were met again by another operator.
         self.shared_weights = 0
+        # FLOPs of one example as torch's counter has those of each call.
+        self.counted_flops = 0.0
         self._quantised = any(map(_is_quantised, module.modules()))
 
     def note(self, name: str, value: Any, *, is_product: bool) -> None:

@@ -14,9 +14,8 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import Share, share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
 from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS, ARITHMETIC
-from slotool.graphs.capture.torch.aten_layers import LAYERS
+from slotool.graphs.capture.torch.aten_layers import LAYERS, QUANTISED, steps_over_examples
 from slotool.graphs.capture.torch.aten_moving import MOVING, order_of
-from slotool.graphs.capture.torch.aten_recurrent import steps_over_examples
 from slotool.graphs.capture.torch.composed import block_of, parts_of
 from slotool.graphs.capture.torch.flops import CallFlops, fourier_flops, inner_calls, is_choice, is_uncosted
 from slotool.graphs.capture.torch.forms import Forms
@@ -29,6 +28,7 @@ from slotool.graphs.capture.torch.nodes import (
     first_value,
     given_arguments,
     largest_shape,
+    packed_weights,
     plain_name,
     position_of,
     shape_of,
@@ -130,8 +130,10 @@ class NetworkWalk:
         if not data or shape is None or name in FILLED or name.endswith("_like") or name in ("empty", "arange"):
             self.constants[node] = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
             self._behind[node] = frozenset().union(*(self._behind.get(v, ()) for v in node.all_input_nodes))
-            self._fixed_flops[node] = self._flops_of_constants(node, share)
+            self._fixed_flops[node] = self._counted(node, 1 if share is None else self._batch)
+            self._fixed_flops[node] += self._take_fixed(node)
             return
+        self._counted(node, self._batch)
         if (
             name in TURNS
             and share is not None
@@ -337,7 +339,7 @@ class NetworkWalk:
 
     def _argument(self, value: Any, turned: bool) -> Any:
         if isinstance(value, fx.Node):
-            inner = value.meta.get("val")
+            inner = value.meta.get("val", packed_weights(value))
             return self._value(value, inner, turned=turned) if isinstance(inner, torch.Tensor) else inner
         if isinstance(value, list | tuple):
             return [self._argument(each, turned) for each in value]
@@ -379,13 +381,16 @@ class NetworkWalk:
         """Of one example, with those of the weights that only this call needs."""
         flops = self._call_flops.of(node)
         self._forms.batch_lost |= bool(flops) and share is None
-        fixed = sum(self._fixed_flops.pop(value, 0) for value in node.all_input_nodes)
-        return round(flops / self._batch) + fixed
+        return round(flops / self._batch) + self._take_fixed(node)
 
-    def _flops_of_constants(self, node: Any, share: Share | None) -> int:
-        flops = self._call_flops.of(node)
-        fixed = sum(self._fixed_flops.pop(value, 0) for value in node.all_input_nodes)
-        return fixed + (flops if share is None else round(flops / self._batch))
+    def _take_fixed(self, node: Any) -> int:
+        return sum(self._fixed_flops.pop(value, 0) for value in node.all_input_nodes)
+
+    def _counted(self, node: Any, examples: int) -> int:
+        """FLOPs of a call by the example, which torch's count of the whole includes."""
+        flops = self._call_flops.of(node) / examples
+        self._forms.counted_flops += 0 if self._within else flops
+        return round(flops)
 
     # Calls that are made of calls.
 
@@ -443,5 +448,5 @@ def axes_of_turn(node: Any, rank: int) -> list[int] | None:
         return None
 
 
-# Products that torch counts only when it runs them by their parts.
-_UNCOUNTED = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+# Products that torch counts only when it runs them by their parts, or not at all.
+_UNCOUNTED = ("lstm", "gru", "rnn_tanh", "rnn_relu", *QUANTISED)

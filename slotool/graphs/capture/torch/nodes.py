@@ -82,13 +82,16 @@ def shape_of(node: Any) -> Shape | None:
 
 
 def given_arguments(node: Any) -> dict[str, Any]:
-    """Return the arguments of a call by their schema's names, defaults filled in; none of a call without a schema."""
+    """Return the arguments of a call by name, in the order of its schema, defaults filled in; none without a schema."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {}
     given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-    defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    return defaults | given
+    return {
+        argument.name: given.get(argument.name, argument.default_value)
+        for argument in schema.arguments
+        if argument.name in given or argument.has_default_value()
+    }
 
 
 def arguments_of(node: Any) -> Mapping[str, Any]:
@@ -98,6 +101,25 @@ def arguments_of(node: Any) -> Mapping[str, Any]:
 
 
 def count_of(node: Any) -> int:
-    """How many weights a constant is; counters, such as a batch normalisation's, are none."""
-    value = node.meta.get("val")
+    """Return how many weights a constant is; counters, such as a batch normalisation's, are none."""
+    value, packed = node.meta.get("val"), packed_weights(node)
+    if packed is not None:
+        return sum(tensor.numel() for tensor in packed)
     return value.numel() if hasattr(value, "numel") and value.is_floating_point() else 0
+
+
+def packed_weights(node: Any) -> list[torch.Tensor] | None:
+    """Return weight and bias of a quantised linear layer, of a node that is both packed; None of any other node."""
+    packed = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None
+    if not isinstance(packed, torch.ScriptObject) or "LinearPackedParams" not in str(packed._type()):
+        return None
+    return [tensor for tensor in torch.ops.quantized.linear_unpack(packed) if tensor is not None]
+
+
+def depends_on_values(error: BaseException | None) -> bool:
+    """True if a module could not be recorded since it needs numbers, by the error or what led to it."""
+    while error is not None:
+        if "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,70 +1,197 @@
-"""A module as an exported program of ATen calls, and such a program as operators."""
+"""A module's forward as the ATen calls that it makes, and such calls as operators."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from slotool.errors import GraphError
+from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.torch.flops import without_fast_paths
 from slotool.graphs.capture.torch.forms import Forms
 from slotool.graphs.capture.torch.network import NetworkWalk
+from slotool.graphs.capture.torch.nodes import dtype_of, plain_name, shape_of
 from slotool.llvm import without_late_triton
+
+INPUT_DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool")
+
+
+@dataclass(frozen=True)
+class TorchInput:
+    """One input: its ``shape`` without the batch, its ``dtype`` (None: found out), the ``name`` of the parameter of
+    ``forward`` that takes it (empty: the first)."""
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.name or "input"
+
+
+def inputs_of(shape: Any, dtype: Any) -> tuple[TorchInput, ...]:
+    """One input of a ``shape``, or several by name as a mapping; ``dtype`` one for all, or a mapping as well.
+
+    Raises ``GraphError`` for a size below 1, a dtype that is none of ``INPUT_DTYPES``, or a name without a shape.
+    """
+    named = shape if isinstance(shape, Mapping) else {"": shape}
+    types = dtype if isinstance(dtype, Mapping) else dict.fromkeys(named, dtype)
+    strange = [name for name in types if name not in named]
+    if strange:
+        raise GraphError(f"input dtype of {strange[0]!r}, which is none of the inputs {', '.join(map(repr, named))}")
+    for name, sizes in named.items():
+        if (not sizes and not name) or any(size < 1 for size in sizes):
+            raise GraphError(f"input shape {list(sizes)} has a size below 1")
+        if types.get(name) is not None and types[name] not in INPUT_DTYPES:
+            raise GraphError(f"input dtype {types[name]!r} is none of {', '.join(INPUT_DTYPES)}")
+    return tuple(TorchInput(tuple(sizes), types.get(name), name) for name, sizes in named.items())
+
+
+class TensorsOnly(nn.Module):
+    """A module that takes tensors by position and gives tensors alone, whatever holds them: what tracing wants."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]):
+        super().__init__()
+        self.module, self._names = module, tuple(names)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        named = {name: tensor for name, tensor in zip(self._names, tensors, strict=True) if name}
+        plain = [tensor for name, tensor in zip(self._names, tensors, strict=True) if not name]
+        return tuple(_tensors(self.module(*plain, **named)))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+
+
+def zeros(inputs: Sequence[TorchInput], dtype: torch.dtype, batch: int, device: torch.device) -> list[Tensor]:
+    """An example of each input, ``dtype`` where it has none of its own."""
+    types = [dtype if each.dtype is None else getattr(torch, each.dtype) for each in inputs]
+    return [lazy_zeros((batch, *each.shape), kind, device) for each, kind in zip(inputs, types, strict=True)]
+
 
 PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv1d", "conv2d", "conv3d", "convolution")
 
 
-def export(module: nn.Module, examples: Sequence[torch.Tensor]) -> ExportedProgram:
-    """The module as ATen calls. Raises whatever torch.export raises."""
+def export(module: nn.Module, examples: Sequence[Tensor]) -> ExportedProgram:
+    """Return the module as a program that runs on its weights. Raises whatever torch.export raises."""
     with torch.no_grad(), without_late_triton():
         return torch.export.export(module, tuple(examples))
 
 
-def add_program(
-    drafts: Drafts, program: ExportedProgram, sources: Sequence[str], batch: int, forms: Forms, prefix: str = ""
-) -> list[str]:
-    """Append every call of an exported program that takes ``sources``; the names of its outputs.
+@dataclass(frozen=True)
+class Recording:
+    """ATen calls of a forward on shapes alone.
 
-    ``batch`` is the size of the batch it was exported on; ``forms`` notes the element types it computes in.
+    ``module``: their graph. ``parameters``: their names by placeholder, ``inputs``: placeholders in order, ``outputs``:
+    nodes of the tensors that it gives. ``batch``: the number of examples.
     """
-    walk = _walked(NetworkWalk(drafts, batch, forms, prefix), program, sources)
-    results = next(node for node in reversed(program.graph.nodes) if node.op == "output").all_input_nodes
-    wanted = set(program.graph_signature.user_outputs)
-    return [walk.names[node] for node in results if node in walk.names and node.name in wanted]
+
+    module: fx.GraphModule
+    parameters: Mapping[fx.Node, str]
+    inputs: Sequence[fx.Node]
+    batch: int
+
+    @property
+    def outputs(self) -> list[fx.Node]:
+        (results,) = next(node for node in reversed(self.module.graph.nodes) if node.op == "output").args
+        return [each for each in results if isinstance(each, fx.Node)]
+
+    @property
+    def shapes(self) -> list[Sequence[int]]:
+        return [shape for node in self.module.graph.nodes if (shape := shape_of(node))]
 
 
-def add_part(
-    drafts: Drafts, program: ExportedProgram, sources: Sequence[str], images: Collection[str], batch: int,
-    forms: Forms, prefix: str,
-) -> list[tuple[str, bool]]:  # fmt: skip
-    """As ``add_program``, for a part of a network whose ``images`` among the sources have their channels last in the
-    program, and first in the drafts. Of each output its name and whether it is such an image; what depends on no input
-    is a ``Constant``. Raises ``GraphError`` where an output has lost its batch."""
-    walk = NetworkWalk(drafts, batch, forms, prefix)
-    _walked(walk, program, sources, images)
-    (results,) = next(node for node in reversed(program.graph.nodes) if node.op == "output").args
-    return [walk.result(node) for node in results]
+def recorded(module: nn.Module, examples: Sequence[Tensor]) -> Recording:
+    """Record a forward in inference mode, with a batch that is found once in every tensor where a few tries find one.
+
+    Raises what the module or torch raises.
+    """
+    recording = _recorded(module, examples)
+    sizes = [tuple(each.shape[1:]) for each in examples]
+    sizes += [tuple(each.shape) for each in [*module.parameters(), *module.buffers()]]
+    for _ in range(MAX_TRACES - 1):
+        if not is_ambiguous(recording.shapes, recording.batch):
+            break
+        sizes += sizes_beside(recording.shapes, recording.batch)
+        batch = batch_size(sizes)
+        try:
+            recording = _recorded(
+                module, [lazy_zeros((batch, *each.shape[1:]), each.dtype, each.device) for each in examples]
+            )
+        except Exception:
+            # A module may refuse a batch; what is there is better than nothing.
+            break
+    return recording
 
 
-def _walked(
-    walk: NetworkWalk, program: ExportedProgram, sources: Sequence[str], images: Collection[str] = ()
-) -> NetworkWalk:
-    inputs = iter(sources)
-    for node in program.graph.nodes:
-        if node.op == "placeholder":
-            if node.name in program.graph_signature.user_inputs:
-                source = next(inputs)
-                walk.place(node, source, last=source in images)
-            elif node.name in program.graph_signature.inputs_to_parameters:
-                walk.place_parameter(node, _identity(program, node.name))
-            else:
-                walk.place(node, None)
-        elif node.op == "get_attr":
+def _recorded(module: nn.Module, examples: Sequence[Tensor]) -> Recording:
+    parameters = dict(module.named_parameters())
+    # A single number may say how a layer computes, as the scale of a quantised one: it stays one.
+    state = parameters | {name: buffer for name, buffer in module.named_buffers() if buffer.numel() > 1}
+
+    def forward(state: dict[str, Tensor], *inputs: Tensor) -> Any:
+        return torch.func.functional_call(module, state, inputs)
+
+    with torch.no_grad(), without_late_triton(), without_fast_paths(), _as_exporting():
+        # Tensors that are no part of the state come with their numbers.
+        trace = make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)
+        traced = trace(state, *examples)
+    places = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    for node, name in zip(places, state, strict=False):
+        node._rename(name.replace(".", "_"))
+    names = dict(zip(places, parameters, strict=False))
+    return Recording(traced, names, places[len(state) :], len(examples[0]))
+
+
+@contextmanager
+def _as_exporting() -> Iterator[None]:
+    """Libraries leave out branches by values where torch exports; what is compiled runs as it was written."""
+    flags: Any = torch.compiler
+    compiled: Any = torch._dynamo.config
+    before = flags._is_compiling_flag, flags._is_exporting_flag
+    flags._is_compiling_flag = flags._is_exporting_flag = True
+    try:
+        with compiled.patch(error_on_nested_fx_trace=False):
+            yield
+    finally:
+        flags._is_compiling_flag, flags._is_exporting_flag = before
+
+
+def walked(
+    drafts: Drafts, recording: Recording, sources: Sequence[str], forms: Forms, prefix: str = "",
+    images: Collection[str] = (),
+) -> NetworkWalk:  # fmt: skip
+    """Append every call that takes ``sources``; ``forms`` notes the element types it computes in.
+
+    ``images`` among the sources have their channels last in the recording, and first in the drafts.
+    """
+    walk = NetworkWalk(drafts, recording.batch, forms, prefix)
+    given = dict(zip(recording.inputs, sources, strict=True))
+    for node in recording.module.graph.nodes:
+        if node in given:
+            walk.place(node, given[node], last=given[node] in images)
+        elif node in recording.parameters:
+            walk.place_parameter(node, recording.parameters[node])
+        elif node.op in ("placeholder", "get_attr"):
             walk.place(node, None)
         elif node.op == "call_function":
             walk.call(node)
@@ -72,34 +199,22 @@ def _walked(
     return walk
 
 
-def require_products_of_one_kind(program: ExportedProgram, called: str) -> None:
+def require_products_of_one_kind(recording: Recording, called: str) -> None:
     """Raises ``GraphError`` for a product of whole numbers with floats, which tracing lets pass and running refuses."""
-    for node in program.graph.nodes:
-        name = str(getattr(node.target, "__name__", "")).partition(".")[0]
-        if name not in PRODUCTS:
+    for node in recording.module.graph.nodes:
+        if plain_name(node) not in PRODUCTS:
             continue
-        types = [
-            value.meta["val"].dtype for value in node.all_input_nodes if isinstance(value.meta.get("val"), torch.Tensor)
-        ]
+        types = [dtype_of(value) for value in node.all_input_nodes]
         if len({dtype.is_floating_point or dtype.is_complex for dtype in types}) > 1:
             said = " and ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in types))
             raise GraphError(
-                f"{called} multiplies {said} in {name}, which torch does not: say another element type of its input, "
-                "as --input-dtype float32"
+                f"{called} multiplies {said} in {plain_name(node)}, which torch does not: say another element type of "
+                "its input, as --input-dtype float32"
             )
 
 
-def _identity(program: ExportedProgram, name: str) -> object:
-    """What two names of one parameter have in common."""
-    tensor = program.state_dict[program.graph_signature.inputs_to_parameters[name]]
-    try:
-        return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape))
-    except (RuntimeError, NotImplementedError):
-        return name
-
-
-def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
-    """Zeros whose memory nobody has touched: tracing reads shapes only, and a large batch of them costs nothing."""
+def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """Return zeros whose memory nobody has touched: tracing reads shapes only, and a large batch costs nothing."""
     if device is not None and device.type != "cpu":
         return torch.zeros(*shape, dtype=dtype, device=device)
     nothing = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
