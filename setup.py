@@ -12,6 +12,5 @@ setup(
         "slotool.shipped_datasets": ["tate-16k/*", "fashion-mnist-supernet-*.parquet"],
         "slotool.serving.front": ["*.html"],
         "slotool.serving.protocol": ["*.json"],
-        "slotool.reports": ["plotly-*"],
     },
 )

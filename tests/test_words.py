@@ -42,13 +42,7 @@ KEPT = {
 
 def texts() -> list[Path]:
     paths = [path for name in READ for path in ((ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name])]
-    return [
-        path
-        for path in paths
-        if path.suffix in (".py", ".md", ".html", ".js")
-        and path != Path(__file__)
-        and not path.name.endswith(".min.js")
-    ]
+    return [path for path in paths if path.suffix in (".py", ".md", ".html", ".js") and path != Path(__file__)]
 
 
 @pytest.mark.parametrize("pattern", REPLACED)

@@ -1,4 +1,4 @@
-"""A plot as data: everything a renderer needs and nothing it could decide otherwise than another one does."""
+"""A plot as data, without a decision on how it is drawn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-# One colour per slot, distinct for colour-blind eyes and on white paper; both renderers use these.
+# One colour per slot, distinct for colour-blind eyes and on white paper.
 PALETTE = ("#0b5fa5", "#c2540a", "#19775a", "#7a3db8", "#b02a4c", "#5c6670", "#8a6d00", "#0f7c8a")
 ALARM = "#b3261e"
 INK = "#1c2530"
@@ -32,9 +32,8 @@ class Axis:
 class Curve:
     """``x``, ``y``: float64 [n] in data units. ``colour``: slot of the palette.
 
-    ``error``: half the length of a vertical error bar, float64 [n]. ``hover``: a text per point, shown under
-    the pointer. ``labels``: texts written next to points; an empty one is not written;
-    below the point, or with ``labels_above`` above it. ``wide``: drawn broad and pale, so that
+    ``error``: half the length of a vertical error bar, float64 [n]. ``labels``: texts written next to points; an empty
+    one is not written; below the point, or with ``labels_above`` above it. ``wide``: drawn broad and pale, so that
     a curve on the same points can be seen on top of it.
     """
 
@@ -44,7 +43,6 @@ class Curve:
     style: Style
     colour: int = 0
     error: np.ndarray | None = None
-    hover: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     labels_above: bool = False
     in_legend: bool = True

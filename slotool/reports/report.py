@@ -37,8 +37,8 @@ def write_report(
     figures = figures_of(found)
     folder = plots_folder(out)
     with whole_file(out) as partial, whole_folder(folder) as drawn:
-        save_plots(figures, drawn, progress)
-        partial.write_text(page(title, figures, origins(found)), encoding="utf-8")
+        pictures = {path.stem: path.read_bytes() for path in save_plots(figures, drawn, progress)}
+        partial.write_text(page(title, figures, pictures, origins(found)), encoding="utf-8")
     return figures
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import gzip
-import json
+import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -35,15 +33,15 @@ PLOTS = {
 
 
 class Page(HTMLParser):
-    """Everything of a page that a browser would load, and the plots' data."""
+    """Everything of a page that a browser would load, and its pictures by the section that they are in."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.loads: list[str] = []
         self.tags: list[str] = []
         self.policy = ""
-        self.plots: dict[str, Any] = {}
-        self._in_plots = False
+        self.pictures: dict[str, bytes] = {}
+        self._section = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -52,12 +50,10 @@ class Page(HTMLParser):
         self.loads += [given[name] for name in ("src", "href", "data", "action", "srcset") if name in given]
         if given.get("http-equiv") == "Content-Security-Policy":
             self.policy = given["content"]
-        self._in_plots = tag == "script" and given.get("id") == "plots"
-
-    def handle_data(self, data: str) -> None:
-        if self._in_plots:
-            self.plots = json.loads(gzip.decompress(base64.b64decode(data)))
-            self._in_plots = False
+        if tag == "section":
+            self._section = given.get("id", "")
+        if tag == "img":
+            self.pictures[self._section] = base64.b64decode(given["src"].removeprefix("data:image/png;base64,"))
 
 
 def test_a_run_folder_becomes_a_page_and_pngs(slotool: Any, run_folder: Path, tmp_path: Path) -> None:
@@ -67,12 +63,11 @@ def test_a_run_folder_becomes_a_page_and_pngs(slotool: Any, run_folder: Path, tm
     assert {plot["id"] for plot in run.document["plots"]} == PLOTS
     assert list(run.document["not_drawn"].values()) == ["arrivals table"]
     page = Page(out.read_text())
-    assert set(page.plots) == PLOTS
+    assert set(page.pictures) == PLOTS
     assert "<h1>A run &amp; more</h1>" in out.read_text()
     for name in PLOTS:
-        with Image.open(tmp_path / "report_plots" / f"{name}.png") as image:
-            image.verify()
-        with Image.open(tmp_path / "report_plots" / f"{name}.png") as image:
+        assert (tmp_path / "report_plots" / f"{name}.png").read_bytes() == page.pictures[name]
+        with Image.open(io.BytesIO(page.pictures[name])) as image:
             assert image.width > 1000
             assert len(image.convert("L").getcolors(256) or ()) > 10, "something is drawn on it"
 
@@ -83,28 +78,11 @@ def test_the_page_asks_nobody_for_anything(slotool: Any, run_folder: Path, tmp_p
     text = out.read_text()
     page = Page(text)
     assert not [url for url in page.loads if not url.startswith(("#", "data:"))]
-    assert not {"iframe", "object", "embed", "img", "form"} & set(page.tags)
+    assert not {"iframe", "object", "embed", "form", "script"} & set(page.tags)
     assert "default-src 'none'" in page.policy
     assert "http" not in page.policy
     assert not re.search(r"@import|url\(\s*['\"]?http", text.partition("</style>")[0])
-    assert '"showSendToCloud": false' in text, "nothing on the page offers to upload the data"
-    assert page.tags.count("script") == 3, "plotly's JavaScript is inside once"
-    assert out.stat().st_size < 700_000, "a page that is sent by mail"
-
-
-def test_page_and_figures_hold_the_same_numbers(slotool: Any, run_folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    slotool("report", run_folder, "-o", out)
-    plots = Page(out.read_text()).plots
-    for figure in figures_of(collect([run_folder])):
-        drawn = {trace.get("name"): trace for trace in plots[figure.id]["data"]}
-        for curve in figure.curves:
-            assert drawn[curve.name]["x"] == pytest.approx(curve.x.tolist(), rel=1e-5)
-            assert drawn[curve.name]["y"] == pytest.approx(curve.y.tolist(), rel=1e-5)
-        axis = plots[figure.id]["layout"]["xaxis"]
-        assert axis["ticktext"] == [text for _, text in figure.x.ticks]
-        bounds = np.log10([figure.x.low, figure.x.high]) if figure.x.log else [figure.x.low, figure.x.high]
-        assert axis["range"] == pytest.approx(list(bounds))
+    assert out.stat().st_size < 1_500_000, "a page that is sent by mail"
 
 
 def test_names_from_outside_cannot_become_code(slotool: Any, tmp_path: Path) -> None:
@@ -240,26 +218,6 @@ def test_a_folder_of_somebody_elses_is_never_replaced(slotool: Any, run_folder: 
     assert (tmp_path / "r_plots" / "thesis.tex").exists()
 
 
-# What is written on each plot beyond its edges, or over other such text.
-CUT_OR_OVERLAPPING = """
-[...document.querySelectorAll('.plot')].flatMap(plot => {
-  const all = plot.getBoundingClientRect(), found = [];
-  const boxes = selector => [...plot.querySelectorAll(selector)]
-    .filter(text => text.style.visibility !== 'hidden' && text.textContent)
-    .map(text => ({words: text.textContent, box: text.getBoundingClientRect()}));
-  for (const {words, box} of boxes('.xtitle, .ytitle, .xtick text, .ytick text, .legendtext, .textpoint text'))
-    if (box.left < all.left - 1 || box.right > all.right + 1 || box.top < all.top - 1 || box.bottom > all.bottom + 1)
-      found.push('cut: ' + words);
-  for (const kind of ['.xtick text', '.ytick text, .textpoint text'])
-    boxes(kind).forEach(({words, box}, i, every) => every.slice(i + 1).forEach(other => {
-      if (box.left < other.box.right && other.box.left < box.right &&
-          box.top < other.box.bottom && other.box.top < box.bottom) found.push(words + ' over ' + other.words);
-    }));
-  return found;
-})
-"""
-
-
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_plot_is_drawn_within_the_window(slotool: Any, run_folder: Path, tmp_path: Path, width: int) -> None:
     versions = {f"depth=1-{i},expand=0.25-0.5,width=0.75": (20 - i, 1e-6 * (10 + i)) for i in range(6)}
@@ -269,26 +227,9 @@ def test_every_plot_is_drawn_within_the_window(slotool: Any, run_folder: Path, t
     with browser_at("data:text/html,") as browser:
         browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         browser.call("Page.navigate", url=(tmp_path / "r.html").as_uri())
-        browser.until("document.readyState === 'complete' && document.querySelectorAll('.plot').length > 0")
-        browser.value("dispatchEvent(new Event('beforeprint'))")
-        browser.until(
-            "document.querySelectorAll('.plot .main-svg').length >= document.querySelectorAll('.plot').length"
-        )
+        browser.until("document.readyState === 'complete' && document.querySelectorAll('img').length > 0")
         assert browser.value("document.documentElement.scrollWidth") <= width
-        assert browser.value("document.querySelectorAll('.plot .scatterlayer .trace').length") >= len(PLOTS)
-        widths = browser.value("[...document.querySelectorAll('.plot .main-svg')].map(e => e.clientWidth)")
-        assert 0 < max(widths) <= width
-        browser.until("[...document.querySelectorAll('.textpoint text')].every(text => text.style.visibility)")
-        assert browser.value(CUT_OR_OVERLAPPING) == []
+        widths = browser.value("[...document.querySelectorAll('img')].map(e => e.naturalWidth && e.clientWidth)")
+        assert 0 < min(widths) <= max(widths) <= width
         assert not browser.complaints
         assert not browser.asked_elsewhere
-
-
-def test_a_browser_that_cannot_unpack_the_plots_says_so(slotool: Any, run_folder: Path, tmp_path: Path) -> None:
-    slotool("report", run_folder, "-o", tmp_path / "r.html")
-    with browser_at("data:text/html,") as browser:
-        browser.call("Page.enable")
-        browser.call("Page.addScriptToEvaluateOnNewDocument", source="delete self.DecompressionStream")
-        browser.call("Page.navigate", url=(tmp_path / "r.html").as_uri())
-        browser.until("document.readyState === 'complete' && document.querySelectorAll('.plot').length > 0")
-        browser.until("[...document.querySelectorAll('.plot')].every(plot => /browser of 2023/.test(plot.textContent))")

@@ -90,7 +90,7 @@ def accuracy_against_k(name: str, table: OutcomeTable, source: str) -> Figure:
     x = log_share_axis(what, share[0]) if share[0] < FEW_NODES else share_axis(what, np.append(share, 0.0))
     y = share_axis("accuracy", np.concatenate([accuracy - error, accuracy + error]))
     least = next(p for p in points if p.accuracy >= full.accuracy - WORTH_IT)
-    curve = Curve(name, share, accuracy, "dots and line", error=error, hover=tuple(_hover(p) for p in points))
+    curve = Curve(name, share, accuracy, "dots and line", error=error)
     reference = Curve(f"at {full.version}", np.array([x.low, x.high]), np.full(2, full.accuracy), "dashes", colour=5)
     return Figure(
         id=f"accuracy-k-{name}",
@@ -174,8 +174,7 @@ def _points(subject: str, points: list[Scored], unit: Unit, colour: int, labels:
     latency_s, accuracy, error = (
         np.array([getattr(p, field) for p in points]) for field in ("latency_s", "accuracy", "standard_error")
     )
-    hover = tuple(f"{subject}<br>{_hover(point)}" for point in points)
-    return Curve(subject, unit.of(latency_s), accuracy, "dots", colour, error=error, hover=hover, labels=labels)
+    return Curve(subject, unit.of(latency_s), accuracy, "dots", colour, error=error, labels=labels)
 
 
 def _headline(subject: str, points: list[Scored]) -> tuple[str, str]:
@@ -185,13 +184,6 @@ def _headline(subject: str, points: list[Scored]) -> tuple[str, str]:
     if cheap.latency_s < best.latency_s:
         said += f"; {cheap.version}: {percent(cheap.accuracy)} at {duration(cheap.latency_s)}"
     return f"{subject}: most accurate point, and the fastest within one point of it", said
-
-
-def _hover(point: Scored) -> str:
-    return (
-        f"{point.version}<br>accuracy {percent(point.accuracy, 2)} ± {percent(point.standard_error, 2)}"
-        f"<br>median {duration(point.latency_s)}"
-    )
 
 
 def _examples(*tables: OutcomeTable) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from slotool.reports.axes import Unit, linear_axis, log_axis, share_axis
 from slotool.reports.figure import Curve, Figure, Limit, Rows
 from slotool.reports.text import duration, percent
-from slotool.workloads.interference import ACLO, FULL_NETWORK, LCAO, LEAST, Answers, InterferenceTable
+from slotool.workloads.interference import ACLO, FULL_NETWORK, LCAO, LEAST, InterferenceTable
 
 # Palette slots: solo and co-located, as in the paper's Fig. 6; the full network; the cheapest point.
 COLOURS = (0, 1, 2, 3, 4)
@@ -51,7 +51,6 @@ def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) 
                 "dots",
                 COLOURS[co_runners % len(COLOURS)],
                 error=np.array([a.standard_error for a in answers]),
-                hover=tuple(_hover(a) for a in answers),
             )
         )
     limits = tuple(
@@ -155,11 +154,4 @@ def _table(table: InterferenceTable) -> Rows:
             )
             for row in table.summary()
         ),
-    )
-
-
-def _hover(answers: Answers) -> str:
-    return (
-        f"deadline {duration(answers.target)}, mean k {answers.mean_k:.4f}"
-        f"<br>{percent(answers.met_share(answers.target), 2)} in time, accuracy {percent(answers.accuracy, 2)}"
     )

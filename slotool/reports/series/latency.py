@@ -85,8 +85,7 @@ def _ranked(name: str, rows: pd.DataFrame, source: str) -> Figure:
     groups = [_drawn(part.sort_values("median_s")) for _, part in rows.groupby(_WHERE, sort=False)]
     for colour, (label, part) in enumerate(zip(labels, groups, strict=True)):
         rank, y = part["rank"].to_numpy(), unit.of(part["median_s"].to_numpy())
-        hover = tuple(f"{_what(row)}: {duration(row.median_s)}" for row in _each(part))
-        curves.append(Curve(label or name, rank, y, "dots", colour, hover=hover))
+        curves.append(Curve(label or name, rank, y, "dots", colour))
     if len(groups) == 1 and groups[0][["low_s", "high_s"]].gt(0).all(axis=None):
         low, high = (unit.of(groups[0][column].to_numpy()) for column in ("low_s", "high_s"))
         bands.append(Band("where a repetition's median lies in 95 %", curves[0].x, low, high))
@@ -138,13 +137,9 @@ def _degradation(name: str, rows: pd.DataFrame, source: str) -> Figure:
     count = rows["co_runners"].str.count(r"\+") + 1
     curves = []
     for colour, (co_runners, part) in enumerate(rows.groupby(count)):
-        hover = tuple(
-            f"{_what(row)} with {row.co_runners}<br>{row.slowdown:.2f} × {duration(row.solo_median_s)}"
-            for row in _each(part)
-        )
         label = f"{co_runners} co-runner{'s' * (co_runners > 1)}"
         x, y = unit.of(part["solo_median_s"].to_numpy()), part["slowdown"].to_numpy()
-        curves.append(Curve(label, x, y, "dots", colour, hover=hover))
+        curves.append(Curve(label, x, y, "dots", colour))
     slowdown = rows["slowdown"].to_numpy()
     ends = np.array([min(c.x.min() for c in curves), max(c.x.max() for c in curves)])
     curves.insert(0, Curve("as fast as solo", ends, np.ones(2), "dashes", 5))

@@ -59,11 +59,7 @@ def _dots(table: PredictionsTable, kind: str, unit: Unit, colour: int) -> Curve:
     # Evenly spaced rows stand for all of a table that no eye, and no phone, could take in.
     rows = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MAX_DOTS)).astype(int))]
     measured_s, predicted_s = (rows[c].to_numpy(dtype=np.float64) for c in ("measured_s", "predicted_s"))
-    hover = tuple(
-        f"{graph}<br>measured {duration(m)}, predicted {duration(p)} ({p / m - 1:+.1%})"
-        for graph, m, p in zip(rows["graph_id"], measured_s, predicted_s, strict=True)
-    )
-    return Curve(kind, unit.of(measured_s), unit.of(predicted_s), "dots", colour, hover=hover)
+    return Curve(kind, unit.of(measured_s), unit.of(predicted_s), "dots", colour)
 
 
 def _scores(by_kind: dict[str, dict[str, float | int | None]]) -> Rows:
@@ -167,8 +163,7 @@ def _learning_curve(
     for predictor in _distinct(points, "predictor"):
         own = [point for point in points if point["predictor"] == predictor]
         x, y = np.array([point["labels"] for point in own]), np.array([100 * point[figure] for point in own])
-        hover = tuple(f"{predictor}, {n:,} networks<br>{value:.1f} %" for n, value in zip(x, y, strict=True))
-        curves.append(Curve(predictor, x, y, "dots and line", colours[predictor], hover=hover))
+        curves.append(Curve(predictor, x, y, "dots and line", colours[predictor]))
     floor = points[-1]["floor"][figure]
     if floor is not None:
         curves.insert(0, Curve(FLOOR, labels, np.full(len(labels), 100 * floor), "dashes", FLOOR_COLOUR))
@@ -197,8 +192,7 @@ def _share_within(name: str, errors: np.ndarray, style: Any, colour: int) -> Cur
     shown = (x >= NEAREST) & (x <= FURTHEST)
     # One that is nowhere in sight still has a place in the legend.
     x, y = (x[shown], QUANTILES[shown]) if shown.any() else (np.clip(x[:1], NEAREST, FURTHEST), QUANTILES[:1])
-    hover = tuple(f"{name}<br>{percent(share)} within {percent(error)}" for error, share in zip(x, y, strict=True))
-    return Curve(name, 100 * x, y, style, colour, hover=hover)
+    return Curve(name, 100 * x, y, style, colour)
 
 
 def _relative(rows: Any) -> np.ndarray:

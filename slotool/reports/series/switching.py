@@ -34,7 +34,6 @@ def accuracy_against_load(plan: SwitchingPlan, source: str) -> Figure:
     names = [point for _, point in steps]
     curve = Curve(
         "the plan's point", starts, np.append(accuracy, accuracy[-1:]), "dots and steps",
-        hover=(*(f"{point} up to {rate:,.0f}/s" for rate, point in steps), "beyond that the fastest"),
         labels=(*spaced_labels(starts[:-1], accuracy, names, x, y), ""), labels_above=True,
     )  # fmt: skip
     by_accuracy = sorted(plan.rates_per_s, key=lambda point: -plan.accuracy[point])

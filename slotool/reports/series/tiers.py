@@ -34,10 +34,6 @@ def _tiers_of(name: str, rules: RuleSet, objective: str, source: str) -> Figure:
     saved = {"response time": 1 - time[-1], "cost": 1 - cost[-1]}
     own = "cost" if objective == "cost" else "response time"
     proof = f", certified at {percent(rules.confidence)} confidence" if widest.certified else ", without a certificate"
-    hover = tuple(
-        f"{tier.id}<br>{from_point(tier.point).words}<br>tolerance {rules.unit.amount(tier.tolerance)}"
-        for tier in tiers
-    )
     shown = {"response time": (time, 0), "cost": (cost, 1)}
     return Figure(
         id=f"tiers-{name}-{objective}",
@@ -50,7 +46,7 @@ def _tiers_of(name: str, rules: RuleSet, objective: str, source: str) -> Figure:
         x=error_axis(f"tolerance ({rules.tolerance_kind} error degradation)", tolerance, rules.unit),
         y=linear_axis("% of the strictest tier's", np.concatenate([time, cost, [0.0]]) * 100, suffix=" %"),
         curves=tuple(
-            Curve(what, tolerance, values * 100, "dots and steps", colour, hover=hover, wide=what != own)
+            Curve(what, tolerance, values * 100, "dots and steps", colour, wide=what != own)
             for what, (values, colour) in sorted(shown.items(), key=lambda item: item[0] == own)
         ),
         table=_table(tiers, rules),
