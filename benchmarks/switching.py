@@ -25,10 +25,8 @@ from slotool.data import Dataset, load_dataset
 from slotool.machine import machine_id
 from slotool.planning.server_process import server_process
 from slotool.process import bound_to, cores_by_preference
-from slotool.reports.axes import linear_axis, share_axis
-from slotool.reports.figure import Curve, Figure, Rows
+from slotool.reports.figure import Curve, Figure, Rows, linear_axis, percent, share_axis
 from slotool.reports.plots import save_png
-from slotool.reports.text import percent
 from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 from slotool.workloads import ArrivalProcess, Poisson
 from slotool.workloads.arrivals.recorded import RateTrace

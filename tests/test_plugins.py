@@ -254,7 +254,7 @@ def test_a_finished_data_set_of_a_plugin_is_loaded_again_by_what_it_was_asked_as
 
 def test_a_reader_of_files_has_no_data_set_for_the_conformance_suite_to_test() -> None:
     with pytest.raises(InputError, match="reads files"):
-        list(suites("dataset", "slotool.data.adapters.csv:CsvAdapter"))
+        list(suites("dataset", "slotool.data.adapters.arrow:CsvAdapter"))
 
 
 def test_a_model_of_a_plugin_is_known_by_its_suffix_or_scheme(install: Install) -> None:

@@ -10,7 +10,7 @@ from benchmarks.reproduction.paper import Found
 from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.supernets import CV2, TRACE, Service, arrivals_file, lasting, service_of
 from benchmarks.reproduction.workspace import Workspace
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 from slotool.workloads import ArrivalTable
 
 # Delays in deadlines. The paper's deadline is 36 ms, and loading a model takes some 100 ms.

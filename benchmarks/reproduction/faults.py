@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.reproduction.paper import Found
 from benchmarks.reproduction.workspace import Workspace
 from slotool.artifacts.shipped import shipped_artifact
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 from slotool.tables import LatencyTable
 
 REPLICAS = 2

@@ -10,7 +10,7 @@ from benchmarks.reproduction.paper import Found
 from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.workspace import Workspace
 from slotool.errors import InputError
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 from slotool.tables import OutcomeTable
 
 # Tables of pytorch-image-models, by their names there: accuracy of weights, and latencies of networks.

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from slotool.reports.axes import linear_axis, log_axis, share_axis
-from slotool.reports.figure import Axis, Curve, Figure, Rows, Style
+from slotool.reports.figure import Axis, Curve, Figure, Rows, Style, linear_axis, log_axis, share_axis
 
 # Name of a curve, and its points.
 Series = Mapping[str, tuple[ArrayLike, ArrayLike]]

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.reproduction.paper import Found
 from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.workspace import Workspace
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 from slotool.tables import LatencyTable, OutcomeTable
 
 if TYPE_CHECKING:

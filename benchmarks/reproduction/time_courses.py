@@ -21,7 +21,7 @@ from benchmarks.reproduction.supernets import (
     service_of,
 )
 from benchmarks.reproduction.workspace import Workspace
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 from slotool.simulation.query_log import Dynamics, QueryLog, logged_dynamics
 
 # Bins of a time course; and the part of them that is called the busiest and the calmest.

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from slotool.data.casting import require_castable
+from slotool.data.columns import Ragged
 from slotool.data.dataset import Dataset, LabelSets, Split
 from slotool.data.encoded_images import ImageFormat
 from slotool.data.options import DataOptions, ImageOptions, Tensor
-from slotool.data.sequences import Ragged
-from slotool.data.stored import StoredExamples, TensorPlan
+from slotool.data.stored import StoredExamples, TensorPlan, require_castable
 from slotool.data.table import ANY_LENGTH, SPLIT_OF, SPLITS, TEST, TRAIN, VALIDATION, ColumnSource
 from slotool.data.targets import Targets, targets_of
 from slotool.errors import DataError, InputError

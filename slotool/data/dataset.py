@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from slotool.data.columns import Columns
-from slotool.data.sequences import RaggedColumns, concatenated, described
+from slotool.data.columns import Columns, RaggedColumns, concatenated, described
 from slotool.data.stored import StoredExamples
 from slotool.errors import ArgumentError, DataError, InputError
 from slotool.machine import usable_memory

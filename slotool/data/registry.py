@@ -11,17 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import slotool
+from slotool.data.adapters.arrow import CsvAdapter, ParquetAdapter, SavedArrowAdapter
 from slotool.data.adapters.base import DataAdapter, Location
-from slotool.data.adapters.csv import CsvAdapter
-from slotool.data.adapters.digits import DigitsAdapter
-from slotool.data.adapters.factory import FactoryAdapter
+from slotool.data.adapters.factory import FactoryAdapter, PluginAdapter
 from slotool.data.adapters.fma import FmaAdapter
-from slotool.data.adapters.idx import IdxAdapter, has_fashion_mnist
+from slotool.data.adapters.idx import DigitsAdapter, IdxAdapter, has_fashion_mnist
 from slotool.data.adapters.image_folder import ImageFolderAdapter
 from slotool.data.adapters.npz import NpzAdapter
-from slotool.data.adapters.parquet import ParquetAdapter
-from slotool.data.adapters.plugin import PluginAdapter
-from slotool.data.adapters.saved_arrow import SavedArrowAdapter
 from slotool.data.adapters.xmc import XmcAdapter
 from slotool.data.assembly import assemble
 from slotool.data.dataset import Dataset, MultiLabelDataset, MultiLabelSplit

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.data.sequences import Ragged
+from slotool.data.columns import Ragged
 from slotool.errors import DataError
 
 TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from slotool.data.columns import Ragged, described
 from slotool.data.dataset import LabelSets
-from slotool.data.sequences import Ragged, described
 from slotool.data.table import ColumnSource, Field
 from slotool.errors import DataError
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from slotool.data.columns import RaggedColumns
 from slotool.data.dataset import Split
-from slotool.data.sequences import RaggedColumns
 from slotool.elastic.evaluation import identities, summary, version_name
 from slotool.elastic.family import Family
 from slotool.elastic.family_evaluation import Responses, ask_versions, outcome_table, true_answers

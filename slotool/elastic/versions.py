@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from slotool import factories
-from slotool.data.columns import Inputs
+from slotool.data.columns import Inputs, RaggedColumns
 from slotool.data.options import DataOptions
-from slotool.data.sequences import RaggedColumns
 from slotool.errors import InputError
 from slotool.models import Model, Signature
 from slotool.models.adapters.factory import model_of

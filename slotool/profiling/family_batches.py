@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from slotool.data.sequences import RaggedColumns
+from slotool.data.columns import RaggedColumns
 from slotool.elastic.family import Family
 from slotool.machine import machine_id
 from slotool.tables import LatencyTable

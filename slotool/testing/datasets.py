@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 
 from slotool.data import Columns, Dataset
+from slotool.data.columns import RaggedColumns
 from slotool.data.dataset import LabelSets, Split
-from slotool.data.sequences import RaggedColumns
 
 
 class DatasetConformance:

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from slotool.data import Columns, LabelSets, load_dataset, load_multilabel
+from slotool.data.columns import RaggedColumns
 from slotool.data.options import DataOptions, DataSource, ImageOptions, parse_inputs
-from slotool.data.sequences import RaggedColumns
 from slotool.errors import DataError, InputError
 from slotool.models import TensorSpec
 from tests.data.dataset_cases import png, saved_arrow

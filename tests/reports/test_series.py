@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
-from slotool.reports.axes import Unit, label_is_left, linear_ticks, log_axis, spaced_labels
-from slotool.reports.figure import Axis, Curve, Figure
+from slotool.reports.figure import Axis, Curve, Figure, Unit, label_is_left, linear_ticks, log_axis, spaced_labels
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k, pareto
 from slotool.reports.series.colocation import colocation_figures
 from slotool.reports.series.latency import latency_figures

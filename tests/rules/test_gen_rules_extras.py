@@ -7,8 +7,12 @@ import pytest
 
 import slotool as library
 from slotool.commands.display import Table
-from slotool.reports.series.tiers import observed_against_tolerance, savings_against_tolerance, tolerance_tiers
-from slotool.reports.series.versions import version_figures
+from slotool.reports.series.tiers import (
+    observed_against_tolerance,
+    savings_against_tolerance,
+    tolerance_tiers,
+    version_figures,
+)
 from slotool.rules import RuleSet, generate_rules
 from slotool.rules.analysis import CATEGORIES, categories, category_confidences, category_errors
 from slotool.rules.monitor.verdict import verdicts

@@ -9,7 +9,7 @@ import pytest
 
 from slotool.errors import InputError, TableError
 from slotool.reports.plots import save_png
-from slotool.reports.series.dynamics import dynamics_figures
+from slotool.reports.series.load_test import dynamics_figures
 from slotool.scheduling.batching import ControlGrid, MaxAccuracy, ValueIteration
 from slotool.simulation import Scenario, SimulationResult, simulate
 from slotool.simulation.query_log import QueryLog, dynamics, logged_dynamics

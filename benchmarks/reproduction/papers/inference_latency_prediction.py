@@ -8,7 +8,7 @@ from benchmarks.reproduction.paper import Figure, Found, Paper
 from benchmarks.reproduction.workspace import Workspace
 from slotool.cli.demo.commands import Document
 from slotool.process import cores_by_preference
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 
 # The paper's predictors, and two of today's: three coefficients, and slotool's for so few labels.
 PREDICTORS = ("linear", "dnn", "three-term", "additive")

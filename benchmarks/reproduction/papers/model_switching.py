@@ -15,7 +15,7 @@ from benchmarks.reproduction.workspace import Workspace
 from slotool.cli import demo
 from slotool.cli.demo.commands import Document
 from slotool.machine import usable_cores
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 from slotool.tables import LatencyTable
 from slotool.workloads import RequestLog
 

@@ -12,7 +12,7 @@ from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.workspace import Workspace
 from slotool.artifacts import open_artifact
 from slotool.cli.demo.commands import Document
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 from slotool.tables import OutcomeTable
 
 # The paper's sets of many labels, and tate-16k, which is shipped; each in the text format of its repository.

@@ -34,7 +34,7 @@ from benchmarks.reproduction.time_courses import (
 )
 from benchmarks.reproduction.workspace import Workspace
 from slotool.cli.demo.commands import Document
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 
 HELD = 0.999
 _SIMULATED = "simulated on a virtual clock with measured latencies, not served by eight GPUs"

@@ -13,7 +13,7 @@ from benchmarks.reproduction.paper import Figure, Found, Paper
 from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.workspace import Workspace
 from slotool.cli.demo.commands import Document
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import duration, percent
 from slotool.tables import OutcomeTable
 
 OUTCOMES, ASR = "outcomes.parquet", "asr-outcomes.parquet"

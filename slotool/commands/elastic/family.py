@@ -440,6 +440,6 @@ class FamilyMade(Result):
             self.latency.save(path)
         if (path := self.files["plot"]) is not None:
             from slotool.reports.plots import save_png
-            from slotool.reports.series.versions import trade_off
+            from slotool.reports.series.tiers import trade_off
 
             save_png(trade_off(self.family.name, self.outcomes), path)

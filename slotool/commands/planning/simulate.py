@@ -182,7 +182,7 @@ def simulate(
     drawn: list[Path] = []
     if plots is not None:
         from slotool.reports.plots import save_plots
-        from slotool.reports.series.dynamics import dynamics_figures
+        from slotool.reports.series.load_test import dynamics_figures
 
         runs = {name: dynamics(outcome) for name, outcome in results.items()}
         drawn = save_plots(dynamics_figures(known.subject, runs), Path(plots))

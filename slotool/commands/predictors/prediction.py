@@ -91,7 +91,7 @@ class Prediction(Result):
         answers = zip(self.graphs, self.predictions.latency_s.tolist(), strict=True)
         found = [Explanation.of(self.trained.predictor, graph, batch_size, answer_s) for graph, answer_s in answers]
         if plot is not None:
-            from slotool.reports.prediction_plots import save_explanations
+            from slotool.reports.plots import save_explanations
 
             save_explanations(found[:MAX_ROWS_SHOWN], plot)
         return replace(self, explanations=found, plot=plot)

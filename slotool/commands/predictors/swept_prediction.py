@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.graphs.capture import Limits
-    from slotool.reports.prediction_plots import SweepCurve
+    from slotool.reports.plots import SweepCurve
 
 MAX_SHOWN, MAX_REASONS, MAX_DRAWN = 64, 4, 8
 LIKELY = 0.9
@@ -80,7 +80,7 @@ class SweptPrediction(Prediction):
         """Drawn into ``plot``, and as a latency table into ``out``, where these are given; of ``versions`` of one
         family, or of networks."""
         if plot is not None:
-            from slotool.reports.prediction_plots import save_sweep
+            from slotool.reports.plots import save_sweep
 
             save_sweep(self._curves(), self.fact, plot, self.slo_s)
         if out is not None:
@@ -102,7 +102,7 @@ class SweptPrediction(Prediction):
     def _curves(self) -> dict[str, SweepCurve]:
         import numpy as np
 
-        from slotool.reports.prediction_plots import SweepCurve
+        from slotool.reports.plots import SweepCurve
 
         found = {}
         for name in list(dict.fromkeys(point.name for point in self.points))[:MAX_DRAWN]:

@@ -141,8 +141,7 @@ def gen_rules(
     drawn: list[Path] = []
     if plots is not None:
         from slotool.reports.plots import save_plots
-        from slotool.reports.series.tiers import savings_against_tolerance
-        from slotool.reports.series.versions import version_figures
+        from slotool.reports.series.tiers import savings_against_tolerance, version_figures
 
         name, alone = "rules" if out is None else Path(out).stem, make(policies=["osfa"])
         figures = [*version_figures(name, found), *savings_against_tolerance(name, rules, alone)]

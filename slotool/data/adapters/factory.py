@@ -1,10 +1,10 @@
-"""``module:factory``: a data set that a function of the user's makes. The module's code is run."""
+"""Data sets made by code: ``module:factory`` of the user's, which is run, and entry points ``slotool.datasets``."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from slotool.data.columns import Columns
 from slotool.data.dataset import Dataset, MultiLabelDataset
 from slotool.data.options import DataOptions
 from slotool.data.table import ArrayTable, ColumnSource
-from slotool.errors import DataError
+from slotool.errors import DataError, SlotoolError
 from slotool.printable import reason
 
 
@@ -73,3 +73,33 @@ def _imported(module: str, source: str) -> Any:
         raise DataError(f"{source}: importing {module} raised {type(error).__name__}: {reason(error)}") from error
     finally:
         sys.path.remove(here)
+
+
+class PluginAdapter(DataAdapter):
+    """``made``, an entry point called ``name``: a function without arguments, which returns what a factory may, or a
+    ``DataAdapter``, whose data sets are then given as ``name:location``."""
+
+    reads = "a data set of an installed package"
+
+    def __init__(self, name: str, made: Callable[[], Any]):
+        self.name, self._made = name, made
+
+    @property
+    def takes_location(self) -> bool:
+        return isinstance(self._made, type) and issubclass(self._made, DataAdapter)
+
+    def recognises(self, location: Location) -> bool:
+        """True if a reader of files has the suffix of this one."""
+        suffixes = getattr(self._made, "suffixes", ()) if self.takes_location else ()
+        return bool(suffixes) and location.path.is_file() and location.text.lower().endswith(tuple(suffixes))
+
+    def open(self, location: Location, options: DataOptions) -> Any:
+        """Raises ``DataError`` also for whatever else the package's code raises."""
+        try:
+            made = self._made()
+            return made.open(location, options) if self.takes_location else opened(self.name, made)
+        except SlotoolError:
+            raise
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {reason(error)}"
+            raise DataError(f"data set {self.name!r}, of a plugin, failed: {why}") from error

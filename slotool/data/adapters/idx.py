@@ -1,4 +1,4 @@
-"""The IDX format (as used by MNIST and Fashion-MNIST), plain or gzip."""
+"""Images of digits and their like: the IDX format (MNIST, Fashion-MNIST), plain or gzip, and scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from slotool.data.adapters.base import DataAdapter, Location
+from slotool.data.columns import Ragged
 from slotool.data.options import DataOptions
-from slotool.data.sequences import Ragged
-from slotool.data.table import SPLITS, ColumnSource, Field
+from slotool.data.table import SPLITS, ArrayTable, ColumnSource, Field
 from slotool.errors import DataError
 
 FASHION_MNIST_LABELS = (
@@ -138,3 +138,25 @@ def _images_and_labels(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]
     if len(images) != len(labels):
         raise DataError(f"{images_path}: {len(images)} images but {len(labels)} labels")
     return images, labels.astype(np.int64)
+
+
+SPLIT_SEED = 0
+
+
+class DigitsAdapter(DataAdapter):
+    name, known = "digits", ("digits",)
+    reads = "scikit-learn's 1,797 images of digits, 8×8, in [0, 1]"
+
+    def open(self, location: Location, options: DataOptions) -> ColumnSource:
+        """1,077 train, 360 validation, 360 test images, stratified by class; the split never changes."""
+        from sklearn import datasets
+        from sklearn.model_selection import train_test_split
+
+        images, labels = datasets.load_digits(return_X_y=True)
+        x = (images / 16.0).astype(np.float32).reshape(-1, 1, 8, 8)
+        y = labels.astype(np.int64)
+        rows = np.arange(len(y))
+        train, rest = train_test_split(rows, test_size=0.4, stratify=y, random_state=SPLIT_SEED)
+        validation, test = train_test_split(rest, test_size=0.5, stratify=y[rest], random_state=SPLIT_SEED)
+        splits = dict(zip(SPLITS, (train, validation, test), strict=True))
+        return ArrayTable("digits", {"x": x, "label": y}, splits, class_names={"label": "0123456789"})

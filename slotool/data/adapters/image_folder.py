@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from slotool.data.adapters.base import DataAdapter, Location
+from slotool.data.columns import Ragged
 from slotool.data.options import DataOptions
-from slotool.data.sequences import Ragged
 from slotool.data.table import SPLIT_OF, ColumnSource, Field
 from slotool.errors import DataError
 

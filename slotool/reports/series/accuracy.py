@@ -8,9 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.reports.axes import Unit, log_axis, log_share_axis, share_axis, spaced_labels
-from slotool.reports.figure import Curve, Figure, Rows
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import (
+    Curve,
+    Figure,
+    Rows,
+    Unit,
+    duration,
+    log_axis,
+    log_share_axis,
+    percent,
+    share_axis,
+    spaced_labels,
+)
 from slotool.tables import OperatingPoint, OutcomeTable
 
 # A cheaper point that gives up no more than this is worth pointing out.

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from slotool.reports.axes import Unit, linear_axis, log_axis, share_axis
-from slotool.reports.figure import Curve, Figure, Limit, Rows
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import (
+    Curve,
+    Figure,
+    Limit,
+    Rows,
+    Unit,
+    duration,
+    linear_axis,
+    log_axis,
+    percent,
+    share_axis,
+)
 from slotool.workloads.interference import ACLO, FULL_NETWORK, LCAO, LEAST, InterferenceTable
 
 # Palette slots: solo and co-located, as in the paper's Fig. 6; the full network; the cheapest point.

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.reports.axes import Unit, log_axis, share_axis
-from slotool.reports.figure import Axis, Curve, Figure, Rows
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import Axis, Curve, Figure, Rows, Unit, duration, log_axis, percent, share_axis
 
 
 @dataclass(frozen=True)

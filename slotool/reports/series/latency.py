@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from slotool.reports.axes import Unit, linear_axis, log_axis
-from slotool.reports.figure import PALETTE, Band, Curve, Figure, Rows
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import PALETTE, Band, Curve, Figure, Rows, Unit, duration, linear_axis, log_axis, percent
 from slotool.tables import LatencyTable
 
 # What tells two latencies of one batch size apart.

@@ -10,9 +10,7 @@ import numpy as np
 
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.training.study import StudyTable, curve_scores, whole_scores
-from slotool.reports.axes import Unit, log_axis, share_axis
-from slotool.reports.figure import Band, Curve, Figure, Rows
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import Band, Curve, Figure, Rows, Unit, duration, log_axis, percent, share_axis
 
 BAND = 0.10
 MAX_DOTS = 3_000

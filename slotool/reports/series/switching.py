@@ -6,9 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from slotool.reports.axes import linear_axis, log_axis, share_axis, spaced_labels
-from slotool.reports.figure import Curve, Figure, Rows
-from slotool.reports.text import duration, percent
+from slotool.reports.figure import (
+    Curve,
+    Figure,
+    Rows,
+    duration,
+    linear_axis,
+    log_axis,
+    percent,
+    share_axis,
+    spaced_labels,
+)
 from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 
 

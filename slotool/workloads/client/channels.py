@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from slotool import strict_json
-from slotool.data.columns import Columns, Inputs
+from slotool.data.columns import Columns, Inputs, RaggedColumns
 from slotool.data.options import DataOptions, DataSource
-from slotool.data.sequences import RaggedColumns
 from slotool.errors import InputError, RunError
 from slotool.extras import import_failed
 from slotool.models.signature import Signature

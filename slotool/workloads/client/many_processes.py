@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from slotool.data.columns import Columns
+from slotool.data.columns import Columns, RaggedColumns
 from slotool.data.dataset import Split
-from slotool.data.sequences import RaggedColumns
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.models.packing import pack, unpack
 from slotool.models.signature import Signature
