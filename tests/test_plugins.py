@@ -14,7 +14,7 @@ from slotool import plugins
 from slotool.cli.app import command as command_line
 from slotool.cli.output import Output
 from slotool.cli.plugin_names import PARAMETERS
-from slotool.commands.profiling.profile import chosen_engine
+from slotool.commands.profiling.campaign import chosen_engine
 from slotool.data import load_dataset, load_multilabel
 from slotool.elastic.slo_nn.rankers.registry import ranker_class
 from slotool.errors import ArgumentError, InputError

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import Ineffective, command_line
-from slotool.commands.display import Part, Table, table
+from slotool.commands.display import Column, Part, Table, records_table, table
 from slotool.commands.inputs import FilePath
 from slotool.commands.networks.named_networks import KERAS, PackageNetworks, models_in
 from slotool.commands.networks.networks import Dtypes, Network, Networks, Shapes
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
-from slotool.errors import ArgumentError, RunError
+from slotool.errors import ArgumentError, RunError, SlotoolError
 from slotool.machine import usable_cores
 from slotool.printable import counted
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from slotool.graphs import OperatorGraph
     from slotool.graphs.capture import Limits
 
-# Seconds after which the capture of one model has hung.
-TIMEOUT_S = 600.0
-# The same for each network of a package.
-PACKAGE_TIMEOUT_S = 180.0
+# Seconds after which the capture of one model, or of one network of a package, has hung.
+TIMEOUT_S, PACKAGE_TIMEOUT_S = 600.0, 180.0
 # The share of counted FLOPs that a graph may lack without a word.
 UNCOUNTED_WARNED = 0.01
 
@@ -97,90 +93,59 @@ def capture(
         MissingPackageError: The package is not installed.
     """
     from slotool.graphs.capture import Limits
+    from slotool.graphs.store import require_graph_suffix, write_graphs
 
+    require_at_least(1, processes=processes)
     reporter = reporter_of(progress)
-    max_bytes = None if max_memory_gb is None else int(max_memory_gb * 1e9)
+    written = None if out is None else Path(out)
+    if written is not None:
+        require_graph_suffix(written)
+    of_package = isinstance(networks, PackageNetworks)
+    limits = Limits(
+        timeout_s or (PACKAGE_TIMEOUT_S if of_package else TIMEOUT_S),
+        None if max_memory_gb is None else int(max_memory_gb * 1e9),
+    )
     if isinstance(networks, PackageNetworks):
         if networks.package == KERAS:
-            for argument, given in (("processes", processes), ("timeout_s", timeout_s), ("max_memory_gb", max_bytes)):
-                if given is not None:
-                    raise ArgumentError(
-                        argument, "it has no effect on several networks of keras.applications; leave it out"
-                    )
-        return _of_package(networks, out, Limits(timeout_s or PACKAGE_TIMEOUT_S, max_bytes), processes, force, reporter)
+            given = {"processes": processes, "timeout_s": timeout_s, "max_memory_gb": max_memory_gb}
+            for argument in (name for name, value in given.items() if value is not None):
+                problem = "it has no effect on several networks of keras.applications; leave it out"
+                raise ArgumentError(argument, problem)
+            captured = _applications(networks, reporter)
+        else:
+            captured = _swept(networks, written, force, limits, processes or usable_cores(), reporter)
+        # The journal of a sweep stays until its networks are written.
+        with captured as (graphs, failed):
+            if not graphs:
+                first = next(iter(failed.values()))
+                none = f"none of {len(failed)} networks could be captured, so nothing is written"
+                raise RunError(f"{none}; the first: {first}")
+            if written is not None:
+                write_graphs(written, graphs, {networks.package: networks.text})
+        whence = "keras.applications" if networks.package == KERAS else networks.package
+        return Capture(graphs, whence, None, failed, written)
     if processes is not None:
         raise ArgumentError("processes", "it has an effect on the networks of a package only; leave it out")
-    limits = Limits(timeout_s or TIMEOUT_S, max_bytes)
     asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
-    _refuse(out, force)
-    failed: dict[str, str] = {}
+    failed = {}
     graphs = asked.graphs(limits, failed)
     for name, reason in failed.items():
         reporter.warn(f"{name} is left out: {reason}")
     names = asked.names if len(asked.names) == len(graphs) else [graph.name or graph.id for graph in graphs]
-    if out is not None:
-        _write(Path(out), graphs, asked.provenance())
+    if written is not None:
+        write_graphs(written, graphs, asked.provenance())
     single = names[0] if len(graphs) == 1 and not failed else None
-    return Capture(graphs, asked.framework or "graph", single, failed, None if out is None else Path(out))
-
-
-def _of_package(
-    networks: PackageNetworks,
-    out: FilePath | None,
-    limits: Limits,
-    processes: int | None,
-    force: bool,
-    reporter: Reporter,
-) -> Capture:
-    """Capture networks of a package; those that cannot be captured are left out. Raises ``RunError`` for none left."""
-    from slotool.graphs.capture.zoo import PACKAGES
-
-    package, names = networks.package, networks.text
-    if package not in (KERAS, *PACKAGES):
-        raise ArgumentError("networks", f"unknown package {package!r}; available: {', '.join((KERAS, *PACKAGES))}")
-    if processes is not None and processes < 1:
-        raise ArgumentError("processes", f"{processes} is less than 1")
-    _refuse(out, force)
-    captured = (
-        _applications(names, reporter)
-        if package == KERAS
-        else _zoo(package, names, out, force, limits, processes or usable_cores(), reporter)
-    )
-    # The journal of a sweep stays until its networks are written.
-    with captured as (graphs, failed):
-        if not graphs:
-            raise _none_of(failed)
-        if out is not None:
-            _write(Path(out), graphs, {package: names})
-    whence = "keras.applications" if package == KERAS else package
-    return Capture(graphs, whence, None, failed, None if out is None else Path(out))
-
-
-def _zoo(
-    package: str,
-    names: str,
-    out: FilePath | None,
-    force: bool,
-    limits: Limits,
-    processes: int,
-    reporter: Reporter,
-) -> AbstractContextManager[tuple[list[OperatorGraph], dict[str, str]]]:
-    from slotool.commands.networks.capture_sweep import swept
-    from slotool.graphs.capture.zoo import chosen_networks
-
-    # torch and a package of a thousand networks are imported, which takes seconds.
-    with short_phase(reporter, f"looking for networks of {package}"):
-        chosen = chosen_networks(package, names)
-    return swept(package, chosen, out, force, limits, processes, reporter)
+    return Capture(graphs, asked.framework or "graph", single, failed, written)
 
 
 @contextmanager
-def _applications(names: str, reporter: Reporter) -> Iterator[tuple[list[OperatorGraph], dict[str, str]]]:
-    """Graphs of several members of keras.applications, and the reason for each that is missing."""
+def _applications(
+    networks: PackageNetworks, reporter: Reporter
+) -> Iterator[tuple[list[OperatorGraph], dict[str, str]]]:
+    """Capture several members of keras.applications in this process; yields as ``_swept``."""
     from slotool.graphs.capture import ApplicationGraphs
-    from slotool.graphs.capture.loading import chosen_applications
 
-    chosen = chosen_applications(names)
+    chosen = networks.chosen()
     with reporter.progress("capturing networks of keras.applications", total=len(chosen)) as progress:
         graphs = ApplicationGraphs(chosen, progress.advance)
         captured = list(graphs)
@@ -189,36 +154,80 @@ def _applications(names: str, reporter: Reporter) -> Iterator[tuple[list[Operato
     yield captured, graphs.failed
 
 
-def _none_of(failed: Mapping[str, str]) -> RunError:
-    first = next(iter(failed.values()))
-    return RunError(f"none of {len(failed)} networks could be captured, so nothing is written; the first: {first}")
+@contextmanager
+def _swept(
+    networks: PackageNetworks, out: Path | None, force: bool, limits: Limits, processes: int, reporter: Reporter
+) -> Iterator[tuple[list[OperatorGraph], dict[str, str]]]:
+    """Capture networks of a package side by side, with a journal that an interrupted sweep goes on from.
+
+    Yields the graphs in order, and why the others failed; the journal goes when the block has ended well.
+    """
+    from slotool import strict_json
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Source
+    from slotool.graphs.capture.subprocess_capture import captured_side_by_side
+    from slotool.profiling.journal import Journal
+
+    package = networks.package
+    # torch and a package of a thousand networks are imported, which takes seconds.
+    with short_phase(reporter, f"looking for networks of {package}"):
+        names = networks.chosen()
+    with ExitStack() as opened:
+        journal = None
+        if out is not None:
+            path = Path(f"{out}.journal")
+            journal = opened.enter_context(Journal(path, {"captures": package}, fresh=force))
+        # What failed may have been repaired since, and is tried again.
+        rows = {str(row["name"]): row for row in (journal.rows if journal is not None else ()) if "graph" in row}
+        rows = {name: row for name, row in rows.items() if name in set(names)}
+        left = [Source(package, name) for name in names if name not in rows]
+        if rows:
+            reporter.note(f"{len(rows)} of {len(names)} networks are in the journal already")
+        try:
+            with reporter.progress(f"capturing networks of {package}", total=len(left)) as progress:
+                for source, answer in captured_side_by_side(left, limits, processes):
+                    if isinstance(answer, SlotoolError):
+                        rows[source.name] = {"name": source.name, "error": str(answer)}
+                        reporter.warn(f"{source.name} is left out: {answer}")
+                    else:
+                        rows[source.name] = {"name": source.name, "graph": answer.text}
+                    if journal is not None:
+                        journal.append(rows[source.name])
+                    progress.advance()
+        except KeyboardInterrupt as interruption:
+            if rows and journal is not None:
+                kept = f"{len(rows)} of {len(names)} networks are kept in {out}.journal"
+                interruption.add_note(f"{kept}; the same command goes on with the rest")
+            raise
+        in_order = [rows[name] for name in names]
+        # Each graph is checked as one of a file.
+        texts = [str(row["graph"]).encode() for row in in_order if "graph" in row]
+        graphs = [OperatorGraph.from_document(strict_json.decode(text)) for text in texts]
+        yield graphs, {str(row["name"]): str(row["error"]) for row in in_order if "error" in row}
+        if journal is not None:
+            journal.remove()
 
 
-def _refuse(out: FilePath | None, force: bool) -> None:
-    from slotool.artifacts.bundle import refuse_existing
-    from slotool.graphs.store import require_graph_suffix
-
-    if out is not None:
-        require_graph_suffix(Path(out))
-        refuse_existing(Path(out), force)
-
-
-def _write(out: Path, graphs: Sequence[OperatorGraph], provenance: dict[str, Any]) -> None:
-    from slotool.graphs.store import write_graphs
-
-    write_graphs(out, graphs, provenance)
+_NETWORKS = (
+    Column("name", "network"),
+    Column("graph_id", "graph"),
+    Column("operators", form=","),
+    Column("unknown_share", "unknown", ".1%"),
+    Column("weights", form=","),
+    Column("flops", "GFLOPs", lambda flops: f"{flops / 1e9:,.3f}"),
+)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class Capture(Result):
     """``graphs`` of ``whence``, a framework or a set; ``source``: of one network, what was read, else None;
     ``failed``: why those left out could not be captured; ``out``: the graph file written, if any."""
 
-    graphs: list[OperatorGraph]
-    whence: str
-    source: str | None
-    failed: dict[str, str] = field(default_factory=dict)
-    out: Path | None = None
+    graphs: list[OperatorGraph] = unlisted()
+    whence: str = unlisted()
+    source: str | None = unlisted()
+    failed: dict[str, str] = unlisted(default_factory=dict)
+    out: Path | None = output(default=None)
 
     schema = "capture"
 
@@ -231,19 +240,20 @@ class Capture(Result):
         """Facts of the networks, one row each."""
         import pandas as pd
 
-        return pd.DataFrame([{"name": graph.name, **_facts(graph)} for graph in self.graphs])
+        return pd.DataFrame(self._facts)
 
     def findings(self) -> dict[str, Any]:
-        out = None if self.out is None else str(self.out)
-        if self.source is not None:
-            (graph,) = self.graphs
-            return {"out": out, "source": self.source, **_facts(graph), "graph": graph.document()}
-        facts = [{"name": graph.name, **_facts(graph)} for graph in self.graphs]
-        return {"out": out, "graphs": facts, "failed": self.failed}
+        if self.source is None:
+            return {**super().findings(), "graphs": self._facts, "failed": self.failed}
+        (graph,) = self.graphs
+        return {**super().findings(), "source": self.source, **_facts(graph), "graph": graph.document()}
 
     def shown(self) -> list[Part]:
-        shown = self._several() if self.source is None else self._one(self.source)
-        return [shown] if self.out is None else [shown, f"wrote {self.out}"]
+        return [self._several() if self.source is None else self._one(self.source)]
+
+    @property
+    def _facts(self) -> list[dict[str, Any]]:
+        return [{"name": graph.name, **_facts(graph)} for graph in self.graphs]
 
     @property
     def warnings(self) -> list[str]:
@@ -259,15 +269,11 @@ class Capture(Result):
         return table(f"{source}, graph {graph.id}", ["operator", "type", "output", "weights", "FLOPs"], rows)
 
     def _several(self) -> Table:
-        rows = [
-            [g.name, g.id, f"{len(g.operators):,}", f"{g.unknown_share:.1%}", f"{g.weights:,}", f"{g.flops / 1e9:,.3f}"]
-            for g in self.graphs
-        ]
         left_out = f", {len(self.failed)} left out" if self.failed else ""
         known = sum(not graph.unknown for graph in self.graphs)
         every = "" if known == len(self.graphs) else f", of {known} every operator known"
         title = f"{counted(len(self.graphs), 'network')} of {self.whence}{every}{left_out}"
-        return table(title, ["network", "graph", "operators", "unknown", "weights", "GFLOPs"], rows)
+        return records_table(title, self._facts, _NETWORKS)
 
 
 def _facts(graph: OperatorGraph) -> dict[str, Any]:

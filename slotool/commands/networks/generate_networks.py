@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,15 +13,15 @@ from slotool.commands.display import Part, table
 from slotool.commands.inputs import as_list
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, sizes
 from slotool.errors import ArgumentError
 from slotool.machine import usable_memory
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
-    from slotool.graphs.drawing import RandomNetworks
-    from slotool.graphs.generators import SearchSpace
+    from slotool.graphs.architectures import RandomArchitectures
+    from slotool.graphs.generators import RandomGraphs, SearchSpace
 
 BYTES_PER_GB = 10**9
 FLOPS_PER_GFLOP = 10**9
@@ -30,28 +30,36 @@ WIDTHS = {"mlp": (0, 14), "cnn": (0, 10)}
 DEPTH = (3, 10)
 INPUT_SHAPES = {"mlp": (784,), "cnn": (3, 32, 32)}
 ARCHITECTURES = "architectures"
-# What the file's header leaves out.
-_PLAIN = (("plain",), ("none",))
+# Options that a kind has, and the values of those that others lack.
+_OPTIONS = {
+    "mlp": ("depth", "widths", "input_shape"),
+    "cnn": ("depth", "widths", "input_shape", "resolutions", "blocks", "downsample"),
+    ARCHITECTURES: ("architectures",),
+}
+_NOT_GIVEN = {
+    "depth": DEPTH, "widths": None, "input_shape": None, "resolutions": (), "blocks": "plain", "downsample": "none",
+    "architectures": "all",
+}  # fmt: skip
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class GeneratedNetworks(Result):
     """What was drawn: ``provenance``, as the file's header has it, and ``measured``: how many, how large, how fast."""
 
-    out: Path
-    provenance: Mapping[str, Any]
-    measured: Mapping[str, Any]
+    out: Path = output()
+    provenance: Mapping[str, Any] = unlisted()
+    measured: Mapping[str, Any] = unlisted()
 
     schema = "generate"
 
     def findings(self) -> Mapping[str, Any]:
-        return {"out": str(self.out), **self.provenance, **self.measured}
+        return {**super().findings(), **self.provenance, **self.measured}
 
     def shown(self) -> list[Part]:
-        measured = self.measured
+        measured, size = self.measured, self.measured["search_space_size"]
         rows = [
             ["unique networks", f"{measured['written']:,}"],
-            ["search-space size", _many(measured["search_space_size"])],
+            ["search-space size", f"{size:,}" if size < 10**9 else f"{size:.2e}"],
             [f"skipped, over {self._limits}", f"{measured['skipped']:,}"],
             ["weights", f"{measured['weights_min']:,} to {measured['weights_max']:,}"],
             ["FLOPs per example", f"{measured['flops_min']:,} to {measured['flops_max']:,}"],
@@ -60,7 +68,7 @@ class GeneratedNetworks(Result):
         family = self.provenance["family"]
         drawn = "networks" if family == ARCHITECTURES else f"{family.upper()}s"
         title = f"Random {drawn}, seed {self.provenance['seed']}"
-        return [table(title, ["fact", "value"], rows), f"wrote {self.out}"]
+        return [table(title, ["fact", "value"], rows)]
 
     @property
     def _limits(self) -> str:
@@ -158,20 +166,38 @@ def generate_networks(
         InputError: The search space holds too few networks.
         AlreadyExistsError: ``out`` exists.
     """
+    from slotool.graphs.drawing import NetworkLimits
     from slotool.graphs.store import write_graphs
 
+    if kind not in _OPTIONS:
+        raise ArgumentError("kind", f"{kind!r} is none of {', '.join(_OPTIONS)}")
+    given = {
+        "depth": tuple(depth), "widths": widths, "input_shape": input_shape, "resolutions": tuple(resolutions),
+        "blocks": blocks, "downsample": downsample, "architectures": architectures,
+    }  # fmt: skip
+    for name, value in given.items():
+        if name not in _OPTIONS[kind] and value != _NOT_GIVEN[name]:
+            raise ArgumentError(name, f"networks of kind {kind!r} have none, or their own; leave it out")
     limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else usable_memory() // 2
-    max_flops = int(max_gflops * FLOPS_PER_GFLOP) if max_gflops else None
+    limits = NetworkLimits(limit, batch_size, int(max_gflops * FLOPS_PER_GFLOP) if max_gflops else None)
     written_to = Path(out)
+    graphs: RandomArchitectures | RandomGraphs
     if kind == ARCHITECTURES:
-        _refuse_layers(depth, widths, input_shape, resolutions, blocks, downsample)
-        graphs, space = _architectures(architectures, count, seed, (limit, batch_size, max_flops))
+        from slotool.graphs.architectures import ARCHITECTURES as KINDS
+        from slotool.graphs.architectures import RandomArchitectures
+
+        names = tuple(KINDS) if architectures == "all" else tuple(as_list(architectures))
+        graphs = RandomArchitectures(names, count, seed, limits)
+        space: dict[str, Any] = {"architectures": names}
+        size = graphs.size
     else:
-        _refuse_architectures(kind, architectures)
+        from slotool.graphs.generators import RandomGraphs
+
         drawn_from = _space(kind, depth, widths, input_shape, resolutions, blocks, downsample)
-        graphs = _layered(kind, count, seed, drawn_from, (limit, batch_size, max_flops))
-        space = {**_provenance(drawn_from), "search_space_size": drawn_from.size}
-    size = space.pop("search_space_size")
+        graphs = RandomGraphs(kind, count, seed, drawn_from, limits.memory_bytes, batch_size, limits.flops)
+        # What a kind does not have is left out.
+        space = {name: value for name, value in asdict(drawn_from).items() if value not in ((), ("plain",), ("none",))}
+        size = drawn_from.size
     provenance = {
         "family": kind,
         "seed": seed,
@@ -179,7 +205,7 @@ def generate_networks(
         **space,
         "batch_size": batch_size,
         "max_memory_bytes": limit,
-        **({} if max_flops is None else {"max_flops": max_flops}),
+        **({} if limits.flops is None else {"max_flops": limits.flops}),
     }
     started = time.perf_counter()
     watched = _Watched(graphs)
@@ -199,41 +225,6 @@ def generate_networks(
     return GeneratedNetworks(written_to, provenance, measured)
 
 
-# Bytes of memory, examples in one call, FLOPs.
-_Limits = tuple[int, int, int | None]
-
-
-def _layered(kind: str, count: int, seed: int, space: SearchSpace, limits: _Limits) -> RandomNetworks:
-    from slotool.graphs.generators import RandomGraphs
-
-    return RandomGraphs(kind, count, seed, space, *limits)
-
-
-def _architectures(
-    wanted: str | Sequence[str], count: int, seed: int, limits: _Limits
-) -> tuple[RandomNetworks, dict[str, Any]]:
-    from slotool.graphs.architectures import ARCHITECTURES as KINDS
-    from slotool.graphs.architectures import RandomArchitectures
-    from slotool.graphs.drawing import NetworkLimits
-
-    names = tuple(KINDS) if wanted == "all" else _names(wanted)
-    graphs = RandomArchitectures(names, count, seed, NetworkLimits(*limits))
-    return graphs, {"architectures": names, "search_space_size": graphs.size}
-
-
-def _refuse_layers(depth: tuple[int, int], *others: object) -> None:
-    """Raises ``ArgumentError`` for what only networks of layers have."""
-    names = ("widths", "input_shape", "resolutions", "blocks", "downsample")
-    given = [name for name, value in zip(names, others, strict=True) if value not in (None, (), "plain", "none")]
-    for name in (["depth"] if tuple(depth) != DEPTH else []) + given:
-        raise ArgumentError(name, "each architecture has its own; leave it out")
-
-
-def _refuse_architectures(kind: str, architectures: str | Sequence[str]) -> None:
-    if architectures != "all":
-        raise ArgumentError("architectures", f"a network of kind {kind!r} has none; leave it out")
-
-
 def _space(
     kind: str,
     depth: tuple[int, int],
@@ -246,33 +237,18 @@ def _space(
     from slotool.graphs import blocks as known
     from slotool.graphs.generators import SearchSpace
 
-    if kind not in WIDTHS:
-        raise ArgumentError("kind", f"{kind!r} is none of {', '.join([*WIDTHS, ARCHITECTURES])}")
     shape, sizes = tuple(input_shape or INPUT_SHAPES[kind]), len(INPUT_SHAPES[kind])
     if len(shape) != sizes:
         stated = ",".join(map(str, shape))
         raise ArgumentError("input_shape", f"{stated!r} is not {sizes} size{'s' if sizes > 1 else ''}")
-    if kind == "mlp":
-        for argument, given in (("resolutions", resolutions), ("blocks", blocks), ("downsample", downsample)):
-            if given not in ((), "plain", "none"):
-                raise ArgumentError(argument, "an MLP has none; leave it out")
-        return SearchSpace(depth, widths or WIDTHS[kind], shape)
     return SearchSpace(
         depth,
         widths or WIDTHS[kind],
         shape,
-        blocks=tuple(known.BLOCKS) if blocks == "all" else _names(blocks),
-        downsampling=_names(downsample),
+        blocks=tuple(known.BLOCKS if blocks == "all" else as_list(blocks)),
+        downsampling=tuple(as_list(downsample)),
         resolutions=tuple(resolutions),
     )
-
-
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return tuple(as_list(given))
-
-
-def _many(count: int) -> str:
-    return f"{count:,}" if count < 10**9 else f"{count:.2e}"
 
 
 class _Watched:
@@ -291,9 +267,3 @@ class _Watched:
 
 def _widened(ends: tuple[int, int], value: int) -> tuple[int, int]:
     return min(ends[0] or value, value), max(ends[1], value)
-
-
-def _provenance(space: SearchSpace) -> dict[str, Any]:
-    """The search space in the file's header; what a family does not have is left out."""
-    optional = ("blocks", "downsampling", "resolutions")
-    return {name: value for name, value in asdict(space).items() if name not in optional or value not in ((), *_PLAIN)}

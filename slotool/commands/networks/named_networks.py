@@ -35,6 +35,18 @@ class PackageNetworks:
         """Names with commas."""
         return self.names if isinstance(self.names, str) else ",".join(self.names)
 
+    def chosen(self) -> list[str]:
+        """Return the names of the networks. Raises ``ArgumentError`` for an unknown package."""
+        from slotool.graphs.capture.loading import chosen_applications
+        from slotool.graphs.capture.zoo import PACKAGES, chosen_networks
+
+        if self.package == KERAS:
+            return list(chosen_applications(self.text))
+        if self.package not in PACKAGES:
+            available = ", ".join((KERAS, *PACKAGES))
+            raise ArgumentError("networks", f"unknown package {self.package!r}; available: {available}")
+        return list(chosen_networks(self.package, self.text))
+
 
 @command_line(metavars={"torch": "MODULE:FACTORY"})
 def networks_in(

@@ -22,8 +22,8 @@ from slotool.commands.outputs import writes
 from slotool.commands.predictors.calibrated_predictors import CACHE_VARIABLE, Place, labels_of, refusal_of
 from slotool.commands.predictors.calibration_networks import calibration_networks, spread_over_kinds
 from slotool.commands.predictors.chosen_predictor import ARCHITECTURES, SHIPPED, TORCH
-from slotool.commands.profiling.profile import Planned, required, solo_campaign
-from slotool.commands.profiling.profile_report import BUSY_CORES, Profile
+from slotool.commands.profiling.campaign import BUSY_CORES, Planned, Profile, required
+from slotool.commands.profiling.profile import settings_of
 from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.commands.result import Result
 from slotool.commands.values import at_least
@@ -260,6 +260,8 @@ def calibrate(
     """
     from slotool.predictors.base import Examples
     from slotool.predictors.transfer.contenders import roofline_mape
+    from slotool.profiling.plan import solo_items
+    from slotool.profiling.subjects import graph_subject
 
     started = time.monotonic()
     budget_s = min(60 * minutes - RESERVED_S, 60 * minutes * MEASURING_SHARE)
@@ -277,12 +279,12 @@ def calibrate(
         chosen = _chosen(bases[0], calibration_networks(backend) if candidates is None else candidates, samples, seed)
     _require_folder(written.parent, "out" if out is not None else None)
     labels = labels_of(written)
-    planned = solo_campaign(
-        chosen, labels, keras=None, backend=backend, device=place.device, threads=place.threads,
-        batch_sizes=(place.batch_size,), runs=RUNS, precision=PRECISION, rounds=ROUNDS, cache="warm", limit=None,
-        predictor=None, samples=None, until=None, timeout_s=60.0, max_seconds=MAX_SECONDS,
-        budget_s=budget_s - (time.monotonic() - started), engine="local", address=None, seed=seed, force=force,
+    settings = settings_of(
+        backend=backend, device=place.device, threads=place.threads, batch_sizes=(place.batch_size,), runs=RUNS,
+        precision=PRECISION, rounds=ROUNDS, max_seconds=MAX_SECONDS, seed=seed,
     )  # fmt: skip
+    items = solo_items([graph_subject(graph) for graph in chosen], settings)
+    planned = Planned(items, settings, labels, force, budget_s - (time.monotonic() - started))
     before = _measured_before(labels, chosen, planned) if keep_anyway and not force else None
     profile = required(before or planned.measured(reporter))
     run = _adapted(bases, profile, chosen, seed, reporter)

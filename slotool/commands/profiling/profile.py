@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,20 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool.commands.command_line import command_line
 from slotool.commands.inputs import FilePath, as_list, cores_given, paths_of
 from slotool.commands.outputs import writes
-from slotool.commands.profiling.profile_proposal import ProfileProposal, Proposal, proposal
-from slotool.commands.profiling.profile_report import Profile, ProfilePlan
-from slotool.commands.progress import Reporter, Reporting, reporter_of
+from slotool.commands.profiling.campaign import Planned, Profile, ProfilePlan, ProfileProposal, Proposal
+from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.values import at_least, between, share
-from slotool.errors import ArgumentError, RunError
+from slotool.errors import ArgumentError
+from slotool.machine import machine_id
+from slotool.printable import counted
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.graphs import OperatorGraph
-    from slotool.profiling.campaign import Campaign
-    from slotool.profiling.engines import Engine
-    from slotool.profiling.plan import Item, Settings
+    from slotool.profiling.plan import Settings
     from slotool.profiling.subjects import Subject
-    from slotool.tables import LatencyTable
+
+
+DEFAULT_SAMPLES = 10
+# With an error to reach alone: more labels than this are no adaptation any more.
+MAX_SAMPLES = 100
 
 
 @command_line(
@@ -113,12 +114,23 @@ def profile(
         AlreadyExistsError: ``out`` was measured otherwise.
         RunError: No row could be measured.
     """
-    planned = solo_campaign(
-        subjects, out, keras=keras, backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs,
-        precision=precision, rounds=rounds, cache=cache, limit=limit, predictor=predictor, samples=samples, until=until,
-        timeout_s=timeout_s, max_seconds=max_seconds, budget_s=budget_s, engine=engine, address=address, seed=seed,
-        force=force,
+    from slotool.profiling.plan import solo_items
+
+    if predictor is None and (samples is not None or until is not None):
+        raise ArgumentError("samples" if until is None else "until", "goes with --for")
+    if cache not in ("warm", "cold"):
+        raise ArgumentError("cache", f"{cache!r} is neither warm nor cold")
+    settings = settings_of(
+        backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
+        # Whoever pays for single labels of a few networks wants the next one rather than a second round.
+        rounds=rounds or (1 if predictor else 2), max_seconds=max_seconds, timeout_s=timeout_s, seed=seed,
+        cold=cache == "cold",
     )  # fmt: skip
+    chosen = None
+    if predictor is not None:
+        chosen = _proposal(subjects, keras, limit, Path(predictor), samples, until, settings)
+    items = solo_items(chosen.subjects if chosen else _subjects(subjects, keras, limit), settings)
+    planned = Planned(items, settings, Path(out), force, budget_s, engine, address, chosen)
     return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
 
 
@@ -206,12 +218,15 @@ def profile_colocated(
         AlreadyExistsError: ``out`` was measured otherwise.
         RunError: No row could be measured.
     """
-    planned = colocated_campaign(
-        subjects, out, keras=keras, sizes=sizes, limit=limit, with_itself=with_itself, placement=placement,
-        sharing=sharing, backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs,
-        precision=precision, rounds=rounds, timeout_s=timeout_s, max_seconds=max_seconds, budget_s=budget_s,
-        engine=engine, address=address, seed=seed, force=force,
+    from slotool.profiling.plan import combinations_of
+
+    settings = settings_of(
+        backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
+        rounds=rounds, max_seconds=max_seconds, timeout_s=timeout_s, seed=seed, placement=placement, sharing=sharing,
     )  # fmt: skip
+    measured = _subjects(subjects, keras, None)
+    items = combinations_of(measured, list(sizes), settings, limit=limit, with_itself=with_itself)
+    planned = Planned(items, settings, Path(out), force, budget_s, engine, address)
     return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
 
 
@@ -285,149 +300,21 @@ def profile_points(
         AlreadyExistsError: ``out`` was measured otherwise.
         RunError: No row could be measured.
     """
-    planned = points_campaign(
-        artifacts, out, co_runners=co_runners, data=data, placement=placement, device=device, threads=threads,
-        batch_sizes=batch_sizes, runs=runs, precision=precision, rounds=rounds, timeout_s=timeout_s,
-        max_seconds=max_seconds, budget_s=budget_s, seed=seed, force=force,
-    )  # fmt: skip
-    return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A campaign: ``items`` to measure into ``out``; nothing happens before ``plan`` or ``measured``."""
-
-    items: Sequence[Item]
-    settings: Settings
-    out: Path
-    force: bool
-    budget_s: float | None
-    engine: str = "local"
-    address: str | None = None
-    chosen: Proposal | None = None
-
-    @cached_property
-    def probed(self) -> Settings:
-        """The settings with what was found of their device."""
-        from slotool.profiling.campaign import probed
-
-        return probed(self.settings, self.items)
-
-    def plan(self) -> ProfilePlan | ProfileProposal:
-        """What would be measured, and about how long that may take."""
-        from slotool.profiling.campaign import plan_only
-        from slotool.profiling.plan import predicted_seconds
-
-        # Whoever plans should hear now of an engine that is not there.
-        chosen_engine(self.engine, self.address, reporter_of(None))
-        in_order, budgeted = self.chosen is not None, self.budget_s is not None
-        settings = self.probed
-        plan = plan_only(self.items, settings, self.out, force=self.force, budgeted=budgeted, in_order=in_order)
-        if self.chosen is not None:
-            return ProfileProposal(self.chosen, settings, predicted_seconds(plan.todo, settings))
-        return ProfilePlan(plan, settings, self.out, self.budget_s)
-
-    def finished(self, reporter: Reporter, *, dry_run: bool, strict: bool) -> Profile | ProfilePlan | ProfileProposal:
-        """Return the measured table, or the plan of a dry run. ``strict``: an unstable row is a negative verdict."""
-        if dry_run:
-            return self.plan()
-        return replace(required(self.measured(reporter)), strict=strict)
-
-    def measured(self, reporter: Reporter) -> Profile:
-        """Measure what is left, and write the table."""
-        from slotool.profiling.campaign import Campaign
-
-        engine = chosen_engine(self.engine, self.address, reporter)
-        enough = self.chosen.enough if self.chosen else None
-        campaign = Campaign(
-            self.items, self.probed, self.out, force=self.force, budget_s=self.budget_s, enough=enough, engine=engine
-        )
-        with campaign:
-            latency = self._run(campaign, reporter)
-        for note in _int8_notes(latency):
-            reporter.note(note)
-        titles = {member.name: member.title for item in self.items for member in item.members if member.title}
-        notes = self.chosen.notes(self.out) if self.chosen else []
-        return Profile(latency, self.probed, self.out, titles, notes)
-
-    def _run(self, campaign: Campaign, reporter: Reporter) -> LatencyTable:
-        todo, resumed = len(campaign.plan.todo), campaign.plan.resumed
-        if resumed and todo:
-            reporter.note(f"resuming: {resumed} rows are finished, {todo} measurements are left")
-        threads = "1 thread" if self.settings.threads == 1 else f"{self.settings.threads} threads"
-        try:
-            with reporter.progress(f"profiling on {threads}", total=todo) as steps:
-                return campaign.run(steps.advance)
-        except KeyboardInterrupt as interruption:
-            interruption.add_note(
-                f"interrupted; finished rows are in {self.out}.journal, the same command again resumes"
-                if campaign.has_rows
-                else "interrupted before a row was finished"
-            )
-            raise
-
-
-def _int8_notes(latency: LatencyTable) -> list[str]:
-    """What a user of quantised networks must know: how much of them was."""
-    rows = latency.rows
-    shares = rows.loc[(rows["status"] == "ok") & (rows["precision"] == "int8"), "int8_share"]
-    if shares.empty:
-        return []
-    least = "" if len(shares) == 1 else f" (median of {len(shares)} rows; least {shares.min():.0%})"
-    return [f"{shares.median():.0%} of the FLOPs ran in int8{least}, the rest in float32"]
-
-
-def required(found: Profile) -> Profile:
-    """``found``. Raises ``RunError`` when it has no row with samples."""
-    if not found.measured_rows:
-        raise RunError(f"none of the {len(found.latency)} rows could be measured; {found.reasons[0]}")
-    return found
-
-
-def solo_campaign(subjects: Any, out: FilePath, *, budget_s: float | None, force: bool, **given: Any) -> Planned:
-    """The campaign of ``profile``, whose arguments these are."""
-    from slotool.profiling.plan import solo_items
-
-    predictor, limit, keras = given["predictor"], given["limit"], given["keras"]
-    if predictor is None and (given["samples"] is not None or given["until"] is not None):
-        raise ArgumentError("samples" if given["until"] is None else "until", "goes with --for")
-    # Whoever pays for single labels of a few networks wants the next one rather than a second round.
-    rounds = given["rounds"] or (1 if predictor else 2)
-    settings = _settings(**{**given, "rounds": rounds}, cold=_is_cold(given["cache"]))
-    chosen = None
-    if predictor is not None:
-        chosen = _proposal(subjects, keras, limit, Path(predictor), given["samples"], given["until"], settings)
-    items = solo_items(chosen.subjects if chosen else _subjects(subjects, keras, limit), settings)
-    return Planned(items, settings, Path(out), force, budget_s, given["engine"], given["address"], chosen)
-
-
-def colocated_campaign(subjects: Any, out: FilePath, *, budget_s: float | None, force: bool, **given: Any) -> Planned:
-    """The campaign of ``profile_colocated``, whose arguments these are."""
-    from slotool.profiling.plan import combinations_of
-
-    settings = _settings(**given)
-    found = _subjects(subjects, given["keras"], None)
-    items = combinations_of(
-        found, list(given["sizes"]), settings, limit=given["limit"], with_itself=given["with_itself"]
-    )
-    return Planned(items, settings, Path(out), force, budget_s, given["engine"], given["address"])
-
-
-def points_campaign(
-    artifacts: FilePath | Sequence[FilePath], out: FilePath, *, budget_s: float | None, force: bool, **given: Any
-) -> Planned:
-    """The campaign of ``profile_points``, whose arguments these are."""
     from slotool.profiling.plan import points_with_copies
     from slotool.profiling.subjects import artifact_subjects
 
-    settings = _settings(**given, backend="elastic", single=True)
-    counts = sorted(set(given["co_runners"]))
-    subjects = [artifact_subjects(path, given["data"]) for path in paths_of(artifacts)]
-    items = [item for each in subjects for item in points_with_copies(each, counts, settings)]
-    return Planned(items, settings, Path(out), force, budget_s)
+    settings = settings_of(
+        backend="elastic", device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
+        rounds=rounds, max_seconds=max_seconds, timeout_s=timeout_s, seed=seed, placement=placement, single=True,
+    )  # fmt: skip
+    counts = sorted(set(co_runners))
+    trained = [artifact_subjects(path, data) for path in paths_of(artifacts)]
+    items = [item for each in trained for item in points_with_copies(each, counts, settings)]
+    planned = Planned(items, settings, Path(out), force, budget_s)
+    return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
 
 
-def _settings(
+def settings_of(
     *,
     backend: str,
     device: str,
@@ -436,16 +323,15 @@ def _settings(
     runs: int,
     precision: float,
     rounds: int,
-    timeout_s: float,
     max_seconds: float,
     seed: int,
+    timeout_s: float = 60.0,
     placement: str | None = None,
     sharing: str = "processes",
     cold: bool = False,
     single: bool = False,
-    **others: Any,
 ) -> Settings:
-    """The settings of a campaign; ``others`` are arguments that are none."""
+    """Return the settings of a campaign. Raises ``ArgumentError``."""
     from slotool.devices import parsed
     from slotool.profiling.plan import PLACEMENTS, SHARINGS, STREAMS, Settings
     from slotool.timing.timer import StoppingRule
@@ -475,12 +361,6 @@ def _settings(
     )
 
 
-def _is_cold(cache: str) -> bool:
-    if cache not in ("warm", "cold"):
-        raise ArgumentError("cache", f"{cache!r} is neither warm nor cold")
-    return cache == "cold"
-
-
 def _subjects(given: Any, keras: str | Sequence[str] | None, limit: int | None) -> list[Subject]:
     """Of the graphs and paths, and of ``keras``; one of them must be given."""
     from slotool.graphs.capture.loading import chosen_applications
@@ -498,19 +378,38 @@ def _proposal(
     given: Any,
     keras: str | Sequence[str] | None,
     limit: int | None,
-    predictor: Path,
+    path: Path,
     samples: int | None,
     until: float | None,
     settings: Settings,
 ) -> Proposal:
+    """Choose the networks of graph files that a predictor learns most from. Raises ``ArgumentError``."""
     from slotool.graphs.store import read_graphs
+    from slotool.predictors.labels import Setting
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.transfer.sampling import Enough, propose
 
     graphs, paths = _parted(given)
     if keras is not None or not (graphs or paths):
         raise ArgumentError("predictor", "chooses among the networks of graph files, so name some")
-    found = {graph.id: graph for graph in [*graphs, *(graph for path in paths for graph in read_graphs(path))]}
-    files = ", ".join(map(str, paths)) or "subjects"
-    return proposal(predictor, list(islice(found.values(), limit)), files, samples, until, settings)
+    if len(settings.batch_sizes) > 1:
+        raise ArgumentError("predictor", "adapts to one batch size")
+    each = {graph.id: graph for graph in [*graphs, *(graph for path in paths for graph in read_graphs(path))]}
+    candidates = list(islice(each.values(), limit))
+    trained = TrainedPredictor.load(str(path))
+    count = samples or (DEFAULT_SAMPLES if until is None else min(len(candidates), MAX_SAMPLES))
+    if count > len(candidates):
+        files = ", ".join(map(str, paths)) or "subjects"
+        raise ArgumentError(
+            "samples",
+            f"{files}: {counted(len(candidates), 'network')} to choose from, but {count} are to be measured; "
+            "add graph files (slotool capture or slotool generate makes them) or choose fewer",
+        )
+    # By the first batch size.
+    here = Setting(machine_id(), settings.device, settings.backend, settings.threads, settings.batch_sizes[0])
+    rows = propose(trained.predictor, candidates, count, settings.seed, by_time=until is not None)
+    chosen = [candidates[i] for i in rows]
+    return Proposal(path, chosen, trained.predict(chosen), Enough(trained, candidates, count, until, here), until)
 
 
 def _parted(given: Any) -> tuple[list[OperatorGraph], list[Path]]:
@@ -520,21 +419,3 @@ def _parted(given: Any) -> tuple[list[OperatorGraph], list[Path]]:
     each = [given] if isinstance(given, str | Path | OperatorGraph) else list(given)
     graphs = [one for one in each if isinstance(one, OperatorGraph)]
     return graphs, [Path(one) for one in each if not isinstance(one, OperatorGraph)]
-
-
-def chosen_engine(name: str, address: str | None, reporter: Reporter) -> Callable[[Settings], Engine]:
-    """What makes the engine of that name; what it has to say goes to ``reporter``."""
-    from slotool.profiling.engines import LocalEngine, registry
-
-    if name != "ray" and address is not None:
-        raise ArgumentError("address", "an address is of use with --engine ray only")
-    if name == "local":
-        return LocalEngine
-    if name in registry.plugins:
-        make: Callable[..., Engine] = registry.load(name)
-        return make
-    if name != "ray":
-        raise ArgumentError("engine", registry.unknown(name))
-    from slotool.profiling.engines.ray_engine import RayEngine
-
-    return lambda settings: RayEngine(settings, address or "auto", reporter.note)

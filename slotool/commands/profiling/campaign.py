@@ -1,21 +1,29 @@
-"""What ``profile`` returns: of a finished campaign, and of one that is only planned."""
+"""Campaigns of ``profile``: planned, measured, and what they return."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, Table, duration, table
-from slotool.commands.result import Result
+from slotool.commands.display import Column, Part, Table, duration, records_table, table
+from slotool.commands.progress import Reporter, reporter_of
+from slotool.commands.result import Result, listed, result, unlisted
+from slotool.errors import ArgumentError, RunError
 from slotool.machine import quota_warning
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from slotool.profiling.plan import Plan, Settings
+    from slotool.graphs import OperatorGraph
+    from slotool.predictors.trained.artifact import Predictions
+    from slotool.predictors.transfer.sampling import Enough
+    from slotool.profiling.campaign import Campaign
+    from slotool.profiling.engines import Engine
+    from slotool.profiling.plan import Item, Plan, Settings
+    from slotool.profiling.subjects import Subject
     from slotool.tables import LatencyTable
 
 # Other processes may take this much of the machine before a person should hear of it.
@@ -25,14 +33,76 @@ MAX_SHOWN = 60
 MAX_DEVICE_REMARKS = 3
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True)
+class Proposal:
+    """Networks to measure, best first, with what the predictor as it is thinks of them, and when to stop."""
+
+    path: Path
+    graphs: list[OperatorGraph]
+    predictions: Predictions
+    enough: Enough
+    until: float | None
+
+    @property
+    def subjects(self) -> list[Subject]:
+        from slotool.profiling.subjects import graph_subject
+
+        return [graph_subject(graph) for graph in self.graphs]
+
+    def document(self) -> dict[str, Any]:
+        rows = zip(self.graphs, self.predictions.latency_s, strict=True)
+        names = [{"graph_id": graph.id, "name": graph.name, "predicted_s": seconds} for graph, seconds in rows]
+        return {"for": str(self.path), "proposed": names, "until": self.until, "half_width": self.enough.half_width}
+
+    def notes(self, out: Path) -> list[str]:
+        """How sure the adapted predictor is now, and what makes it."""
+        found = []
+        if self.enough.half_width is not None:
+            found.append(
+                f"the adapted predictor puts its error at ± {self.enough.half_width:.0%} (90 %, for half of the "
+                "others); the interval that adapt-predictor gives, from labels held out, is wider"
+            )
+        return [*found, f"next: slotool adapt-predictor {self.path} {out} --graphs … -o adapted"]
+
+
+@result
+class ProfileProposal(Result):
+    """What would be measured, in which order, and how long that may take."""
+
+    proposal: Proposal = unlisted()
+    settings: Settings = unlisted()
+    predicted_s: float = listed("predicted_seconds")
+
+    schema = "profile-solo-proposal"
+    rows_key = "proposed"
+
+    def findings(self) -> dict[str, Any]:
+        return {**self.settings.configuration(), **super().findings(), **self.proposal.document()}
+
+    def records(self) -> list[dict[str, Any]]:
+        chosen = self.proposal
+        return [
+            {"order": i, "network": graph.name or graph.id, "kind": graph.kind, "latency_s": seconds}
+            for i, (graph, seconds) in enumerate(zip(chosen.graphs, chosen.predictions.latency_s, strict=True), 1)
+        ]
+
+    def shown(self) -> list[Part]:
+        until, predicted = self.proposal.until, f"predicted by {self.proposal.path}"
+        columns = [Column("order"), Column("network"), Column("kind"), Column("latency_s", predicted, duration)]
+        time = f"predicted time (rough): {self.predicted_s:.0f} s"
+        if until is not None:
+            time += f" at most; ends as soon as it puts its error within ± {until:.0%}"
+        return [records_table("Proposal; nothing was measured", self.records(), columns), time]
+
+
+@result
 class ProfilePlan(Result):
     """What would be measured, and about how long that may take; ``budget_s``: seconds allowed, if limited."""
 
-    plan: Plan
-    settings: Settings
-    out: Path
-    budget_s: float | None = None
+    plan: Plan = unlisted()
+    settings: Settings = unlisted()
+    out: Path = listed("output")
+    budget_s: float | None
 
     @property
     def schema(self) -> str:  # type: ignore[override]  # one document a kind of campaign
@@ -57,14 +127,13 @@ class ProfilePlan(Result):
     def findings(self) -> dict[str, Any]:
         return {
             **self.settings.configuration(),
-            "output": str(self.out),
+            **super().findings(),
             "to_measure": len(self.plan.todo) - self._too_big,
             "to_skip": self._too_big,
             "finished": self.plan.resumed,
             "memory_limit_bytes": self.settings.limit_bytes,
             "affinity": self._places,
             "predicted_seconds": self.predicted_s,
-            "budget_s": self.budget_s,
         }
 
     def shown(self) -> list[Part]:
@@ -83,17 +152,17 @@ class ProfilePlan(Result):
         return [table("Plan; nothing was measured", ["what", "how much"], rows)]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class Profile(Result):
     """``latency``, the table written to ``out``; ``titles``: what a person calls the subjects that have another name;
     ``notes``: what to do next; ``strict``: whether each row has to be stable."""
 
-    latency: LatencyTable
-    settings: Settings
-    out: Path
-    titles: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    strict: bool = False
+    latency: LatencyTable = unlisted()
+    settings: Settings = unlisted()
+    out: Path = listed("output")
+    titles: Mapping[str, str] = unlisted(default_factory=dict)
+    notes: Sequence[str] = unlisted(default=())
+    strict: bool = unlisted(default=False)
 
     @property
     def exit_code(self) -> int:
@@ -131,7 +200,7 @@ class Profile(Result):
         return self.latency.statistics()
 
     def findings(self) -> dict[str, Any]:
-        return {"output": str(self.out), **self.settings.configuration(), **self._found}
+        return {**self.settings.configuration(), **super().findings(), **self._found}
 
     def shown(self) -> list[Part]:
         found = self._found
@@ -139,7 +208,7 @@ class Profile(Result):
         if found["degradation"]:
             parts.append(_degradation_table(found["degradation"], self.titles))
         elif found["points"]:
-            parts.append(_points_table(found["points"]))
+            parts.append(records_table("Operating points", found["points"], _POINTS))
         ending = f"wrote {self.out}" if found["measured"] else f"nothing was left to measure; {self.out} is complete"
         return [*parts, *_remarks(found, self.settings), ending]
 
@@ -172,31 +241,34 @@ def _counts(found: dict[str, Any], settings: Settings) -> Table:
     return table(f"Profiled on {_threads(settings)}", ["rows", "count"], rows)
 
 
+_DEGRADATION = (
+    Column("model"),
+    Column("co_runners", "co-runners"),
+    Column("batch_size", "batch"),
+    Column("solo_s", "solo", duration),
+    Column("median_s", "co-located", duration),
+    Column("degradation_ratio", "ratio", lambda ratio: f"× {ratio:.2f}"),
+    Column("half_width", "95 % interval", lambda share: f"± {share:.1%}"),
+)
+_POINTS = (
+    Column("subject", "model"),
+    Column("point"),
+    Column("batch_size", "batch"),
+    Column("median_s", "median", duration),
+    Column("half_width", "95 % interval", lambda share: f"± {share:.1%}"),
+    Column("n", "samples"),
+)
+
+
 def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) -> Table:
-    cells = [
-        [
-            titles.get(row["subject"], row["subject"])
-            if row["point"] == "full"
-            else f"{row['subject']}@{row['point']}",
-            " + ".join(titles.get(name, name) for name in row["co_runners"].split("+")) or "–",
-            row["batch_size"],
-            duration(row["solo_s"]),
-            duration(row["median_s"]),
-            f"× {row['degradation_ratio']:.2f}",
-            f"± {row['half_width']:.1%}",
-        ]
-        for row in rows[:MAX_SHOWN]
-    ]
+    def named(row: dict[str, Any]) -> dict[str, Any]:
+        subject, point = row["subject"], row["point"]
+        others = " + ".join(titles.get(name, name) for name in row["co_runners"].split("+")) or "–"
+        model = titles.get(subject, subject) if point == "full" else f"{subject}@{point}"
+        return {**row, "model": model, "co_runners": others}
+
     title = "Degradation" if len(rows) <= MAX_SHOWN else f"Degradation, the first {MAX_SHOWN} of {len(rows):,} rows"
-    return table(title, ["model", "co-runners", "batch", "solo", "co-located", "ratio", "95 % interval"], cells)
-
-
-def _points_table(rows: list[dict[str, Any]]) -> Table:
-    cells = [
-        [p["subject"], p["point"], p["batch_size"], duration(p["median_s"]), f"± {p['half_width']:.1%}", p["n"]]
-        for p in rows
-    ]
-    return table("Operating points", ["model", "point", "batch", "median", "95 % interval", "samples"], cells)
+    return records_table(title, map(named, rows[:MAX_SHOWN]), _DEGRADATION)
 
 
 def _summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
@@ -286,3 +358,112 @@ def _time(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A campaign: ``items`` to measure into ``out``; nothing happens before ``plan`` or ``measured``."""
+
+    items: Sequence[Item]
+    settings: Settings
+    out: Path
+    force: bool
+    budget_s: float | None
+    engine: str = "local"
+    address: str | None = None
+    chosen: Proposal | None = None
+
+    @cached_property
+    def probed(self) -> Settings:
+        """The settings with what was found of their device."""
+        from slotool.profiling.campaign import probed
+
+        return probed(self.settings, self.items)
+
+    def plan(self) -> ProfilePlan | ProfileProposal:
+        """What would be measured, and about how long that may take."""
+        from slotool.profiling.campaign import plan_only
+        from slotool.profiling.plan import predicted_seconds
+
+        # Whoever plans should hear now of an engine that is not there.
+        chosen_engine(self.engine, self.address, reporter_of(None))
+        in_order, budgeted = self.chosen is not None, self.budget_s is not None
+        settings = self.probed
+        plan = plan_only(self.items, settings, self.out, force=self.force, budgeted=budgeted, in_order=in_order)
+        if self.chosen is not None:
+            return ProfileProposal(self.chosen, settings, predicted_seconds(plan.todo, settings))
+        return ProfilePlan(plan, settings, self.out, self.budget_s)
+
+    def finished(self, reporter: Reporter, *, dry_run: bool, strict: bool) -> Profile | ProfilePlan | ProfileProposal:
+        """Return the measured table, or the plan of a dry run. ``strict``: an unstable row is a negative verdict."""
+        if dry_run:
+            return self.plan()
+        return replace(required(self.measured(reporter)), strict=strict)
+
+    def measured(self, reporter: Reporter) -> Profile:
+        """Measure what is left, and write the table."""
+        from slotool.profiling.campaign import Campaign
+
+        engine = chosen_engine(self.engine, self.address, reporter)
+        enough = self.chosen.enough if self.chosen else None
+        campaign = Campaign(
+            self.items, self.probed, self.out, force=self.force, budget_s=self.budget_s, enough=enough, engine=engine
+        )
+        with campaign:
+            latency = self._run(campaign, reporter)
+        for note in _int8_notes(latency):
+            reporter.note(note)
+        titles = {member.name: member.title for item in self.items for member in item.members if member.title}
+        notes = self.chosen.notes(self.out) if self.chosen else []
+        return Profile(latency, self.probed, self.out, titles, notes)
+
+    def _run(self, campaign: Campaign, reporter: Reporter) -> LatencyTable:
+        todo, resumed = len(campaign.plan.todo), campaign.plan.resumed
+        if resumed and todo:
+            reporter.note(f"resuming: {resumed} rows are finished, {todo} measurements are left")
+        threads = "1 thread" if self.settings.threads == 1 else f"{self.settings.threads} threads"
+        try:
+            with reporter.progress(f"profiling on {threads}", total=todo) as steps:
+                return campaign.run(steps.advance)
+        except KeyboardInterrupt as interruption:
+            interruption.add_note(
+                f"interrupted; finished rows are in {self.out}.journal, the same command again resumes"
+                if campaign.has_rows
+                else "interrupted before a row was finished"
+            )
+            raise
+
+
+def _int8_notes(latency: LatencyTable) -> list[str]:
+    """What a user of quantised networks must know: how much of them was."""
+    rows = latency.rows
+    shares = rows.loc[(rows["status"] == "ok") & (rows["precision"] == "int8"), "int8_share"]
+    if shares.empty:
+        return []
+    least = "" if len(shares) == 1 else f" (median of {len(shares)} rows; least {shares.min():.0%})"
+    return [f"{shares.median():.0%} of the FLOPs ran in int8{least}, the rest in float32"]
+
+
+def required(measured: Profile) -> Profile:
+    """Return a profile. Raises ``RunError`` when it has no row with samples."""
+    if not measured.measured_rows:
+        raise RunError(f"none of the {len(measured.latency)} rows could be measured; {measured.reasons[0]}")
+    return measured
+
+
+def chosen_engine(name: str, address: str | None, reporter: Reporter) -> Callable[[Settings], Engine]:
+    """What makes the engine of that name; what it has to say goes to ``reporter``."""
+    from slotool.profiling.engines import LocalEngine, registry
+
+    if name != "ray" and address is not None:
+        raise ArgumentError("address", "an address is of use with --engine ray only")
+    if name == "local":
+        return LocalEngine
+    if name in registry.plugins:
+        make: Callable[..., Engine] = registry.load(name)
+        return make
+    if name != "ray":
+        raise ArgumentError("engine", registry.unknown(name))
+    from slotool.profiling.engines.ray_engine import RayEngine
+
+    return lambda settings: RayEngine(settings, address or "auto", reporter.note)
