@@ -7,12 +7,13 @@ import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.atomic import whole_file
-from slotool.cli.demo.commands import Document, outputs_of, run_command
+from slotool.cli.demo import Document, run_command
 from slotool.data.registry import shipped_dataset, shipped_table
 from slotool.errors import SlotoolError
 from slotool.timing.interference import OtherWork
@@ -207,6 +208,11 @@ class Workspace:
         document = run_command(line, self.folder)
         seconds, busy = others.read()
         return {"command": self.shown(line), "document": document, "seconds": seconds, "busy_cores": busy}
+
+
+def outputs_of(command: str) -> list[str]:
+    """Return the files and folders that the command's options name as its outputs."""
+    return [word for option, word in pairwise(shlex.split(command)) if option in ("-o", "--out", "--log")]
 
 
 def _name(line: str) -> str:

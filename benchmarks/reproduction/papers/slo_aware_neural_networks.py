@@ -11,7 +11,7 @@ from benchmarks.reproduction.paper import Figure, Found, Paper
 from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.workspace import Workspace
 from slotool.artifacts import open_artifact
-from slotool.cli.demo.commands import Document
+from slotool.cli.demo import Document
 from slotool.reports.figure import duration, percent
 from slotool.tables import OutcomeTable
 

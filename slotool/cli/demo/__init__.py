@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from slotool.cli.demo.steps import Document, Sizes, Step, load_options, load_s, walkthrough
-from slotool.commands.display import Part, duration, table
+from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.inputs import FilePath
 from slotool.commands.progress import Reporter, Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, result
 from slotool.commands.values import at_least
+from slotool.errors import RunError
 from slotool.timing.interference import QUIET_CORES, OtherWork, state
 
+Document = Mapping[str, Any]
 # The file of the user's own networks; it also marks a folder that a demo made.
 OWN_NETWORKS = "own_networks.py"
 # Other work on the machine, in cores, from which on the walkthrough ends with what that means.
@@ -26,9 +33,19 @@ NEXT = (
     "slotool family a=a.onnx b=b.onnx --data test.npz:y --outcomes outcomes.parquet -o mine",
     "slotool gen-rules outcomes.parquet -o rules.json    # what may be saved without more errors?",
 )
+# Peak load by what one worker serves of the most accurate model, and what a client in Python sends on time.
+PEAK_OF_A_WORKER, PEAK_PER_S = 1.1, 400.0
+LOAD_S = 6
+# With fewer no plan could show an attainment of 0.99, on however slow a machine.
+MIN_ARRIVALS = 500
+SERVED = "--config service.toml --engine local --replicas 2"
+# Share of the load after which a worker is killed.
+KILLED_AT = 0.75
+# Exit codes of a verdict, given with its document: neither ends the whole.
+_ANSWERED = (0, 1, 4)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class Walkthrough(Result):
     """Figures of a demo's steps, the seconds that each took, and the cores that other processes kept busy meanwhile.
 
@@ -36,54 +53,63 @@ class Walkthrough(Result):
         folder: Run folder.
         seconds: Time of the whole.
         steps_s: Seconds by title of a step.
-        other_cores: Cores by title of a step.
-        figures: Value by name of a figure, by title of a step.
+        cores_busy_with_others: Cores by title of a step.
+        figures: Value by title of a step and name of a figure.
     """
 
     folder: Path
     seconds: float
     steps_s: Mapping[str, float]
-    other_cores: Mapping[str, float]
-    figures: Mapping[str, Mapping[str, str]]
+    cores_busy_with_others: Mapping[str, float]
+    figures: Mapping[str, str]
 
     schema = "demo"
 
     def findings(self) -> dict[str, Any]:
-        return {
-            "folder": str(self.folder),
-            "seconds": self.seconds,
-            "steps_s": self.steps_s,
-            "cores_busy_with_others": self.other_cores,
-            "timing": self._timing,
-            "figures": {
-                f"{title}: {name}": value for title, named in self.figures.items() for name, value in named.items()
-            },
-            "report": str(self._report),
-            "next": list(NEXT),
-        }
+        return {**super().findings(), "timing": self._timing, "report": self._report, "next": NEXT}
 
     def shown(self) -> list[Part]:
-        rows = [
-            [title, name, value, self._timing[title]]
-            for title, named in self.figures.items()
-            for name, value in named.items()
-        ]
-        other_cores = sum(self.other_cores[title] * self.steps_s[title] for title in self.steps_s) / self.seconds
+        rows, before = [], ""
+        for name, value in self.figures.items():
+            title, _, figure = name.partition(": ")
+            # The step and its timing stand in the first row of a step only.
+            step, timing = (title, self._timing[title]) if title != before else ("", "")
+            rows.append({"step": step, "figure": figure, "value": value, "timing": timing})
+            before = title
+        busy = sum(cores * self.steps_s[title] for title, cores in self.cores_busy_with_others.items()) / self.seconds
+        spoiled = (
+            f"other processes kept {busy:.1f} of {os.cpu_count()} cores busy: times are longer, predictions further "
+            "off and more deadlines missed than on this machine alone; accuracies stand"
+        )
         return [
-            table("Walkthrough", ["step", "figure", "value", "timing"], _each_step_once(rows)),
+            records_table("Walkthrough", rows, map(Column, ("step", "figure", "value", "timing"))),
             f"{len(self.steps_s)} steps in {duration(self.seconds)}; the plots are in {self._report}",
-            *_spoiled(other_cores),
+            *([spoiled] if busy >= SPOILING_CORES else []),
             "Next, with files of your own:",
             *(f"  {line}" for line in NEXT),
         ]
 
     @property
     def _timing(self) -> dict[str, str]:
-        return {title: state(cores < QUIET_CORES) for title, cores in self.other_cores.items()}
+        return {title: state(cores < QUIET_CORES) for title, cores in self.cores_busy_with_others.items()}
 
     @property
     def _report(self) -> Path:
         return self.folder / "report.html"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command: of slotool, or, where it begins with ``python``, of the user.
+
+    Commands before ``&``, none of them timed, run at the same time as the last one. ``LOAD`` among the arguments
+    becomes rate and duration of a load, and ``URL`` the address of a server that loses a worker during it. ``figures``
+    picks from the JSON document and the run folder what the closing table shows.
+    """
+
+    title: str
+    command: str
+    figures: Callable[[Document, Path], Mapping[str, str]] = lambda document, folder: {}
 
 
 def demo(
@@ -109,48 +135,103 @@ def demo(
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
     """
-    from slotool.data.registry import shipped_dataset
     from slotool.extras import require
 
     require("onnx", "onnxruntime", "matplotlib", needed_by="the demo")
     reporter = reporter_of(progress)
     folder = _fresh_folder(Path(out), force)
-    sizes = Sizes(epochs=2, examples=500, calibration=5, own_epochs=2) if quick else Sizes()
-    steps = walkthrough(str(shipped_dataset("tate-16k")), sizes, seed)
-    figures: dict[str, Mapping[str, str]] = {}
+    steps = _steps(quick, seed)
+    figures: dict[str, str] = {}
     steps_s: dict[str, float] = {}
     other_cores: dict[str, float] = {}
     whole = OtherWork()
     with reporter.progress("walkthrough", total=len(steps)) as bar:
         for number, step in enumerate(steps, 1):
             bar.say(f"{number}/{len(steps)} {step.title}")
+            reporter.note(f"{number:>2}/{len(steps)} {step.title}")
             other = OtherWork()
-            document = _taken(step, folder, reporter, f"{number:>2}/{len(steps)} {step.title}")
+            document = _taken(step.command, folder, reporter)
             steps_s[step.title], other_cores[step.title] = other.read()
-            figures[step.title] = step.figures(document, folder)
+            figures |= {f"{step.title}: {name}": value for name, value in step.figures(document, folder).items()}
             bar.advance()
-    seconds, _ = whole.read()
-    return Walkthrough(folder, seconds, steps_s, other_cores, figures)
+    return Walkthrough(folder, whole.read()[0], steps_s, other_cores, figures)
 
 
-def _spoiled(cores: float) -> list[str]:
-    """What other work means for the figures above, where there was much of it."""
-    if cores < SPOILING_CORES:
-        return []
+def _steps(quick: bool, seed: int) -> list[Step]:
+    from slotool.data.registry import shipped_dataset
+
+    tate = shipped_dataset("tate-16k")
+    epochs, examples, samples, own_epochs = (2, 500, 5, 2) if quick else (3, 1000, 10, 4)
+    measure = f"--threads 1 --seed {seed}"
+    versions = " ".join(f"{name}={name}.onnx" for name in ("small", "medium", "large"))
+    tables = "latency.parquet --outcomes outcomes.parquet"
+    wanted = "own_networks:wanted --input-shape 3,96,96"
     return [
-        f"other processes kept {cores:.1f} of {os.cpu_count()} cores busy: times are longer, predictions further off "
-        "and more deadlines missed than on this machine alone; accuracies stand"
+        Step("look at the machine", "doctor", _machine),
+        # An SLO-NN of 16,455 labels computes the few output nodes that an input needs.
+        Step(
+            "train a network of 16,455 labels, and three models of your own",
+            f"python {OWN_NETWORKS} --epochs {own_epochs} & "
+            f"train xmc -o tate --data {tate} --epochs {epochs} --threads 1 --seed {seed}",
+        ),
+        Step(
+            "learn which labels an input needs",
+            f"build-tables tate -o slo-nn --data {tate} --seed {seed}",
+            _chosen_nodes,
+        ),
+        Step(
+            "answer its test examples by those",
+            f"evaluate slo-nn -o slo-nn-outcomes.parquet --data {tate} --limit {examples}",
+        ),
+        # A design of one's own: a few sizes are measured, another one is predicted, and then measured to compare.
+        Step(
+            "capture eleven networks of your own",
+            f"capture --torch {wanted} -o wanted.jsonl & "
+            "capture --torch=own_networks:net{0..9} --input-shape 3,96,96 -o own.jsonl",
+        ),
+        Step(
+            f"measure {samples} of them",
+            f"calibrate own.jsonl {measure} --samples {samples} --minutes 1 --out predictor --keep-anyway",
+            _calibrated,
+        ),
+        Step("predict one never run", "predict predictor --graph wanted.jsonl", _predicted),
+        Step("measure it, to compare", f"profile solo wanted.jsonl {measure} -o wanted.parquet", _measured),
+        # Three ONNX files: certified, planned, and served while the load doubles and a worker dies.
+        Step(
+            "make them versions of one service",
+            f"family {versions} --data held-out.npz -o family --outcomes outcomes.parquet --latency latency.parquet "
+            "--batch-size 1,2,4,8 --repeats 1",
+            _versions,
+        ),
+        Step(
+            "certify routing rules",
+            "gen-rules outcomes.parquet -o rules.json --tolerances 0:0.05:0.01 --tolerance-kind absolute "
+            "--objective cost --confidence 0.95",
+            _ruled,
+        ),
+        Step("draw a load that doubles", f"generate arrivals --trace load.csv LOAD -o load.parquet --seed {seed}"),
+        Step(
+            "plan workers for 50 ms",
+            # One policy: each is compiled when it is first used.
+            f"plan {tables} --arrivals load.parquet --deadline-ms 50 --attainment 0.99 --min-accuracy 0.9 "
+            "--policies slackfit --artifact family -o service.toml",
+            lambda document, folder: {"plan": document["explanation"].split(";")[0]},
+        ),
+        Step(
+            "serve it, and kill a worker",
+            "loadtest URL --data held-out.npz --arrivals load.parquet --deadline-ms 50 -o requests.parquet",
+            _loaded,
+        ),
+        Step(
+            "draw the report",
+            "report . -o report.html",
+            lambda document, folder: {"plots": f"{len(document['plots'])}"},
+        ),
     ]
 
 
-def _each_step_once(rows: list[list[str]]) -> list[list[str]]:
-    """The step and its timing stand in the first row of a step only."""
-    before = [None, *(row[0] for row in rows)]
-    return [row if row[0] != last else ["", *row[1:3], ""] for row, last in zip(rows, before, strict=False)]
-
-
 def _fresh_folder(out: Path, force: bool) -> Path:
-    """An empty run folder with the user's own networks in it. Only a folder that a demo made is ever replaced."""
+    """Make a run folder with what a user would write by hand. Only a folder that a demo made is ever replaced."""
     import shutil
 
     from slotool.errors import AlreadyExistsError
@@ -161,24 +242,21 @@ def _fresh_folder(out: Path, force: bool) -> Path:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     shutil.copyfile(Path(__file__).with_name(OWN_NETWORKS), marker)
+    # Relative rates of the load: it doubles after half the time.
+    (out / "load.csv").write_text("rate_per_s\n1\n1\n2\n2\n")
     return out
 
 
-def _taken(step: Step, folder: Path, reporter: Reporter, title: str) -> Document:
-    """The JSON document of a step. Raises ``RunError`` with its last words when it fails."""
+def _taken(text: str, folder: Path, reporter: Reporter) -> Document:
+    """Return the JSON document of a step. Raises ``RunError`` with its last words when it fails."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from slotool.cli.demo.commands import run_command
-
-    reporter.note(title)
-    step.prepare(folder)
+    *beside, command = (part if part.startswith("python ") else f"slotool {part}" for part in text.split(" & "))
     with ExitStack() as serving, ThreadPoolExecutor() as pool:
-        parts = step.command.split(" & ")
-        *beside, command = (part if part.startswith("python ") else f"slotool {part}" for part in parts)
         if " LOAD " in command:
-            command = command.replace("LOAD", load_options(folder))
-        if step.served:
-            command = command.replace("URL", serving.enter_context(_server(step, folder, reporter)))
+            command = command.replace("LOAD", _load_options(folder))
+        if " URL " in command:
+            command = command.replace("URL", serving.enter_context(_server(folder, reporter)))
         for typed in (*(f"{other} &" for other in beside), command):
             reporter.note(f"      $ {typed}")
         others = [pool.submit(run_command, other, folder) for other in beside]
@@ -188,17 +266,57 @@ def _taken(step: Step, folder: Path, reporter: Reporter, title: str) -> Document
         return document
 
 
+def run_command(command: str, folder: Path) -> Document:
+    """Return the JSON document of ``slotool ARGUMENTS``, run in ``folder``; ``net{0..2}`` is expanded as a shell does.
+
+    ``command`` may also begin with ``python``: then there is no document, and ``{}`` is returned.
+
+    Raises ``RunError`` with the command's last words when it fails.
+    """
+    program, *arguments = (word for words in shlex.split(command) for word in _expanded(words))
+    ours = program == "slotool"
+    line = [sys.executable, "-m", "slotool", *arguments, "--json"] if ours else [sys.executable, *arguments]
+    finished = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    if finished.returncode not in (_ANSWERED if ours else (0,)) or (ours and not finished.stdout):
+        lines = [line for line in finished.stderr.strip().splitlines() if line and not line.startswith("Try ")]
+        words = " ".join(lines[-2:]) or "no message"
+        raise RunError(f"the step '{command}' ended with exit code {finished.returncode}: {words}")
+    return dict(json.loads(finished.stdout)) if ours else {}
+
+
+def _expanded(word: str) -> list[str]:
+    numbered = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", word)
+    if numbered is None:
+        return [word]
+    before, first, last, after = numbered.groups()
+    return [f"{before}{number}{after}" for number in range(int(first), int(last) + 1)]
+
+
+def _load_options(folder: Path) -> str:
+    """Return options of a load whose second half exceeds what one worker serves by the most accurate model alone.
+
+    It lasts ``LOAD_S``, or as long as the arrivals take that a plan needs.
+    """
+    from slotool.tables import LatencyTable
+
+    statistics = LatencyTable.load(folder / "latency.parquet").where(status="ok", batch_size=1).statistics()
+    rate_per_s = round(min(PEAK_OF_A_WORKER / float(statistics["median_s"].max()), PEAK_PER_S) * 0.75, 1)
+    return f"--rate {rate_per_s:g} --duration {max(LOAD_S, math.ceil(MIN_ARRIVALS / rate_per_s))}s"
+
+
 @contextmanager
-def _server(step: Step, folder: Path, reporter: Reporter) -> Iterator[str]:
-    """What the load test goes to; one of its workers is killed while it runs."""
+def _server(folder: Path, reporter: Reporter) -> Iterator[str]:
+    """Serve what the load test goes to; one of its workers is killed while it runs."""
     import threading
 
     import psutil
 
     from slotool.planning.server_process import RunningServer
+    from slotool.workloads import ArrivalTable
 
-    reporter.note(f"      $ slotool serve {step.served} --port 0 &")
-    with RunningServer([*step.served.split(), "--port", "0"], folder) as server:
+    reporter.note(f"      $ slotool serve {SERVED} --port 0 &")
+    load_s = float(ArrivalTable.load(folder / "load.parquet").times_s[-1])
+    with RunningServer([*SERVED.split(), "--port", "0"], folder) as server:
         reporter.note(f"      watch it at {server.url}")
 
         def kill() -> None:
@@ -206,10 +324,73 @@ def _server(step: Step, folder: Path, reporter: Reporter) -> Iterator[str]:
             reporter.note(f"      $ kill -KILL {worker.pid}    # a worker")
             worker.kill()
 
-        timer = threading.Timer((step.worker_killed_at or 0.0) * load_s(folder), kill)
-        if step.worker_killed_at is not None:
-            timer.start()
+        timer = threading.Timer(KILLED_AT * load_s, kill)
+        timer.start()
         try:
             yield server.url
         finally:
             timer.cancel()
+
+
+def _machine(document: Document, folder: Path) -> Mapping[str, str]:
+    machine = document["machine"]
+    return {"machine": f"{machine['cpu']}, {machine['cores_given']} cores"}
+
+
+def _chosen_nodes(document: Document, folder: Path) -> Mapping[str, str]:
+    """Return the point that keeps the loss promised by default, beside PyTorch and as many most popular labels."""
+    points = {point["point"]: point for point in document["points"]}
+    found = points[document["promise"]["point"]]
+    every, torch_us = points["full"], document["torch_us"]
+    return {
+        "all labels, PyTorch": f"accuracy {every['accuracy']:.4f}, {duration(torch_us * 1e-6)}",
+        f"{found['nodes']} labels chosen by the input": f"accuracy {found['accuracy']:.4f}, "
+        f"{duration(found['latency_us'] * 1e-6)}, {torch_us / found['latency_us']:.0f} × sooner",
+        f"the {found['nodes']} most popular labels": f"accuracy {found['static_accuracy']:.4f}",
+    }
+
+
+def _calibrated(document: Document, folder: Path) -> Mapping[str, str]:
+    error = document["predictors"].get(document["chosen"], {}).get("held_out_mape")
+    return {"each held out": f"{error:.1%} off on average"} if error is not None else {}
+
+
+def _predicted(document: Document, folder: Path) -> Mapping[str, str]:
+    found = document["predictions"][0]
+    latency = duration(found["latency_s"])
+    if found["low_s"] is None:
+        return {"predicted": f"{latency} (no interval: {found['no_interval']})"}
+    return {"predicted": f"{latency} (90 %: {duration(found['low_s'])} to {duration(found['high_s'])})"}
+
+
+def _measured(document: Document, folder: Path) -> Mapping[str, str]:
+    from slotool.tables import LatencyTable
+
+    statistics = LatencyTable.load(folder / "wanted.parquet").where(status="ok").statistics()
+    return {"measured": duration(float(statistics["median_s"].iloc[0]))}
+
+
+def _versions(document: Document, folder: Path) -> Mapping[str, str]:
+    return {
+        point["version"]: f"accuracy {point['accuracy']:.4f}, {duration(point['median_latency_s'])}"
+        for point in document["versions"]
+    }
+
+
+def _ruled(document: Document, folder: Path) -> Mapping[str, str]:
+    """Return the strictest tier that saves something, and the widest."""
+    tiers = sorted(document["rules"]["rules"], key=lambda rule: rule["tolerance"])
+    most = document["rules"]["config"]["best_cost"]
+    saving = [rule for rule in tiers if rule["certified"] and rule["cost"] < most]
+    return {
+        f"≤ {100 * rule['tolerance']:g} points more errors": f"{1 - rule['cost'] / most:.0%} cheaper"
+        for rule in (saving[:1] + saving[-1:])
+    }
+
+
+def _loaded(document: Document, folder: Path) -> Mapping[str, str]:
+    return {
+        "p50, p99": f"{duration(document['p50_s'])}, {duration(document['p99_s'] or float('nan'))}",
+        "met the deadline": f"{document['deadline_meet_rate']:.2%} of {document['requests']}",
+        "answered correctly and in time": f"{document['effective_accuracy']:.4f}",
+    }
