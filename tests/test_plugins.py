@@ -12,8 +12,8 @@ import pytest
 
 from slotool import plugins
 from slotool.cli.app import command as command_line
+from slotool.cli.help import PARAMETERS
 from slotool.cli.output import Output
-from slotool.cli.plugin_names import PARAMETERS
 from slotool.commands.profiling.campaign import chosen_engine
 from slotool.data import load_dataset, load_multilabel
 from slotool.elastic.slo_nn.rankers.registry import ranker_class

@@ -16,9 +16,9 @@ import slotool
 from slotool import __version__, factories
 from slotool.cli import interrupts, terminal
 from slotool.cli.commands import HELP_COLUMNS, Command, Group
-from slotool.cli.docstrings import EXAMPLE
 from slotool.cli.failures import INTERRUPTED, report_failure
 from slotool.cli.from_signature import command_of, commands_of, words_of
+from slotool.cli.help import EXAMPLE
 from slotool.process import end_without_collecting
 
 SUMMARY = "Measure and predict latency of networks; serve them within deadlines and error tolerances."

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 import slotool
-from slotool.cli.docstrings import EXAMPLE, Docstring, read_docstring
+from slotool.cli.help import EXAMPLE, Docstring, read_docstring
 from slotool.commands import values
 from slotool.commands.command_line import CommandLine
 from slotool.commands.data_options import source_in

@@ -200,7 +200,7 @@ def test_train_evaluate_transcript(slotool, tmp_path: Path) -> None:
     [
         (("evaluate", "nowhere", "-o", "x"), "no such artifact folder"),
         (("train", "mlp", "-o", "x", "--data", "mnist"), "no data set called 'mnist'"),
-        (("train", "mlp", "-o", "x", "--hidden", "0"), "a layer has at least 1 unit"),
+        (("train", "mlp", "-o", "x", "--hidden", "0"), "at least 1"),
         (("train", "mlp", "-o", "x", "--hidden", "two"), "neither a number nor start:stop:step"),
         (("train", "mlp", "-o", "x", "--threads", "4096"), "cores are given"),
     ],

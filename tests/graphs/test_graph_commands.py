@@ -84,7 +84,7 @@ def test_generate_draws_what_its_options_name_and_what_fits_at_the_batch(slotool
         (["mlp", "--units", "0:77"], "no range within 2^0 to 2^30"),
         (["cnn", "--input-shape", "784"], "is not 3 sizes"),
         (["mlp", "--max-memory-gb", "0.000001"], "the smallest network in this search space takes"),
-        (["mlp", "--count", "0"], "a number >= 1 is expected"),
+        (["mlp", "--count", "0"], "--count"),
     ],
 )
 def test_generate_refuses(slotool, tmp_path: Path, arguments: list, sentence: str) -> None:

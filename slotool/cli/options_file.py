@@ -1,0 +1,88 @@
+"""Options of a command that a TOML file states; the command line goes before it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from slotool.regular_files import read_text
+from slotool.suggestions import did_you_mean
+
+CONFIG_PATH = "slotool.config"
+# Keys of a file that list tables.
+LISTS_OF_TABLES = ("models", "clients")
+# What TOML calls a value, by what an option makes of it; bool before int, which it is too.
+_TYPES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "text",
+    list: "a list",
+    dict: "a table",
+}
+
+
+def read_config(ctx: typer.Context, value: str | None) -> None:
+    """Take what the file says for this command's options; the command line goes before it."""
+    if value is None:
+        return
+    try:
+        read = tomllib.loads(read_text(value))
+    except FileNotFoundError:
+        raise typer.BadParameter(f"{value}: no such file", param_hint="--config") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise typer.BadParameter(f"{value}: cannot be read as TOML ({reason})", param_hint="--config") from None
+    ctx.meta[CONFIG_PATH] = value
+    ctx.default_map = {**(ctx.default_map or {}), **_options_in(ctx, read, value)}
+
+
+def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``max-error = 0.5`` by parameter name. Raises for a key that is none of the command's options, and for a value of
+    another kind than the option takes."""
+    command = ctx.command
+    known: dict[str, Any] = {
+        opt.lstrip("-"): param for param in command.params if param.name != "config" for opt in param.opts
+    }
+    found = {}
+    for key, value in read.items():
+        param = known.get(key.replace("_", "-")) or known.get(key)
+        if param is None or isinstance(value, dict):
+            problem = f"is no option of {command.name}{did_you_mean(key, known)}"
+            if isinstance(value, dict):
+                problem = "is a table; write options at the top, without a [table]"
+                if key in LISTS_OF_TABLES:
+                    problem = f"is one table; list them, each as [[{key}]]"
+            raise typer.BadParameter(f"{where}: {key!r} {problem}", param_hint="--config")
+        several = param.nargs != 1 or getattr(param, "multiple", False)
+        found[param.name] = [value] if several and not isinstance(value, list) else value
+        try:
+            problem = _other_type(found[param.name], param.process_value(ctx, found[param.name]))
+        except typer.BadParameter as error:
+            problem = error.message.partition(" for <class")[0]
+        if problem:
+            raise typer.BadParameter(f"{where}: {key}: {problem}", param_hint="--config") from None
+    return found
+
+
+def _other_type(given: Any, taken: Any) -> str:
+    """What is wrong with the type of a value whose option made ``taken`` of it; empty where nothing is.
+
+    Options read text, so that they make a number of the text ``"1"`` and even of ``true``.
+    """
+    if isinstance(given, list) and isinstance(taken, list | tuple):
+        return next(filter(None, map(_other_type, given, taken)), "")
+    if taken is None or type(given) is type(taken) or (type(given), type(taken)) == (int, float):
+        return ""
+    if isinstance(taken, Path) and isinstance(given, str):
+        return ""
+    return f"{_type_name(taken)} is expected, this is {_type_name(given)}"
+
+
+def _type_name(value: Any) -> str:
+    return next((name for kind, name in _TYPES.items() if isinstance(value, kind)), type(value).__name__)
