@@ -104,11 +104,10 @@ def _by_onnx(blocks: list[tuple[np.ndarray, np.ndarray]], folder: Path) -> dict[
 
 def _by_slotool(wide: np.ndarray, narrow: np.ndarray, share: float) -> Call:
     """The compiled call: rows of the chosen nodes, then the columns of those that are not 0."""
-    from slotool.elastic.slo_nn.activator import Activator
-    from slotool.elastic.slo_nn.importance import NodeLists
+    from slotool.elastic.slo_nn.activator import Activator, NodeLists
     from slotool.elastic.slo_nn.kernels.compiled import Compiled
     from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
-    from slotool.elastic.slo_nn.rankers.random_order import RandomOrder
+    from slotool.elastic.slo_nn.rankers.ranker import RandomOrder
 
     layers = (
         DenseLayer("wide", wide, np.zeros(len(wide), np.float32)),

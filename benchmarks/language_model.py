@@ -132,7 +132,7 @@ def _top(model: Any, before: Any, **how: Any) -> Callable[[np.ndarray], int]:
 
 def _fixed_lists(head: Any, data: Any, features: Any, small: Any) -> dict[str, Callable[[np.ndarray], int]]:
     """The same words for every input by the compiled call: the most popular ones, and all of them as int8."""
-    from slotool.elastic.slo_nn.alternatives import FixedList, shortest_popularity_list
+    from slotool.elastic.slo_nn.assessment import FixedList, shortest_popularity_list
 
     popular = np.argsort(-np.bincount(data.train.y, minlength=data.classes), kind="stable")
     counts, promised = [POPULAR], shortest_popularity_list(head, data.validation, ALLOWED_LOSS)

@@ -63,8 +63,8 @@ def _tried(
     trained: Any, mine: Any, others: Any, rows: int, shares: Any, levels: int, losses: Any
 ) -> list[tuple[str, float, float, float]]:
     """Per way and allowed loss what the other half loses, and its mean k."""
-    from slotool.elastic.slo_nn.confidence import min_share
-    from slotool.elastic.slo_nn.measure_selection import select_measure
+    from slotool.elastic.slo_nn.calibration import min_share
+    from slotool.elastic.slo_nn.confidence import select_measure
 
     selected = select_measure(trained, mine, rows, shares, levels, losses[0], 0)
     calibration, estimates = selected.calibration, selected.confidence.estimate(others.buckets)

@@ -166,7 +166,7 @@ def add_model(bench: Bench, model: Any) -> None:
 def add_popular(bench: Bench, model: Any) -> None:
     """The most popular labels for every input, without tables or look-ups, by the same kernels in float32 and int8:
     ``POPULAR`` of them, and the fewest of the grid that promise the allowed loss."""
-    from slotool.elastic.slo_nn.alternatives import FixedList, shortest_popularity_list
+    from slotool.elastic.slo_nn.assessment import FixedList, shortest_popularity_list
 
     last = len(model.mlp.layers) - 1
     if last not in model.activators:

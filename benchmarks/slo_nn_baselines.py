@@ -146,11 +146,11 @@ def add_ivf(bench: Bench, allowed_loss: float) -> None:
 
 
 def _least_probes(bench: Bench, index: Any, allowed_loss: float) -> int | None:
-    from slotool.elastic.precision import top_labels
+    from slotool.elastic.multilabel_training import top_labels
     from slotool.elastic.slo_nn.activator import layer_input
-    from slotool.elastic.slo_nn.alternatives import promised_loss
+    from slotool.elastic.slo_nn.assessment import promised_loss
     from slotool.elastic.slo_nn.build import flat, right
-    from slotool.elastic.slo_nn.evidence import CONFIDENCE
+    from slotool.elastic.slo_nn.calibration import CONFIDENCE
 
     split, last = bench.data.validation, len(bench.mlp.layers) - 1
     x = flat(split.x)

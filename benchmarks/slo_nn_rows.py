@@ -42,7 +42,7 @@ class Bench:
     """Rows of one set, with the labels each answers on the test split and the bytes it reads."""
 
     def __init__(self, source: Any, data: Any):
-        from slotool.elastic.precision import top_labels
+        from slotool.elastic.multilabel_training import top_labels
         from slotool.elastic.slo_nn.build import flat, right
         from slotool.elastic.slo_nn.kernels.compiled import Compiled
         from slotool.elastic.slo_nn.mlp import MLP

@@ -14,8 +14,8 @@ import torch
 from slotool.data import load_dataset
 from slotool.elastic.supernets.networks import resnet_for
 from slotool.elastic.supernets.search import evenly, score
+from slotool.elastic.supernets.space import wrap
 from slotool.elastic.supernets.training import Training, train
-from slotool.elastic.supernets.wrapping import wrap
 
 EPOCHS = 12
 # Subnets that show the range, even steps of log FLOPs apart.

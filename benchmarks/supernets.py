@@ -18,10 +18,9 @@ import torch
 from benchmarks.reproduction import actuation
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.networks import patch_transformer, resnet
-from slotool.elastic.supernets.space import Space, Subnet
-from slotool.elastic.supernets.statistics import SubnetNorm, signatures
+from slotool.elastic.supernets.plan import SubnetNorm, signatures
+from slotool.elastic.supernets.space import Space, Subnet, wrap
 from slotool.elastic.supernets.supernet import Supernet, measure
-from slotool.elastic.supernets.wrapping import wrap
 from slotool.graphs import OperatorGraph
 from slotool.graphs.torch_module import GraphModule
 

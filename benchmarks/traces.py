@@ -26,11 +26,11 @@ import torch
 from slotool.data import Dataset, load_dataset
 from slotool.elastic import load_model
 from slotool.elastic.supernets.networks import resnet
+from slotool.elastic.supernets.plan import SubnetNorm
 from slotool.elastic.supernets.search import evenly
-from slotool.elastic.supernets.statistics import SubnetNorm
+from slotool.elastic.supernets.space import wrap
 from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.elastic.supernets.training import Training, train
-from slotool.elastic.supernets.wrapping import wrap
 from slotool.planning.server_process import server_process
 from slotool.process import bound_to, cores_by_preference
 from slotool.scheduling.batching import make_policy, read_profile

@@ -15,10 +15,9 @@ from benchmarks.gpu_pieces.solo import SEED
 from benchmarks.reproduction import actuation
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.networks import resnet
-from slotool.elastic.supernets.space import Space, Subnet
-from slotool.elastic.supernets.statistics import SubnetNorm
+from slotool.elastic.supernets.plan import SubnetNorm
+from slotool.elastic.supernets.space import Space, Subnet, wrap
 from slotool.elastic.supernets.supernet import Supernet, measure
-from slotool.elastic.supernets.wrapping import wrap
 from slotool.graphs.torch_module import GraphModule
 
 # A host waits for a device in wall-clock time; the CPU's own figures are of this thread's CPU time.

@@ -23,9 +23,9 @@ from slotool.models import Classification, Model, Signature, Task
 from slotool.models.calibration import Calibration, Temperature
 from slotool.models.inference_messages import to_bytes
 from slotool.models.loading import is_code
+from slotool.models.model import unwrapped
 from slotool.models.signature import FREE, RowCountError, TensorSpec, require_rows, try_two
 from slotool.models.tasks import class_numbers
-from slotool.models.wrapped import unwrapped
 from slotool.tables import FULL, OperatingPoint
 
 if TYPE_CHECKING:

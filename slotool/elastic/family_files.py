@@ -20,8 +20,8 @@ from slotool.models.adapters.remote import open_remote
 from slotool.models.calibration import calibration_of_document
 from slotool.models.inference_messages import of_bytes
 from slotool.models.loading import is_code, load
+from slotool.models.model import RenamedModel, batched
 from slotool.models.tasks import task_of_document
-from slotool.models.wrapped import RenamedModel, batched
 from slotool.process import torch_threads
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from slotool.models import Model, Signature
 from slotool.models.adapters.factory import model_of
 from slotool.models.adapters.remote import ask_shared_outputs
 from slotool.models.loading import is_code, load
-from slotool.models.wrapped import RenamedModel, Renames, batched, matching, unwrapped
+from slotool.models.model import RenamedModel, Renames, batched, matching, unwrapped
 from slotool.regular_files import open_regular
 
 # Inputs that are kept, for warm-up and profiling.

@@ -1,9 +1,14 @@
-"""One interface for every model: named tensors in, named tensors out, at one of its operating points."""
+"""One interface for every model: named tensors in, named tensors out, at one of its operating points.
+
+Versions of one service are wrapped: tensors get the service's names, and a call takes any number of examples.
+"""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -11,7 +16,7 @@ import numpy as np
 
 from slotool import devices
 from slotool.errors import InputError
-from slotool.models.signature import Signature
+from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.tables import FULL, OperatingPoint
 
 
@@ -90,3 +95,164 @@ class Model(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+_Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+class _Wrapped(Model):
+    """``model`` with another ``signature``. What it knows besides is that model's."""
+
+    def __init__(self, model: Model, signature: Signature):
+        self.model, self.signature = model, signature
+        self.name, self.points, self.checks_inputs = model.name, model.points, model.checks_inputs
+        self.feature_names, self.class_names, self.timeout_s = model.feature_names, model.class_names, model.timeout_s
+        self.device = model.device
+
+    def close(self) -> None:
+        self.model.close()
+
+
+def unwrapped(model: Model) -> Model:
+    """The model as its adapter made it."""
+    while isinstance(model, _Wrapped):
+        model = model.model
+    return model
+
+
+@dataclass(frozen=True)
+class Renames:
+    """What a service calls the tensors of a version, by their own names; others keep their own."""
+
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    @classmethod
+    def of(cls, own: Signature, given: Mapping[str, str]) -> Renames:
+        """``given``: the service's name by a tensor's own, on whichever side the tensor is. Raises ``InputError`` for
+        a tensor that the model does not have."""
+        sides = [{spec.name for spec in side} for side in (own.inputs, own.outputs)]
+        for name in given:
+            if not any(name in side for side in sides):
+                raise InputError(f"no tensor is called {name!r}; there are {', '.join(sorted(set().union(*sides)))}")
+        return cls(*({name: ours for name, ours in given.items() if name in side} for side in sides))
+
+    def then(self, more: Renames) -> Renames:
+        """These, and ``more`` for tensors under the names that these give."""
+        sides = ((self.inputs, more.inputs), (self.outputs, more.outputs))
+        return Renames(*({**new, **{own: new.get(ours, ours) for own, ours in old.items()}} for old, new in sides))
+
+    def __bool__(self) -> bool:
+        return bool(self.inputs or self.outputs)
+
+    def sentences(self) -> Iterator[str]:
+        """Each as ``output 'dense_2' is 'probabilities'``."""
+        for side, names in (("input", self.inputs), ("output", self.outputs)):
+            yield from (f"{side} {own!r} is {ours!r}" for own, ours in names.items())
+
+
+class RenamedModel(_Wrapped):
+    """``model`` with the tensor names of ``renames``. Raises ``InputError`` where two tensors get one name."""
+
+    def __init__(self, model: Model, renames: Renames):
+        sides = ((model.signature.inputs, renames.inputs), (model.signature.outputs, renames.outputs))
+        renamed = (tuple(replace(spec, name=new.get(spec.name, spec.name)) for spec in specs) for specs, new in sides)
+        super().__init__(model, Signature(*renamed))
+        self._renames = renames
+        # The model's own name with the service's, input by input and output by output.
+        self._inputs, self._outputs = (
+            [(spec.name, new.get(spec.name, spec.name)) for spec in specs] for specs, new in sides
+        )
+
+    def on(self, device: str) -> Model:
+        placed = self.model.on(device)
+        return self if placed is self.model else RenamedModel(placed, self._renames)
+
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
+        return self._renamed(self.model.run(self._own(inputs), point))
+
+    def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        return self._renamed(self.model.run_within(self._own(inputs), timeout_s))
+
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self.model.check_inputs(self._own(inputs))
+
+    def _own(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {own: inputs[ours] for own, ours in self._inputs}
+
+    def _renamed(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {ours: outputs[own] for own, ours in self._outputs}
+
+
+class BatchedModel(_Wrapped):
+    """A model that computes exactly ``size`` examples in a call, called as often as there are examples.
+
+    A call for fewer is filled up with copies of the last example, whose answers are dropped.
+    """
+
+    def __init__(self, model: Model, size: int):
+        free = (
+            tuple(replace(spec, shape=(FREE, *spec.shape[1:])) for spec in specs)
+            for specs in (model.signature.inputs, model.signature.outputs)
+        )
+        super().__init__(model, Signature(*free))
+        self.size = size
+
+    def on(self, device: str) -> Model:
+        placed = self.model.on(device)
+        return self if placed is self.model else BatchedModel(placed, self.size)
+
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
+        return self._called(inputs, lambda part: self.model.run(part, point))
+
+    def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        end_s = time.monotonic() + timeout_s
+        return self._called(inputs, lambda part: self.model.run_within(part, max(end_s - time.monotonic(), 0.0)))
+
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self.model.check_inputs(inputs)
+
+    def _called(self, inputs: Mapping[str, np.ndarray], call: _Call) -> dict[str, np.ndarray]:
+        count = len(next(iter(inputs.values())))
+        if count == self.size:
+            return call(inputs)
+        if not count:
+            shapes = {spec.name: [max(size, 0) for size in (0, *spec.shape[1:])] for spec in self.signature.outputs}
+            return {spec.name: np.empty(shapes[spec.name], spec.dtype) for spec in self.signature.outputs}
+        parts = []
+        for start in range(0, count, self.size):
+            rows = np.minimum(np.arange(start, start + self.size), count - 1)
+            made = call({name: array[rows] for name, array in inputs.items()})
+            parts.append({name: array[: count - start] for name, array in made.items()})
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def batched(model: Model) -> Model:
+    """``model`` for any number of examples: itself, or called for so many at a time as its first dimensions are fixed
+    at. Raises ``InputError`` naming a tensor whose first dimension cannot count examples."""
+    specs = (*model.signature.inputs, *model.signature.outputs)
+    sizes = {spec.shape[0] for spec in specs if spec.shape} - {FREE}
+    takes_any = any(spec.shape[:1] == (FREE,) for spec in model.signature.inputs)
+    # A size of one may be that of an example in an export that takes any number; another one counts something else.
+    if any(not spec.shape for spec in specs) or len(sizes) > 1 or 0 in sizes or (takes_any and sizes - {1}):
+        fixed = model.signature.fixed
+        assert fixed is not None
+        raise InputError(
+            f"{fixed.name} is {fixed}; its first dimension must be free, or fixed alike in all tensors, as it counts "
+            "examples"
+        )
+    return BatchedModel(model, sizes.pop()) if sizes else model
+
+
+def matching(service: Signature, own: Signature) -> Renames:
+    """The service's name for the only input, and the only output, of a version that has another name there, where
+    datatype and shape agree."""
+    return Renames(_only_other(service.inputs, own.inputs), _only_other(service.outputs, own.outputs))
+
+
+def _only_other(service: tuple[TensorSpec, ...], own: tuple[TensorSpec, ...]) -> dict[str, str]:
+    wanted = [spec for spec in service if spec.name not in {each.name for each in own}]
+    other = [spec for spec in own if spec.name not in {each.name for each in service}]
+    if len(wanted) != 1 or len(other) != 1 or not wanted[0].takes(other[0]):
+        return {}
+    return {other[0].name: wanted[0].name}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.slo_nn.importance import NodeLists, NodeScores
+from slotool.elastic.slo_nn.activator import NodeLists, NodeScores
 from slotool.elastic.slo_nn.mlp import DenseLayer
 from slotool.elastic.slo_nn.rankers.ranker import Ranker, bucket_entropy
 from slotool.errors import InputError

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from slotool.elastic.slo_nn.activator import layer_input, logits
-from slotool.elastic.slo_nn.confidence import min_share
+from slotool.elastic.slo_nn.calibration import min_share
 from slotool.elastic.slo_nn.inputs import check_rows
 from slotool.elastic.slo_nn.kernels.layout import MIN_RESCORED
-from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer, Int8Weights, quantized_inputs
 from slotool.elastic.slo_nn.model import SloNN
-from slotool.elastic.slo_nn.quantization import Int8Weights, quantized_inputs
 from slotool.tables import FULL, OperatingPoint
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.slo_nn.activator import node_count
+from slotool.elastic.slo_nn.activator import MIN_IN_BUCKET, NodeLists, NodeScores, node_count
 from slotool.elastic.slo_nn.assessment import PointPredictions, by_point
 from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
-from slotool.elastic.slo_nn.confidence import ConfidenceTables, ThresholdCalibration, closeness, min_share
-from slotool.elastic.slo_nn.importance import MIN_IN_BUCKET, NodeLists, NodeScores
+from slotool.elastic.slo_nn.calibration import ThresholdCalibration, min_share
+from slotool.elastic.slo_nn.confidence import ConfidenceTables, closeness
 from slotool.elastic.slo_nn.mlp import DenseLayer
 from slotool.elastic.slo_nn.model import SloNN
 from slotool.elastic.slo_nn.rankers.freehash import CentredFreeHash, FreeHash

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slotool.data.dataset import LabelSets, MultiLabelSplit
-from slotool.elastic.slo_nn.alternatives import FixedList, promised_loss, shortest_popularity_list
+from slotool.elastic.slo_nn.assessment import FixedList, promised_loss, shortest_popularity_list
 from slotool.elastic.slo_nn.promises import Promise
 from tests.elastic.tiny_slo_nns import CLASSES, examples, sparse_model
 

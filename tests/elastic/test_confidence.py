@@ -9,18 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotool.elastic.slo_nn.calibration import ThresholdCalibration, mean_share, min_share
 from slotool.elastic.slo_nn.confidence import (
     MEASURES,
     CalibrationExamples,
     ConfidenceTables,
+    Expectation,
     GridResults,
     Measure,
-    ThresholdCalibration,
-    mean_share,
-    min_share,
     rates,
 )
-from slotool.elastic.slo_nn.measure_selection import Expectation
 
 SHARES = (0.05, 0.1, 0.3, 0.6)
 ROWS, TABLES = 6, 2

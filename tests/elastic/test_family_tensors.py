@@ -15,8 +15,8 @@ from slotool.elastic import load_model
 from slotool.elastic.family import Family
 from slotool.errors import InputError
 from slotool.models.adapters.factory import FunctionModel
+from slotool.models.model import BatchedModel, RenamedModel, Renames, batched
 from slotool.models.signature import Signature
-from slotool.models.wrapped import BatchedModel, RenamedModel, Renames, batched
 from tests.conftest import Slotool
 
 RNG = np.random.default_rng(0)

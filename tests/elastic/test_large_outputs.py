@@ -13,14 +13,12 @@ from scipy.sparse import csr_matrix, random_array
 from slotool.artifacts import open_artifact
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
 from slotool.elastic import load_model
-from slotool.elastic.slo_nn.activator import Activator
+from slotool.elastic.slo_nn.activator import Activator, NodeLists
 from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
 from slotool.elastic.slo_nn.confidence import MEASURES, MIN_PROBABILITY, closeness
 from slotool.elastic.slo_nn.grid_evaluation import FullOutputs, evaluate_grid
-from slotool.elastic.slo_nn.importance import NodeLists
-from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer, Int8Weights
 from slotool.elastic.slo_nn.model import SloNN
-from slotool.elastic.slo_nn.quantization import Int8Weights
 from slotool.elastic.slo_nn.rankers.registry import RANKERS
 from slotool.errors import InputError
 from slotool.tables import FULL, OperatingPoint

@@ -13,11 +13,18 @@ from scipy.sparse import csr_matrix
 
 from slotool.artifacts import open_artifact
 from slotool.data import LabelSets, MultiLabelDataset, MultiLabelSplit, load_multilabel
-from slotool.elastic import load_model, multilabel_training, precision
+from slotool.elastic import load_model, multilabel_training
 from slotool.elastic.family import Family
-from slotool.elastic.multilabel_training import RowAdam, SampledLabels, label_gradients, train_multilabel
+from slotool.elastic.multilabel_training import (
+    RowAdam,
+    SampledLabels,
+    label_gradients,
+    precision_at,
+    score,
+    top_labels,
+    train_multilabel,
+)
 from slotool.elastic.network import Network
-from slotool.elastic.precision import precision_at, score, top_labels
 from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 from slotool.errors import InputError
 from slotool.tables import FULL
@@ -157,8 +164,8 @@ def test_top_labels_agree_with_sorting_whatever_the_chunks(monkeypatch: pytest.M
     x = rng.normal(size=(25, 12)).astype(np.float32) * (rng.random((25, 12)) < 0.3)
     expected = np.argsort(-mlp.logits(x), axis=1)[:, :4]
     assert np.array_equal(top_labels(mlp, x, 4), expected)
-    monkeypatch.setattr(precision, "CHUNK_EXAMPLES", 10)
-    monkeypatch.setattr(precision, "CHUNK_BYTES", 4 * 30 * 3)
+    monkeypatch.setattr(multilabel_training, "CHUNK_EXAMPLES", 10)
+    monkeypatch.setattr(multilabel_training, "CHUNK_BYTES", 4 * 30 * 3)
     assert np.array_equal(top_labels(mlp, csr_matrix(x), 4), expected)
     with pytest.raises(InputError, match="takes 12 features, the examples have 11"):
         top_labels(mlp, x[:, :11], 1)

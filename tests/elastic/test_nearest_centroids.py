@@ -12,7 +12,7 @@ import pytest
 from slotool.elastic.slo_nn.kernels import int8
 from slotool.elastic.slo_nn.kernels.int8 import FAST
 from slotool.elastic.slo_nn.kernels.layout import HEADER, LINE_BYTES, SUMS
-from slotool.elastic.slo_nn.quantization import quantized_inputs
+from slotool.elastic.slo_nn.mlp import quantized_inputs
 
 COUNT = 12
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
 from slotool.elastic import load_model
-from slotool.elastic.supernets.own import OwnNetwork
+from slotool.elastic.supernets.networks import OwnNetwork
 from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder

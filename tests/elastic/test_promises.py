@@ -15,8 +15,8 @@ from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.elastic.slo_nn import build
 from slotool.elastic.slo_nn.build import Learnt, TableSettings, TableSubject, learn
-from slotool.elastic.slo_nn.confidence import CalibrationExamples, ThresholdCalibration, min_share
-from slotool.elastic.slo_nn.evidence import CONFIDENCE, DiscordantPairs
+from slotool.elastic.slo_nn.calibration import CONFIDENCE, DiscordantPairs, ThresholdCalibration, min_share
+from slotool.elastic.slo_nn.confidence import CalibrationExamples
 from slotool.elastic.slo_nn.model import SloNN
 from slotool.elastic.slo_nn.promises import Promise
 from slotool.errors import InputError

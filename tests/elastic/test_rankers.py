@@ -7,7 +7,7 @@ import numpy as np
 from slotool.elastic.slo_nn.rankers.clusters import Clusters
 from slotool.elastic.slo_nn.rankers.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.slo_nn.rankers.mongoose import DRAWN_SHARE, Mongoose
-from slotool.elastic.slo_nn.rankers.random_order import RandomOrder
+from slotool.elastic.slo_nn.rankers.ranker import RandomOrder
 from slotool.elastic.slo_nn.rankers.registry import RANKERS
 from slotool.testing.rankers import RankerConformance
 

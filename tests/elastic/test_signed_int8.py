@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotool.data.dataset import Dataset, Split
-from slotool.elastic.slo_nn.activator import Activator
+from slotool.elastic.slo_nn.activator import Activator, NodeLists
 from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, with_weight_dtype
-from slotool.elastic.slo_nn.importance import NodeLists
-from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer, Int8Weights
 from slotool.elastic.slo_nn.model import SloNN
-from slotool.elastic.slo_nn.quantization import Int8Weights
-from slotool.elastic.slo_nn.rankers.random_order import RandomOrder
+from slotool.elastic.slo_nn.rankers.ranker import RandomOrder
 from slotool.errors import InputError
 from tests.elastic import numpy_slo_nn
 

@@ -17,12 +17,11 @@ from slotool.data import Dataset, load_dataset
 from slotool.data.dataset import Split
 from slotool.elastic import ElasticModel, load_model
 from slotool.elastic.supernets.networks import resnet
+from slotool.elastic.supernets.plan import SubnetNorm
 from slotool.elastic.supernets.search import SearchResult, SubnetRegression, evenly, pareto, score, search
-from slotool.elastic.supernets.space import Space, Subnet
-from slotool.elastic.supernets.statistics import SubnetNorm
+from slotool.elastic.supernets.space import Space, Subnet, wrap
 from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.elastic.supernets.training import Training, opened, train
-from slotool.elastic.supernets.wrapping import wrap
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import ControlSpace, by_demand

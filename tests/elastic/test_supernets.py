@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.elastic import load_model
 from slotool.elastic.evaluation import evaluate
-from slotool.elastic.supernets import steps
+from slotool.elastic.supernets import layers
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.networks import patch_transformer, resnet
-from slotool.elastic.supernets.plan import learning_plan
-from slotool.elastic.supernets.space import Space, share_of
-from slotool.elastic.supernets.statistics import SubnetNorm, signatures
+from slotool.elastic.supernets.plan import SubnetNorm, learning_plan, signatures
+from slotool.elastic.supernets.space import Space, share_of, wrap
 from slotool.elastic.supernets.supernet import STATISTICS_FILE, WEIGHTS_FILE, Supernet, measure
-from slotool.elastic.supernets.wrapping import wrap
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
@@ -101,9 +99,9 @@ def test_every_actuated_subnet_is_the_one_extracted(name: str, data: st.DataObje
 def test_both_ways_to_convolve_have_one_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     space, module, norm, x = made(name)
     answers = []
-    for work, images in ((0, sys.maxsize), (sys.maxsize, 1), (steps.SMALL_WORK, steps.POINTWISE_IMAGES)):
-        monkeypatch.setattr(steps, "SMALL_WORK", work)
-        monkeypatch.setattr(steps, "POINTWISE_IMAGES", images)
+    for work, images in ((0, sys.maxsize), (sys.maxsize, 1), (layers.SMALL_WORK, layers.POINTWISE_IMAGES)):
+        monkeypatch.setattr(layers, "SMALL_WORK", work)
+        monkeypatch.setattr(layers, "POINTWISE_IMAGES", images)
         measure(space, module, norm, [space.smallest, space.largest], x)
         model = Supernet("s", space, module, norm, [space.smallest, space.largest])
         answers.append([model.forward(x[:n], point) for n in (1, 3, 20) for point in model.points])

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.slo_nn.activator import Activator
-from slotool.elastic.slo_nn.confidence import ConfidenceTables, ThresholdCalibration
-from slotool.elastic.slo_nn.importance import NodeLists
+from slotool.elastic.slo_nn.activator import Activator, NodeLists
+from slotool.elastic.slo_nn.calibration import ThresholdCalibration
+from slotool.elastic.slo_nn.confidence import ConfidenceTables
 from slotool.elastic.slo_nn.kernels import compiled as compiling
 from slotool.elastic.slo_nn.kernels import layout
 from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
@@ -32,8 +32,7 @@ from slotool.elastic.slo_nn.model import SloNN
 from slotool.elastic.slo_nn.rankers.clusters import Clusters
 from slotool.elastic.slo_nn.rankers.freehash import FreeHash
 from slotool.elastic.slo_nn.rankers.mongoose import Mongoose
-from slotool.elastic.slo_nn.rankers.random_order import RandomOrder
-from slotool.elastic.slo_nn.rankers.ranker import Ranker
+from slotool.elastic.slo_nn.rankers.ranker import RandomOrder, Ranker
 from slotool.errors import InputError
 from tests.elastic import numpy_slo_nn
 

@@ -20,8 +20,7 @@ from slotool.models.adapters.factory import FunctionModel
 from slotool.models.adapters.onnx import CPU_PROVIDER, CUDA_PROVIDER, NO_CPU_FALLBACK, OnnxModel
 from slotool.models.adapters.remote import HttpModel
 from slotool.models.adapters.torch_program import TorchModuleModel, TorchProgramModel
-from slotool.models.model import Model
-from slotool.models.wrapped import BatchedModel, RenamedModel, Renames, unwrapped
+from slotool.models.model import BatchedModel, Model, RenamedModel, Renames, unwrapped
 from tests.cuda_on_cpu import fake_cuda, simulated_cuda
 from tests.models.test_model_adapters import onnx_file
 

@@ -21,8 +21,8 @@ from slotool.errors import InputError, RunError
 from slotool.models import Classification, Model, Regression, Signature, TensorSpec, Text
 from slotool.models.adapters.factory import FunctionModel
 from slotool.models.adapters.onnx import OnnxModel
+from slotool.models.model import batched
 from slotool.models.signature import DTYPES, FREE
-from slotool.models.wrapped import batched
 from slotool.scheduling import Decision, EdfQueue, Policy, Query
 from slotool.serving import RequestLimits, Router, ServedModel
 from slotool.serving.request_options import RequestOptions

@@ -240,7 +240,7 @@ def _speedups(
 ) -> list[tuple[float, float, float, float, float]]:
     """Per allowed loss: it, the difference in accuracy, and least, mean and greatest speed-up."""
     from slotool.elastic.slo_nn.assessment import SLACKS
-    from slotool.elastic.slo_nn.confidence import min_share
+    from slotool.elastic.slo_nn.calibration import min_share
     from slotool.elastic.slo_nn.model import SloNN
 
     model = SloNN.load(open_artifact(workspace.path(f"{network.name}-clusters")))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from slotool.data import Dataset, DataSource
-    from slotool.elastic.supernets.own import OwnNetwork
+    from slotool.elastic.supernets.networks import OwnNetwork
     from slotool.elastic.supernets.space import Subnet
     from slotool.elastic.supernets.supernet import Supernet
     from slotool.graphs import OperatorGraph
@@ -163,7 +163,7 @@ def train_supernet(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.data import load_dataset
-    from slotool.elastic.supernets.own import make
+    from slotool.elastic.supernets.networks import make
     from slotool.elastic.supernets.training import MIN_EPOCHS, Training
     from slotool.elastic.training import default_epochs
 
@@ -198,8 +198,7 @@ def _network(
     network: str | None, module: str | nn.Module | None, graph: FilePath | OperatorGraph | None, dataset: Dataset
 ) -> OwnNetwork:
     """What the arguments name, for the inputs and classes of the data."""
-    from slotool.elastic.supernets.networks import resnet_for, transformer_for
-    from slotool.elastic.supernets.own import OwnNetwork
+    from slotool.elastic.supernets.networks import OwnNetwork, resnet_for, transformer_for
     from slotool.graphs.capture import load_torch
 
     if sum(given is not None for given in (network, module, graph)) > 1:

@@ -1,4 +1,7 @@
-"""A Node Activator: a ranker and its ranked lists on one layer; and the forward pass that obeys them, in NumPy."""
+"""Node Activator: a ranker and its lists of important nodes on one layer, and the forward pass by them, in NumPy.
+
+Source: slo-aware-neural-networks, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
-from slotool.elastic.slo_nn.importance import NodeLists
 from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
-from slotool.elastic.slo_nn.rankers.ranker import Ranker
+from slotool.elastic.slo_nn.rankers.ranker import Ranker, require_indices
+from slotool.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -93,3 +97,151 @@ def _thinned(mlp: MLP, activators: Activators, x: Any, share: float, layer: int)
     np.put_along_axis(dropped, nodes, False, axis=1)
     values[dropped] = -np.inf
     return values
+
+
+# A bucket with fewer training examples ranks nodes by chance; it backs off to the layer's overall ranking.
+MIN_IN_BUCKET = 8
+# So much of an average example is added to every bucket: nodes that none of its examples scored are ranked by it.
+PRIOR_EXAMPLES = 0.01
+
+
+class NodeScores:
+    """Algorithm 1, lines 4–10: sums of full activations per table and bucket, fed in pieces.
+
+    ``sums``: per table [buckets, units], an array, or CSR where the scores were; ``counts``: int64 [tables, buckets].
+    ``elsewhere``: float [units], or 0: what nodes have scored in no bucket in particular.
+    """
+
+    def __init__(self, tables: int, buckets: int, units: int):
+        self.units = units
+        self.counts = np.zeros((tables, buckets), dtype=np.int64)
+        self.sums: list[Any] = [None] * tables
+        self.elsewhere: Any = 0.0
+
+    def add(self, keys: np.ndarray, scores: Any) -> None:
+        """``keys``: int [n, tables]; ``scores``: float [n, units], an array or CSR: those inputs' full activations."""
+        buckets = self.counts.shape[1]
+        for table, column in enumerate(keys.T):
+            more = sum_by_key(column, scores, buckets)
+            self.sums[table] = more if self.sums[table] is None else self.sums[table] + more
+            self.counts[table] += np.bincount(column, minlength=buckets)
+
+    @property
+    def overall(self) -> np.ndarray:
+        """float64 [units]: the sums over all inputs."""
+        sums: np.ndarray = np.asarray(self.sums[0].sum(axis=0)).ravel() + self.elsewhere
+        return sums
+
+
+@dataclass(frozen=True)
+class NodeLists:
+    """The ranked lists, packed; a query that needs more nodes than a list holds goes on in the overall ranking.
+
+    ``slots``: uint16 [tables, buckets], the row of each bucket's list; row 0 serves all buckets that are too thin.
+    ``lists``: uint8/16/32 [rows, length], node numbers, most important first; row 0 is the overall ranking's head.
+    ``overall``: the same type, [units], every node once.
+    """
+
+    slots: np.ndarray
+    lists: np.ndarray
+    overall: np.ndarray
+
+    @classmethod
+    def rank(cls, scores: NodeScores, length: int) -> NodeLists:
+        """Algorithm 1, lines 11–15, cut after ``length`` nodes; equal scores keep the overall order."""
+        packed = np.min_scalar_type(scores.units - 1)
+        totals = scores.overall
+        overall = np.argsort(-totals, kind="stable")
+        prior = totals * (PRIOR_EXAMPLES / max(1, scores.counts[0].sum()))
+        thick = np.argwhere(scores.counts >= MIN_IN_BUCKET)
+        slots = np.zeros(scores.counts.shape, dtype=np.uint16)
+        slots[tuple(thick.T)] = np.arange(1, len(thick) + 1)
+        lists = np.empty((len(thick) + 1, min(length, scores.units)), dtype=packed)
+        lists[0] = overall[: lists.shape[1]]
+        for row, (table, bucket) in enumerate(thick, start=1):
+            lists[row] = _leading(_row(scores.sums[table], bucket) + prior, lists.shape[1])
+        return cls(slots, lists, overall.astype(packed))
+
+    def check(self, tables: int, buckets: int, units: int) -> None:
+        """Raises ``InputError`` where these are not the lists of so many: compiled code goes where they point."""
+        if self.slots.shape != (tables, buckets):
+            raise InputError(f"slots {self.slots.shape} for {tables} tables of {buckets} buckets")
+        if self.lists.ndim != 2 or not self.lists.size or self.lists.shape[1] > units:
+            raise InputError(f"lists {self.lists.shape} of a layer of {units} nodes")
+        require_indices("slots", self.slots, len(self.lists))
+        require_indices("ranked lists", self.lists, units)
+        require_indices("overall ranking", self.overall, units)
+        if self.overall.shape != (units,) or np.bincount(self.overall, minlength=units).max() > 1:
+            raise InputError(f"an overall ranking that does not name each of {units} nodes once")
+        ordered = np.sort(self.lists, axis=1)
+        if (ordered[:, 1:] == ordered[:, :-1]).any():
+            raise InputError("a ranked list that names a node twice")
+
+    def cut(self, length: int) -> NodeLists:
+        """The same with shorter lists."""
+        return NodeLists(self.slots, np.ascontiguousarray(self.lists[:, :length]), self.overall)
+
+    @property
+    def rows(self) -> int:
+        return len(self.lists)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.tensors().values())
+
+    def buckets_of(self, keys: np.ndarray) -> np.ndarray:
+        """int64 [n, tables]: rows of ``lists`` for keys [n, tables]."""
+        buckets: np.ndarray = self.slots[np.arange(len(self.slots)), keys].astype(np.int64)
+        return buckets
+
+    def ranked(self, keys: np.ndarray, count: int, before: np.ndarray) -> np.ndarray:
+        """int64 [n, count]: the nodes of each input in the order in which they are computed, each once.
+
+        First ``before``, then the tables' lists interleaved (first of each table, second of each, …), then the
+        overall ranking. ``count`` at least ``len(before)``, at most the layer's units.
+        """
+        rows = self.buckets_of(keys)
+        heads = self.lists[:, :count]
+        interleaved = heads[rows].transpose(0, 2, 1).reshape(len(rows), len(self.slots) * heads.shape[1])
+        first, rest = (np.broadcast_to(part, (len(rows), len(part))) for part in (before, self.overall[:count]))
+        return _first_distinct(np.concatenate([first, interleaved, rest], axis=1).astype(np.int64), count)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {"slots": self.slots, "lists": self.lists, "overall": self.overall}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> NodeLists:
+        return cls(tensors["slots"], tensors["lists"], tensors["overall"])
+
+
+def sum_by_key(keys: np.ndarray, values: Any, buckets: int) -> Any:
+    """float64 [buckets, width]: rows of ``values`` [n, width] added up per key [n]; CSR when ``values`` are."""
+    n = len(keys)
+    member = sparse.csr_matrix((np.ones(n), (keys, np.arange(n))), shape=(buckets, n))
+    return member @ values.astype(np.float64)
+
+
+def _row(sums: Any, bucket: int) -> np.ndarray:
+    row: np.ndarray = sums[bucket] if isinstance(sums, np.ndarray) else sums[bucket].toarray().ravel()
+    return row
+
+
+def _leading(scores: np.ndarray, length: int) -> np.ndarray:
+    """The ``length`` nodes of the largest scores, largest first."""
+    if 4 * length < len(scores):
+        least = np.partition(scores, len(scores) - length)[len(scores) - length]
+        above = np.flatnonzero(scores > least)
+        nodes = np.sort(np.concatenate([above, np.flatnonzero(scores == least)[: length - len(above)]]))
+    else:
+        nodes = np.arange(len(scores))
+    return nodes[np.argsort(-scores[nodes], kind="stable")][:length]
+
+
+def _first_distinct(nodes: np.ndarray, count: int) -> np.ndarray:
+    """int64 [n, count]: the first ``count`` different numbers of each row, in their order."""
+    order = np.argsort(nodes, axis=1, kind="stable")
+    ordered = np.take_along_axis(nodes, order, axis=1)
+    new = np.ones(nodes.shape, dtype=bool)
+    np.put_along_axis(new, order[:, 1:], ordered[:, 1:] != ordered[:, :-1], axis=1)
+    kept = new & (np.cumsum(new, axis=1) <= count)
+    return nodes[kept].reshape(len(nodes), count)

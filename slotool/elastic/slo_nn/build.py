@@ -13,14 +13,9 @@ from typing import Any
 import numpy as np
 
 from slotool.data import Dataset, LabelSets, MultiLabelDataset
-from slotool.elastic.slo_nn.activator import Activator, layer_input, node_count
-from slotool.elastic.slo_nn.confidence import (
-    DEFAULT_THRESHOLDS,
-    MAX_THRESHOLDS,
-    CalibrationExamples,
-    GridResults,
-    ThresholdCalibration,
-)
+from slotool.elastic.slo_nn.activator import Activator, NodeLists, NodeScores, layer_input, node_count
+from slotool.elastic.slo_nn.calibration import DEFAULT_THRESHOLDS, MAX_THRESHOLDS, ThresholdCalibration
+from slotool.elastic.slo_nn.confidence import CalibrationExamples, Expectation, GridResults, select_measure
 from slotool.elastic.slo_nn.grid_evaluation import (
     SHARPNESSES,
     FullOutputs,
@@ -29,8 +24,6 @@ from slotool.elastic.slo_nn.grid_evaluation import (
     in_chunks,
     only_output,
 )
-from slotool.elastic.slo_nn.importance import NodeLists, NodeScores
-from slotool.elastic.slo_nn.measure_selection import Expectation, select_measure
 from slotool.elastic.slo_nn.mlp import MLP
 from slotool.elastic.slo_nn.model import SloNN
 from slotool.elastic.slo_nn.rankers.ranker import MAX_LISTS, Ranker, bucket_entropy

@@ -1,14 +1,17 @@
-"""Confidence tables (slo-aware-neural-networks, §3.2): how close the answer at k % comes to the full network's."""
+"""Confidence tables (slo-aware-neural-networks, §3.2): how close the answer at k % comes to the full network's; and the
+selection of the measure of confidence that needs the fewest nodes at the allowed loss.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from slotool.elastic.slo_nn.evidence import CONFIDENCE, DiscordantPairs
-from slotool.elastic.slo_nn.importance import sum_by_key
+from slotool.elastic.slo_nn.activator import sum_by_key
+from slotool.elastic.slo_nn.calibration import ThresholdCalibration, mean_share, min_share
 
 # Cross-entropy needs a probability above 0 for dropped classes too.
 MIN_PROBABILITY = 1e-6
@@ -16,9 +19,6 @@ MIN_PROBABILITY = 1e-6
 PRIOR_EXAMPLES = 5.0
 # Folds of the cross-validation of tables that are learnt on held-out inputs.
 FOLDS = 5
-DEFAULT_THRESHOLDS, MAX_THRESHOLDS = 32, 256
-# Levels may promise the same accuracy; they are kept this far apart, so that each can be looked up.
-LEVELS_APART = 1e-12
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -212,143 +212,83 @@ class ConfidenceTables:
 
 
 @dataclass(frozen=True)
-class ThresholdCalibration:
-    """Confidence thresholds t with the accuracy a_t that each reaches, measured on held-out data.
+class Expectation:
+    """Two isotonic regressions from the full network's softmax of a label to the probability that it is right:
+    ``first`` for the full network's best labels, ``others`` for labels that a smaller k gives in their place."""
 
-    ``thresholds``: float64 [levels], ascending, from −inf to one at which every input is answered in full.
-    ``accuracy``: float64 [levels], estimated accuracy a_t if every input is answered at its least k with ĉ(k, x) ≥ t,
-    or in full if there is none; it never falls with t. ``by_point``: float64 [shares + 1], estimated accuracy of each
-    fixed k and, last, of the full network.
-    Promises are not made from these estimates but from ``evidence`` of the levels and ``evidence_by_point`` of the
-    fixed k, with ``stated`` confidence unless a call says another. None: tables of an older version, which promise only
-    the full network. ``estimates``: the ĉ(k, x) float64 [n, shares] of the counted examples; None in loaded tables.
+    first: Any
+    others: Any
+
+    @classmethod
+    def learn(cls, results: GridResults, correct: np.ndarray) -> Expectation:
+        """Fit to ``results`` and ``correct`` bool [n, shares + 1]. A label that several k give an input counts once."""
+        labels, probability = results.labels, results.probability
+        new = labels[:, :-1] != labels[:, -1:]
+        new[:, 1:] &= labels[:, 1:-1] != labels[:, :-2]
+        first = _isotonic(probability[:, -1], correct[:, -1])
+        return cls(first, _isotonic(probability[:, :-1][new], correct[:, :-1][new]) if new.any() else first)
+
+    def of(self, results: GridResults) -> np.ndarray:
+        """float64 [n, shares + 1]: probability that each label is right. Over the inputs of ``learn`` its mean for the
+        full network is the observed accuracy."""
+        expected = np.repeat(self.first.predict(results.probability[:, -1])[:, None], results.labels.shape[1], axis=1)
+        other = results.labels != results.labels[:, -1:]
+        if other.any():
+            expected[other] = self.others.predict(results.probability[other])
+        return expected
+
+
+def _isotonic(probability: np.ndarray, correct: np.ndarray) -> Any:
+    from sklearn.isotonic import IsotonicRegression
+
+    return IsotonicRegression(out_of_bounds="clip").fit(probability.astype(np.float64), correct.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class SelectedMeasure:
+    """The selected measure with its tables and calibration; ``mean_k``: by measure, mean k at the estimated loss."""
+
+    measure: str
+    mean_k: dict[str, float]
+    confidence: ConfidenceTables
+    calibration: ThresholdCalibration
+
+
+def select_measure(
+    trained: CalibrationExamples,
+    held_out: CalibrationExamples,
+    rows: int,
+    shares: Sequence[float],
+    levels: int,
+    allowed_loss: float,
+    seed: int,
+) -> SelectedMeasure:
+    """Learn confidence by each of ``MEASURES`` and keep the one that promises the allowed loss at the least mean k.
+
+    Ties, such as where only the full network promises it, are broken by the mean k at which the loss is estimated.
+    ``rows``: of the tables. ``levels``: number of thresholds. ``seed`` assigns the folds. Calibration uses estimates by
+    tables that the same example had no part in.
     """
-
-    thresholds: np.ndarray
-    accuracy: np.ndarray
-    by_point: np.ndarray
-    evidence: DiscordantPairs | None = None
-    evidence_by_point: DiscordantPairs | None = None
-    stated: float = CONFIDENCE
-    estimates: np.ndarray | None = field(default=None, repr=False, compare=False)
-
-    @classmethod
-    def measure(
-        cls,
-        estimates: np.ndarray,
-        correct: np.ndarray,
-        levels: int = DEFAULT_THRESHOLDS,
-        expected: np.ndarray | None = None,
-    ) -> ThresholdCalibration:
-        """Calibrate from ``estimates`` ĉ(k, x) float [n, shares] and whether answers are ``correct`` [n, shares + 1].
-
-        ``correct``: bool, or probabilities, from which no evidence is counted; last the full network's. ``levels``:
-        number of thresholds, at quantiles of the estimates. ``expected``: float [n, shares + 1], model-based
-        probability that each answer is correct; then the lower of the observed and the expected accuracy is kept.
-        Where a_t falls for a higher t, the lower value counts for both.
-        """
-        values = np.unique(np.quantile(estimates, np.linspace(0, 1, levels), method="nearest"))
-        # The last above every estimate: a next greater number might be one that the processor takes for zero.
-        thresholds = np.concatenate([[-np.inf], values, [np.inf]])
-        every, by_point = np.arange(len(correct)), correct.mean(axis=0)
-        chosen = [min_share(estimates, t) for t in thresholds]
-        reached = np.array([correct[every, points].mean() for points in chosen])
-        if expected is not None:
-            by_point[:-1] = np.minimum(by_point, expected.mean(axis=0))[:-1]
-            hoped = np.array([expected[every, points].mean() for points in chosen])
-            reached[:-1] = np.minimum(reached, hoped)[:-1]
-        found = cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], by_point, estimates=estimates)
-        return found.counted(correct) if correct.dtype == bool else found
-
-    def counted(self, correct: np.ndarray) -> ThresholdCalibration:
-        """A copy with evidence counted from ``correct`` bool [n, shares + 1], for the inputs of ``estimates``."""
-        assert self.estimates is not None
-        levels = [min_share(self.estimates, t) for t in self.thresholds]
-        points = [np.full(len(correct), at) for at in range(correct.shape[1])]
-        return replace(
-            self,
-            evidence=DiscordantPairs.count(correct, levels),
-            evidence_by_point=DiscordantPairs.count(correct, points),
-        )
-
-    def promised(self, confidence: float | None = None) -> np.ndarray:
-        """Promised accuracy of each level, float64 [levels], ascending: the full network's less the level's bound."""
-        full, levels = float(self.by_point[-1]), len(self.thresholds)
-        lost = self.bounds(confidence)
-        kept = full - lost - LEVELS_APART * np.arange(levels)[::-1]
-        kept[-1] = full
-        return kept
-
-    def bounds(self, confidence: float | None = None) -> np.ndarray:
-        """Upper bound on each level's loss with ``confidence``: float64 [levels]; 0.003: 0.3 points, 1: no bound."""
-        return _bounds(self.evidence, len(self.thresholds), self.stated if confidence is None else confidence)
-
-    def bounds_by_point(self, confidence: float | None = None) -> np.ndarray:
-        """The same for each fixed k and, last, the full network: float64 [shares + 1]."""
-        return _bounds(self.evidence_by_point, len(self.by_point), self.stated if confidence is None else confidence)
-
-    def expected(self, estimates: np.ndarray) -> np.ndarray:
-        """Expected accuracy of ``estimates`` ĉ(k, x) [n, shares]: float64 [n, shares + 1], last the full network's."""
-        level = np.searchsorted(self.thresholds, estimates, side="right") - 1
-        full = np.full((len(estimates), 1), self.by_point[-1])
-        return np.concatenate([self.accuracy[level], full], axis=1)
-
-    def threshold(self, accuracy: float) -> float | None:
-        """The least t whose estimated a_t is at least ``accuracy``; None if the full network does not reach it."""
-        level = int(np.searchsorted(self.accuracy, accuracy))
-        return float(self.thresholds[level]) if level < len(self.accuracy) else None
-
-    @property
-    def unproven(self) -> ThresholdCalibration:
-        """A copy without evidence, which promises only the full network."""
-        return replace(self, evidence=None, evidence_by_point=None, estimates=None)
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        estimated = {"thresholds": self.thresholds, "accuracy": self.accuracy, "by_point": self.by_point}
-        if self.evidence is None or self.evidence_by_point is None:
-            return estimated
-        counts = {"evidence": self.evidence, "evidence_by_point": self.evidence_by_point}
-        tables = {name: np.stack([of.lost, of.gained]).astype(np.int32) for name, of in counts.items()}
-        return {**estimated, **tables, "promise": np.array([self.evidence.examples, self.stated])}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> ThresholdCalibration:
-        """From ``tensors``, also those of older versions. Raises ``ValueError`` for impossible counts."""
-        estimated = cls(tensors["thresholds"], tensors["accuracy"], tensors["by_point"])
-        if "promise" not in tensors:
-            return estimated
-        examples, stated = tensors["promise"].tolist()
-        if not (1 <= examples < 2**31 and 0 < stated < 1):
-            raise ValueError(f"a promise of confidence {stated:g} by {examples:g} examples")
-        levels, points = (
-            DiscordantPairs.checked(int(examples), tensors[name], len(of))
-            for name, of in (("evidence", estimated.thresholds), ("evidence_by_point", estimated.by_point))
-        )
-        return replace(estimated, evidence=levels, evidence_by_point=points, stated=float(stated))
-
-    @staticmethod
-    def largest_nbytes(shares: int, levels: int = DEFAULT_THRESHOLDS) -> int:
-        """The most bytes that a calibration takes: float64 numbers, and pairs of int32 counts."""
-        return 8 * (3 * (levels + 2) + 2 * (shares + 1) + 2)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.tensors().values())
+    expected = Expectation.learn(held_out.results, held_out.correct).of(held_out.results)
+    measured: dict[str, tuple[tuple[float, float], ConfidenceTables, ThresholdCalibration]] = {}
+    for measure in MEASURES:
+        # Every measure is selected on the same parts.
+        confidence, estimates = measure.fit(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
+        calibration = ThresholdCalibration.measure(estimates, held_out.correct, levels, expected)
+        mean_k = _mean_k(estimates, calibration, shares, allowed_loss)
+        measured[measure.name] = (mean_k, confidence, calibration)
+    best = min(measured, key=lambda name: measured[name][0])
+    _, confidence, calibration = measured[best]
+    estimated = {name: entry[0][1] for name, entry in measured.items()}
+    return SelectedMeasure(best, estimated, confidence, calibration)
 
 
-def _bounds(evidence: DiscordantPairs | None, ways: int, confidence: float) -> np.ndarray:
-    if evidence is None:
-        return np.append(np.ones(ways - 1), 0.0)
-    return evidence.bounds(confidence)
-
-
-def min_share(estimates: np.ndarray, threshold: float) -> np.ndarray:
-    """int64 [n]: index of the least share with ĉ ≥ ``threshold``; the number of shares (full network) if none has."""
-    enough = estimates >= threshold
-    chosen: np.ndarray = np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1])
-    return chosen
-
-
-def mean_share(shares: Sequence[float], chosen: np.ndarray) -> float:
-    """Mean k of the points ``chosen`` int [n]; the full network counts as 1."""
-    return float(np.append(shares, 1.0)[chosen].mean())
+def _mean_k(
+    estimates: np.ndarray, calibration: ThresholdCalibration, shares: Sequence[float], allowed_loss: float
+) -> tuple[float, float]:
+    """Mean k chosen per input at which the allowed loss is promised, and at which it is estimated."""
+    promised = calibration.thresholds[int((calibration.bounds() <= allowed_loss).argmax())]
+    estimated = calibration.threshold(float(calibration.by_point[-1]) - allowed_loss)
+    assert estimated is not None  # the full network reaches it
+    mean_ks = [mean_share(shares, min_share(estimates, t)) for t in (promised, estimated)]
+    return mean_ks[0], mean_ks[1]

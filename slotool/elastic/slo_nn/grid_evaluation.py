@@ -125,13 +125,13 @@ def _evaluate_nested(
     full: FullOutputs,
 ) -> GridResults:
     """All k at once by the compiled ``evaluate_nested``."""
-    from slotool.elastic.slo_nn.kernels import grid
+    from slotool.elastic.slo_nn.kernels import single
     from slotool.elastic.slo_nn.kernels.compiled import Compiled
 
     last = MLP((mlp.layers[-1].inputs,), (mlp.layers[-1],), partial=True)
     compiled = Compiled(last, {0: activators[len(mlp.layers) - 1]}, shares, in_full=False)
     best = np.empty((len(hidden), len(shares)), dtype=np.int32)
     near, likely = (np.empty((len(hidden), len(shares)), dtype=np.float32) for _ in range(2))
-    grid.evaluate_nested(np.ascontiguousarray(hidden), full.log_partition, best, near, likely, *compiled.state)
+    single.evaluate_nested(np.ascontiguousarray(hidden), full.log_partition, best, near, likely, *compiled.state)
     probability = np.column_stack([likely, full.probabilities.max(axis=1).toarray()])
     return GridResults(np.column_stack([best, full.first]), near, near[:, -1], probability)

@@ -16,11 +16,11 @@ from slotool.data.columns import Inputs, only_array
 from slotool.elastic.model import ElasticModel, InferenceSession
 from slotool.elastic.slo_nn import stored
 from slotool.elastic.slo_nn.activator import Activator, layer_input
-from slotool.elastic.slo_nn.confidence import ConfidenceTables, ThresholdCalibration, min_share
+from slotool.elastic.slo_nn.calibration import ThresholdCalibration, min_share
+from slotool.elastic.slo_nn.confidence import ConfidenceTables
 from slotool.elastic.slo_nn.inputs import check_rows, dense_rows, dims, not_finite, number, row_values, sparse_rows
 from slotool.elastic.slo_nn.kernels.layout import MIN_BATCH_FOR_PRODUCTS
-from slotool.elastic.slo_nn.mlp import MLP
-from slotool.elastic.slo_nn.quantization import Int8Weights
+from slotool.elastic.slo_nn.mlp import MLP, Int8Weights
 from slotool.errors import ArtifactError, InputError
 from slotool.tables import FULL, OperatingPoint
 

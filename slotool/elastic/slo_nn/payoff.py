@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.elastic.slo_nn.alternatives import FixedList
-from slotool.elastic.slo_nn.assessment import Timed, points_timed, timed, torch_timed
+from slotool.elastic.slo_nn.assessment import FixedList, Timed, points_timed, timed, torch_timed
 from slotool.elastic.slo_nn.build import (
     MIN_TRAINING_EXAMPLES,
     MIN_VALIDATION_EXAMPLES,

@@ -1,4 +1,4 @@
-"""The k to use for an allowed loss of accuracy, with the loss that is guaranteed (see ``evidence``)."""
+"""The k to use for an allowed loss of accuracy, with the loss that is guaranteed (see ``calibration``)."""
 
 from __future__ import annotations
 

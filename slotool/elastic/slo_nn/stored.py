@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from slotool.artifacts import Artifact
-from slotool.elastic.slo_nn.activator import Activator
-from slotool.elastic.slo_nn.confidence import MEASURES, ConfidenceTables, ThresholdCalibration
-from slotool.elastic.slo_nn.importance import NodeLists
+from slotool.elastic.slo_nn.activator import Activator, NodeLists
+from slotool.elastic.slo_nn.calibration import ThresholdCalibration
+from slotool.elastic.slo_nn.confidence import MEASURES, ConfidenceTables
 from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 from slotool.elastic.slo_nn.rankers.ranker import require_array
 from slotool.elastic.slo_nn.rankers.registry import ranker_class

@@ -1,8 +1,14 @@
-"""Operators of a transformer on image patches, which graphs keep by name alone: what they cost, and what runs them."""
+"""Layers of supernets: operators that graphs keep by name alone, and WeightSlice (superserve, §3), steps by a part of a
+layer's weights.
+
+A step is what one operator of a subnet does to its inputs. Steps hold views of the whole network's weights, which are
+never copied to be kept, so the step of a layer is the same object in all subnets that take the same part of it.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from slotool.errors import InputError
 from slotool.graphs import Effect, OperatorGraph
-from slotool.graphs.operators import Operator, Shape, per_channel
-from slotool.graphs.torch_module import Builder, GraphModule
+from slotool.graphs.operators import Operator, Shape, channel_axis, per_channel
+from slotool.graphs.torch_module import ACTIVATIONS, Builder, GraphModule
 
 Attributes = Mapping[str, Any]
 
@@ -226,3 +233,210 @@ def own_layer(layer: nn.Module) -> nn.Module:
     if isinstance(layer, nn.Sequential):
         return layer[-1]
     return getattr(layer, "layer", layer)
+
+
+Step = Callable[..., Tensor]
+# Gives a normalisation its (mean, variance), or measures them: takes what it is about to normalise, channels second.
+Statistics = Callable[[Tensor], tuple[Tensor, Tensor]] | None
+
+
+def make_step(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, statistics: Statistics) -> Step:
+    """``operator`` of a narrowed graph, computed with the first part of ``layer``, its layer in the whole network.
+
+    ``statistics`` None: a normalisation uses those of the batch it is given, as in training.
+    Raises ``InputError`` for a layer that cannot be computed in part.
+    """
+    kind = _SLICED.get(operator.op)
+    if kind is not None:
+        step = kind(operator, inputs, layer, statistics)
+    elif next(layer.parameters(), None) is None and next(layer.buffers(), None) is None:
+        step = layer.forward
+    elif _is_whole(operator, layer):
+        step = layer
+    else:
+        raise InputError(f"operator {operator.name!r}: a {operator.op} cannot be computed in part")
+    activation = ACTIVATIONS[operator.attributes.get("activation")]
+    return step if activation is None else _then(step, activation)
+
+
+def reuses_input(operator: Operator) -> bool:
+    """Whether the operator may overwrite what it is given, if nobody else reads it."""
+    return operator.op == "ReLU"
+
+
+def in_place(operator: Operator) -> Step:
+    """The step of an operator that ``reuses_input``."""
+    return torch.relu_
+
+
+def _then(step: Step, activation: Callable[[Tensor], Tensor]) -> Step:
+    return lambda *x: activation(step(*x))
+
+
+def _is_whole(operator: Operator, layer: nn.Module) -> bool:
+    return operator.weights == sum(p.numel() for p in layer.parameters())
+
+
+# A call of torch's oneDNN convolution costs some 50 µs before it computes anything, its native one 8 µs; up to so much
+# work (FLOPs of all images) that decides. Without a window the native one is a matrix product and faster at any size.
+SMALL_WORK = 1_500_000
+# Where there is no window, torch takes oneDNN from so many images on, or with several threads from two.
+POINTWISE_IMAGES = 16
+
+
+class _Convolution:
+    """A 2-D convolution by the first filters and of the first channels.
+
+    Where fewer channels than there are come in, the weights have gaps, and the library would copy them on every call.
+    Where there are fewer positions than filters it is cheaper to lay out the image and multiply the matrix, gaps
+    and all; so the smaller of the two is copied. Of torch's two ways to convolve the quicker is called.
+    """
+
+    def __init__(self, operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics):
+        self.padding: nn.Module | None = None
+        if isinstance(layer, nn.Sequential):
+            self.padding, layer = layer[0], layer[1]
+        assert isinstance(layer, nn.Conv2d)
+        filters, channels = operator.shape[0], inputs[0][0]
+        per_group = channels
+        self.groups = layer.groups
+        if layer.groups > 1:
+            if operator.op != "DepthwiseConv2D" and filters != layer.out_channels:
+                raise InputError(f"operator {operator.name!r}: a grouped convolution cannot be computed in part")
+            self.groups = channels if operator.op == "DepthwiseConv2D" else layer.groups
+            per_group = layer.weight.shape[1]
+        self.weight = layer.weight[:filters, :per_group]
+        self.bias = None if layer.bias is None else layer.bias[:filters]
+        self.window = (layer.stride, layer.padding, layer.dilation)
+        self.kernel = layer.kernel_size
+        self.filters, self.shape = filters, operator.shape[1:]
+        positions = self.shape[0] * self.shape[1]
+        gaps = self.groups == 1 and not self.weight.is_contiguous()
+        # On a GPU cuDNN chooses by itself.
+        answers = not torch.is_grad_enabled() and layer.weight.device.type == "cpu"
+        self.most_unfolded = (filters - 1) // positions if gaps and answers else 0
+        self.native = self._native_batches(operator.flops) if answers else range(0)
+
+    def _native_batches(self, flops: int) -> range:
+        """The numbers of images for which torch would call oneDNN although its own convolution is quicker."""
+        stride, padding, dilation = self.window
+        if self.groups > 1 or isinstance(padding, str) or dilation != (1, 1):
+            return range(0)
+        if (self.kernel, stride, padding) == ((1, 1), (1, 1), (0, 0)):
+            return range(POINTWISE_IMAGES if torch.get_num_threads() == 1 else 2, sys.maxsize)
+        return range(1 if min(self.kernel) > 3 else 2, SMALL_WORK // max(1, flops) + 1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.padding is not None:
+            x = self.padding(x)
+        if x.shape[0] <= self.most_unfolded:
+            return self._by_matrix(x)
+        stride, padding, dilation = self.window
+        if x.shape[0] in self.native:
+            answer: torch.Tensor = torch.ops.aten.thnn_conv2d.default(
+                x, self.weight, self.kernel, self.bias, stride, padding
+            )
+            return answer
+        return functional.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
+
+    def _by_matrix(self, x: Tensor) -> Tensor:
+        stride, padding, dilation = self.window
+        if self.kernel == (1, 1):
+            x = x if stride == (1, 1) else x[:, :, :: stride[0], :: stride[1]]
+            columns = x.flatten(2)
+        else:
+            assert not isinstance(padding, str)  # layers of graphs state theirs in numbers
+            columns = functional.unfold(x, self.kernel, dilation, padding, stride)
+        matrix = self.weight.flatten(1)
+        out = torch.empty(len(x), self.filters, columns.shape[2])
+        for image, result in zip(columns, out, strict=True):
+            torch.mm(matrix, image, out=result)
+        if self.bias is not None:
+            out += self.bias[:, None]
+        return out.view(len(x), self.filters, *self.shape)
+
+
+def _dense(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    assert isinstance(layer, nn.Linear)
+    units = operator.shape[-1]
+    weight = layer.weight[:units, : inputs[0][-1]]
+    bias = None if layer.bias is None else layer.bias[:units]
+    return lambda x: functional.linear(x, weight, bias)
+
+
+def _batch_norm(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, statistics: Statistics) -> Step:
+    moved = len(inputs[0]) == 2
+    norm: Any = getattr(layer, "layer", layer)
+    channels = inputs[0][channel_axis(inputs[0])]
+    weight, bias, eps = _first(norm.weight, channels), _first(norm.bias, channels), norm.eps
+
+    def normalise(x: Tensor) -> Tensor:
+        if statistics is None:
+            return functional.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
+        mean, variance = statistics(x)
+        return torch.batch_norm(x, weight, bias, mean, variance, False, 0.0, eps, False)
+
+    if moved:
+        return lambda x: normalise(x.transpose(1, 2)).transpose(1, 2)
+    return normalise
+
+
+def _layer_norm(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    moved = len(inputs[0]) == 3
+    norm: Any = getattr(layer, "layer", layer)
+    channels = (inputs[0][channel_axis(inputs[0])],)
+    weight, bias, eps = _first(norm.weight, *channels), _first(norm.bias, *channels), norm.eps
+    if moved:
+        return lambda x: functional.layer_norm(x.movedim(1, -1), channels, weight, bias, eps).movedim(-1, 1)
+    return lambda x: functional.layer_norm(x, channels, weight, bias, eps)
+
+
+def _layer_scale(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    weight: Any = layer.weight
+    weight = weight[: inputs[0][channel_axis(inputs[0])]]
+    return lambda x: x * weight
+
+
+def _attention(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    whole: Any = layer
+    heads, width = operator.attributes["heads"], inputs[0][1]
+    inner = heads * operator.attributes["size"]
+    weight, bias = whole.weight[:heads, :, :width], whole.bias[:heads]
+    output, output_bias = whole.output[:width, :inner], whole.output_bias[:width]
+    return lambda x: attention(x, weight, bias, output, output_bias)
+
+
+def _position(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    weight: Any = layer.weight
+    weight = weight[:, : inputs[0][1]]
+    return lambda x: x + weight
+
+
+def _shift(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    weight: Any = layer.weight
+    weight = weight[: inputs[0][channel_axis(inputs[0])]]
+    return lambda x: x + weight
+
+
+def _prepend(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    weight: Any = layer.weight
+    weight = weight[:, : inputs[0][1]]
+    return lambda x: prepended(x, weight)
+
+
+def _first(weight: Tensor | None, channels: int) -> Tensor | None:
+    return None if weight is None else weight[:channels]
+
+
+_SLICED: dict[str, Callable[[Operator, Sequence[Shape], nn.Module, Statistics], Step]] = {
+    "Conv2D": _Convolution,
+    "DepthwiseConv2D": _Convolution,
+    "Dense": _dense,
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": _layer_norm,
+    "LayerScale": _layer_scale,
+    "MultiHeadAttention": _attention,
+    "PositionEmbedding": _position,
+    "ChannelShift": _shift,
+    "PrependTokens": _prepend,
+}

@@ -11,9 +11,8 @@ import torch
 
 from slotool.data import Dataset
 from slotool.data.dataset import Split
-from slotool.elastic.supernets.plan import Planner
+from slotool.elastic.supernets.plan import Planner, SubnetNorm
 from slotool.elastic.supernets.space import Space, Subnet
-from slotool.elastic.supernets.statistics import SubnetNorm
 from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.elastic.training import accuracy
 from slotool.errors import InputError

@@ -15,9 +15,8 @@ from slotool import devices, strict_json
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.supernets.layers import build
-from slotool.elastic.supernets.plan import ExecutionPlan, Planner, calibrate
+from slotool.elastic.supernets.plan import ExecutionPlan, Planner, SubnetNorm, calibrate, signatures
 from slotool.elastic.supernets.space import Space, Subnet
-from slotool.elastic.supernets.statistics import SubnetNorm, signatures
 from slotool.errors import ArtifactError, GraphError, InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import OperatingPoint

@@ -15,15 +15,14 @@ import numpy as np
 
 from slotool.elastic.slo_nn.activator import Activator
 from slotool.elastic.slo_nn.confidence import ConfidenceTables
-from slotool.elastic.slo_nn.kernels import grid, single
 from slotool.elastic.slo_nn.kernels import layout as k
+from slotool.elastic.slo_nn.kernels import single
 from slotool.elastic.slo_nn.kernels.int8 import ROWS
-from slotool.elastic.slo_nn.mlp import MLP
-from slotool.elastic.slo_nn.quantization import Int8Weights
+from slotool.elastic.slo_nn.mlp import MLP, Int8Weights
 from slotool.elastic.slo_nn.rankers.clusters import Clusters
 from slotool.elastic.slo_nn.rankers.freehash import FreeHash
 from slotool.elastic.slo_nn.rankers.mongoose import Mongoose
-from slotool.elastic.slo_nn.rankers.random_order import RandomOrder
+from slotool.elastic.slo_nn.rankers.ranker import RandomOrder
 from slotool.errors import InputError
 
 NO_MEANS = ConfidenceTables(np.zeros((1, 0), dtype=np.float32))
@@ -117,7 +116,7 @@ class Compiled:
     def estimate(self, inputs: np.ndarray, out: np.ndarray) -> None:
         """Fill ``out`` with ĉ(k, x), from ``inputs`` [1, inputs] of the first activated layer, an array or CSR."""
         dense = inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
-        grid.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
+        single.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
 
     def _lay_out_layer(self, rows: np.ndarray, at: int, activated: bool) -> None:
         """Columns for what is computed in full, as inputs may be mostly zeros; rows for what else is read."""

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from slotool.compilation import internal_njit
 from slotool.elastic.slo_nn.kernels.intrinsics import Layer, header_of, prefetch
 from slotool.elastic.slo_nn.kernels.layout import LINE_BYTES, SUMS
-from slotool.elastic.slo_nn.quantization import INPUT_STEPS, MIN_SPREAD
+from slotool.elastic.slo_nn.mlp import INPUT_STEPS, MIN_SPREAD
 
 LANES, INPUTS_PER_GROUP, ROWS = 16, 4, 4
 _INT8, _INT32, _INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)

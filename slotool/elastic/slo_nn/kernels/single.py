@@ -1,4 +1,5 @@
-"""The whole answer to one query in one compiled call: input, key, look-up, gathered rows, best labels. One thread.
+"""One query in one compiled call, on one thread: input, key, look-up, gathered rows, best labels; and every k of the
+grid in one pass over an input, with the confidence of the tables in each.
 
 Functions that hold most of a call are inlined before they are compiled. Compiled by themselves, each would be optimised
 with all that it calls, for seconds, and again in each of its callers.
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from slotool.compilation import internal_njit, njit
+from slotool.compilation import copy, internal_njit, njit
 from slotool.elastic.slo_nn.kernels.int8 import FAST, FLOATS_PER_LINE
 from slotool.elastic.slo_nn.kernels.intrinsics import (
     Layer,
@@ -28,8 +29,13 @@ from slotool.elastic.slo_nn.kernels.intrinsics import (
 from slotool.elastic.slo_nn.kernels.layer import (
     compute_all,
     compute_some,
+    confidence,
     dot,
+    find_buckets,
     finite,
+    gather,
+    hash_nodes,
+    pick,
     reads_columns,
     rectify,
 )
@@ -354,3 +360,90 @@ def _store(chosen: int, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray) 
     out[:] = -np.inf
     for i in range(chosen):
         out[picked[i]] = output[i]
+
+
+# The logarithm of ``confidence.MIN_PROBABILITY``.
+_LOG_MIN_PROBABILITY = float(np.log(1e-6))
+
+
+@njit(cache=True, fastmath=FAST)
+def evaluate_nested(
+    x: np.ndarray,
+    log_partition: np.ndarray,
+    best: np.ndarray,
+    closeness: np.ndarray,
+    probability: np.ndarray,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> None:
+    """All k of the grid from one gather, where the output layer alone is activated: its lists are nested.
+
+    ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
+    int32 [n, shares], the label that scores highest, ``probability`` float32 [n, shares], what the full softmax gives
+    it, and ``closeness`` float32 [n, shares], minus the cross-entropy to the full answer, a label that was not computed
+    having ``MIN_PROBABILITY``. Raises ``ValueError`` where shapes do not fit.
+    """
+    header = header_of(ints)
+    layers, shares = header.layers, header.shares
+    row = layer_of(ints, layers - 1)
+    require(x.shape[1] == row.inputs and row.kind != NONE and len(log_partition) == len(x))
+    require(best.shape == closeness.shape == probability.shape == (len(x), shares))
+    output, chosen = numbers[header.output_at :], ints[header.chosen_at :]
+    inputs = numbers[header.input_at : header.input_at + row.inputs]
+    for query in range(len(x)):
+        copy(x[query], inputs)
+        hash_nodes(row, False, numbers, ints, ids)
+        find_buckets(row, numbers, ints, ids, bytes_)
+        hashed = row.hashed
+        count = ints[row.counts_at + shares - 1]
+        pick(row, hashed, count, ints, ids, bytes_)
+        gather(row, hashed, count, 0, numbers, ints, bytes_)
+        done, at, highest = 0, 0, np.float32(-np.inf)
+        mass, weighted = 0.0, 0.0
+        for share in range(shares):
+            for i in range(done, ints[row.counts_at + share]):
+                value = output[i]
+                if value > highest:
+                    highest, at = value, chosen[i]
+                below = value - log_partition[query]
+                if below > -25.0:
+                    part = np.exp(below)
+                    mass += part
+                    weighted += part * below
+            done = ints[row.counts_at + share]
+            best[query, share] = at
+            probability[query, share] = np.exp(highest - log_partition[query])
+            missing = max(0.0, 1.0 - mass)
+            own = mass * np.log(mass) if mass > 0.0 else 0.0
+            closeness[query, share] = weighted - own + missing * _LOG_MIN_PROBABILITY
+
+
+@njit(cache=True, fastmath=FAST)
+def estimate(
+    x: np.ndarray, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
+) -> None:
+    """Fill ``out`` float64 [shares] with ĉ(k, x) for ``x`` float32 [inputs of the first activated layer].
+
+    Raises ``ValueError`` where shapes do not fit.
+    """
+    header = header_of(ints)
+    at = _first_activated(ints)
+    row = layer_of(ints, at)
+    require(len(x) == row.inputs and len(out) == header.shares)
+    copy(x, numbers[header.input_at : header.input_at + row.inputs])
+    hash_nodes(row, False, numbers, ints, ids)
+    find_buckets(row, numbers, ints, ids, bytes_)
+    for share in range(header.shares):
+        out[share] = confidence(row, share, numbers, ints)
+
+
+@internal_njit()
+def _first_activated(ints: np.ndarray) -> int:
+    header = header_of(ints)
+    at = 0
+    while at < header.layers - 1 and layer_of(ints, at).kind == NONE:
+        at += 1
+    require(layer_of(ints, at).kind != NONE)
+    return at

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from slotool.data import numbered
-from slotool.elastic.slo_nn.alternatives import FixedList, promised_loss, shortest_popularity_list
 from slotool.elastic.slo_nn.assessment import (
+    FixedList,
     PointPredictions,
     Timed,
     aclo_sweep,
     by_point,
     ideal_k,
     points_timed,
+    promised_loss,
+    shortest_popularity_list,
     timed,
 )
 from slotool.elastic.slo_nn.build import MIN_CLASSES_TO_RANK, TableSubject, right

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from slotool.elastic.slo_nn.mlp import DenseLayer
-from slotool.elastic.slo_nn.quantization import quantized_inputs
+from slotool.elastic.slo_nn.mlp import DenseLayer, quantized_inputs
 from slotool.elastic.slo_nn.rankers.ranker import MAX_LISTS, Ranker, require_array
 from slotool.errors import InputError
 

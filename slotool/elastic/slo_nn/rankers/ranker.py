@@ -1,4 +1,4 @@
-"""What every ranker does: put similar inputs of one layer into the same bucket, at little cost."""
+"""Rankers put similar inputs of one layer into the same bucket, at little cost; and the one that ignores its input."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from slotool.elastic.slo_nn.mlp import DenseLayer
 from slotool.errors import InputError
@@ -125,3 +126,48 @@ def bucket_entropy(keys: np.ndarray, buckets: int) -> float:
         share = share[share > 0]
         entropies.append(float(-(share * np.log2(share)).sum()))
     return max(0.0, float(np.mean(entropies)))
+
+
+class RandomOrder(Ranker):
+    """One bucket for all inputs, whose list is the layer's nodes in an order drawn once."""
+
+    name: ClassVar[str] = "random"
+    max_tables: ClassVar[int] = 1
+    informed: ClassVar[bool] = False
+    tables, buckets = 1, 1
+
+    @classmethod
+    def fit(
+        cls,
+        layer: DenseLayer,
+        inputs: Any,
+        activations: Any,
+        *,
+        tables: int,
+        bits: int,
+        rng: np.random.Generator,
+    ) -> Self:
+        return cls()
+
+    def keys(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
+        return np.zeros((inputs.shape[0], 1), dtype=np.int64)
+
+    def considered(self, layer: DenseLayer, keys: np.ndarray, activations: Any, rng: np.random.Generator) -> Any:
+        """Nothing of the activations: the first input alone scores, and at random."""
+        order = rng.permutation(layer.units) + 1.0
+        first = (np.zeros(layer.units, dtype=np.int64), np.arange(layer.units))
+        return csr_matrix((order, first), shape=(len(keys), layer.units))
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Self:
+        return cls()
+
+    @classmethod
+    def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
+        return 0
+
+    def lookup_bytes(self, layer: DenseLayer) -> int:
+        return 0

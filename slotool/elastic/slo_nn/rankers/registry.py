@@ -5,8 +5,7 @@ from __future__ import annotations
 from slotool.elastic.slo_nn.rankers.clusters import Clusters
 from slotool.elastic.slo_nn.rankers.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.slo_nn.rankers.mongoose import Mongoose
-from slotool.elastic.slo_nn.rankers.random_order import RandomOrder
-from slotool.elastic.slo_nn.rankers.ranker import Ranker
+from slotool.elastic.slo_nn.rankers.ranker import RandomOrder, Ranker
 from slotool.plugins import Registry
 
 _KINDS: tuple[type[Ranker], ...] = (FreeHash, CentredFreeHash, Clusters, Mongoose, RandomOrder)
