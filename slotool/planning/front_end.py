@@ -12,7 +12,7 @@ import psutil
 from slotool.errors import InputError
 from slotool.planning.fleet import Pool
 from slotool.scheduling.batching import Profile
-from slotool.serving.routing.headroom import MAX_SHARE, QUANTILE
+from slotool.serving.routing.model_queue import MAX_SHARE, QUANTILE
 from slotool.simulation.service import Overhead
 from slotool.tables import OperatingPoint
 from slotool.workloads.requests import RequestLog

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slotool.serving.http import protocol
-from slotool.serving.http.exchange import scope_of
+from slotool.serving.http.connection import scope_of
 from tests.hostile.framing_cases import (
     CASES,
     EXPECT,

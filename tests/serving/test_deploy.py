@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from slotool.cli.app import command as command_line
-from slotool.serving.monitoring.live import CLIENTS_OWN
+from slotool.serving.front.accounts import CLIENTS_OWN
 from slotool.serving.monitoring.metrics import Metrics
 from tests.serving.live_server import HTTP
 from tests.serving.test_serve_command import EXAMPLE, WAIT_S, serving
@@ -215,12 +215,12 @@ def healthy() -> Metrics:
     """Of a server with a worker, which has had no request yet."""
     metrics = Metrics()
     metrics.serves("m")
-    metrics.watch_workers(lambda: 1)
+    metrics.workers.set_function(lambda: 1)
     return metrics
 
 
 def no_worker(metrics: Metrics) -> None:
-    metrics.watch_workers(lambda: 0)
+    metrics.workers.set_function(lambda: 0)
 
 
 def all_late(metrics: Metrics) -> None:

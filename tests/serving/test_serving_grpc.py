@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from slotool.scheduling import by_demand
 from slotool.serving import RequestLimits, rejections
-from slotool.serving.monitoring.live import CLIENTS_OWN
+from slotool.serving.front.accounts import CLIENTS_OWN
 from slotool.serving.rejections import GRPC_CODES, Rejection
 from tests.serving.live_server import (
     HTTP,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.serving.routing.headroom import (
+from slotool.serving.routing.model_queue import (
     CAREFUL_SHARE,
     EVERY,
     FEW,

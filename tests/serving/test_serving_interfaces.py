@@ -24,7 +24,7 @@ from slotool.models import TensorSpec
 from slotool.models.signature import DTYPES, FREE
 from slotool.serving.grpc import messages as grpc_messages
 from slotool.serving.interface import Interface
-from slotool.serving.protocol.tensors import InferRequest, RequestReader, format_response
+from slotool.serving.protocol.tensors import InferenceReader, InferRequest, format_response
 from slotool.serving.rejections import Rejection
 
 MAX_BATCH = 4
@@ -68,7 +68,7 @@ def http_request(given: dict[TensorSpec, np.ndarray], in_json: set[str]) -> Infe
         inputs.append(triton_http.InferInput(spec.name, list(array.shape), spec.datatype))
         inputs[-1].set_data_from_numpy(as_clients_have_it(spec, array), binary_data=spec.name not in in_json)
     body, length = triton_http.InferenceServerClient.generate_request_body(inputs)
-    return RequestReader(interface(given)).parse(body, None if length is None else str(length))
+    return InferenceReader(interface(given)).parse(body, None if length is None else str(length))
 
 
 def grpc_request(given: dict[TensorSpec, np.ndarray]) -> InferRequest:
@@ -162,7 +162,7 @@ def test_nan_and_infinity_come_and_go_as_far_as_each_form_has_them() -> None:
     given = np.array([np.nan, np.inf, -np.inf, 1.0], dtype=np.float32)
     assert_same(http_request({NUMBER: given}, set()).x, {NUMBER: given})
     body = {"inputs": [{"name": "y", "datatype": "FP32", "shape": [2], "data": [None, 1.5]}]}
-    x = RequestReader(interface([NUMBER])).parse(json.dumps(body).encode(), None).x
+    x = InferenceReader(interface([NUMBER])).parse(json.dumps(body).encode(), None).x
     assert_same(x, {NUMBER: np.array([np.nan, 1.5], dtype=np.float32)})
     asked = InferRequest(given, {"y": False})
     written, _ = format_response("m", "1", interface([NUMBER]), asked, {"y": given}, {})
@@ -249,7 +249,7 @@ def test_a_bad_request_gets_one_sentence_that_names_the_tensor(what: str) -> Non
     changes, following, sentence = BAD[what]
     head = body_with(changes)
     with pytest.raises(Rejection, match=sentence) as caught:
-        RequestReader(MIXED).parse(head + following, str(len(head)))
+        InferenceReader(MIXED).parse(head + following, str(len(head)))
     assert caught.value.status == 400
     assert len(str(caught.value)) < 300
 
@@ -257,7 +257,7 @@ def test_a_bad_request_gets_one_sentence_that_names_the_tensor(what: str) -> Non
 def test_an_input_that_is_missing_is_named() -> None:
     body = json.dumps({"inputs": [entry(spec) for spec in SPECS[1:]]}).encode()
     with pytest.raises(Rejection, match=r"input ids: it is missing; INT64\[-1, -1\] is expected"):
-        RequestReader(MIXED).parse(body, None)
+        InferenceReader(MIXED).parse(body, None)
 
 
 def typed(changes: dict[str, dict[str, Any]], raw: tuple[bytes, ...] = ()) -> Any:
@@ -317,7 +317,7 @@ json_values = st.recursive(
 @given(st.sampled_from(SPECS), st.sampled_from(["name", "shape", "datatype", "data", "parameters"]), json_values)
 def test_no_json_value_in_a_tensor_does_more_than_be_rejected(spec: TensorSpec, member: str, value: Any) -> None:
     try:
-        x = RequestReader(MIXED).parse(body_with({spec.name: {member: value}}), None).x
+        x = InferenceReader(MIXED).parse(body_with({spec.name: {member: value}}), None).x
     except Rejection as rejection:
         if rejection.status != 400:
             raise
@@ -330,7 +330,7 @@ def test_no_json_value_in_a_tensor_does_more_than_be_rejected(spec: TensorSpec, 
 def test_no_bytes_of_a_tensor_do_more_than_be_rejected(spec: TensorSpec, content: bytes) -> None:
     head = body_with({spec.name: raw(len(content))})
     try:
-        RequestReader(MIXED).parse(head + content, str(len(head)))
+        InferenceReader(MIXED).parse(head + content, str(len(head)))
     except Rejection as rejection:
         if rejection.status != 400:
             raise

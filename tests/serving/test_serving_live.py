@@ -15,7 +15,7 @@ from slotool.errors import InputError
 from slotool.scheduling import ControlSpace, FixedPoint, by_demand
 from slotool.serving import Router
 from slotool.serving.access.clients import Clients
-from slotool.serving.monitoring.live import KEPT_SECONDS, MAX_SAMPLES, Live
+from slotool.serving.front.accounts import KEPT_SECONDS, MAX_SAMPLES, Live
 from slotool.serving.operations.runtime_settings import ReloadableSettings
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint

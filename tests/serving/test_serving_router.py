@@ -36,7 +36,7 @@ from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.events import Events
 from slotool.serving.request import Request
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.routing.headroom import EVERY
+from slotool.serving.routing.model_queue import EVERY
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.serving.live_server import POINTS, ThreeLinear, served, space, tier_rules
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from slotool.errors import InputError
 from slotool.models import TensorSpec
 from slotool.serving.interface import Interface
-from slotool.serving.protocol.tensors import InferRequest, RequestReader, format_response
+from slotool.serving.protocol.tensors import InferenceReader, InferRequest, format_response
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
 from tests.serving.live_server import ThreeLinear
@@ -39,7 +39,7 @@ FIXED = interface()
 
 
 def parse(body: bytes, header_length: str | None = None, like: Interface = FIXED) -> InferRequest:
-    return RequestReader(like).parse(body, header_length)
+    return InferenceReader(like).parse(body, header_length)
 
 
 def tensor(x: np.ndarray, **more: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from slotool.serving.access.clients import ClientEntry, Clients
 from slotool.serving.interface import Interface
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.shared_memory import OBJECTS, Regions
-from slotool.serving.protocol.tensors import RequestReader
+from slotool.serving.protocol.tensors import InferenceReader
 from slotool.serving.rejections import Rejection
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
@@ -324,7 +324,7 @@ def test_text_is_read_as_its_lengths_say() -> None:
             number = {"name": "number", "datatype": "INT64", "shape": [2], "data": [1, 3]}
             word = {"name": "word", "datatype": "BYTES", "shape": [2], "parameters": place, **more}
             document = {"inputs": [word, number]}
-            return RequestReader(interface).parse(json.dumps(document).encode(), None, regions)
+            return InferenceReader(interface).parse(json.dumps(document).encode(), None, regions)
 
         assert parse(len(words)).x.arrays["word"].tolist() == [b"one", b"three"]
         with pytest.raises(Rejection, match="not 2 texts"):

@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import math
 import os
+import stat
 import time
 import tomllib
 from collections import OrderedDict
@@ -114,6 +115,11 @@ class Clients:
                 raise InputError(f"{where}.burst: it has no effect without a rate")
             by_digest[digest] = Client(entry.name, entry.rate or math.inf, entry.burst, roles=entry.roles)
         return cls(by_digest)
+
+
+def others_can_read(path: Path) -> bool:
+    """Whether users other than its owner may read the file."""
+    return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def read_clients(path: Path | None, environment: Mapping[str, str] = os.environ) -> Clients | None:

@@ -12,9 +12,9 @@ from starlette.routing import Route
 from slotool.errors import InputError
 from slotool.serving import rejections
 from slotool.serving.access.clients import SETTINGS
-from slotool.serving.access.guard import is_from_browser
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.front.frontend import FrontEnd, json_response
+from slotool.serving.front.middleware import is_from_browser
 from slotool.serving.protocol import bounds
 from slotool.serving.rejections import bad_request
 from slotool.workloads.client.faults import MAX_FACTOR, PATH

@@ -14,8 +14,8 @@ from slotool.elastic import ElasticModel
 from slotool.printable import printable
 from slotool.serving import rejections
 from slotool.serving.access.clients import LABELS
-from slotool.serving.access.guard import is_from_browser, require_same_origin
 from slotool.serving.front.frontend import FrontEnd, json_response
+from slotool.serving.front.middleware import is_from_browser, require_same_origin
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.tensors import json_object
 from slotool.serving.request_options import group_of

@@ -1,14 +1,17 @@
-"""ASGI middleware of the requests that the application answers: who is let in, and what is recorded."""
+"""Requests that the application answers: who is let in, which pages may change the server, and what is recorded."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import time
+from collections.abc import Mapping
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from slotool.serving import rejections
 from slotool.serving.access.clients import FORWARDED_FOR
-from slotool.serving.access.guard import wants_page
 from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.monitoring.access_log import facts_of
 from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id
@@ -141,3 +144,37 @@ def _headers(scope: Scope) -> dict[str, str]:
             twice.add(name)
         found[name] = value.decode("latin-1")
     return {name: value for name, value in found.items() if name not in twice}
+
+
+def wants_page(accept: str) -> bool:
+    """Whether an ``Accept`` header is a browser's, which wants a page and no document."""
+    return "text/html" in accept.lower()
+
+
+def is_from_browser(headers: Mapping[str, str]) -> bool:
+    """Whether a page may have sent this: with a POST every browser states ``Origin`` or ``Sec-Fetch-Site``.
+    ``headers``: names in lower case, or of any case where they are looked up so."""
+    return "origin" in headers or "sec-fetch-site" in headers
+
+
+def require_same_origin(request: Request, *, has_token: bool) -> None:
+    """Raises ``Rejection`` (403) when a page of another site may have sent this.
+
+    A browser says where a page came from in ``Origin`` and ``Sec-Fetch-Site``. A page whose own name was made to point
+    here (DNS rebinding) agrees in both; without a token only addresses and localhost are taken as this server's name.
+    """
+    host = request.headers.get("host", "")
+    origin = request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    foreign = site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != host)
+    if foreign or not (has_token or _is_address(host)):
+        raise rejections.forbidden("only this server's own page, or a client that is no browser, may change it")
+
+
+def _is_address(host: str) -> bool:
+    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower() == "localhost"
+    return True

@@ -12,12 +12,12 @@ from starlette.routing import Route
 from slotool import __version__
 from slotool.printable import printable
 from slotool.serving import rejections
-from slotool.serving.access.guard import is_from_browser
 from slotool.serving.front.frontend import (
     FrontEnd,
     explanation,
     json_response,
 )
+from slotool.serving.front.middleware import is_from_browser
 from slotool.serving.protocol import bounds, tensors
 from slotool.serving.protocol.bodies import client_disconnected
 from slotool.serving.protocol.reply import BINARY, Reply, ReplyListener, awaited, listener
@@ -37,7 +37,7 @@ class OpenInference:
 
     def __init__(self, front: FrontEnd):
         self._front = front
-        self._readers = {name: tensors.RequestReader(interface) for name, interface in front.interfaces.items()}
+        self._readers = {name: tensors.InferenceReader(interface) for name, interface in front.interfaces.items()}
         model = "/v2/models/{model}"
         versioned = f"{model}/versions/{{version}}"
         self.routes = [
@@ -132,11 +132,11 @@ class OpenInference:
         reply = listener(done, partial(self.reply, served, asked))
         front.submit(Request(served, asked.x, options, arrival_us, is_disconnected, reply))
 
-    def reader(self, model: str) -> tensors.RequestReader:
+    def reader(self, model: str) -> tensors.InferenceReader:
         """For the tensors that the model takes now: it may have come, or been exchanged, while the server runs."""
         interface, reader = self._front.interfaces[model], self._readers.get(model)
         if reader is None or reader.interface is not interface:
-            reader = self._readers[model] = tensors.RequestReader(interface)
+            reader = self._readers[model] = tensors.InferenceReader(interface)
         return reader
 
     def reply(self, served: ServedModel, asked: tensors.InferRequest, answer: InferenceResult) -> Reply:

@@ -9,9 +9,8 @@ from slotool.serving.access.clients import FORWARDED_FOR
 from slotool.serving.front.compute import Compute
 from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.front.oip import OpenInference
-from slotool.serving.http.exchange import Exchange
+from slotool.serving.http.connection import Exchange, Outbox
 from slotool.serving.http.requests import Head, HttpRequest, KnownHeads, read_head
-from slotool.serving.http.transport import Outbox
 from slotool.serving.monitoring.access_log import facts_of
 from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id
 from slotool.serving.protocol import bounds

@@ -11,10 +11,17 @@ from starlette.types import ASGIApp
 
 from slotool.serving import rejections
 from slotool.serving.front.frontend import FrontEnd
-from slotool.serving.http.exchange import HIGH_WATER_BYTES, AsgiCycle, Exchange, scope_of
+from slotool.serving.http.connection import (
+    HIGH_WATER_BYTES,
+    AsgiCycle,
+    Deadline,
+    Exchange,
+    FlowControl,
+    Lingering,
+    scope_of,
+)
 from slotool.serving.http.inference import InferenceHandler
 from slotool.serving.http.requests import HttpRequest, RequestReader, head_fault
-from slotool.serving.http.transport import Deadline, FlowControl, Lingering
 from slotool.serving.protocol.reply import Reply
 from slotool.serving.rejections import Rejection
 

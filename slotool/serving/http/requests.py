@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import httptools
 
-from slotool.serving.access.guard import host_fault
-from slotool.serving.rejections import Rejection
+from slotool.serving.rejections import Rejection, bad_request
 from slotool.serving.request_options import RequestOptions, from_headers
 
 # Of longer heads none is remembered, and no more than so many.
@@ -303,8 +302,9 @@ def head_fault(request: HttpRequest) -> Rejection | None:
     """What RFC 9112 has a server reject and llhttp lets pass: sections 2.3, 3.2 and 6.1."""
     if request.version not in ("1.0", "1.1"):
         return Rejection(505, "bad-request", f"HTTP/{request.version} is not spoken here: HTTP/1.1 and HTTP/1.0 are")
-    if (rejection := host_fault(request.version, request.headers)) is not None:
-        return rejection
+    hosts = sum(name == b"host" for name, _ in request.headers)
+    if hosts > 1 or (hosts == 0 and request.version == "1.1"):
+        return bad_request(f"the request has {hosts} Host headers, where HTTP/1.1 wants one")
     if request.encodings not in (b"", b"chunked"):
         return Rejection(501, "bad-request", "of transfer encodings only chunked is known here")
     return None

@@ -102,7 +102,8 @@ class LabelledAccuracy(Protocol):
 class Metrics:
     """Requests by outcome, their latency, the mix of operating points, and drops by cause.
 
-    Outcomes: ``ok``, ``late`` (answered after the deadline), or the cause of a ``Rejection``.
+    Outcomes: ``ok``, ``late`` (answered after the deadline), or the cause of a ``Rejection``. Counters and gauges
+    without an underscore are set where things happen.
     """
 
     def __init__(self) -> None:
@@ -125,32 +126,32 @@ class Metrics:
         self._drops = counter("slotool_drops", "Requests that were not answered, by cause", ["model", "cause"])
         # ``labels`` checks and joins its arguments under a lock each time: more than the counting itself costs.
         self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
-        self._waiting = gauge("slotool_queue_requests", "Requests waiting to be served")
-        self._workers = gauge("slotool_workers", "Workers that are alive and warm")
-        self._device_workers = gauge(
+        self.waiting = gauge("slotool_queue_requests", "Requests waiting to be served")
+        self.workers = gauge("slotool_workers", "Workers that are alive and warm")
+        self.device_workers = gauge(
             "slotool_device_workers", "Workers that are alive and warm, by the device that they compute on", ["device"]
         )
-        self._threads = gauge("slotool_worker_threads", "Compute threads of each worker")
-        self._reconfigurations = counter(
+        self.threads = gauge("slotool_worker_threads", "Compute threads of each worker")
+        self.reconfigurations = counter(
             "slotool_worker_reconfigurations", "Times that all workers were replaced by others in number or threads"
         )
-        self._restarts = counter(
+        self.restarts = counter(
             "slotool_worker_restarts",
             "Workers restarted, as they were lost: in a call, while idle, or while they loaded",
         )
-        self._switches = counter("slotool_switches", "Operating points switched by a policy", ["model"])
-        self._retries = counter("slotool_retries", "Requests retried on another worker", ["model"])
-        self._policy_failures = counter(
+        self.switches = counter("slotool_switches", "Operating points switched by a policy", ["model"])
+        self.retries = counter("slotool_retries", "Requests retried on another worker", ["model"])
+        self.policy_failures = counter(
             "slotool_policy_failures",
             "Failures of a policy, by the method that raised; the log says the first of each",
             ["model", "method"],
         )
-        self._cancelled = counter(
+        self.cancelled_calls = counter(
             "slotool_cancelled_calls",
             "Second calls of Conc ensembles cancelled because the first was confident",
             ["model"],
         )
-        self._fallbacks = counter(
+        self.fallbacks = counter(
             "slotool_fallbacks",
             "Calls of a version behind another server without an answer, in place of which another version answered",
             ["model", "version", "cause"],
@@ -164,7 +165,7 @@ class Metrics:
             "Tolerance tiers whose guarantee for a group is violated by labelled answers",
             ["model", "group"],
         )
-        self._unknown_groups = counter(
+        self.unknown_groups = counter(
             "slotool_unknown_group_requests",
             "Answered requests that name a group which the model's rules do not know",
             ["model"],
@@ -182,43 +183,18 @@ class Metrics:
         """Call ``settle`` whenever metrics are read, to have everything counted."""
         self._reading.settle = settle
 
-    def watch_queue(self, length: Callable[[], int]) -> None:
-        """Report ``length()`` as the queue's length whenever metrics are read."""
-        self._waiting.set_function(length)
-
-    def watch_workers(self, alive: Callable[[], int]) -> None:
-        """Report ``alive()`` as the number of workers whenever metrics are read."""
-        self._workers.set_function(alive)
-
-    def watch_device(self, device: str, alive: Callable[[], int]) -> None:
-        """Report ``alive()`` as the number of workers on ``device`` whenever metrics are read."""
-        self._device_workers.labels(device).set_function(alive)
-
-    def watch_threads(self, threads: Callable[[], int]) -> None:
-        """Report ``threads()`` as the threads of each worker whenever metrics are read."""
-        self._threads.set_function(threads)
-
-    def reconfigured(self) -> None:
-        """All workers were replaced by others in number or threads."""
-        self._reconfigurations.inc()
-
     def serves(self, model: str) -> None:
         """Show a model's counters from 0 on: a rate knows no increase of a series that was not there before it, and an
         alert of few answers in time needs their count where there are none."""
         for outcome in ("ok", "late"):
             self._requests.labels(model, outcome)
-        for counter in (self._switches, self._retries, self._cancelled):
+        for counter in (self.switches, self.retries, self.cancelled_calls):
             counter.labels(model)
 
     def watch_feedback(self, model: str, feedback: LabelledAccuracy) -> None:
         """Report labelled accuracy and alarms whenever metrics are read."""
         self._accuracy.labels(model).set_function(lambda: feedback.accuracy)
         self._alarms.labels(model).set_function(lambda: len(feedback.alarms))
-
-    def unknown_groups(self, model: str, count: int) -> None:
-        """So many answered requests name a group that the model's rules do not know."""
-        if count:
-            self._unknown_groups.labels(model).inc(count)
 
     def violated(self, model: str, alarms: Mapping[str, int], groups: Iterable[str]) -> None:
         """So many tiers of each group of the model's rules lose more than they promise; ``groups``: all there are."""
@@ -228,30 +204,6 @@ class Metrics:
         self._groups[model] = now
         for group in now:
             self._group_alarms.labels(model, group).set(alarms.get(group, 0))
-
-    def switched(self, model: str) -> None:
-        """A policy switched to another point."""
-        self._switches.labels(model).inc()
-
-    def policy_failed(self, model: str, method: str) -> None:
-        """A method of a policy raised, or answered what it must not."""
-        self._policy_failures.labels(model, method).inc()
-
-    def worker_restarted(self) -> None:
-        """A worker was lost; another is started in its place."""
-        self._restarts.inc()
-
-    def retried(self, model: str) -> None:
-        """A request is retried: its worker was lost or failed."""
-        self._retries.labels(model).inc()
-
-    def cancelled(self, model: str) -> None:
-        """The second version of a Conc ensemble was cancelled: the first is confident enough."""
-        self._cancelled.labels(model).inc()
-
-    def fell_back(self, model: str, version: str, cause: str) -> None:
-        """A version behind another server gave no answer (``RemoteFailure.cause``)."""
-        self._fallbacks.labels(model, version, cause).inc()
 
     def client_asked(self, client: str, *, within_rate: bool) -> None:
         """A client with a token of its own has asked for an inference."""

@@ -41,7 +41,7 @@ class ReloadableSettings:
         self._changing = asyncio.Lock()
         # Whether ``reload`` waits for another change, and has read nothing yet.
         self.reload_waits = False
-        router.metrics.watch_threads(lambda: self.workers[1])
+        router.metrics.threads.set_function(lambda: self.workers[1])
 
     @property
     def policies(self) -> Sequence[str]:
@@ -85,7 +85,7 @@ class ReloadableSettings:
         await self._router.exchange(models, None if before == after else after)
         self._sources, self.reloads = sources, self.reloads + 1
         if before != after:
-            self._router.metrics.reconfigured()
+            self._router.metrics.reconfigurations.inc()
             said = f"{before[0]}x{before[1]} to {after[0]}x{after[1]} (replicas x threads): {reason}"
             self._router.events.emit(
                 "workers", said, replicas=after[0], threads=after[1], before=list(before), reason=reason

@@ -15,8 +15,7 @@ from slotool.errors import ArgumentError, SlotoolError
 from slotool.extras import import_failed
 from slotool.machine import given_cores, quota_warning
 from slotool.process import limit_threads
-from slotool.serving.access.clients import read_clients
-from slotool.serving.access.guard import others_can_read
+from slotool.serving.access.clients import others_can_read, read_clients
 from slotool.serving.access.tls import Certificate
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 from slotool.serving.engines.choice import chosen_engine, make_engine

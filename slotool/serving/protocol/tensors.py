@@ -84,7 +84,7 @@ class _Asked:
     places: Mapping[str, Place]
 
 
-class RequestReader:
+class InferenceReader:
     """Reads inference requests for the model of one ``interface``."""
 
     def __init__(self, interface: Interface):
@@ -135,7 +135,7 @@ class RequestReader:
         at = shared_bytes = 0
         for spec, shape, entry in matched(entries, self.interface):
             parameters = _parameters(entry, f"input {spec.name}")
-            place = Place.of(parameters, f"input {spec.name}")
+            place = Place.of(parameters, f"input {spec.name}") if parameters else None
             if place is not None and ("data" in entry or "binary_data_size" in parameters):
                 raise bad_request(f"input {spec.name}: it has both a shared_memory_region and values of its own")
             size = _raw_size(entry, parameters, spec, shape) if place is None else 0

@@ -180,7 +180,7 @@ class ModelCalls:
             done(error)
 
     def _cancel(self, worker: int, model_queue: ModelQueue) -> None:
-        self._metrics.cancelled(model_queue.served.name)
+        self._metrics.cancelled_calls.labels(model_queue.served.name).inc()
         self._engine.cancel(worker)
 
     def worker_changed(self, worker: int, alive: bool) -> None:
@@ -205,7 +205,7 @@ class ModelCalls:
     def _lose(self, worker: int, sentence: str, **fields: Any) -> None:
         """The engine starts another in its place, which counts now: one that keeps dying as it loads never serves."""
         self._lost.add(worker)
-        self._metrics.worker_restarted()
+        self._metrics.restarts.inc()
         self._events.emit("worker-lost", sentence, worker=worker, **fields)
 
 

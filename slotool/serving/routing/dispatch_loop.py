@@ -21,8 +21,7 @@ from slotool.serving.outputs import Outputs, lowest
 from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Request
 from slotool.serving.routing.calls import CallOutcome, ModelCalls
-from slotool.serving.routing.headroom import LatencyHeadroom
-from slotool.serving.routing.model_queue import DefaultDeadline, ModelQueue, earliest_deadline
+from slotool.serving.routing.model_queue import DefaultDeadline, LatencyHeadroom, ModelQueue, earliest_deadline
 from slotool.tables import OperatingPoint
 
 # Has a version of a model compute examples.
@@ -157,7 +156,7 @@ class DispatchLoop:
         before = model_queue.switches_to(point)
         if before is not None:
             name = model_queue.served.name
-            self._metrics.switched(name)
+            self._metrics.switches.labels(name).inc()
             self._events.emit(
                 "switch", f"{name}: {before} to {point}", model=name, before=before.label, point=point.label
             )
@@ -254,7 +253,7 @@ class DispatchLoop:
             elif self._default_deadline.has_passed(query, now_us):
                 model_queue.expire(query, now_us)
             else:
-                self._metrics.retried(model_queue.served.name)
+                self._metrics.retries.labels(model_queue.served.name).inc()
 
     def _separately(self, model_queue: ModelQueue, batch: Batch, error: Exception) -> None:
         """Try each request of a failed batch once more, by itself: one bad request must not fail the others."""
@@ -267,7 +266,7 @@ class DispatchLoop:
             else:
                 request.query = query._replace(alone=True)
                 model_queue.dispatcher.arrive(request.query, returning=True)
-                self._metrics.retried(model_queue.served.name)
+                self._metrics.retries.labels(model_queue.served.name).inc()
 
     async def _blame(self, model_queue: ModelQueue, batch: Batch, request: Request, error: Exception) -> None:
         """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one.

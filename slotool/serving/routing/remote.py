@@ -140,7 +140,7 @@ class RemoteEndpoints:
             except Exception as error:
                 raise self._failure(served, health, version, error, within_s) from error
         except RemoteFailure as failure:
-            self._metrics.fell_back(served.name, version, failure.cause)
+            self._metrics.fallbacks.labels(served.name, version, failure.cause).inc()
             raise
         self._answered(served, health, version, began_s)
         return computed

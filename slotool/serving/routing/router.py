@@ -21,8 +21,7 @@ from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Request, answer_of
 from slotool.serving.request_options import RequestOptions, with_objective
 from slotool.serving.routing.dispatch_loop import DispatchLoop
-from slotool.serving.routing.headroom import LatencyHeadroom
-from slotool.serving.routing.model_queue import DefaultDeadline, ModelQueue
+from slotool.serving.routing.model_queue import DefaultDeadline, LatencyHeadroom, ModelQueue
 from slotool.serving.served import ServedModel
 
 # How long a model that is served no more may take for the requests that it has, and how often that is looked at.
@@ -100,10 +99,10 @@ class Router:
         # Requests that have come, whatever became of them.
         self.arrived = 0
         self._ids = request_ids()
-        self.metrics.watch_queue(self.waiting)
-        self.metrics.watch_workers(self.alive)
+        self.metrics.waiting.set_function(self.waiting)
+        self.metrics.workers.set_function(self.alive)
         for device in self.engine.devices:
-            self.metrics.watch_device(device, partial(self.alive_on, device))
+            self.metrics.device_workers.labels(device).set_function(partial(self.alive_on, device))
         self.engine.open(models, self._dispatch_loop.calls.worker_changed)
 
     @property
@@ -190,9 +189,7 @@ class Router:
         ``workers``: how many from then on, and the threads of each, where that changes too. Raises ``InputError`` or
         ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
-        change_over = await (
-            self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers)
-        )
+        change_over = await (self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers))
         await self._drain([queue for name, queue in self._queues.items() if name not in models])
         change_over()
         for name, served in models.items():
