@@ -138,6 +138,6 @@ def test_the_workers_of_a_new_plan_replace_those_of_the_old_one(folder: Path) ->
 
 def test_engines_whose_workers_cannot_be_changed_say_so() -> None:
     with pytest.raises(InputError, match="engine inline cannot take other workers"):
-        asyncio.run(InlineInferenceEngine().reconfigure({}, 2, 1))
+        asyncio.run(InlineInferenceEngine().stage({}, (2, 1)))
     with pytest.raises(InputError, match="workers come and go with the load"):
-        asyncio.run(LocalInferenceEngine(1, max_replicas=2).reconfigure({}, 2, 1))
+        asyncio.run(LocalInferenceEngine(1, max_replicas=2).stage({}, (2, 1)))

@@ -107,21 +107,18 @@ class InferenceEngine(ABC):
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         """Make points ready that a new policy may choose. Raises ``InputError`` for one the model does not have."""
 
-    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
+    async def stage(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
+    ) -> Callable[[], None]:
         """Make ``models`` ready in place of those of ``open``, which serve meanwhile; the function that is returned
         changes over, from the event loop and at once.
 
-        Calls started before are answered by the models they started on. Raises as ``open`` does; then nothing changed.
-        By default an engine has one set of models for as long as it runs, and this raises ``InputError``.
+        ``workers``: how many from then on, and the threads of each, where ``can_reconfigure`` (Model-Switching's
+        ⟨R, T⟩). Calls started before are answered by the models they started on. Raises as ``open`` does, and
+        ``InputError`` for other workers where they cannot be had; then nothing changed. By default an engine has one
+        set of models for as long as it runs, and this raises ``InputError``.
         """
         raise InputError(f"engine {self.name} cannot take other models while it serves: start the server again")
-
-    async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
-        """As ``stage``, on another number of workers with another number of threads each (Model-Switching's ⟨R, T⟩).
-
-        By default an engine has the workers that it began with, and this raises ``InputError``.
-        """
-        raise InputError(f"engine {self.name} cannot take other workers while it serves: start the server again")
 
     @abstractmethod
     def close(self) -> None:

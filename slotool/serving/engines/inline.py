@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
-from slotool.errors import RunError
+from slotool.errors import InputError, RunError
 from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
 from slotool.serving.engines.ensemble import PointRunner
@@ -40,7 +40,11 @@ class InlineInferenceEngine(InferenceEngine):
     def devices(self) -> tuple[str, ...]:
         return (self._device,)
 
-    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
+    async def stage(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
+    ) -> Callable[[], None]:
+        if workers is not None:
+            raise InputError("engine inline cannot take other workers while it serves: start the server again")
         serving = [runner.model for runner in self._runners.values()]
         compiling = {
             name: served

@@ -87,20 +87,16 @@ class LocalInferenceEngine(InferenceEngine):
             self.close()
             raise
 
-    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
-        """As many new processes load beside those that serve: twice the memory for as long as this takes."""
-        return await self._stage(models, self.workers, self._threads)
-
-    async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
+    async def stage(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
+    ) -> Callable[[], None]:
         """New processes load, on the cores that they are to have, beside those that serve.
 
-        Raises ``InputError`` where workers come and go by ``scale_to``.
+        Raises ``InputError`` for other workers where these come and go by ``scale_to``.
         """
-        if not self.can_reconfigure:
+        if workers is not None and not self.can_reconfigure:
             raise InputError("workers come and go with the load (--max-replicas): their number cannot be set as well")
-        return await self._stage(models, workers, threads)
-
-    async def _stage(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
+        count, threads = workers or (self.workers, self._threads)
         _require_loadable(models)
         self.listen()
         models = dict(models)
@@ -109,7 +105,7 @@ class LocalInferenceEngine(InferenceEngine):
         raising: list[asyncio.TimerHandle] = []
         self._staged = staged
         try:
-            for worker, own in enumerate(self._cores(workers, threads)):
+            for worker, own in enumerate(self._cores(count, threads)):
                 staged.append(self._new(worker, models, own, threads, low_priority=True))
                 raising.append(loop.call_later(LOW_PRIORITY_S, staged[-1].raise_priority))
             async with asyncio.timeout(START_TIMEOUT_S):

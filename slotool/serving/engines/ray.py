@@ -108,24 +108,20 @@ class RayInferenceEngine(InferenceEngine):
             self.close()
             raise
 
-    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
-        """As many new actors load beside those that serve."""
-        return await self._stage(models, self.workers, self._load.threads)
-
-    async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
+    async def stage(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
+    ) -> Callable[[], None]:
         """New actors load beside those that serve.
 
-        Raises ``RunError`` also where the cluster has no CPUs for them meanwhile, ``InputError`` where workers come and
-        go by ``scale_to``.
+        Raises ``RunError`` also where the cluster has no CPUs for them meanwhile, ``InputError`` for other workers
+        where these come and go by ``scale_to``.
         """
-        if not self.can_reconfigure:
+        if workers is not None and not self.can_reconfigure:
             raise InputError("workers come and go with the load (--max-replicas): their number cannot be set as well")
-        return await self._stage(models, workers, threads)
-
-    async def _stage(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
+        count, threads = workers or (self.workers, self._load.threads)
         self.listen()
         load = Load(models, threads)
-        staged = self._staged = self._new_places(load, workers)
+        staged = self._staged = self._new_places(load, count)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await asyncio.gather(*map(self._warmed, staged))
@@ -136,7 +132,7 @@ class RayInferenceEngine(InferenceEngine):
                 self._ray.kill(place.actor)
             self._staged = []
             if isinstance(error, TimeoutError):
-                wanted = f"{workers} workers of {threads} CPUs each, beside those that serve,"
+                wanted = f"{count} workers of {threads} CPUs each, beside those that serve,"
                 raise RunError(f"the cluster did not have {wanted} warm within {START_TIMEOUT_S:.0f} s") from None
             raise
         return partial(self._change_over, load, staged)

@@ -189,7 +189,7 @@ class Router:
         ``workers``: how many from then on, and the threads of each, where that changes too. Raises ``InputError`` or
         ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
-        change_over = await (self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers))
+        change_over = await (self.engine.stage(models) if workers is None else self.engine.stage(models, workers))
         await self._drain([queue for name, queue in self._queues.items() if name not in models])
         change_over()
         for name, served in models.items():
