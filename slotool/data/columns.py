@@ -17,7 +17,7 @@ class Columns:
     when there is no array, one has no dimension, or two differ in length.
     """
 
-    __slots__ = ("arrays",)
+    __slots__ = ("_batch_key", "arrays")
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
         if not arrays:
@@ -30,12 +30,13 @@ class Columns:
             if length != lengths[first]:
                 raise InputError(f"tensor {name} has {length} examples, {first} has {lengths[first]}")
         self.arrays: dict[str, np.ndarray] = dict(arrays)
+        self._batch_key: tuple[Any, ...] | None = None
 
     @classmethod
     def unchecked(cls, arrays: dict[str, np.ndarray]) -> Columns:
         """Of arrays that are known to be of one length; ``arrays`` itself is kept. A served request waits for this."""
         columns = cls.__new__(cls)
-        columns.arrays = arrays
+        columns.arrays, columns._batch_key = arrays, None
         return columns
 
     def __len__(self) -> int:
@@ -66,17 +67,20 @@ class Columns:
     @property
     def batch_key(self) -> tuple[Any, ...]:
         """Equal where examples can be joined in one batch: names, dtypes and shapes of one example."""
-        return tuple([(name, array.dtype, array.shape[1:]) for name, array in self.arrays.items()])
+        if self._batch_key is None:
+            self._batch_key = tuple([(name, array.dtype, array.shape[1:]) for name, array in self.arrays.items()])
+        return self._batch_key
 
     @classmethod
     def concatenate(cls, parts: Sequence[Columns]) -> Columns:
         """The examples of all parts, one after another. Raises ``InputError`` when their ``batch_key`` differ."""
         if not parts:
             raise InputError("no examples to join")
-        for part in parts[1:]:
-            if part.batch_key != parts[0].batch_key:
+        key = parts[0].batch_key
+        for part in parts:
+            if part.batch_key != key:
                 raise InputError(f"examples of {part!r} cannot be joined with those of {parts[0]!r}")
-        return cls({name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].names})
+        return cls.unchecked({name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays})
 
 
 Inputs = np.ndarray | Columns
