@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.arguments import tolerance_shares
@@ -19,10 +20,10 @@ from slotool.commands.values import tolerance as tolerance_in
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from slotool.data import Dataset, DataSource
+    from slotool.data import DataSource
     from slotool.workloads import ArrivalProcess, ArrivalTable
     from slotool.workloads.client.channels import TargetServer
-    from slotool.workloads.client.endpoint import RequestResult
+    from slotool.workloads.client.endpoint import RequestResult, Terms
     from slotool.workloads.client.faults import Fault, FaultInjection
     from slotool.workloads.client.open_loop import LoadPlan, LoadRun
     from slotool.workloads.requests import RequestLog
@@ -110,22 +111,18 @@ def loadtest(
         RunError: The load could not be sent.
         AlreadyExistsError: ``out`` exists.
     """
-    form, shares = _form(protocol, endpoint), _shares(priority)
-    tolerances = tolerance_shares(tolerance)
-    _check_terms(deadline_ms, tolerance, objective, min_accuracy, target)
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.data import DataOptions
     from slotool.data.registry import locate
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
     from slotool.workloads.client.channels import TargetServer, ask_first_model
     from slotool.workloads.client.endpoint import Terms
-    from slotool.workloads.client.open_loop import LoadPlan, drawn_times
+    from slotool.workloads.client.many_processes import ManyProcesses
+    from slotool.workloads.client.open_loop import LocalRun, drawn_times
     from slotool.workloads.client.target import server_address
 
+    form, shares, tolerances = _form(protocol, endpoint), _shares(priority), tolerance_shares(tolerance)
     address = server_address(url, scheme=protocol, allow_remote=allow_remote)
     written = None if out is None else Path(out)
-    if written is not None:
-        refuse_existing(written, force)
     process: ArrivalProcess
     if arrivals is None:
         rate, duration_s = rate or RATE_PER_S, duration_s or DURATION_S
@@ -138,34 +135,66 @@ def loadtest(
         rate, duration_s = process.mean_rate_per_s, process.duration_s
     drawn_times(process, duration_s, seed)
     locate(data if isinstance(data, str) else data.name, DataOptions())
-    deadline_s = None if deadline_ms is None else deadline_ms / 1e3
     own_tolerance = next(iter(tolerances)) if len(tolerances) == 1 else None
+    deadline_s = None if deadline_ms is None else deadline_ms / 1e3
     terms = Terms(deadline_s, own_tolerance, objective, min_accuracy)
+    _require_meant(terms, tolerances, target)
     server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout_s).described()
-    dataset = _dataset(server, data)
-    plan = LoadPlan.draw(process, duration_s, dataset.examples(split), seed, shares, tolerances).loaded()
-    server.examples(plan.split.x)
+    plan, provenance = _planned(server, process, duration_s, data, split, seed, shares, tolerances)
+    provenance["processes"] = processes
     if max(tolerances, default=0.0) > 1:
-        _require_meant(replace(server, terms=replace(terms, tolerance=max(tolerances))), plan.split.x)
+        _require_accepted(replace(server, terms=replace(terms, tolerance=max(tolerances))), plan.split.x)
     injection = None if faults is None else _injection(address, faults, duration_s)
-    provenance = _provenance(server, dataset, split, process.name, rate, duration_s, seed)
-    provenance |= {"processes": processes, "priority": _stated(shares), "tolerances": _stated(tolerances)}
+    began: dict[str, Any] = {} if injection is None else {"began": partial(injection.begin, duration_s=duration_s)}
     text = f"{address}: {rate:g} requests/s for {duration_s:g} s"
     with reporter_of(progress).progress(text, total=len(plan)) as steps:
-        began = _nothing if injection is None else partial(injection.begin, duration_s=duration_s)
-        log = _drive(_run(plan, server, processes, steps.advance, began), written, provenance, injection)
+        run = (
+            LocalRun(plan, server, steps.advance, **began)
+            if processes == 1
+            else ManyProcesses(plan, server, processes, steps.advance, **began)
+        )
+        log = _drive(run, written, provenance, injection)
     return LoadTest(log, len(plan), target, written)
 
 
-def _dataset(server: TargetServer, data: str | DataSource) -> Any:
-    """Whose examples the server's model takes."""
+def _planned(
+    server: TargetServer,
+    process: ArrivalProcess,
+    duration_s: float,
+    data: str | DataSource,
+    split: str,
+    seed: int,
+    shares: Mapping[int, float] = MappingProxyType({}),
+    tolerances: Mapping[float, float] = MappingProxyType({}),
+) -> tuple[LoadPlan, dict[str, Any]]:
+    """Return the requests of a load, whose examples the server's model takes, and the provenance of their log."""
     from slotool.data import DataSource, has_many_labels, load_multilabel, numbered, open_dataset
+    from slotool.machine import machine_id
+    from slotool.workloads.client.open_loop import LoadPlan
 
     source = DataSource.of(data)
     if has_many_labels(source):
-        return load_multilabel(data)
-    dataset = open_dataset(source, server.data_options(source), stored=True)
-    return dataset if server.class_count is None else numbered(dataset, server.class_count)
+        dataset: Any = load_multilabel(data)
+    else:
+        dataset = open_dataset(source, server.data_options(source), stored=True)
+        dataset = dataset if server.class_count is None else numbered(dataset, server.class_count)
+    plan = LoadPlan.draw(process, duration_s, dataset.examples(split), seed, shares, tolerances).loaded()
+    server.examples(plan.split.x)
+    return plan, {
+        "subject": server.model,
+        "server": server.address,
+        "endpoint": server.form,
+        "terms": {name: asked for name, asked in asdict(server.terms).items() if name != "priority"},
+        "arrivals": process.name,
+        "rate_per_s": process.mean_rate_per_s,
+        "duration_s": duration_s,
+        "seed": seed,
+        "data": dataset.name,
+        "split": split,
+        "machine": machine_id(),
+        "priority": _stated(shares),
+        "tolerances": _stated(tolerances),
+    }
 
 
 def models_together(
@@ -179,22 +208,18 @@ def models_together(
     from slotool.workloads import RecordedInstants
     from slotool.workloads.client.channels import TargetServer
     from slotool.workloads.client.endpoint import Terms
-    from slotool.workloads.client.open_loop import LoadPlan, LocalRun, drive_together
+    from slotool.workloads.client.open_loop import LocalRun, drive_together
     from slotool.workloads.client.target import server_address
 
-    address = server_address(url, scheme="http", allow_remote=False)
-    runs, provenances = {}, {}
+    address, runs = server_address(url, scheme="http", allow_remote=False), {}
     for name, (arrivals, deadline_ms, data, split) in models.items():
-        server = TargetServer(address, "infer", name, Terms(deadline_ms / 1e3, None, None, None), 10.0).described()
-        dataset, process = _dataset(server, data), RecordedInstants(arrivals.times_s, from_start=True)
-        plan = LoadPlan.draw(process, process.duration_s, dataset.examples(split), seed).loaded()
-        server.examples(plan.split.x)
-        runs[name] = LocalRun(plan, server)
-        provenances[name] = _provenance(
-            server, dataset, split, process.name, process.mean_rate_per_s, process.duration_s, seed
-        )
-    drive_together(list(runs.values()))
-    return {name: run.log(provenances[name]) for name, run in runs.items()}
+        terms = Terms(deadline_ms / 1e3, None, None, None)
+        server = TargetServer(address, "infer", name, terms, 10.0).described()
+        process = RecordedInstants(arrivals.times_s, from_start=True)
+        plan, provenance = _planned(server, process, process.duration_s, data, split, seed)
+        runs[name] = LocalRun(plan, server), provenance
+    drive_together([run for run, _ in runs.values()])
+    return {name: run.log(provenance) for name, (run, provenance) in runs.items()}
 
 
 def _form(protocol: str, endpoint: str) -> str:
@@ -232,44 +257,20 @@ def _injection(address: str, given: FilePath | Sequence[Fault], duration_s: floa
     return injection
 
 
-def _nothing(start_s: float) -> None:
-    pass
-
-
-def _run(
-    plan: LoadPlan,
-    server: TargetServer,
-    processes: int,
-    advance: Callable[..., None],
-    began: Callable[[float], None],
-) -> LoadRun:
-    from slotool.workloads.client.many_processes import ManyProcesses
-    from slotool.workloads.client.open_loop import LocalRun
-
-    if processes == 1:
-        return LocalRun(plan, server, advance, began=began)
-    return ManyProcesses(plan, server, processes, advance, began)
-
-
-def _check_terms(
-    deadline_ms: float | None,
-    tolerance: float | Mapping[float, float] | None,
-    objective: str | None,
-    min_accuracy: float | None,
-    target: float | None,
-) -> None:
-    if objective not in (None, "response-time", "cost"):
-        raise ArgumentError("objective", f"{objective!r} is neither response-time nor cost")
-    if objective is not None and tolerance is None:
+def _require_meant(terms: Terms, tolerances: Mapping[float, float], target: float | None) -> None:
+    """Raise ``ArgumentError`` for terms that contradict each other."""
+    if terms.objective not in (None, "response-time", "cost"):
+        raise ArgumentError("objective", f"{terms.objective!r} is neither response-time nor cost")
+    if terms.objective is not None and not tolerances:
         raise ArgumentError("objective", "it says what a tolerance saves: give --tolerance too")
-    if tolerance is not None and min_accuracy is not None:
+    if tolerances and terms.min_accuracy is not None:
         raise ArgumentError("min_accuracy", "it contradicts --tolerance: ask for one of them")
-    if target is not None and deadline_ms is None:
+    if target is not None and terms.deadline_s is None:
         raise ArgumentError("target", "it is the share that meets a deadline: give --deadline-ms too")
 
 
-def _require_meant(server: TargetServer, x: Any) -> None:
-    """Raises ``ArgumentError`` with the server's sentence where it refuses a request of this tolerance: 5 is meant as
+def _require_accepted(server: TargetServer, x: Any) -> None:
+    """Raise ``ArgumentError`` with the server's sentence where it refuses a request of this tolerance: 5 is meant as
     5 %, and every request would end so."""
     from slotool.workloads.client import event_loop
 
@@ -300,23 +301,3 @@ def _drive(run: LoadRun, out: Path | None, provenance: dict[str, Any], injection
     if out is not None:
         log.save(out)
     return log
-
-
-def _provenance(
-    server: TargetServer, dataset: Dataset, split: str, arrivals: str, rate: float, duration_s: float, seed: int
-) -> dict[str, Any]:
-    from slotool.machine import machine_id
-
-    return {
-        "subject": server.model,
-        "server": server.address,
-        "endpoint": server.form,
-        "terms": {name: asked for name, asked in asdict(server.terms).items() if name != "priority"},
-        "arrivals": arrivals,
-        "rate_per_s": rate,
-        "duration_s": duration_s,
-        "seed": seed,
-        "data": dataset.name,
-        "split": split,
-        "machine": machine_id(),
-    }
