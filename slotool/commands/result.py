@@ -48,7 +48,7 @@ def listed(key: str, **settings: Any) -> Any:
 
 
 def output(key: str | None = None, **settings: Any) -> Any:
-    """Declare a file or folder that was written, None for none; the text ends with a line on each."""
+    """Declare a file or folder that was written, None for none, or several; the text ends with a line on each."""
     return field(metadata={_WRITTEN: True} if key is None else {_WRITTEN: True, _KEY: key}, **settings)
 
 
@@ -103,7 +103,8 @@ class Result(ABC):
     def parts(self) -> Sequence[Part]:
         """``shown``, and a line for each file or folder that was written."""
         written = [getattr(self, each.name) for each in self._fields if each.metadata.get(_WRITTEN)]
-        return [*self.shown(), *(f"wrote {path}" for path in written if path is not None)]
+        paths = [path for each in written for path in (each if isinstance(each, list | tuple) else [each])]
+        return [*self.shown(), *(f"wrote {path}" for path in paths if path is not None)]
 
     @property
     def _fields(self) -> Sequence[Any]:

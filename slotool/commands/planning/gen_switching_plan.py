@@ -170,13 +170,11 @@ def gen_switching_plan(
         RunError: A server did not start.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.data import DataSource
     from slotool.planning import PlanSearch, possible_configurations
     from slotool.rules.switching import CRITERIA, best_configuration
 
     written = Path(out)
-    refuse_existing(written, force)
     if by not in CRITERIA:
         raise ArgumentError("by", f"{by!r} is neither {' nor '.join(CRITERIA)}")
     if duration_s < MIN_TEST_S:

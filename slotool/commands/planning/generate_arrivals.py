@@ -125,15 +125,12 @@ def generate_arrivals(
         TableError: ``trace`` cannot be read.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.workloads import ArrivalTable, RecordedInstants, read_trace
 
     given = {"base": base, "cv2": cv2, "from_rate": from_rate, "acceleration": acceleration}
     own = {name: value for name, value in {**given, "rates": rates, "stay_s": stay_s}.items() if value is not None}
     _refuse_foreign(kind, own, traced=trace is not None)
     written = None if out is None else Path(out)
-    if written is not None:
-        refuse_existing(written, force)
     process: ArrivalProcess = (
         read_trace(Path(trace), rate) if trace is not None else _process(kind or "poisson", rate or RATE_PER_S, own)
     )

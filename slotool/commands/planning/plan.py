@@ -156,7 +156,6 @@ def plan(
         AlreadyExistsError: ``out`` exists.
         RunError: The server to verify did not start.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.commands.planning.plan_verified import require_any_here
     from slotool.planning.planner import Planner
 
@@ -178,8 +177,6 @@ def plan(
                 entry.require_files(rules)
     if all(entry.interference is None for entry in entries.values()):
         _refuse({"machine_cores": machine_cores}, "it has no effect without interference")
-    if out is not None:
-        refuse_existing(out, force)
     reporter = reporter_of(progress)
     tiers = None if rules is None else _tiers(rules, tolerance, objective, artifact)
     demands = demands_of(

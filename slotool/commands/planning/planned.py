@@ -65,7 +65,7 @@ class Plan(Result):
     verdict: str = ""
     scaling: Mapping[str, Any] | None = None
     out: Path | None = output(default=None)
-    others: Sequence[Path] = unlisted(default=())
+    others: Sequence[Path] = output(default=())
 
     rows_key = "fleets"
 
@@ -106,15 +106,16 @@ class Plan(Result):
         return super()._read() if self.holds else [*super()._read(), self.explanation]
 
     def findings(self) -> Mapping[str, Any]:
-        others = {"others": self.others} if self._is_of_several else {}
-        return {**self.facts, **super().findings(), **others}
+        found = {**self.facts, **super().findings()}
+        if not self._is_of_several:
+            del found["others"]
+        return found
 
     def shown(self) -> list[Part]:
         shown = [*(self._models() if self._is_of_several else self._fleets())]
         if self.holds:  # else it is the error's sentence
             shown += [self.explanation, *_service_lines(self.rows[0], self.facts)]
         shown += [self.scaling["sentence"]] if self.scaling else []
-        shown += [f"wrote {path}" for path in self.others]
         if self.verified:
             title = f"The busiest {duration(self.facts['verify_s'])} on this machine"
             shown.append(records_table(title, self.verified, _VERIFIED))

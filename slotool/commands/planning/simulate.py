@@ -33,7 +33,7 @@ class Simulation(Result):
     rows: Sequence[Mapping[str, Any]] = listed("policies")
     best: float = listed("best_possible")
     facts: Mapping[str, Any] = unlisted()
-    plots: Sequence[Path] = ()
+    plots: Sequence[Path] = output(default=())
     log: Path | None = output(default=None)
 
     schema = "simulate"
@@ -53,7 +53,7 @@ class Simulation(Result):
 
     def shown(self) -> list[Part]:
         best = f"best possible with all arrivals known ({self.facts['best_by']}): {self.best:.4f} effective accuracy"
-        return [self.table(), best, *(f"wrote {path}" for path in self.plots)]
+        return [self.table(), best]
 
 
 @command_line(
@@ -127,7 +127,6 @@ def simulate(
         TableError: A table cannot be read.
         MissingPackageError: ``plots`` is given and matplotlib is not installed.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.scheduling.batching import make_policy, read_profile
     from slotool.scheduling.batching.registry import policies_named
     from slotool.simulation import Scenario, ServiceTimes
@@ -141,8 +140,6 @@ def simulate(
     for argument, value in (("workers", workers), ("deadline_ms", deadline_ms)):
         if not value > 0:
             raise ArgumentError(argument, f"{value:g} is not above 0")
-    if log is not None:
-        refuse_existing(Path(log), force)
     latencies = loaded(LatencyTable, profile)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     known = read_profile(latencies, accuracies, subject=subject, quantile=quantile, devices=devices_of(device))

@@ -14,8 +14,7 @@ from slotool.commands.inputs import FilePath, loaded, name_of
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, result, unlisted
-from slotool.commands.rules.gen_rules import priced
-from slotool.commands.rules.generated_rules import weakest_group
+from slotool.commands.rules.gen_rules import priced, weakest_group
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 
@@ -74,15 +73,12 @@ def evaluate_rules(
         AlreadyExistsError: ``plot`` exists.
         MissingPackageError: ``plot`` is given and matplotlib is not installed.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.rules import RuleSet
     from slotool.rules.monitor.verdict import cross_validate, verdicts
     from slotool.tables import OutcomeTable
 
     if not 0 < significance < 1:
         raise ArgumentError("significance", "must lie between 0 and 1, both excluded")
-    if plot is not None:
-        refuse_existing(Path(plot), force)
     made, given, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
     held_out = priced(given, None, prices)
     if folds is None:

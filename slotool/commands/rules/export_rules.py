@@ -48,15 +48,12 @@ def export_rules(
         InputError: The rules cannot be read, or a policy among them has no such form.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.atomic import whole_file
     from slotool.rules import RuleSet
     from slotool.rules.ruleset.exporting import as_python, routes
 
     if to not in ("python", "json"):
         raise ArgumentError("to", f"{to!r} is neither python nor json")
-    if out is not None:
-        refuse_existing(Path(out), force)
     document = routes(loaded(RuleSet, rules))
     text = as_python(document) if to == "python" else json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     if out is not None:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from slotool.commands.command_line import Ineffective, command_line
+from slotool.commands.display import Column, Part, Table, duration, number, records_table, table
 from slotool.commands.inputs import FilePath, as_list, loaded
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.rules.generated_rules import GeneratedRules
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, prices_per_second
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
+    from slotool.rules import RuleSet
+    from slotool.rules.evidence.units import LossUnit
     from slotool.tables import OutcomeTable
 
 TOLERANCES = tuple(round(0.01 * step, 2) for step in range(11))
 POLICIES = ("osfa", "seq", "conc", "cascade")
 Price = float | Mapping[str, float] | None
+_UNITS = {"cost": "", "response-time": "_s"}  # of names in the rules' settings
+# Keys of a budget's tier in the document, and attributes of the rule.
+_OF_BUDGET = {"rule": "id", "tolerance": "tolerance", "cost": "cost"}
 
 
 @command_line(
@@ -102,14 +110,11 @@ def gen_rules(
         AlreadyExistsError: ``out`` exists.
         MissingPackageError: ``plots`` is given and matplotlib is not installed.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.rules import OBJECTIVES, generate_rules
     from slotool.rules.evidence.groups import OTHERS
     from slotool.rules.generate.generator import constant_versions
     from slotool.tables import OutcomeTable
 
-    if out is not None:
-        refuse_existing(Path(out), force)
     if objective not in (*OBJECTIVES, "both"):
         raise InputError(f"no objective {objective!r}; there are {', '.join(OBJECTIVES)} and both")
     if budgets and objective == "response-time":
@@ -176,3 +181,222 @@ def _no_groups(outcomes: OutcomeTable, column: str) -> str:
         f"column {column!r} {many}: {values:,} values of {examples:,} examples, each of fewer than {MIN_EXAMPLES}; "
         "tolerances hold for all examples together only"
     )
+
+
+@result
+class GeneratedRules(Result):
+    """``rules`` made from ``outcomes``; ``out``: the file written, if any; ``budgets``: mean costs of a request that a
+    tier is looked for; ``plots``: files drawn."""
+
+    rules: RuleSet = unlisted()
+    outcomes: OutcomeTable = unlisted()
+    out: Path | None = output(default=None)
+    budgets: tuple[float, ...] = unlisted(default=())
+    explain: bool = unlisted(default=False)
+    plots: Sequence[Path] = output(default=())
+
+    schema = "gen-rules"
+    rows_key = "versions"
+
+    def findings(self) -> dict[str, Any]:
+        from slotool.rules.analysis import category_shares
+
+        budgets = []
+        for budget in self.budgets:
+            rule = self.rules.strictest_within(budget)
+            named = {name: rule and getattr(rule, key) for name, key in _OF_BUDGET.items()}
+            budgets.append({"budget": budget, **named})
+        shares = category_shares(self.outcomes)
+        return {**super().findings(), "rules": self.rules.document(), "categories": shares, "budgets": budgets}
+
+    def records(self) -> list[dict[str, Any]]:
+        from slotool.rules.analysis import version_facts
+
+        return [asdict(fact) for fact in version_facts(self.outcomes)]
+
+    def shown(self) -> list[Part]:
+        from slotool.rules.analysis import category_shares
+
+        rules, shares = self.rules, category_shares(self.outcomes)
+        split = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
+        objectives = dict.fromkeys(rule.objective for rule in rules.rules)
+        columns = (
+            *(
+                Column("version"),
+                Column("error", "mean error", ".4f"),
+                Column("response_time_s", "response time", duration),
+            ),
+            *(Column("cost", _cost_heading(self.outcomes), number), Column("confidence", form=".3f")),
+            Column("pareto", "Pareto", lambda pareto: "yes" if pareto else "no"),
+        )
+        rows = self.records()
+        for row in rows:
+            row["version"] += " (best)" if row["version"] == rules.best_version else ""
+        return [
+            records_table(f"Versions on {rules.sample_size:,} examples", rows, columns),
+            f"requests, from the fastest version to the slowest: {split}",
+            *(_tier_table(rules, objective) for objective in objectives),
+            *_groups(rules),
+            *(_afforded(rules, budget) for budget in self.budgets),
+            *(_explanations(rules) if self.explain else []),
+            *_remarks(rules),
+        ]
+
+    @property
+    def warnings(self) -> list[str]:
+        from slotool.elastic.evaluation import timing_warnings
+
+        return timing_warnings(self.outcomes)
+
+
+def _cost_heading(outcomes: OutcomeTable) -> str:
+    """Return ``cost``, and its unit where that is known: machine time where the table has no prices."""
+    if currency := outcomes.provenance.get("currency"):
+        return f"cost, {currency}"
+    of_time = (outcomes.matrix("cost") == outcomes.matrix("latency_s")).all()
+    return "cost, machine s" if of_time else "cost"
+
+
+def _tier_table(rules: RuleSet, objective: str) -> Table:
+    """Return the tiers of an objective, those that one ensemble serves alike in one row."""
+    from slotool.rules import from_point
+
+    base_s, base_cost, unit = rules.config["best_response_time_s"], rules.config["best_cost"], rules.unit
+    tiers = [rule for rule in rules.rules if rule.objective == objective]
+    rows = []
+    for _, group in groupby(tiers, key=lambda rule: (rule.point, rule.promised)):
+        rule, *others = group
+        span = dict.fromkeys(unit.number(each.tolerance) for each in (rule, *others[-1:]))
+        saved = {"response-time": _saving(rule.response_time_s, base_s), "cost": _saving(rule.cost, base_cost)}
+        saved[objective] += f" (≥ {rule.saves_at_least:.0%})" if rule.saves_at_least > 0 else ""
+        rows.append(
+            {
+                "tolerance": unit.named("–".join(span)),
+                "ensemble": from_point(rule.point).words,
+                "at_most": None if rule.bound is None else unit.number(rule.bound),
+                "observed": unit.number(rule.degradation),
+                **({"most_by_group": weakest_group(rule.groups, unit)} if rule.groups else {}),
+                "time": duration(rule.response_time_s),
+                "time_saved": saved["response-time"],
+                "cost_saved": saved["cost"],
+            }
+        )
+    named, said = objective.replace("-", " "), f"{rules.loss_words}, confidence {rules.confidence:g}"
+    keys = ("tolerance", "ensemble", "at_most", "observed", "most_by_group", "time", "time_saved", "cost_saved")
+    return records_table(f"Tiers for the least {named}: {rules.method}, {said}", rows, map(Column, keys))
+
+
+def _afforded(rules: RuleSet, budget: float) -> str:
+    """Describe the least error that a budget buys."""
+    rule, most = rules.strictest_within(budget), f"for {number(budget)} a request at most"
+    if rule is None:
+        least = min(rule.cost for rule in rules.rules if rule.objective == "cost")
+        return f"{most}: no tier; the cheapest takes {number(least)}"
+    return f"{most}: tier {rules.unit.amount(rule.tolerance)}, which takes {number(rule.cost)}"
+
+
+def weakest_group(groups: Mapping[str, float], unit: LossUnit) -> str:
+    """The group that loses most, and how much."""
+    name = max(groups, key=lambda own: groups[own])
+    return f"{unit.number(groups[name])} ({name})"
+
+
+def _groups(rules: RuleSet) -> list[Part]:
+    """Which groups the tolerances hold for."""
+    from slotool.rules.evidence.groups import OTHERS
+
+    if "group" not in rules.config:
+        return []
+    sizes, small = rules.config["groups"], rules.config["small"]
+    if list(sizes) == [OTHERS]:
+        return []  # the warning says why there are no groups
+    named = ", ".join(f"{name} ({count:,})" for name, count in sizes.items())
+    said = f"each tolerance holds for each {rules.config['group']} (examples): {named}"
+    if not small:
+        return [said]
+    names = ", ".join(small[:5]) + (f" and {len(small) - 5} more" if len(small) > 5 else "")
+    together = "are others" if "others" in sizes else "have no guarantee of their own"
+    return [said, f"too small for a guarantee of their own: {names}; together they {together}"]
+
+
+def _explanations(rules: RuleSet) -> list[Part]:
+    cells = []
+    for (objective, _, why), group in groupby(rules.rules, key=lambda rule: (rule.objective, rule.point, rule.why)):
+        same = list(group)
+        span = "–".join(dict.fromkeys(rules.unit.number(rule.tolerance) for rule in (same[0], same[-1])))
+        cells.append([f"{objective} {span}", why])
+    return [table("Why not cheaper", [rules.unit.heading("tier"), "why"], cells), *_trees(rules)]
+
+
+def _trees(rules: RuleSet) -> list[str]:
+    """Each cascade as a picture."""
+    from slotool.rules import from_point
+    from slotool.rules.policies.cascades import Cascade
+
+    policies = {rule.point: from_point(rule.point) for rule in rules.rules}
+    serving = {
+        point: [f"{rule.objective} {rules.unit.amount(rule.tolerance)}" for rule in rules.rules if rule.point == point]
+        for point in policies
+    }
+    return [
+        "\n".join([f"{serving[point][0]}{' and more' if serving[point][1:] else ''}:", *policy.tree])
+        for point, policy in policies.items()
+        if isinstance(policy, Cascade)
+    ]
+
+
+def _saving(value: float, base: float) -> str:
+    return f"{1.0 - value / base + 0.0:.0%}" if base > 0 else "–"
+
+
+def _remarks(rules: RuleSet) -> list[str]:
+    said, widest = [], max(rule.tolerance for rule in rules.rules)
+    if rules.tolerance_kind == "relative" and widest > 1:
+        said = [f"tolerance {widest:g} is {widest:.0%} of {rules.best_words}'s error; {widest:g} % is {widest / 100:g}"]
+    objectives = {rule.objective for rule in rules.rules}
+    free = {
+        "cost": f"{rules.best_version} costs nothing, so that no tier can save cost",
+        "response-time": f"{rules.best_version} takes no time in this table, so that no tier can save any: "
+        "--objective cost leaves these tiers out",
+    }
+    nothing = [own for own in objectives if rules.config[f"best_{own.replace('-', '_')}{_UNITS[own]}"] == 0]
+    said += [free[own] for own in sorted(nothing)]
+    return said if len(nothing) == len(objectives) else [*said, *_remarks_on_proofs(rules)]
+
+
+def _remarks_on_proofs(rules: RuleSet) -> list[str]:
+    from slotool.rules import OSFA
+
+    best = rules.best_version
+    if rules.method != "certified":
+        return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]
+    unproven, alone = _unproven(rules), [rule for rule in rules.rules if rule.point == OSFA(best).point]
+    if len(alone) < len(rules.rules):
+        dearest = f"where {best} serves alone, no cheaper ensemble was proven to keep the tolerance"
+        return [*unproven, *([dearest] if any(rule.promised for rule in alone) else [])]
+    needed = rules.config["examples_for_first_saving"]
+    if needed is None:
+        cause = "no cheaper ensemble keeps the widest tolerance even as observed"
+        return [*unproven, f"nothing saved: {cause}, so {best} serves alone"]
+    more, nothing = needed - rules.sample_size, f"nothing saved, so {best} serves alone"
+    if more <= 0:
+        return [*unproven, f"{nothing}: more examples, a wider tolerance or a lower --confidence are needed"]
+    how = f"about {float(f'{more:.2g}'):,.0f} more examples"
+    return [
+        *unproven,
+        f"{nothing}: {how} would be needed for the widest tolerance, or fewer at a lower --confidence than "
+        f"{rules.confidence:g}",
+    ]
+
+
+def _unproven(rules: RuleSet) -> list[str]:
+    """Return the tiers that promise nothing, and the option that helps."""
+    unproven = sorted({rule.tolerance for rule in rules.rules if not rule.promised})
+    if not unproven:
+        return []
+    best, unit = rules.best_version, rules.unit
+    span = unit.named("–".join(dict.fromkeys(map(unit.number, (unproven[0], unproven[-1])))))
+    doubt = "no version is proven to be the best"
+    if rules.best_bound is not None:
+        doubt = f"{best} alone is proven to keep only {unit.amount(rules.best_bound)}"
+    return [f"{span}: listed without a promise, as {doubt}; --best {best} promises errors above {best}'s instead"]

@@ -68,7 +68,6 @@ def import_outcomes(
         ArgumentError: ``columns`` names something else, or ``missing_error`` is negative.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.tables.importing import KEYS, AnswerLayout, read_prices
     from slotool.tables.importing import import_outcomes as read
 
@@ -77,8 +76,6 @@ def import_outcomes(
         raise ArgumentError("columns", f"{unknown[0]!r} is no column of outcomes; expected {', '.join(KEYS)}")
     if not 0 <= missing_error < float("inf"):
         raise ArgumentError("missing_error", f"{missing_error:g} is no error; expected a number from 0 up")
-    if out is not None:
-        refuse_existing(Path(out), force)
     by_call, currency = (prices, "") if isinstance(prices, Mapping) or prices is None else read_prices(Path(prices))
     listed = [as_list(given) if given else [] for given in (versions, abstain, keep)]
     layout = AnswerLayout(names, listed[0], pattern, listed[1], missing_error, listed[2])
