@@ -138,14 +138,15 @@ def _models(policies: Sequence[BatchingPolicy], times: Sequence[ServiceTimes]) -
         )
         for policy, each in zip(policies, times, strict=True)
     ]  # fmt: skip
+    latency_us, accuracy, sizes, plan, values, cells, idle = map(np.concatenate, zip(*of_models, strict=True))
     return _Models(
-        *map(np.concatenate, zip(*of_models, strict=True)),
+        latency_us, accuracy, sizes, plan, values, cells, idle,
         np.array([np.cumsum([0, *map(len, arrays)]) for arrays in zip(*of_models, strict=True)]),
         np.array([each.seed for each in times], dtype=np.int64),
         np.array([each.per_machine for each in times], dtype=np.int64),
         np.array([each.memory_us for each in times]),
         np.array([each.saturation for each in times]),
-    )
+    )  # fmt: skip
 
 
 class _Queries(NamedTuple):

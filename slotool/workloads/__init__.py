@@ -1,6 +1,6 @@
 """Arrival processes, recorded traces, the open-loop load client, and the log of what became of every request."""
 
-from slotool.workloads.arrivals.processes import ArrivalProcess, Bursty, MarkovModulated, Poisson, TimeVarying
+from slotool.workloads.arrivals.processes import ArrivalProcess, Bursty, Poisson, TimeVarying
 from slotool.workloads.arrivals.recorded import ARRIVALS_SCHEMA, ArrivalTable, RateTrace, RecordedInstants, read_trace
 from slotool.workloads.requests import REQUESTS_SCHEMA, RequestLog
 
@@ -10,7 +10,6 @@ __all__ = [
     "ArrivalProcess",
     "ArrivalTable",
     "Bursty",
-    "MarkovModulated",
     "Poisson",
     "RateTrace",
     "RecordedInstants",

@@ -14,11 +14,11 @@ from slotool.simulation import (
     Scenario,
     ServiceTimes,
     fluid_bound,
-    optimum_by_integer_program,
     optimum_of_one_worker,
     simulate,
 )
 from slotool.testing.policies import three_versions
+from tests.simulation.integer_program import optimum_by_integer_program
 
 GRID = ControlGrid(three_versions())
 POLICIES = (SlackFit, MaxBatch, MinCost, FixedBatching, ValueIteration)

@@ -1,4 +1,4 @@
-"""Bursty, time-varying, Markov-modulated and recorded arrivals: their rates, their variability, and bad traces."""
+"""Bursty, time-varying and recorded arrivals: their rates, their variability, and bad traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from slotool.errors import InputError, TableError
 from slotool.workloads import (
     ArrivalTable,
     Bursty,
-    MarkovModulated,
     RateTrace,
     RecordedInstants,
     TimeVarying,
@@ -34,10 +33,6 @@ class TestBursty(ArrivalConformance):
 
 class TestTimeVarying(ArrivalConformance):
     make = staticmethod(lambda rate: TimeVarying(rate / 2, rate, 2 * rate))
-
-
-class TestMarkovModulated(ArrivalConformance):
-    make = staticmethod(lambda rate: MarkovModulated([rate / 2, 3 * rate / 2], 0.02))
 
 
 class TestRateTrace(ArrivalConformance):
@@ -146,7 +141,6 @@ def test_impossible_processes_are_rejected() -> None:
         (lambda: Bursty(0, 1, 1), "a base rate of 0/s"),
         (lambda: Bursty(1, 1, -1), "variation of -1"),
         (lambda: TimeVarying(1, 2, 0), "is no ramp"),
-        (lambda: MarkovModulated([1.0], 1), "two or more"),
         (lambda: RateTrace(np.array([0.0, -1.0]), 1.0), "not negative"),
         (lambda: RecordedInstants(np.array([1.0])), "two finite instants"),
         (lambda: RecordedInstants(np.array([1.0, 1.0]), 5.0), "no rate makes them faster"),
@@ -159,7 +153,7 @@ def test_impossible_processes_are_rejected() -> None:
     ("options", "sentence"),
     [
         (("--kind", "poisson", "--cv2", "4"), "it has no effect with --kind poisson"),
-        (("--kind", "bursty", "--stay", "1s"), "it has no effect with --kind bursty"),
+        (("--kind", "poisson", "--base", "1"), "it has no effect with --kind poisson"),
         (("--trace", "t.csv", "--kind", "bursty"), "it has no effect with --trace"),
         (("--duration", "0min"), "'0min' is no duration"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RATE_PER_S, DURATION_S = 100.0, 10.0
 # Arguments that only these kinds have.
-OWN = {"bursty": {"base", "cv2"}, "time-varying": {"from_rate", "acceleration", "cv2"}, "markov": {"rates", "stay_s"}}
+OWN = {"bursty": {"base", "cv2"}, "time-varying": {"from_rate", "acceleration", "cv2"}}
 
 
 @result
@@ -87,8 +87,6 @@ def generate_arrivals(
     cv2: Annotated[float, at_least(0)] | None = None,
     from_rate: Annotated[float, at_least(1e-6)] | None = None,
     acceleration: Annotated[float, at_least(1e-9)] | None = None,
-    rates: Sequence[float] | None = None,
-    stay_s: float | None = None,
     seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
 ) -> Arrivals:
@@ -100,10 +98,8 @@ def generate_arrivals(
 
     Example: slotool generate arrivals -o ramp.parquet --kind time-varying --from-rate 100 --rate 900 --duration 20s
 
-    Example: slotool generate arrivals -o two.parquet --kind markov --rates 100,800 --stay 500ms
-
     Args:
-        kind: Process: poisson, bursty, time-varying or markov; None: poisson. There is none with ``trace``.
+        kind: Process: poisson, bursty or time-varying; None: poisson. There is none with ``trace``.
         out: File to write, for ``simulate`` and ``loadtest``.
         trace: CSV of minute counts, time stamps or rates per second; ``rate`` and ``duration_s`` scale it.
         rate: Arrivals per second: the mean, or the end of a ramp; None: 100, or the recording's own.
@@ -112,8 +108,6 @@ def generate_arrivals(
         cv2: bursty, time-varying: squared variation of gaps; None: 1, as of Poisson.
         from_rate: time-varying: rate at the start of the ramp; None: a quarter of ``rate``.
         acceleration: time-varying: change of the rate per second; None: 100.
-        rates: markov: the rates; None: half and one and a half of ``rate``.
-        stay_s: markov: mean time at one rate; None: 1s.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
 
@@ -128,7 +122,7 @@ def generate_arrivals(
     from slotool.workloads import ArrivalTable, RecordedInstants, read_trace
 
     given = {"base": base, "cv2": cv2, "from_rate": from_rate, "acceleration": acceleration}
-    own = {name: value for name, value in {**given, "rates": rates, "stay_s": stay_s}.items() if value is not None}
+    own = {name: value for name, value in given.items() if value is not None}
     _refuse_foreign(kind, own, traced=trace is not None)
     written = None if out is None else Path(out)
     process: ArrivalProcess = (
@@ -161,7 +155,7 @@ def _refuse_foreign(kind: str | None, own: Mapping[str, Any], *, traced: bool) -
 
 
 def _process(kind: str, rate: float, own: Mapping[str, Any]) -> ArrivalProcess:
-    from slotool.workloads import Bursty, MarkovModulated, Poisson, TimeVarying
+    from slotool.workloads import Bursty, Poisson, TimeVarying
 
     if kind == "poisson":
         return Poisson(rate)
@@ -172,6 +166,4 @@ def _process(kind: str, rate: float, own: Mapping[str, Any]) -> ArrivalProcess:
         return Bursty(steady, rate - steady, own.get("cv2", 1.0))
     if kind == "time-varying":
         return TimeVarying(own.get("from_rate", rate / 4), rate, own.get("acceleration", 100.0), own.get("cv2", 1.0))
-    if kind == "markov":
-        return MarkovModulated(list(own.get("rates", (rate / 2, 3 * rate / 2))), own.get("stay_s", 1.0))
-    raise ArgumentError("kind", f"{kind!r} is none of poisson, bursty, time-varying and markov")
+    raise ArgumentError("kind", f"{kind!r} is none of poisson, bursty and time-varying")

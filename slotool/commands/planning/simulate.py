@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slotool.workloads import ArrivalTable
 
 POLICIES = ("hindsight", "value-iteration", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed")
-OPTIMA = ("auto", "milp", "bound")
+OPTIMA = ("auto", "bound")
 
 
 @result
@@ -109,8 +109,7 @@ def simulate(
         deaths_s: Seconds at which workers die.
         noise: Draw call latencies from the profile's samples, or use the planned ones.
         quantile: Quantile of the samples to plan with.
-        optimum: The best possible: ``"auto"``, ``"milp"`` (integer program: any workers, up to a hundred queries) or
-            ``"bound"``.
+        optimum: The best possible: ``"auto"`` or ``"bound"``, which is fast and never too low.
         plots: Folder for plots (PNG) of rate, accuracy, batch and queue over time.
         log: File (.parquet) for every query's result under each policy.
         force: Replace ``log`` if it exists.
@@ -188,16 +187,13 @@ def simulate(
 
 def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str, reporter: Reporter) -> tuple[float, str]:
     """Return the effective accuracy that nothing can surpass, and how it was found."""
-    from slotool.simulation import fluid_bound, optimum_by_integer_program, optimum_of_one_worker
+    from slotool.simulation import fluid_bound, optimum_of_one_worker
     from slotool.simulation.optimum import PASSES
 
     min_us = times.min_us.reshape(grid.latency_us.shape)
     if by == "bound":
         return fluid_bound(grid, scenario, min_us) / len(scenario), "fluid bound"
-    if by == "dp":
-        with reporter.progress("best possible with all arrivals known", total=PASSES * len(scenario)) as steps:
-            found = optimum_of_one_worker(grid, scenario, advance=steps.advance)
-    else:
-        found = optimum_by_integer_program(grid, scenario, latency_us=min_us)
+    with reporter.progress("best possible with all arrivals known", total=PASSES * len(scenario)) as steps:
+        found = optimum_of_one_worker(grid, scenario, advance=steps.advance)
     gap = (found.bound - found.reached) / len(scenario)
     return found.bound / len(scenario), f"{found.method}, within {gap:.4f}"

@@ -1,10 +1,9 @@
-"""Arrival processes: Poisson, bursty, with a rate that ramps, or that changes at random."""
+"""Arrival processes: Poisson, bursty, and with a rate that ramps."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -172,36 +171,4 @@ class TimeVarying(ArrivalProcess):
         rates = np.concatenate([[self.from_per_s], climbing, [self.to_per_s]])
         most = duration_s * max(self.from_per_s, self.to_per_s)
         times_s = stretched(gamma_arrivals(most, self.cv2, generator), edges_s, rates)
-        return times_s[times_s < duration_s]
-
-
-class MarkovModulated(ArrivalProcess):
-    """Poisson at one of ``rates_per_s``; after an exponential stay of mean ``stay_s`` on to another one at random.
-
-    Raises ``InputError`` for fewer than two rates, or a rate or stay that is not positive.
-    """
-
-    name: ClassVar[str] = "markov"
-
-    def __init__(self, rates_per_s: Sequence[float], stay_s: float):
-        if len(rates_per_s) < 2 or not 0 < stay_s < float("inf"):
-            raise InputError(f"{len(rates_per_s)} rates with stays of {stay_s:g} s; two or more and a positive time")
-        self.rates_per_s = tuple(positive_rate(rate) for rate in rates_per_s)
-        self.stay_s = stay_s
-
-    @property
-    def mean_rate_per_s(self) -> float:
-        return sum(self.rates_per_s) / len(self.rates_per_s)
-
-    def draw(self, duration_s: float, generator: np.random.Generator) -> np.ndarray:
-        stays, state, reached_s = [], int(generator.integers(len(self.rates_per_s))), 0.0
-        edges_s = [0.0]
-        while reached_s < duration_s:
-            stays.append(self.rates_per_s[state])
-            reached_s += float(generator.exponential(self.stay_s))
-            edges_s.append(reached_s)
-            others = len(self.rates_per_s) - 1
-            state = (state + 1 + int(generator.integers(others))) % len(self.rates_per_s)
-        edges, rates = np.array(edges_s), np.array(stays)
-        times_s = stretched(gamma_arrivals(float((np.diff(edges) * rates).sum()), 1.0, generator), edges, rates)
         return times_s[times_s < duration_s]
