@@ -22,6 +22,7 @@ from slotool.elastic.family import Family
 from slotool.elastic.network import Network
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
+from slotool.serving.server.server import HANGUP_WAITS_S
 from tests.elastic.test_family_tensors import X, Y, write
 from tests.serving.live_server import HTTP, until
 from tests.serving.test_serve_command import serving
@@ -248,6 +249,7 @@ def test_a_burst_of_signals_is_few_reloads_and_the_last_reads_what_is_there_then
     folder, process, url = reloading
     describe(folder, "v0")
     hang_up(process)
+    began_s = time.monotonic()
     for _ in range(50):
         process.send_signal(signal.SIGHUP)
         time.sleep(0.001)
@@ -262,7 +264,8 @@ def test_a_burst_of_signals_is_few_reloads_and_the_last_reads_what_is_there_then
         reread += "access log reloaded" in line
         if "there is no folder" in line:
             break
-    assert 3 <= reread <= 25, "of 52 signals"
+    # A slow server takes the whole burst at once, and a slow sender makes several bursts of it.
+    assert 1 <= reread <= 2 + (time.monotonic() - began_s) / HANGUP_WAITS_S, "of 52 signals"
 
 
 @pytest.mark.parametrize("engine", [(), ("--engine", "local")], ids=["inline", "local"])
