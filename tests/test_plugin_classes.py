@@ -31,7 +31,6 @@ slotool.rules.RuleGenerator
 slotool.rules.Problem
 slotool.rules.Assessment
 slotool.profiling.backends.Backend
-slotool.profiling.engines.Engine
 slotool.serving.engines.InferenceEngine
 """
 

@@ -13,8 +13,6 @@ import pytest
 from slotool import plugins
 from slotool.cli.app import command as command_line
 from slotool.cli.help import PARAMETERS
-from slotool.cli.output import Output
-from slotool.commands.profiling.campaign import chosen_engine
 from slotool.data import load_dataset, load_multilabel
 from slotool.elastic.slo_nn.rankers.registry import ranker_class
 from slotool.errors import ArgumentError, InputError
@@ -22,7 +20,6 @@ from slotool.models.loading import load
 from slotool.plugins import Registry
 from slotool.predictors.registry import predictor_class
 from slotool.predictors.registry import registry as predictors
-from slotool.profiling.plan import Settings
 from slotool.scheduling.batching import ControlGrid, make_policy
 from slotool.scheduling.policy import Policy
 from slotool.serving.engines.choice import make_engine
@@ -99,18 +96,13 @@ class Acme(LinearPredictor):
     fitted_to = ("solo",)
 """
 ENGINES = """
-from slotool.profiling.engines import LocalEngine
 from slotool.serving.engines import LocalInferenceEngine
-
-
-class Acme(LocalEngine):
-    pass
 
 
 class Two(LocalInferenceEngine):
     name = "two"
 
-    def __init__(self, replicas, threads, *, address, **more):
+    def __init__(self, replicas, threads, *, address, max_examples, **more):
         super().__init__(replicas, threads, **more)
         self.address = address
 """
@@ -297,7 +289,7 @@ def test_doctor_lists_plugins_and_says_which_cannot_be_used(slotool, install: In
     assert problems[0] is None
     assert "slotool has one of that name itself" in problems[1]
     assert "cannot be imported: ModuleNotFoundError" in problems[2]
-    assert "is no subclass of slotool.profiling.engines.base.Engine" in problems[3]
+    assert "is no subclass of slotool.serving.engines.base.InferenceEngine" in problems[3]
     shown = slotool("doctor")
     assert shown.exit_code == 0
     assert "cannot be used" in shown.stdout
@@ -307,7 +299,7 @@ def test_doctor_lists_plugins_and_says_which_cannot_be_used(slotool, install: In
 def test_help_lists_names_of_plugins(slotool, install: Install) -> None:
     assert "Of plugins" not in slotool("simulate", "--help").stdout
     install("acme", POLICY, "policies acme = acme:Acme", "engines acme = acme:Acme")
-    for command in (["simulate"], ["serve"], ["profile", "solo"]):
+    for command in (["simulate"], ["serve"]):
         assert "Of plugins: acme." in " ".join(slotool(*command, "--help").stdout.split())
 
 
@@ -329,15 +321,10 @@ def test_help_knows_the_parameters_of_plugins() -> None:
         assert parameter in {param.name for param in found.params}, path
 
 
-def test_engines_of_plugins_profile_and_serve(install: Install) -> None:
-    install("acme", ENGINES, "engines acme = acme:Acme", "engines two = acme:Two")
-    assert chosen_engine("acme", None, Output())(Settings()).__class__.__name__ == "Acme"
+def test_engines_of_plugins_serve(install: Install) -> None:
+    install("acme", ENGINES, "engines two = acme:Two")
     made: Any = make_engine("two", 2, 1, max_examples=8, hang_s=10.0, address="here")
     assert (made.name, made.workers, made.address) == ("two", 2, "here")
-    said = r"no engine 'x'; there are .*and of plugins acme, two"
-    with pytest.raises(ArgumentError, match=said):
-        chosen_engine("x", None, Output())
+    said = r"no engine 'x'; there are .*and of plugins two"
     with pytest.raises(ArgumentError, match=said):
         make_engine("x", 1, 1, max_examples=1, hang_s=1.0)
-    sentence = refusal(lambda: chosen_engine("two", None, Output()))
-    assert "no subclass of slotool.profiling.engines.base.Engine" in sentence

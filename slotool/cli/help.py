@@ -37,7 +37,7 @@ PARAMETERS = {
     "rankers": ["build-tables.ranker"],
     "rule_generators": ["gen-rules.method"],
     "backends": ["profile solo.backend", "profile colocated.backend"],
-    "engines": ["profile solo.engine", "profile colocated.engine", "serve.engine"],
+    "engines": ["serve.engine"],
 }
 
 

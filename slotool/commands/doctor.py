@@ -136,7 +136,7 @@ _ROOMS = {
     "rankers": ["slotool.elastic.slo_nn.rankers.registry"],
     "rule_generators": ["slotool.rules.generate.generator"],
     "backends": ["slotool.profiling.backends"],
-    "engines": ["slotool.profiling.engines", "slotool.serving.engines"],
+    "engines": ["slotool.serving.engines"],
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from slotool.errors import RunError
-from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray
+from slotool.ray_cluster import connect, first_line, quiet_ray
 
 Found = TypeVar("Found")
 # Trains one candidate: what all have in common, then what is its own.

@@ -15,8 +15,8 @@ from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.machine import throttled
 from slotool.profiling.backends import backend_class
-from slotool.profiling.engines import Engine, LocalEngine
 from slotool.profiling.journal import Journal, JournalContent, read_journal, refuse_other
+from slotool.profiling.measurers import measurer_for
 from slotool.profiling.plan import STREAMS, Item, Plan, Settings, make_plan, solo_items
 from slotool.profiling.process import MeasuringWorker
 from slotool.profiling.rows import Key, Row, by_key, check_row, doubt, key_of, present_names
@@ -118,10 +118,8 @@ class Campaign:
         force: bool = False,
         budget_s: float | None = None,
         enough: Callable[[Collection[Row]], bool] | None = None,
-        engine: Callable[[Settings], Engine] = LocalEngine,
     ):
-        self._out, self._engine = Path(out), engine
-        self._budget_s, self._enough = budget_s, enough
+        self._out, self._budget_s, self._enough = Path(out), budget_s, enough
         self._failed: set[Key] = set()  # in this run: their later rounds are passed over
         self._passed = 0
         _check(items, settings, self._out)
@@ -143,8 +141,9 @@ class Campaign:
         """
         started, others, measured = time.monotonic(), OtherWork(), 0
         periods_before, throttled_s_before = throttled()
-        with self._engine(self._settings) as engine:
-            for rows in engine.rows(self._due(started)):
+        with measurer_for(self._settings) as measurer:
+            for item in self._due(started):
+                rows = measurer.rows(item)
                 self._journal.append(*rows)
                 self._failed |= {key_of(row) for row in rows if row["status"] != "ok"}
                 measured += 1
@@ -156,7 +155,7 @@ class Campaign:
             "resumed": self.plan.resumed,
             "left": 0 if self._has_enough() else max(0, len(self.plan.todo) - measured - self._passed),
             "seconds": seconds,
-            "cores_busy_with_others": busy_cores if engine.only_here else 0.0,
+            "cores_busy_with_others": busy_cores,
             "throttled_periods": periods - periods_before,
             "throttled_s": throttled_s - throttled_s_before,
         }

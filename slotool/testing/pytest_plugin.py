@@ -22,7 +22,7 @@ KINDS = {
     "ranker": "a ranker of SLO-NNs",
     "rule-generator": "a generator of routing rules",
     "backend": "a measuring backend",
-    "engine": "an engine of slotool profile or slotool serve",
+    "engine": "an engine of slotool serve",
 }
 _SUITE_FILES = (
     "backends",

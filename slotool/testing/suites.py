@@ -85,16 +85,6 @@ def _backend(given: Any, place: str) -> Iterator[type]:
 
 
 def _engine(given: Any, place: str) -> Iterator[type]:
-    from slotool.serving.engines import InferenceEngine
-    from slotool.testing.engines import EngineConformance
-
-    if isinstance(given, type) and issubclass(given, InferenceEngine):
-        yield _serving_engine(given)
-    else:
-        yield _suite(EngineConformance, make=staticmethod(_callable(given, place)))
-
-
-def _serving_engine(given: Any) -> type:
     import pytest
 
     from slotool.testing.serving import MANY, Service, ServingEngineConformance
@@ -111,7 +101,7 @@ def _serving_engine(given: Any) -> type:
                 yield service
 
     Suite.__name__ = ServingEngineConformance.__name__
-    return Suite
+    yield Suite
 
 
 _OF_KIND: dict[str, Callable[[Any, str], Iterator[type]]] = {

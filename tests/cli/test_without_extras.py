@@ -94,7 +94,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
         ("capture --onnx model.onnx -o graph.jsonl", "onnx", "onnx"),
         ("profile solo mlps.parquet --backend keras -o latency.parquet", "tensorflow", "keras"),
         ("profile solo mlps.parquet --backend onnx -o latency.parquet", "onnxruntime", "onnx"),
-        ("profile solo mlps.parquet --engine ray -o latency.parquet", "ray", "ray"),
         ("loadtest http://127.0.0.1:9 --data digits --protocol grpc -o log.parquet", "tritonclient", "grpc"),
         ("report . -o report.html", "matplotlib", "report"),
         ("simulate profile.csv --arrivals arrivals.parquet --deadline-ms 36 --plots plots", "matplotlib", "report"),

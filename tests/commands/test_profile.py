@@ -38,7 +38,7 @@ def test_a_graph_is_measured_and_the_same_call_measures_nothing_twice(tmp_path: 
     ("arguments", "argument"),
     [({}, "subjects"), ({"subjects": network(), "cache": "lukewarm"}, "cache"),
      ({"subjects": network(), "batch_sizes": [0]}, "batch_sizes"), ({"subjects": network(), "samples": 3}, "samples"),
-     ({"subjects": network(), "engine": "steam"}, "engine"), ({"subjects": network(), "threads": 10_000}, "threads"),
+     ({"subjects": network(), "threads": 10_000}, "threads"),
      ({"subjects": network(), "predictor": shipped_artifact("predictor-torch").path, "samples": 3}, "samples")],
 )  # fmt: skip
 def test_a_wrong_argument_is_named(tmp_path: Path, arguments: dict[str, object], argument: str) -> None:

@@ -7,18 +7,18 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from slotool.errors import InputError
 from slotool.machine import machine_id
 from slotool.profiling.campaign import Campaign, journal_path, plan_only
-from slotool.profiling.engines import Engine
 from slotool.profiling.journal import Journal, read_journal
+from slotool.profiling.measurers import Measurer
 from slotool.profiling.plan import Item, Settings, solo_items
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
@@ -31,32 +31,32 @@ SUBJECTS = [Subject(name=f"s{i}", content=f"s{i}", request={}) for i in range(12
 KILLS = 6
 
 
-class CountingEngine(Engine):
+class CountingMeasurer(Measurer):
     """Answers at once; every sample is unique, and shows its campaign by `base`."""
 
     def __init__(self, settings: Settings, base: int = 0):
-        self._settings, self._base = settings, base
+        super().__init__(settings)
+        self._base = base
 
-    def rows(self, items: Iterator[Item]) -> Iterator[list[dict[str, Any]]]:
-        for item in items:
-            time.sleep(0.001)
-            name, point, batch_size, beside = item.keys[0]
-            samples = [self._base + 1.0 + random.random() for _ in range(2)]
-            yield [
-                {
-                    **MEASURED_COLUMNS,
-                    "subject": name,
-                    "point": point,
-                    "batch_size": batch_size,
-                    "co_runners": beside,
-                    "content": item.subjects[0].content,
-                    "machine": machine_id(),
-                    "status": "ok",
-                    "reason": "",
-                    "samples_s": samples,
-                    "samples_per_round": [2],
-                }
-            ]
+    def rows(self, item: Item) -> list[dict[str, Any]]:
+        time.sleep(0.001)
+        name, point, batch_size, beside = item.keys[0]
+        samples = [self._base + 1.0 + random.random() for _ in range(2)]
+        return [
+            {
+                **MEASURED_COLUMNS,
+                "subject": name,
+                "point": point,
+                "batch_size": batch_size,
+                "co_runners": beside,
+                "content": item.subjects[0].content,
+                "machine": machine_id(),
+                "status": "ok",
+                "reason": "",
+                "samples_s": samples,
+                "samples_per_round": [2],
+            }
+        ]
 
     def close(self) -> None:
         pass
@@ -73,9 +73,8 @@ def run(out: Path, *, base: int = 0, force: bool = False, stop_after: int | None
                 raise Died
 
     items = solo_items(SUBJECTS, SETTINGS)
-    with Campaign(
-        items, SETTINGS, out, force=force, engine=lambda settings: CountingEngine(settings, base)
-    ) as campaign:
+    measurer = mock.patch("slotool.profiling.campaign.measurer_for", lambda settings: CountingMeasurer(settings, base))
+    with measurer, Campaign(items, SETTINGS, out, force=force) as campaign:
         campaign.run(progress)
 
 

@@ -17,11 +17,11 @@ from slotool.profiling.campaign import USABLE_SHARE, Campaign, plan_only, probed
 from slotool.profiling.plan import Settings, combinations_of, solo_items
 from slotool.profiling.process import MeasuringWorker
 from slotool.tables import LatencyTable
-from slotool.testing.scripted_backend import PLACE as SCRIPTED
 from slotool.timing.timer import StoppingRule
 from tests.profiling.fake_device import FOLDER_VARIABLE, DeviceState
 from tests.profiling.fake_device_backend import DEVICE, PLACE, kernel_subject
 
+HOSTILE = "hostile_backend:HostileBackend"
 SETTINGS = Settings(backend=PLACE, device=DEVICE, rule=StoppingRule(runs=4, precision=0.5, max_seconds=5.0))
 MEGABYTE = 10**6
 MEMORY_BYTES = 10 * MEGABYTE
@@ -153,5 +153,12 @@ def test_streams_of_one_process_share_the_device(tmp_path: Path) -> None:
 def test_streams_need_a_device_and_a_backend_that_has_them() -> None:
     with pytest.raises(ArgumentError, match="sharing: streams are those of a device; name one"):
         profile_colocated(sharing="streams")
-    with pytest.raises(InputError, match="the scripted backend has no streams on cpu; use --sharing processes"):
-        MeasuringWorker(backend=SCRIPTED, device="cpu", threads=1, affinity=[0], rule=SETTINGS.rule, streams=True)
+    with pytest.raises(InputError, match="the hostile backend has no streams on cpu; use --sharing processes"):
+        MeasuringWorker(
+            backend=HOSTILE,
+            device="cpu",
+            threads=1,
+            affinity=[0],
+            rule=SETTINGS.rule,
+            streams=True,
+        )

@@ -13,7 +13,7 @@ import pytest
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError
 from slotool.models.packing import pack, unpack
-from slotool.profiling.engines.ray_cluster import workers_that_fit
+from slotool.ray_cluster import workers_that_fit
 from slotool.scheduling.worker_counts import Autoscaler, Scaling
 from slotool.serving import ServedModel
 from slotool.serving.engines.messages import encode_point, tensors_of_inputs

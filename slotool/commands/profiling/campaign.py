@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part, Table, duration, records_table, table
-from slotool.commands.progress import Reporter, reporter_of
+from slotool.commands.progress import Reporter
 from slotool.commands.result import Result, listed, result, unlisted
-from slotool.errors import ArgumentError, RunError
+from slotool.errors import RunError
 from slotool.machine import quota_warning
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from slotool.predictors.trained.artifact import Predictions
     from slotool.predictors.transfer.sampling import Enough
     from slotool.profiling.campaign import Campaign
-    from slotool.profiling.engines import Engine
     from slotool.profiling.plan import Item, Plan, Settings
     from slotool.profiling.subjects import Subject
     from slotool.tables import LatencyTable
@@ -369,8 +368,6 @@ class Planned:
     out: Path
     force: bool
     budget_s: float | None
-    engine: str = "local"
-    address: str | None = None
     chosen: Proposal | None = None
 
     @cached_property
@@ -385,8 +382,6 @@ class Planned:
         from slotool.profiling.campaign import plan_only
         from slotool.profiling.plan import predicted_seconds
 
-        # Whoever plans should hear now of an engine that is not there.
-        chosen_engine(self.engine, self.address, reporter_of(None))
         in_order, budgeted = self.chosen is not None, self.budget_s is not None
         settings = self.probed
         plan = plan_only(self.items, settings, self.out, force=self.force, budgeted=budgeted, in_order=in_order)
@@ -404,11 +399,8 @@ class Planned:
         """Measure what is left, and write the table."""
         from slotool.profiling.campaign import Campaign
 
-        engine = chosen_engine(self.engine, self.address, reporter)
         enough = self.chosen.enough if self.chosen else None
-        campaign = Campaign(
-            self.items, self.probed, self.out, force=self.force, budget_s=self.budget_s, enough=enough, engine=engine
-        )
+        campaign = Campaign(self.items, self.probed, self.out, force=self.force, budget_s=self.budget_s, enough=enough)
         with campaign:
             latency = self._run(campaign, reporter)
         for note in _int8_notes(latency):
@@ -449,21 +441,3 @@ def required(measured: Profile) -> Profile:
     if not measured.measured_rows:
         raise RunError(f"none of the {len(measured.latency)} rows could be measured; {measured.reasons[0]}")
     return measured
-
-
-def chosen_engine(name: str, address: str | None, reporter: Reporter) -> Callable[[Settings], Engine]:
-    """What makes the engine of that name; what it has to say goes to ``reporter``."""
-    from slotool.profiling.engines import LocalEngine, registry
-
-    if name != "ray" and address is not None:
-        raise ArgumentError("address", "an address is of use with --engine ray only")
-    if name == "local":
-        return LocalEngine
-    if name in registry.plugins:
-        make: Callable[..., Engine] = registry.load(name)
-        return make
-    if name != "ray":
-        raise ArgumentError("engine", registry.unknown(name))
-    from slotool.profiling.engines.ray_engine import RayEngine
-
-    return lambda settings: RayEngine(settings, address or "auto", reporter.note)

@@ -38,7 +38,7 @@ MAX_SAMPLES = 100
     panels={
         "Sampling": ("runs", "precision", "rounds", "cache", "max_seconds"),
         "Adapting a predictor": ("predictor", "samples", "until"),
-        "Campaign": ("limit", "timeout_s", "budget_s", "engine", "address", "dry_run", "strict"),
+        "Campaign": ("limit", "timeout_s", "budget_s", "dry_run", "strict"),
     },
     resumes=True,
 )
@@ -63,8 +63,6 @@ def profile(
     timeout_s: float = 60.0,
     max_seconds: Annotated[float, at_least(0)] = 0.5,
     budget_s: float | None = None,
-    engine: str = "local",
-    address: str | None = None,
     seed: Annotated[int, at_least(0)] = 0,
     dry_run: bool = False,
     strict: bool = False,
@@ -96,8 +94,6 @@ def profile(
         timeout_s: Time after which an item has hung.
         max_seconds: Maximum sampling time, seconds.
         budget_s: Stop after this long (30m); mostly cheap items first.
-        engine: local: this machine; ray: also equal nodes of a ray cluster.
-        address: The ray cluster: host:port, or auto; None: auto.
         seed: Same seed, same result.
         dry_run: Only make the plan and predict its time.
         strict: Exit 1 when a row is not stable.
@@ -130,7 +126,7 @@ def profile(
     if predictor is not None:
         chosen = _proposal(subjects, keras, limit, Path(predictor), samples, until, settings)
     items = solo_items(chosen.subjects if chosen else _subjects(subjects, keras, limit), settings)
-    planned = Planned(items, settings, Path(out), force, budget_s, engine, address, chosen)
+    planned = Planned(items, settings, Path(out), force, budget_s, chosen)
     return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
 
 
@@ -141,7 +137,7 @@ def profile(
     names={"batch_sizes": "--batch-size", "max_seconds": "--max-seconds-per-item", "sizes": "--size"},
     panels={
         "Sampling": ("runs", "precision", "rounds", "max_seconds"),
-        "Campaign": ("timeout_s", "budget_s", "engine", "address", "dry_run", "strict"),
+        "Campaign": ("timeout_s", "budget_s", "dry_run", "strict"),
     },
     resumes=True,
 )
@@ -166,8 +162,6 @@ def profile_colocated(
     timeout_s: float = 120.0,
     max_seconds: Annotated[float, at_least(0)] = 30.0,
     budget_s: float | None = None,
-    engine: str = "local",
-    address: str | None = None,
     seed: Annotated[int, at_least(0)] = 0,
     dry_run: bool = False,
     strict: bool = False,
@@ -200,8 +194,6 @@ def profile_colocated(
         timeout_s: Time after which an item has hung.
         max_seconds: Maximum sampling time, seconds.
         budget_s: Stop after this long (30m); mostly cheap items first.
-        engine: local: this machine; ray: also equal nodes of a ray cluster.
-        address: The ray cluster: host:port, or auto; None: auto.
         seed: Same seed, same result.
         dry_run: Only make the plan and predict its time.
         strict: Exit 1 when a row is not stable.
@@ -226,7 +218,7 @@ def profile_colocated(
     )  # fmt: skip
     measured = _subjects(subjects, keras, None)
     items = combinations_of(measured, list(sizes), settings, limit=limit, with_itself=with_itself)
-    planned = Planned(items, settings, Path(out), force, budget_s, engine, address)
+    planned = Planned(items, settings, Path(out), force, budget_s)
     return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
 
 

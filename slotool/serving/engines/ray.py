@@ -14,7 +14,7 @@ from slotool.elastic import ElasticModel
 from slotool.errors import InputError, RunError
 from slotool.models.packing import pack, unpack
 from slotool.models.signature import RowCountError
-from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray, with_cause, workers_that_fit
+from slotool.ray_cluster import connect, first_line, quiet_ray, with_cause, workers_that_fit
 from slotool.serving.engines.base import CallCancelled, Done, HangLimit, InferenceEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.messages import encode_point, outputs_of_tensors, tensors_of_inputs
