@@ -39,8 +39,8 @@ IVF_LISTS, IVF_PROBES = 512, (8, 32)
 def main() -> None:
     import torch
 
+    from slotool.elastic.slo_nn.importers.onnx import cut_onnx
     from slotool.elastic.slo_nn.last_layer.build import LastLayerSource
-    from slotool.elastic.slo_nn.last_layer.onnx import cut_onnx
 
     count = int(os.environ.get("SLOTOOL_BENCH_WORDS", WORDS))
     with tempfile.TemporaryDirectory() as place:
@@ -180,7 +180,7 @@ def _int8_features(source: Any, place: Path) -> Any:
     """The network up to its output embedding, quantised dynamically by ONNX Runtime."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    from slotool.elastic.slo_nn.last_layer.cutting import Features
+    from slotool.elastic.slo_nn.importers.cutting import Features
     from slotool.models.loading import load
 
     path = place / "int8-front.onnx"

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from slotool.data import load_dataset
 from slotool.elastic import load_model
+from slotool.elastic.slo_nn.importers.torch import cut_module
 from slotool.elastic.slo_nn.last_layer import build
 from slotool.elastic.slo_nn.last_layer.build import cut
-from slotool.elastic.slo_nn.last_layer.torch import cut_module
 from slotool.errors import InputError
 
 Slotool = Callable[..., Any]

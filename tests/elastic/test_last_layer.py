@@ -13,10 +13,10 @@ from torch import nn
 
 from slotool.data import load_dataset
 from slotool.elastic import load_model
+from slotool.elastic.slo_nn.importers.torch import cut_module
 from slotool.elastic.slo_nn.last_layer import build
 from slotool.elastic.slo_nn.last_layer.build import LastLayerSource, cut
 from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
-from slotool.elastic.slo_nn.last_layer.torch import cut_module
 from slotool.errors import InputError
 from tests.elastic import last_layer_subjects as subjects
 from tests.elastic import numpy_slo_nn

@@ -16,10 +16,10 @@ import slotool as api
 from slotool.commands.elastic.tables_built import LastLayerBuilt
 from slotool.data import load_dataset
 from slotool.elastic import load_model
+from slotool.elastic.slo_nn.importers.torch import cut_module
 from slotool.elastic.slo_nn.last_layer import build
 from slotool.elastic.slo_nn.last_layer.build import cut
 from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
-from slotool.elastic.slo_nn.last_layer.torch import cut_module
 from slotool.errors import InputError
 from slotool.profiling.backends.elastic_backend import ElasticBackend, ModelAtPoint
 from slotool.scheduling import ControlSpace, by_demand

@@ -19,7 +19,7 @@ from slotool.elastic.best_labels import BestLabels
 from slotool.elastic.family import Family
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.network import Network
-from slotool.elastic.slo_nn.last_layer.cutting import Features
+from slotool.elastic.slo_nn.importers.cutting import Features
 from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
 from slotool.elastic.supernets.supernet import Supernet
 from slotool.errors import InputError

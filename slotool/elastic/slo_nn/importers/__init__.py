@@ -1,4 +1,4 @@
-"""Trained networks of other libraries as chains of dense layers: ``MLP``.
+"""Trained networks of other libraries: as chains of dense layers (``MLP``), or cut before their last one (``Cut``).
 
 ``from_torch``, ``from_keras`` and ``from_onnx`` accept dropout, flattening, batch normalisation and a final softmax in
 the chain; they drop them or fold them into neighbouring layers. Each importer loads its library when it is asked for.

@@ -1,24 +1,32 @@
-"""PyTorch networks as chains of layers with ReLU: any module that torch.export can trace, or what it made."""
+"""PyTorch modules that torch.export can trace: as chains of layers with ReLU, or cut before their last linear layer."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slotool.elastic.slo_nn.importers.chain import Chain
+from slotool.elastic.slo_nn.importers.cutting import Cut, dense_layer, require_one_output
 from slotool.elastic.slo_nn.mlp import MLP
 from slotool.errors import GraphError, InputError
+from slotool.graphs.capture.loading import load_torch
+from slotool.graphs.capture.torch.calls import arguments_of, call_name, label_of, parameters
 from slotool.graphs.capture.torch.capture import BATCH, WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
 from slotool.graphs.capture.torch.program import export
+from slotool.llvm import without_late_triton
+from slotool.models.adapters.torch_program import TorchModuleModel, datatype_of_torch
+from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.printable import reason
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.export import ExportedProgram
 
-PASSED_ON = ("dropout", "alpha_dropout", "feature_dropout", "detach", "detach_", "alias", "clone", "contiguous", "to")
+PASSED_ON = ("dropout", "alpha_dropout", "feature_dropout", "detach", "alias", "clone", "contiguous", "to")
 RESHAPING = ("flatten", "view", "reshape", "_unsafe_view")
 NORMALISING = ("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "native_batch_norm")
 
@@ -59,7 +67,7 @@ def _refusal(module: nn.Module, example: Any) -> Exception | None:
 def mlp_of_program(program: ExportedProgram) -> MLP:
     """The network of an exported program of one input. Raises ``InputError`` naming the call that breaks the chain."""
     signature = program.graph_signature
-    constants = _constants(program)
+    constants = parameters(program)
     inputs = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in signature.user_inputs]
     if len(inputs) != 1:
         raise InputError(f"the network takes {len(inputs)} inputs, not one")
@@ -83,14 +91,6 @@ def mlp_of_program(program: ExportedProgram) -> MLP:
     return chain.mlp()
 
 
-def _constants(program: ExportedProgram) -> dict[Any, Any]:
-    """Parameters and buffers by the node that stands for them."""
-    signature, state = program.graph_signature, {**program.constants, **program.state_dict}
-    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    names.update(getattr(signature, "inputs_to_lifted_tensor_constants", {}))
-    return {n: state[names[n.name]].detach() for n in program.graph.nodes if n.op == "placeholder" and n.name in names}
-
-
 def _fold(node: Any, constants: dict[Any, Any]) -> None:
     """Compute what hangs on weights alone, such as their transpose."""
     import torch
@@ -102,20 +102,20 @@ def _fold(node: Any, constants: dict[Any, Any]) -> None:
 
 def _add(chain: Chain, node: Any, constants: dict[Any, Any]) -> None:
     """One call on the network's data. Constants among its arguments come as arrays."""
-    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+    name = call_name(node)
     args = [_array(constants[a]) if a in constants else a for a in map(_hashable, node.args)]
     if name == "linear":
-        chain.dense(_label(node), args[1], args[2] if len(args) > 2 else None)
+        chain.dense(label_of(node), args[1], args[2] if len(args) > 2 else None)
     elif name == "addmm" and isinstance(args[2], np.ndarray):
-        chain.dense(_label(node), args[2].T, args[0])
+        chain.dense(label_of(node), args[2].T, args[0])
     elif name in ("mm", "matmul") and isinstance(args[1], np.ndarray):
-        chain.dense(_label(node), args[1].T, None)
-    elif name in ("relu", "relu_"):
+        chain.dense(label_of(node), args[1].T, None)
+    elif name == "relu":
         chain.relu(node.name)
     elif name in NORMALISING:
         chain.scale(node.name, *_normalisation(node, constants))
-    elif name in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_") and not node.kwargs:
-        chain.scale(node.name, *_arithmetic(chain, node, name.rstrip("_"), args))
+    elif name in ("add", "sub", "mul", "div") and not node.kwargs:
+        chain.scale(node.name, *_arithmetic(chain, node, name, args))
     elif name in ("softmax", "_softmax", "log_softmax", "_log_softmax"):
         chain.softmax(node.name)
     elif name in RESHAPING and len(node.meta["val"].shape) == 2 and node.meta["val"].shape[0] == BATCH:
@@ -130,13 +130,6 @@ def _hashable(value: Any) -> Any:
 
 def _array(tensor: Any) -> np.ndarray:
     return np.asarray(tensor.detach().cpu().double().numpy())
-
-
-def _label(node: Any) -> str:
-    """The module's own name where the trace knows it."""
-    stack = node.meta.get("nn_module_stack") or {}
-    path = str(next(reversed(stack.values()))[0]) if stack else ""
-    return path.removeprefix("L['self'].").strip(".") or node.name
 
 
 def _normalisation(node: Any, constants: dict[Any, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -160,3 +153,145 @@ def _arithmetic(chain: Chain, node: Any, name: str, args: list[Any]) -> tuple[An
     if not each and values.size not in (1, np.prod(shape)):
         raise chain.refuse(node.name, f"{name} along some axes")
     return {"add": (1.0, values), "sub": (1.0, -values), "mul": (values, 0.0), "div": (1.0 / values, 0.0)}[name]
+
+
+ENDINGS = ("softmax", "_softmax", "log_softmax", "_log_softmax", "dropout", "clone", "contiguous", "alias", "detach")
+# An example of a traced batch; 1 would be taken for a fixed size.
+TRACED_EXAMPLES = 2
+
+
+def cut_torch(name: str, input_shape: Sequence[int], folder: Path) -> Cut:
+    """As ``cut``; ``name`` is module:factory."""
+    module = load_torch(name).cpu()
+    return cut_module(module, name, input_shape, folder)
+
+
+@without_late_triton()
+def cut_module(module: nn.Module, name: str, input_shape: Sequence[int], folder: Path) -> Cut:
+    """As ``cut``, of a module in memory, which is left in inference mode."""
+    import torch
+
+    module = module.eval().requires_grad_(False)
+    with inference(module), without_cache(module), quiet():
+        program, dtype = _traced(module, name, input_shape)
+        features, weights, bias, label = _last_layer(name, program)
+        positions = _positions(features)
+        front = program.module(check_guards=False)
+        _end_at(front, features.name, last_position=positions is not None)
+        traced = _exported(front, name, input_shape, dtype)
+        path = folder / "front.pt2"
+        torch.export.save(traced, path)
+        # What answers otherwise than by the scores of one position would be no fair comparison.
+        plain = positions is None and not isinstance(_answers(program), Mapping)
+        whole = module if plain else _scoring(front, weights, bias)
+    specs = (TensorSpec("input", datatype_of_torch(dtype), (FREE, *input_shape)),)
+    signature = Signature(specs, (TensorSpec("output", datatype_of_torch(weights.dtype), (FREE, len(weights))),))
+    rows, shift = weights.float().numpy(), None if bias is None else bias.float().numpy()
+    return Cut(
+        path, dense_layer(label, rows, shift), TorchModuleModel(whole, signature, name=name), "PyTorch", positions
+    )
+
+
+def _traced(module: nn.Module, name: str, input_shape: Sequence[int]) -> tuple[ExportedProgram, Any]:
+    """The module on inputs of the datatype of its weights or, where it takes none of these, on whole numbers."""
+    import torch
+
+    own = next((parameter.dtype for parameter in module.parameters()), torch.float32)
+    try:
+        return _exported(module, name, input_shape, own), own
+    except InputError as error:
+        try:
+            return _exported(module, name, input_shape, torch.int64), torch.int64
+        except InputError as whole:
+            # A network of tokens says of other numbers only that they are none.
+            said = whole if WANTS_WHOLE_NUMBERS in str(error.__cause__) else error
+            raise said from said.__cause__
+
+
+def _exported(module: Any, name: str, input_shape: Sequence[int], dtype: Any) -> ExportedProgram:
+    """With a batch of any size where the module allows that, else of one example."""
+    import torch
+
+    batch = torch.export.Dim("batch", min=1)
+    try:
+        with torch.no_grad():
+            example = torch.zeros(TRACED_EXAMPLES, *input_shape, dtype=dtype)
+            return torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
+    except Exception:
+        # Export reports what it cannot trace through dozens of classes; one example may be traced where any number
+        # cannot.
+        try:
+            with torch.no_grad():
+                return torch.export.export(module, (torch.zeros(1, *input_shape, dtype=dtype),))
+        except Exception as error:
+            raise InputError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({reason(error)})") from error
+
+
+def _last_layer(name: str, program: ExportedProgram) -> tuple[Any, Any, Any, str]:
+    """The node that makes the features, weights [classes, features], bias, and the layer's name."""
+    constants = parameters(program)
+    last = _scores(name, program)
+    while call_name(last) in ENDINGS:
+        last = last.all_input_nodes[0]
+    arguments = arguments_of(last, constants)
+    features = arguments.get("input")
+    if call_name(last) != "linear" or features is None or len(features.meta["val"].shape) not in (2, 3):
+        what = call_name(last)
+        raise InputError(f"{name}: the last layer {label_of(last)!r} is {what}, not a linear layer on features")
+    return features, arguments["weight"].detach(), arguments["bias"], label_of(last)
+
+
+def _scores(name: str, program: ExportedProgram) -> Any:
+    """The node of the network's output: the only one or, of several by name, that of the logits."""
+    outputs = program.graph_signature.user_outputs
+    scores = outputs[0]
+    if len(outputs) != 1:
+        made = _answers(program)
+        named = made.get("logits") if isinstance(made, Mapping) else None
+        require_one_output(name, 1 if isinstance(named, str) else len(outputs))
+        scores = named
+    nodes = {node.name: node for node in program.graph.nodes}
+    return nodes[str(scores)]
+
+
+def _answers(program: ExportedProgram) -> Any:
+    """What a call returns, with names of nodes for tensors: a mapping where networks of transformers answer."""
+    from torch.utils import _pytree
+
+    names = [str(output) for output in program.graph_signature.user_outputs]
+    return _pytree.tree_unflatten(names, program.call_spec.out_spec)
+
+
+def _positions(features: Any) -> int | None:
+    """Of how many positions of a sequence there are features; None where an example has one row of them."""
+    _, *positions, _ = features.meta["val"].shape
+    return int(positions[0]) if positions else None
+
+
+def _scoring(front: Any, weights: Any, bias: Any) -> nn.Module:
+    """``front`` and the last layer on what it gives: no other position is scored."""
+    import torch
+
+    class Scoring(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            (features,) = front(x)
+            return torch.nn.functional.linear(features, weights, bias)
+
+    return Scoring()
+
+
+def _end_at(front: Any, features: str, *, last_position: bool) -> None:
+    """Let a traced module give what the call ``features`` makes, at the last position or whole, and nothing else."""
+    import torch
+
+    graph = front.graph
+    output = next(node for node in graph.nodes if node.op == "output")
+    made = next(node for node in graph.nodes if node.name == features)
+    if last_position:
+        with graph.inserting_after(made):
+            made = graph.call_function(torch.ops.aten.select.int, (made, 1, -1))
+    output.args = ((made,),)
+    graph.eliminate_dead_code()
+    graph._codegen = torch.fx.graph.CodeGen()
+    front.delete_all_unused_submodules()
+    front.recompile()

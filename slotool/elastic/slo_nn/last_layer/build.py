@@ -26,7 +26,7 @@ from slotool.elastic.slo_nn.assessment import (
     timed,
 )
 from slotool.elastic.slo_nn.build import MIN_CLASSES_TO_RANK, TableSubject, right
-from slotool.elastic.slo_nn.last_layer.cutting import BATCH, Cut, Features
+from slotool.elastic.slo_nn.importers.cutting import BATCH, Cut, Features
 from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
 from slotool.elastic.slo_nn.mlp import MLP
 from slotool.elastic.slo_nn.model import SloNN
@@ -123,14 +123,14 @@ def cut(source: str, input_shape: tuple[int, ...], folder: Path) -> Cut:
     """
     suffix = Path(source).suffix
     if suffix == ".onnx":
-        from slotool.elastic.slo_nn.last_layer.onnx import cut_onnx
+        from slotool.elastic.slo_nn.importers.onnx import cut_onnx
 
         return cut_onnx(Path(source), folder)
     if suffix == ".keras":
-        from slotool.elastic.slo_nn.last_layer.keras import cut_keras
+        from slotool.elastic.slo_nn.importers.keras import cut_keras
 
         return cut_keras(Path(source), folder)
-    from slotool.elastic.slo_nn.last_layer.torch import cut_torch
+    from slotool.elastic.slo_nn.importers.torch import cut_torch
 
     return cut_torch(source, input_shape, folder)
 

@@ -12,7 +12,7 @@ import numpy as np
 from slotool import devices
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.model import ElasticModel
-from slotool.elastic.slo_nn.last_layer.cutting import Features
+from slotool.elastic.slo_nn.importers.cutting import Features
 from slotool.elastic.slo_nn.model import SloNN
 from slotool.errors import ArtifactError, InputError
 from slotool.models.loading import load
