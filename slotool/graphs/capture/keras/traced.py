@@ -93,7 +93,7 @@ def add_traced(
     traced."""
     from torch import nn
 
-    from slotool.graphs.capture.torch.forms import Forms
+    from slotool.graphs.capture.torch.network import Forms
     from slotool.graphs.capture.torch.program import walked
 
     try:

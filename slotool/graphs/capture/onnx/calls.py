@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slotool.graphs.capture.drafts import axis_after
 from slotool.graphs.capture.onnx.reading import Constant, Node
-from slotool.graphs.capture.subscripts import axis_after
 from slotool.graphs.operators import Shape
 
 # What a node is: our operators, one after the other; None where it is none.

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import OUTPUT, Drafts
+from slotool.graphs.capture.drafts import OUTPUT, Drafts, batch_first, contraction
 from slotool.graphs.capture.onnx.calls import RECURRENT, Batched, Call, batch_of
 from slotool.graphs.capture.onnx.fused import TO_FIRST, TO_LAST
 from slotool.graphs.capture.onnx.operators import ANY_LAYOUT, chain_of, fourier_flops, product_flops
 from slotool.graphs.capture.onnx.patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx.reading import Constant, InputShape, Node, Reading, constant_of, read_model
-from slotool.graphs.capture.subscripts import batch_first, contraction
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.operators import Shape, resolve
 

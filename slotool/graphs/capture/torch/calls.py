@@ -16,10 +16,9 @@ from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS
 from slotool.graphs.capture.torch.capture import inference, quiet
 from slotool.graphs.capture.torch.flops import without_fast_paths
-from slotool.graphs.capture.torch.forms import Forms, uncompiled
-from slotool.graphs.capture.torch.network import NetworkWalk
+from slotool.graphs.capture.torch.network import Forms, NetworkWalk
 from slotool.graphs.capture.torch.nodes import given_arguments, shape_of
-from slotool.graphs.capture.torch.program import export
+from slotool.graphs.capture.torch.program import export, uncompiled
 from slotool.graphs.graph import OperatorGraph
 from slotool.printable import reason
 

@@ -56,12 +56,13 @@ def capture_torch(
     can run on shapes alone. A compiled module is captured as what was compiled, and marked. The module is left as it
     was. Raises ``GraphError`` when the module cannot run on such inputs or its forward cannot be traced.
     """
-    from slotool.graphs.capture.torch.forms import INT8, Forms, uncompiled
+    from slotool.graphs.capture.torch.network import INT8, Forms
     from slotool.graphs.capture.torch.program import (
         TensorsOnly,
         inputs_of,
         recorded,
         require_products_of_one_kind,
+        uncompiled,
         walked,
         zeros,
     )
@@ -79,7 +80,7 @@ def capture_torch(
         pairs = [_input_layer(drafts, each, example) for each, example in zip(inputs, examples, strict=True)]
         sources, values = [source for source, _ in pairs], [value for _, value in pairs]
         try:
-            recording = recorded(TensorsOnly(module, [each.name for each in inputs]), examples)
+            recording = recorded(TensorsOnly(module, [each.name for each in inputs]), examples, compiled)
         except GraphError:
             # Sizes that values decide.
             raise

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import Share, share_of
@@ -16,9 +16,15 @@ from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
 from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS, ARITHMETIC
 from slotool.graphs.capture.torch.aten_layers import LAYERS, QUANTISED, steps_over_examples
 from slotool.graphs.capture.torch.aten_moving import MOVING, order_of
-from slotool.graphs.capture.torch.composed import block_of, parts_of
-from slotool.graphs.capture.torch.flops import CallFlops, fourier_flops, inner_calls, is_choice, is_uncosted
-from slotool.graphs.capture.torch.forms import Forms
+from slotool.graphs.capture.torch.flops import (
+    CallFlops,
+    block_of,
+    fourier_flops,
+    inner_calls,
+    is_choice,
+    is_uncosted,
+    parts_of,
+)
 from slotool.graphs.capture.torch.nodes import (
     arguments_of,
     base_of,
@@ -35,6 +41,7 @@ from slotool.graphs.capture.torch.nodes import (
     values_of,
 )
 from slotool.graphs.capture.torch.values import Call, Emitter, Untranslatable, Value
+from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
 
 CALLS = {**MOVING, **ARITHMETIC, **LAYERS}
@@ -54,9 +61,49 @@ LAYER_OPERATORS = {
 }
 
 
+INT8 = "int8"
 TURNS = ("permute", "transpose", "movedim", "swapaxes", "moveaxis", "t")
 # They take a tensor for its type and its device, not for its numbers.
 FILLED = ("new_zeros", "new_ones", "new_full", "new_empty")
+
+
+def _is_quantised(part: nn.Module) -> bool:
+    return ".quantized" in type(part).__module__
+
+
+class Forms:
+    """Collects what a module computes in: of its matrix products where it has any, else of its weights."""
+
+    def __init__(self, module: nn.Module):
+        floating = [tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point()]
+        self._weights = {_name(tensor.dtype) for tensor in floating}
+        self._products: set[str] = set()
+        # Whether a product was met whose output has not one share of the batch for each example.
+        self.batch_lost = False
+        # Calls whose cost follows neither from the bytes they move nor from FLOPs that torch counts.
+        self.uncosted: set[str] = set()
+        # How many weights were met again by another operator.
+        self.shared_weights = 0
+        # FLOPs of one example as torch's counter has those of each call.
+        self.counted_flops = 0.0
+        self._quantised = any(map(_is_quantised, module.modules()))
+
+    def note(self, name: str, value: Any, *, is_product: bool) -> None:
+        """A call of this name whose first output is ``value``; ``is_product`` when it has FLOPs that torch counts."""
+        if name.startswith(("quantize_", "dequantize", "_int_mm", "_weight_int")) or "int8" in name:
+            self._quantised = True
+        dtype = getattr(value, "dtype", None)
+        if is_product and dtype is not None:
+            self._products.add(_name(dtype))
+
+    @property
+    def element_type(self) -> str:
+        types = {INT8} if self._quantised else self._products or self._weights
+        return "+".join(sorted(types)) or FLOAT32
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class NetworkWalk:

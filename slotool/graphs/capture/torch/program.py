@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,7 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch.flops import without_fast_paths
-from slotool.graphs.capture.torch.forms import Forms
-from slotool.graphs.capture.torch.network import NetworkWalk
+from slotool.graphs.capture.torch.network import Forms, NetworkWalk
 from slotool.graphs.capture.torch.nodes import dtype_of, plain_name, shape_of
 from slotool.llvm import without_late_triton
 
@@ -97,6 +97,43 @@ def export(module: nn.Module, examples: Sequence[Tensor]) -> ExportedProgram:
         return torch.export.export(module, tuple(examples))
 
 
+def uncompiled(module: nn.Module) -> tuple[nn.Module, bool]:
+    """The module as it was before ``torch.compile``, and whether it was compiled.
+
+    Raises ``GraphError`` for a TorchScript module, which does not show what it was made from.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise GraphError("a TorchScript module cannot be traced; capture the torch.nn.Module that it was made from")
+    inner = getattr(module, "_orig_mod", None)
+    if isinstance(inner, nn.Module):
+        return inner, True
+    parts = list(module.modules())
+    compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in parts)
+    inside = any(isinstance(getattr(part, "_orig_mod", None), nn.Module) for part in parts)
+    return module, compiled or inside or any(map(_has_compiled_functions, parts))
+
+
+def _has_compiled_functions(part: nn.Module) -> bool:
+    """Whether its own attributes, its class's functions, or what these call by a global name went through
+    ``torch.compile``."""
+    own = type(part).__mro__[: type(part).__mro__.index(nn.Module)]
+    if any(_is_compiled(value) for scope in (part, *own) for value in vars(scope).values()):
+        return True
+    functions = [value for scope in own for value in vars(scope).values() if inspect.isfunction(value)]
+    return any(
+        _is_compiled(function.__globals__.get(name)) for function in functions for name in function.__code__.co_names
+    )
+
+
+def _is_compiled(value: Any) -> bool:
+    value = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+    if not callable(value) or isinstance(value, type):
+        return False
+    # What torch.compiler.disable returns has an original too.
+    made = getattr(value, "_torchdynamo_orig_callable", None) is not None
+    return made and not getattr(value, "_torchdynamo_disable", False)
+
+
 @dataclass(frozen=True)
 class Recording:
     """ATen calls of a forward on shapes alone.
@@ -120,12 +157,12 @@ class Recording:
         return [shape for node in self.module.graph.nodes if (shape := shape_of(node))]
 
 
-def recorded(module: nn.Module, examples: Sequence[Tensor]) -> Recording:
-    """Record a forward in inference mode, with a batch that is found once in every tensor where a few tries find one.
+def recorded(module: nn.Module, examples: Sequence[Tensor], compiled: bool = False) -> Recording:
+    """Record a forward, with a batch that is found once in every tensor where a few tries find one.
 
-    Raises what the module or torch raises.
+    ``compiled``: whether parts of the module went through ``torch.compile``. Raises what the module or torch raises.
     """
-    recording = _recorded(module, examples)
+    recording = _recorded(module, examples, compiled)
     sizes = [tuple(each.shape[1:]) for each in examples]
     sizes += [tuple(each.shape) for each in [*module.parameters(), *module.buffers()]]
     for _ in range(MAX_TRACES - 1):
@@ -134,16 +171,15 @@ def recorded(module: nn.Module, examples: Sequence[Tensor]) -> Recording:
         sizes += sizes_beside(recording.shapes, recording.batch)
         batch = batch_size(sizes)
         try:
-            recording = _recorded(
-                module, [lazy_zeros((batch, *each.shape[1:]), each.dtype, each.device) for each in examples]
-            )
+            others = [lazy_zeros((batch, *each.shape[1:]), each.dtype, each.device) for each in examples]
+            recording = _recorded(module, others, compiled)
         except Exception:
             # A module may refuse a batch; what is there is better than nothing.
             break
     return recording
 
 
-def _recorded(module: nn.Module, examples: Sequence[Tensor]) -> Recording:
+def _recorded(module: nn.Module, examples: Sequence[Tensor], compiled: bool) -> Recording:
     parameters = dict(module.named_parameters())
     # A single number may say how a layer computes, as the scale of a quantised one: it stays one.
     state = parameters | {name: buffer for name, buffer in module.named_buffers() if buffer.numel() > 1}
@@ -151,7 +187,7 @@ def _recorded(module: nn.Module, examples: Sequence[Tensor]) -> Recording:
     def forward(state: dict[str, Tensor], *inputs: Tensor) -> Any:
         return torch.func.functional_call(module, state, inputs)
 
-    with torch.no_grad(), without_late_triton(), without_fast_paths(), _as_exporting():
+    with torch.no_grad(), without_late_triton(), without_fast_paths(), _as_exporting(compiled):
         # Tensors that are no part of the state come with their numbers.
         trace = make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)
         traced = trace(state, *examples)
@@ -163,14 +199,14 @@ def _recorded(module: nn.Module, examples: Sequence[Tensor]) -> Recording:
 
 
 @contextmanager
-def _as_exporting() -> Iterator[None]:
-    """Libraries leave out branches by values where torch exports; what is compiled runs as it was written."""
+def _as_exporting(compiled: bool) -> Iterator[None]:
+    """Libraries leave out branches by values where torch exports; what was compiled runs as it was written."""
     flags: Any = torch.compiler
-    compiled: Any = torch._dynamo.config
     before = flags._is_compiling_flag, flags._is_exporting_flag
     flags._is_compiling_flag = flags._is_exporting_flag = True
     try:
-        with compiled.patch(error_on_nested_fx_trace=False):
+        # Without that a branch has the weights of both its sides.
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
             yield
     finally:
         flags._is_compiling_flag, flags._is_exporting_flag = before
