@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,14 @@ class Inlining:
             name = own.get(output.name, output.name)
             if outer and name != outer:
                 yield onnx.helper.make_node("Identity", [name], [outer])
+
+    def add_constant(self, name: str, value: Any) -> str:
+        """Append an initialiser of this name, and return it."""
+        import numpy as np
+        import onnx
+
+        self.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
+        return name
 
     def _add(self, tensor: onnx.TensorProto, name: str) -> None:
         if math.prod(tensor.dims) > self.max_values:
@@ -104,25 +113,34 @@ def copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
 MAX_UNROLLED = 10_000
 # Exporters write the largest number there is for a loop that ends by a condition.
 MAX_TRIPS = 2**31 - 2
-# From this version on the axes of ``Unsqueeze`` are an input.
-_AXES_ARE_INPUT = 13
+# From these versions on the axes of ``Unsqueeze`` are an input, and a ``Scan`` takes no lengths of its sequences.
+_AXES_ARE_INPUT, _WITHOUT_BATCH = 13, 9
 _PASS_ON = ("Identity", "Cast")
 
 
 def body_of(node: onnx.NodeProto) -> onnx.GraphProto | None:
-    """The body of a ``Loop``; None of any other node."""
-    if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
+    """Return the body of a ``Loop`` or a ``Scan``; None of any other node."""
+    if node.op_type not in ("Loop", "Scan") or node.domain not in ("", "ai.onnx"):
         return None
     return next((entry.g for entry in node.attribute if entry.name == "body"), None)
 
 
-def trips_of(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> int:
-    """How often a ``Loop`` runs its body, which ``constants`` of the graph around say.
+def trips_of(
+    node: onnx.NodeProto, shapes: Mapping[str, Shape], constants: Mapping[str, onnx.TensorProto], opset: int
+) -> int:
+    """Return the number of times that a ``Loop`` or a ``Scan`` runs its body, by what is known around it.
 
     Raises ``GraphError`` with the end of a sentence that says why nobody knows, or that it is too often to unroll.
     """
     body = body_of(node)
     assert body is not None
+    trips = _trips(node, body, constants) if node.op_type == "Loop" else _steps(node, shapes, opset)
+    if not 0 < trips * len(body.node) <= MAX_UNROLLED:
+        raise GraphError(f"runs its body of {len(body.node):,} nodes {trips:,} times")
+    return trips
+
+
+def _trips(node: onnx.NodeProto, body: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]) -> int:
     count, condition = (*node.input, "", "")[:2]
     trips = _value(constants.get(count))
     if not count or (trips or 0) > MAX_TRIPS:
@@ -131,49 +149,62 @@ def trips_of(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) ->
         raise GraphError("takes its number of trips from values, so the model does not say how often it runs")
     if not _stays_true(body, body.output[0].name, condition, constants):
         raise GraphError(f"may end before its {trips:,.0f} trips by a condition on values")
-    if not 0 < trips * len(body.node) <= MAX_UNROLLED:
-        raise GraphError(f"runs its body of {len(body.node):,} nodes {trips:,.0f} times")
     return int(trips)
 
 
-def unrolled(inlining: Inlining, loop: onnx.NodeProto, trips: int, prefix: str, opset: int) -> Iterator[onnx.NodeProto]:
-    """The body, so many times; its weights are those of each trip."""
-    import numpy as np
+def _steps(node: onnx.NodeProto, shapes: Mapping[str, Shape], opset: int) -> int:
+    """The size of the axis that a ``Scan`` goes along."""
+    if opset < _WITHOUT_BATCH:
+        raise GraphError(f"is of version {opset}, which takes the lengths of its sequences as values")
+    _, scanned = _inputs(node)
+    shape = shapes.get(scanned[0], ())
+    axis = _numbers(node, "scan_input_axes", len(scanned))[0]
+    if not -len(shape) <= axis < len(shape):
+        raise GraphError("goes along an axis whose size the model does not say, so nobody knows how often it runs")
+    return shape[axis]
+
+
+def unrolled(inlining: Inlining, node: onnx.NodeProto, trips: int, prefix: str, opset: int) -> Iterator[onnx.NodeProto]:
+    """Yield the body so many times, in a ``Scan`` each with its own part of what is scanned; its weights are those of
+    each trip."""
     import onnx
 
-    body = body_of(loop)
+    body = body_of(node)
     assert body is not None
-    weights = inlining.add_weights(body, prefix)
-    number, condition, *carried = [value.name for value in body.input]
-    values = list(loop.input[2:])
-    kept, scanned = list(loop.output[: len(values)]), list(loop.output[len(values) :])
-    inlining.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), f"{prefix}on"))
+    weights, (values, scanned) = inlining.add_weights(body, prefix), _inputs(node)
+    kept, made = list(node.output[: len(values)]), list(node.output[len(values) :])
+    names, of_loop = [value.name for value in body.input], {}
+    if node.op_type == "Loop":
+        number, condition, *names = names
+        of_loop = {condition: inlining.add_constant(f"{prefix}on", True)}
+    along, backwards = (_numbers(node, f"scan_input_{what}", len(scanned)) for what in ("axes", "directions"))
     for trip in range(trips):
         here = f"{prefix}{trip}/"
-        inlining.graph.initializer.append(onnx.numpy_helper.from_array(np.array(trip), f"{here}trip"))
-        given = {number: f"{here}trip", condition: f"{prefix}on", **dict(zip(carried, values, strict=True))}
+        given = {**weights, **of_loop, **dict(zip(names, values, strict=False))}
+        if of_loop:
+            given[number] = inlining.add_constant(f"{here}trip", trip)
+        for at, source in enumerate(scanned):
+            row = inlining.add_constant(f"{here}row_{at}", trips - 1 - trip if backwards[at] else trip)
+            given[names[len(values) + at]] = f"{here}part_{at}"
+            yield onnx.helper.make_node("Gather", [source, row], [f"{here}part_{at}"], axis=along[at])
         after = [f"{here}carried_{at}" for at in range(len(values))] if trip < trips - 1 else kept
-        parts = [f"{here}scanned_{at}" if name else "" for at, name in enumerate(scanned)]
-        yield from inlining.nodes(body, {**weights, **given}, ["", *after, *parts], here)
+        parts = [f"{here}made_{at}" if name else "" for at, name in enumerate(made)]
+        yield from inlining.nodes(body, given, [*([""] if of_loop else []), *after, *parts], here)
         values = after
-    for at, name in enumerate(scanned):
+    axes, turned = (_numbers(node, f"scan_output_{what}", len(made)) for what in ("axes", "directions"))
+    for at, name in enumerate(made):
         if name:
-            yield from stacked([f"{prefix}{trip}/scanned_{at}" for trip in range(trips)], name, inlining, opset)
+            order = range(trips)[::-1] if turned[at] else range(trips)
+            yield from _stacked([f"{prefix}{trip}/made_{at}" for trip in order], name, inlining, opset, axes[at])
 
 
-def stacked(parts: list[str], name: str, inlining: Inlining, opset: int, along: int = 0) -> Iterator[onnx.NodeProto]:
+def _stacked(parts: list[str], name: str, inlining: Inlining, opset: int, along: int) -> Iterator[onnx.NodeProto]:
     """What every trip made, along a new axis."""
-    import numpy as np
     import onnx
 
-    axis = f"{name}/axis"
-    if opset >= _AXES_ARE_INPUT:
-        inlining.graph.initializer.append(onnx.numpy_helper.from_array(np.array([along]), axis))
+    axis = [inlining.add_constant(f"{name}/axis", [along])] if opset >= _AXES_ARE_INPUT else []
     for part in parts:
-        if opset >= _AXES_ARE_INPUT:
-            yield onnx.helper.make_node("Unsqueeze", [part, axis], [f"{part}/row"])
-        else:
-            yield onnx.helper.make_node("Unsqueeze", [part], [f"{part}/row"], axes=[along])
+        yield onnx.helper.make_node("Unsqueeze", [part, *axis], [f"{part}/row"], **({} if axis else {"axes": [along]}))
     yield onnx.helper.make_node("Concat", [f"{part}/row" for part in parts], [name], axis=along)
 
 
@@ -200,73 +231,10 @@ def _value(tensor: onnx.TensorProto | None) -> float | None:
     return float(onnx.numpy_helper.to_array(tensor).reshape(-1)[0])
 
 
-# Before this version a Scan took the batch and the lengths of its sequences too.
-_WITHOUT_BATCH = 9
-
-
-def scan_body(node: onnx.NodeProto) -> onnx.GraphProto | None:
-    """The body of a ``Scan``; None of any other node."""
-    if node.op_type != "Scan" or node.domain not in ("", "ai.onnx"):
-        return None
-    return next((entry.g for entry in node.attribute if entry.name == "body"), None)
-
-
-def steps_of(node: onnx.NodeProto, shapes: Mapping[str, Shape], opset: int = _WITHOUT_BATCH) -> int:
-    """How often a ``Scan`` runs its body: the size of the axis that it goes along.
-
-    Raises ``GraphError`` with the end of a sentence that says why nobody knows, or that it is too often to unroll.
-    """
-    body = scan_body(node)
-    assert body is not None
-    if opset < _WITHOUT_BATCH:
-        raise GraphError(f"is of version {opset}, which takes the lengths of its sequences as values")
-    _, scanned = _inputs(node)
-    shape = shapes.get(scanned[0], ())
-    axis = _numbers(node, "scan_input_axes", len(scanned))[0]
-    if not -len(shape) <= axis < len(shape):
-        raise GraphError("goes along an axis whose size the model does not say, so nobody knows how often it runs")
-    steps = shape[axis]
-    if not 0 < steps * len(body.node) <= MAX_UNROLLED:
-        raise GraphError(f"runs its body of {len(body.node):,} nodes {steps:,} times")
-    return steps
-
-
-def unrolled_scan(
-    inlining: Inlining, node: onnx.NodeProto, steps: int, prefix: str, opset: int
-) -> Iterator[onnx.NodeProto]:
-    """The body, so many times, each with its own part of what is scanned; its weights are those of each step."""
-    import numpy as np
-    import onnx
-
-    body = scan_body(node)
-    assert body is not None
-    weights = inlining.add_weights(body, prefix)
-    values, scanned = _inputs(node)
-    names = [value.name for value in body.input]
-    along, backwards = (_numbers(node, f"scan_input_{what}", len(scanned)) for what in ("axes", "directions"))
-    kept, made = list(node.output[: len(values)]), list(node.output[len(values) :])
-    for step in range(steps):
-        here, given = f"{prefix}{step}/", dict(weights)
-        for at, source in enumerate(scanned):
-            row, part = f"{here}row_{at}", f"{here}part_{at}"
-            number = steps - 1 - step if backwards[at] else step
-            inlining.graph.initializer.append(onnx.numpy_helper.from_array(np.array(number), row))
-            yield onnx.helper.make_node("Gather", [source, row], [part], axis=along[at])
-            given[names[len(values) + at]] = part
-        given |= dict(zip(names, values, strict=False))
-        after = [f"{here}carried_{at}" for at in range(len(values))] if step < steps - 1 else kept
-        parts = [f"{here}made_{at}" if name else "" for at, name in enumerate(made)]
-        yield from inlining.nodes(body, given, [*after, *parts], here)
-        values = after
-    axes, turned = (_numbers(node, f"scan_output_{what}", len(made)) for what in ("axes", "directions"))
-    for at, name in enumerate(made):
-        if name:
-            order = range(steps)[::-1] if turned[at] else range(steps)
-            yield from stacked([f"{prefix}{step}/made_{at}" for step in order], name, inlining, opset, axes[at])
-
-
 def _inputs(node: onnx.NodeProto) -> tuple[list[str], list[str]]:
-    """What is carried from step to step, and what is scanned."""
+    """What is carried from trip to trip, and what is scanned."""
+    if node.op_type == "Loop":
+        return list(node.input[2:]), []
     count = next(entry.i for entry in node.attribute if entry.name == "num_scan_inputs")
     return list(node.input[: len(node.input) - count]), list(node.input[len(node.input) - count :])
 
@@ -289,7 +257,7 @@ def without_control_flow(model: onnx.ModelProto, name: str) -> tuple[onnx.ModelP
     often it runs, and what onnx raises.
     """
     idle, number = 0, 0
-    while any(branches_of(node) or _repeats(node) for node in model.graph.node):
+    while any(branches_of(node) or body_of(node) is not None for node in model.graph.node):
         model = with_shapes(model)
         found, number = _opened(model, name, number)
         idle += found
@@ -309,16 +277,15 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
             taken, left = branch_taken(inlining, node, prefix, shapes, constants)
             nodes += taken
             idle += left
-        elif _repeats(node):
-            scans = scan_body(node) is not None
+        elif body_of(node) is not None:
             try:
-                trips = steps_of(node, shapes, opset) if scans else trips_of(node, constants)
+                trips = trips_of(node, shapes, constants, opset)
             except GraphError as error:
                 # What is opened now may say more.
                 why = why or f"{name}: node {node.name or node.output[0]!r} ({node.op_type}) {error}"
                 nodes.append(copy_of(node))
                 continue
-            nodes += (unrolled_scan if scans else unrolled)(inlining, node, trips, prefix, opset)
+            nodes += unrolled(inlining, node, trips, prefix, opset)
         else:
             nodes.append(copy_of(node))
             continue
@@ -328,10 +295,6 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
     del graph.node[:]
     graph.node.extend(nodes)
     return idle, number + opened
-
-
-def _repeats(node: onnx.NodeProto) -> bool:
-    return body_of(node) is not None or scan_body(node) is not None
 
 
 def _opset(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
@@ -369,17 +332,11 @@ def _flops(graph: onnx.GraphProto, shapes: Mapping[str, Shape], constants: Mappi
     total = 0
     for node in graph.node:
         inner = [_flops(each, shapes, constants) for each in inner_graphs(node)]
-        total += max(inner) * _trips(node, shapes, constants) if inner else _product_flops(node, shapes)
+        trips = 1
+        with suppress(GraphError):
+            trips = 1 if body_of(node) is None else trips_of(node, shapes, constants, _WITHOUT_BATCH)
+        total += max(inner) * trips if inner else _product_flops(node, shapes)
     return total
-
-
-def _trips(node: onnx.NodeProto, shapes: Mapping[str, Shape], constants: Mapping[str, onnx.TensorProto]) -> int:
-    try:
-        if scan_body(node) is not None:
-            return steps_of(node, shapes)
-        return 1 if body_of(node) is None else trips_of(node, constants)
-    except GraphError:
-        return 1
 
 
 def _product_flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
