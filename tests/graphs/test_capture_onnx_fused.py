@@ -79,15 +79,14 @@ def has_fused(file: Path) -> bool:
     return any(node.domain.startswith("com.microsoft") for node in onnx.load(file).graph.node)
 
 
-@pytest.mark.parametrize("level", ["EXTENDED", "ALL"])
 @pytest.mark.parametrize("kind", ["words", "images"])
-def test_an_optimised_file_has_the_products_of_its_original(tmp_path: Path, kind: str, level: str) -> None:
+def test_an_optimised_file_has_the_products_of_its_original(tmp_path: Path, kind: str) -> None:
     torch.manual_seed(0)
     module, example = (
         (Encoder(), torch.ones(1, 7, dtype=torch.int64)) if kind == "words" else (Images(16), torch.ones(1, 3, 8, 8))
     )
     file = exported(module, example, tmp_path)
-    made = optimised(file, level)
+    made = optimised(file, "EXTENDED")
     assert has_fused(made)
     original, graph = capture_onnx(file), capture_onnx(made)
     assert not graph.unknown
@@ -95,12 +94,13 @@ def test_an_optimised_file_has_the_products_of_its_original(tmp_path: Path, kind
     assert graph.weights == pytest.approx(original.weights, rel=0.01)
 
 
-def test_channels_in_whole_blocks_are_what_runs(tmp_path: Path) -> None:
-    file = exported(Images(20), torch.ones(1, 3, 8, 8), tmp_path)
-    original, graph = capture_onnx(file), capture_onnx(optimised(file, "ALL"))
-    assert not graph.unknown
-    assert graph.output_shape == (5,)
-    assert original.matrix_flops < graph.matrix_flops < 2.6 * original.matrix_flops
+def test_a_file_optimised_for_one_processor_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    file = exported(Images(16), torch.ones(1, 3, 8, 8), tmp_path)
+    made = optimised(file, "ALL")
+    if not any(node.domain == "com.microsoft.nchwc" for node in onnx.load(made).graph.node):
+        pytest.skip("this processor has no blocks of channels")
+    with pytest.raises(GraphError, match="ORT_ENABLE_EXTENDED"):
+        capture_onnx(made)
 
 
 @pytest.mark.parametrize("level", [None, "ALL"])
@@ -184,8 +184,8 @@ def test_an_embedding_with_its_norm_has_all_its_tables() -> None:
     assert (graph.weights, graph.output_shape) == (30 * 8 + 20 * 8 + 16, (STEPS, 8))
 
 
-@pytest.mark.parametrize(("domain", "op"), [(domain, op) for domain, known in FUSED.items() for op in known])
-def test_a_fused_operator_with_anything_is_captured_or_refused_in_a_sentence(domain: str, op: str) -> None:
+@pytest.mark.parametrize("op", FUSED)
+def test_a_fused_operator_with_anything_is_captured_or_refused_in_a_sentence(op: str) -> None:
     random = Random(op)
     kinds = TensorProto
     given = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in (
@@ -194,24 +194,15 @@ def test_a_fused_operator_with_anything_is_captured_or_refused_in_a_sentence(dom
     held = [onnx.numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in (
         ("square", (12, 12)), ("bias", (12,)), ("kernel", (4, 4, 3, 3)),
     )]  # fmt: skip
-    numbers = ("num_heads", "kv_num_heads", "K", "N", "channels", "transA", "transB", "channels_last")
+    numbers = ("num_heads", "kv_num_heads", "K", "N", "transA", "transB")
     for _ in range(20):
         names = random.choices(["rows", "square", "bias", "kernel", "words", ""], k=random.randrange(8))
         names[:1] = random.choices(["rows", "images", "words", "square"], k=min(1, len(names)))
         attributes = {name: random.choice([0, 1, 2, -1, 7]) for name in numbers if random.random() < 0.4}
         lists = {"qkv_hidden_sizes": [-1, 0, 5], "scales": [1.0, 1.0, 2.0, 2.0], "activation": "Bogus"}
         attributes |= {name: value for name, value in lists.items() if random.random() < 0.3}
-        node = helper.make_node(op, names, ["made", "more", "rest"], domain=domain, **attributes)
+        node = helper.make_node(op, names, ["made", "more", "rest"], domain="com.microsoft", **attributes)
         graph = helper.make_graph([node], "any", given, [helper.make_empty_tensor_value_info("made")], held)
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         with suppress(GraphError):
             assert capture_onnx(helper.make_model(graph, opset_imports=opsets)).operators
-
-
-def test_rows_that_are_turned_as_an_image_are_refused_in_a_sentence() -> None:
-    rows, made = helper.make_tensor_value_info("rows", TensorProto.FLOAT, [2, 3, 12]), ["made"]
-    node = helper.make_node("ReorderInput", ["rows"], made, domain="com.microsoft.nchwc", channels_last=1)
-    graph = helper.make_graph([node], "rows", [rows], [helper.make_empty_tensor_value_info("made")])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft.nchwc", 1)]
-    with pytest.raises(GraphError, match="made"):
-        capture_onnx(helper.make_model(graph, opset_imports=opsets))

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
-from slotool.graphs.capture.subscripts import contraction
+from slotool.graphs.capture.drafts import OUTPUT, Step, Steps, contraction
 from slotool.graphs.operators import Shape
 
 
@@ -93,41 +92,6 @@ def _blocks(call: Call) -> Steps:
         ("turned", "Transpose", {"axes": (0, 2, 1, 3, 4)}, ("parted",)),
         (OUTPUT, "Reshape", {"shape": call.shape}, ("turned",)),
     ]
-
-
-def _grey(call: Call) -> Steps:
-    if call.operation.data_format != "channels_last" or call.inputs[0][-1] == 1:
-        return None
-    return [("shares", "Constant", {"shape": (3, 1)}, ()), (OUTPUT, "MatMul", {}, (0, "shares"))]
-
-
-def _framed(call: Call) -> Steps:
-    """Zeros around an image, or its edges cut off."""
-    operation = call.operation
-    if operation.data_format != "channels_last":
-        return None
-    cut = type(operation).__name__ == "CropImages"
-    sides = (("top", "bottom"), ("left", "right"))
-    before, steps = [], list[Step]()
-    for axis, (first, second) in enumerate(sides):
-        lead, rest = (getattr(operation, f"{side}_{'cropping' if cut else 'padding'}") for side in (first, second))
-        change = abs(call.shape[axis] - call.inputs[0][axis])
-        before.append(change - rest if lead is None else lead)
-    if not cut:
-        after = [call.shape[axis] - call.inputs[0][axis] - before[axis] for axis in range(2)]
-        return [one("Pad", pads=(*before, 0, *after, 0))]
-    for axis, start in enumerate(before):
-        part = {"axis": axis, "start": start, "size": call.shape[axis]}
-        steps.append((OUTPUT if axis else "rows", "Slice", part, ("rows" if axis else 0,)))
-    return steps
-
-
-IMAGES: dict[str, Callable[[Call], Steps]] = {
-    "ExtractPatches": _patches,
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
-    "RGBToGrayscale": _grey,
-    **dict.fromkeys(("CropImages", "PadImages"), _framed),
-}
 
 
 def product(call: Call) -> Steps:
@@ -239,14 +203,6 @@ def _norm_of(op: str) -> Callable[[Call], Steps]:
         return found + [(names[at + 1], each, {}, (names[at], at + 1)) for at, each in enumerate(using)]
 
     return steps
-
-
-def _normalised(call: Call) -> Steps:
-    axes = call.axes()
-    if axes is None or call.operation.order != 2:
-        return None
-    norm: Step = ("norm", "Norm", {"axes": axes, "keepdims": True}, (0,))
-    return [norm, (OUTPUT, "Elementwise", {"function": "divide"}, (0, "norm"))]
 
 
 def _reshaped(call: Call) -> Steps:
@@ -423,42 +379,6 @@ def _gated(call: Call) -> Steps:
     ]
 
 
-def _triangle(call: Call) -> Steps:
-    return [("mask", "Constant", {"shape": call.shape[-2:]}, ()), (OUTPUT, "Multiply", {}, (0, "mask"))]
-
-
-def _side_by_side(axis: int) -> Callable[[Call], Steps]:
-    """Along an axis that counts the batch."""
-    return lambda call: [(OUTPUT, "Concatenate", {"axis": axis - 1}, tuple(range(len(call.inputs))))]
-
-
-def _clipped(call: Call) -> Steps:
-    """``relu`` with a slope or limits of its own."""
-    operation = call.operation
-    slope, limit = operation.negative_slope, operation.max_value
-    first = one("Activation", activation="leaky_relu") if slope else one("ReLU")
-    if limit is None and not operation.threshold:
-        return [first]
-    return [("positive", *first[1:]), (OUTPUT, "Elementwise", {"function": "clamp"}, ("positive",))]
-
-
-def _moments(call: Call) -> Steps:
-    axes = call.axes(call.operation.axes)
-    if axes is None:
-        return None
-    given = {"axes": axes, "keepdims": bool(call.operation.keepdims)}
-    return [(f"{OUTPUT}0", "Mean", given, (0,)), (f"{OUTPUT}1", "Variance", given, (0,))]
-
-
-def _batch_norm(call: Call) -> Steps:
-    """By mean and variance, and perhaps a centre and a scale, that are the same for every example."""
-    axes = call.axes()
-    if axes is None or not all(call.fixed[1:]):
-        return None
-    more = len(call.inputs) - 3
-    return [one("BatchNormalization", axis=axes[0], center=more > 0, scale=more > 1)]
-
-
 def _one_of_two(call: Call) -> Steps:
     return [(OUTPUT, "Where", {}, tuple(range(len(call.inputs))))]
 
@@ -504,7 +424,8 @@ _REDUCTIONS = {
     **{"Amax": "Max", "Amin": "Min"},
 }
 OPERATIONS: dict[str, Callable[[Call], Steps]] = {
-    **IMAGES,
+    "ExtractPatches": _patches,
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
     **{name: _function(ours) for name, ours in _FUNCTIONS.items()},
     **{name: _activation(ours) for name, ours in _ACTIVATIONS.items()},
     **{name: _reduced(ours) for name, ours in _REDUCTIONS.items()},
@@ -521,24 +442,17 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     "Argsort": _along("Sort", indices=True),
     "LayerNorm": _norm_of("LayerNormalization"),
     "RMSNorm": _norm_of("RMSNormalization"),
-    "Normalize": _normalised,
     **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), _reshaped),
     **dict.fromkeys(("Transpose", "Swapaxes", "Moveaxis"), _transposed),
     "BroadcastTo": lambda call: [one("Expand", shape=call.shape)],
     "Concatenate": _joined("Concatenate"),
-    "Hstack": _side_by_side(1),
-    "Dstack": _side_by_side(2),
     "Stack": _joined("Stack"),
-    **dict.fromkeys(("Tril", "Triu"), _triangle),
     **dict.fromkeys(("OneHot", "MultiHot"), _one_hot),
     **dict.fromkeys(("Split", "Unstack"), _parted),
     "GetItem": _indexed,
     "Take": _taken,
     "TakeAlongAxis": _taken_along,
     "Glu": _gated,
-    "ReLU": _clipped,
-    "Moments": _moments,
-    "BatchNorm": _batch_norm,
     **dict.fromkeys(("Repeat", "Tile"), _repeated),
     "Pad": _padded,
     "Roll": _rolled,

@@ -1,14 +1,15 @@
 """Operators that ONNX Runtime fuses as the standard ones that they stand for, so that a capture knows them.
 
 A file that it optimised, or that its transformer tools made, has operators of the domain ``com.microsoft``, of which
-the package onnx infers no shapes. Those of convolutions in blocks of channels, ``com.microsoft.nchwc``, have channels
-that are padded to whole blocks: the file's weights, and what runs.
+the package onnx infers no shapes. A new one is an entry of ``_REWRITES``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from slotool.errors import GraphError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,22 +20,19 @@ MICROSOFT = "com.microsoft"
 # Axes of images, channels last and channels first.
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 # Attributes of fused operators that the plain ones do not have.
-_OF_FUSIONS = ("activation", "activation_params", "channels_last", "channels")
+_OF_FUSIONS = ("activation", "activation_params")
 
 
 class Writer:
-    """What stands for ``node``: ``nodes``, whose constants become initialisers of the graph. ``shapes`` are those of
-    its initialisers, ``channels`` how many others take of what it makes, where they say so."""
+    """Nodes that stand for ``node``, whose constants become initialisers of the graph, which have these ``shapes``."""
 
-    def __init__(
-        self, graph: onnx.GraphProto, node: onnx.NodeProto, shapes: Mapping[str, Sequence[int]], channels: int = 0
-    ):
+    def __init__(self, graph: onnx.GraphProto, node: onnx.NodeProto, shapes: Mapping[str, Sequence[int]]):
         import onnx
 
         self._graph, self._node, self._shapes = graph, node, shapes
         self._attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
         self._prefix = next(filter(None, (node.name, *node.output)))
-        self.inputs, self.channels = list(node.input), channels
+        self.inputs = list(node.input)
         self.nodes: list[onnx.NodeProto] = []
         self._made = 0
 
@@ -121,37 +119,29 @@ class Writer:
         return f"{self._prefix}/{self._made}"
 
 
+# That of convolutions in blocks of channels, which fit one kind of processor.
 BLOCKED = "com.microsoft.nchwc"
-RANK = 4
 Rewrite = Callable[[Writer], bool]
 
 
-def without_fusions(graph: onnx.GraphProto) -> None:
-    """Rewrite a graph in place; operators that are not known, and those with what is not followed, stay as they are."""
-    if not any(node.domain in (MICROSOFT, BLOCKED) for node in graph.node):
-        return
+def without_fusions(graph: onnx.GraphProto, name: str) -> None:
+    """Rewrite a graph in place; operators that are not known, and those with what is not followed, stay as they are.
+
+    Raises ``GraphError`` for a file that was optimised for one kind of processor.
+    """
+    if any(node.domain == BLOCKED for node in graph.node):
+        raise GraphError(
+            f"{name} was optimised for the processor of one machine, with channels in blocks ({BLOCKED}): capture the "
+            "file that it was made from, or optimise that with GraphOptimizationLevel.ORT_ENABLE_EXTENDED"
+        )
     shapes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    widths, written = _blocked_channels(graph, shapes), []
+    written = []
     for node in graph.node:
-        rewrite = _REWRITES.get(node.domain, {}).get(node.op_type)
-        writer = Writer(graph, node, shapes, widths.get(node.output[0], 0))
-        if rewrite is not None and rewrite(writer):
-            written += writer.nodes
-        else:
-            written.append(node)
+        rewrite = _REWRITES.get(node.op_type) if node.domain == MICROSOFT else None
+        writer = Writer(graph, node, shapes)
+        written += writer.nodes if rewrite is not None and rewrite(writer) else [node]
     del graph.node[:]
     graph.node.extend(written)
-
-
-def _blocked_channels(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """How many channels, whole blocks, convolutions take of values in blocks."""
-    found = {}
-    for node in graph.node:
-        weight = shapes.get(node.input[1], ()) if len(node.input) > 1 else ()
-        if (node.domain, node.op_type) == (BLOCKED, "Conv") and len(weight) == RANK:
-            groups = next((entry.i for entry in node.attribute if entry.name == "group"), 1)
-            found[node.input[0]] = weight[1] if groups == 1 else weight[0]
-    return found
 
 
 def _activated(writer: Writer, value: str) -> str:
@@ -176,33 +166,6 @@ def _convolution(writer: Writer) -> bool:
 
 def _plain(op: str) -> Rewrite:
     return lambda writer: writer.finish(writer.keep(op, writer.inputs))
-
-
-def _into_blocks(writer: Writer) -> bool:
-    """Images of whole blocks of channels, as the convolution after it takes them."""
-    value = writer.inputs[0]
-    if writer.attribute("channels_last", 0):
-        value = writer.add("Transpose", [value], perm=TO_FIRST)
-    if writer.channels:
-        more = writer.add(
-            "Sub", [writer.numbers([writer.channels]), writer.part(writer.add("Shape", [value]), 1, 2, 0)]
-        )
-        pads = writer.add("Concat", [writer.numbers([0] * (RANK + 1)), more, writer.numbers([0, 0])], axis=0)
-        return writer.finish(writer.add("Pad", [value, pads]))
-    return writer.finish(writer.add("Identity", [value]))
-
-
-def _out_of_blocks(writer: Writer) -> bool:
-    """The channels that there were before they were padded."""
-    value = writer.add("Slice", [writer.inputs[0], *map(writer.numbers, ([0], [writer.attribute("channels", 0)], [1]))])
-    if writer.attribute("channels_last", 0):
-        value = writer.add("Transpose", [value], perm=TO_LAST)
-    return writer.finish(value)
-
-
-def _enlarged(writer: Writer) -> bool:
-    scales = writer.floats([float(each) for each in writer.attribute("scales", [])])
-    return writer.finish(writer.add("Resize", [writer.inputs[0], "", scales], mode=writer.attribute("mode", "nearest")))
 
 
 def _gemm(writer: Writer) -> bool:
@@ -349,31 +312,22 @@ def _scored(writer: Writer, query: str, key: str, value: str, turned: Sequence[i
     return writer.add("MatMul", [writer.add("Softmax", [scaled], axis=-1), value])
 
 
-_REWRITES: dict[str, dict[str, Rewrite]] = {
-    MICROSOFT: {
-        "FusedConv": _convolution,
-        "FusedGemm": _gemm,
-        "FusedMatMul": _matrix_product,
-        "TransposeMatMul": _matrix_product,
-        "MatMulNBits": _packed_product,
-        "SkipLayerNormalization": _skip_norm("LayerNormalization", 4),
-        "SkipSimplifiedLayerNormalization": _skip_norm("SimplifiedLayerNormalization", 3),
-        "SimplifiedLayerNormalization": _plain("SimplifiedLayerNormalization"),
-        "EmbedLayerNormalization": _embedded,
-        "Gelu": _biased("Gelu"),
-        "BiasGelu": _biased("Gelu"),
-        "FastGelu": _biased("Gelu"),
-        "QuickGelu": _gated,
-        "BiasAdd": _biased(),
-        "Attention": _attention,
-        "MultiHeadAttention": _multi_head,
-        "GroupQueryAttention": _grouped,
-    },
-    BLOCKED: {
-        "Conv": _convolution,
-        "Upsample": _enlarged,
-        "ReorderInput": _into_blocks,
-        "ReorderOutput": _out_of_blocks,
-        **{op: _plain(op) for op in ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")},
-    },
+_REWRITES: dict[str, Rewrite] = {
+    "FusedConv": _convolution,
+    "FusedGemm": _gemm,
+    "FusedMatMul": _matrix_product,
+    "TransposeMatMul": _matrix_product,
+    "MatMulNBits": _packed_product,
+    "SkipLayerNormalization": _skip_norm("LayerNormalization", 4),
+    "SkipSimplifiedLayerNormalization": _skip_norm("SimplifiedLayerNormalization", 3),
+    "SimplifiedLayerNormalization": _plain("SimplifiedLayerNormalization"),
+    "EmbedLayerNormalization": _embedded,
+    "Gelu": _biased("Gelu"),
+    "BiasGelu": _biased("Gelu"),
+    "FastGelu": _biased("Gelu"),
+    "QuickGelu": _gated,
+    "BiasAdd": _biased(),
+    "Attention": _attention,
+    "MultiHeadAttention": _multi_head,
+    "GroupQueryAttention": _grouped,
 }

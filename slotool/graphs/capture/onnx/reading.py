@@ -108,7 +108,7 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
         light, idle_weights = without_control_flow(light, name)
         element_type = _element_type(light.graph)
         in_floats(light, MAX_VALUES)
-        without_fusions(light.graph)
+        without_fusions(light.graph, name)
         light = with_shapes(light)
     except GraphError:
         raise
