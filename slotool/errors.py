@@ -17,6 +17,9 @@
     ├── PromiseBroken           the run is fine, its verdict is not: an SLO missed, a tolerance violated (exit 1)
     └── TimedOut                the time allowed ran out (exit 124)
 
+An ``ArgumentError`` carries the name of its argument: Python prints that, the command line its option. Where a sentence
+names another parameter, it does so as an option, ``--force``: in Python ``force=True``.
+
 ``SlotoolWarning`` is a Python warning: the work goes on, and something should not be missed.
 """
 

@@ -16,7 +16,6 @@ from slotool import factories
 from slotool.cli import terminal
 from slotool.cli.help import first_sentence, option_line, parted, plugins_of, write_paragraphs
 from slotool.cli.options_file import CONFIG_PATH, read_config
-from slotool.commands.arguments import naming_options
 from slotool.errors import ArgumentError
 
 HELP_COLUMNS = 100
@@ -45,8 +44,7 @@ class Command(TyperCommand):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # typer's own name for it
         _running.append(ctx)
         try:
-            with naming_options():
-                return super().invoke(ctx)
+            return super().invoke(ctx)
         except ArgumentError as error:
             option = _option_of(ctx.command, error)
             raise _naming_file(typer.BadParameter(error.problem, ctx=ctx, param_hint=option), ctx) from error

@@ -32,7 +32,7 @@ def source_in(
     if not data:
         for argument, value in (("label", label), ("input", input), ("images", images)):
             if value:
-                raise ArgumentError(argument, "describes how --data is read: give that too")
+                raise ArgumentError(argument, "describes how a data set is read: name one")
         return None
     try:
         columns = parse_inputs(list(input))

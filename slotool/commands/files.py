@@ -6,14 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slotool.commands.arguments import typed
 from slotool.commands.inputs import FilePath
 from slotool.errors import InputError
 from slotool.printable import with_article
 from slotool.regular_files import require_regular
 
 
-@typed
 def load(path: FilePath) -> Any:
     """Read what slotool wrote, by what the file or folder says it is; its name does not matter.
 
@@ -48,7 +46,6 @@ def load(path: FilePath) -> Any:
     return readers[path.suffix](path)
 
 
-@typed
 def save(value: Any, path: FilePath, *, force: bool = False) -> Path:
     """Write a table, rules, a plan or graphs, so that ``load`` and every command read them.
 

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from slotool.atomic import replaceable
-from slotool.commands.arguments import Parameters, Returned, by_name, naming_arguments
 from slotool.errors import ArgumentError, InputError
 from slotool.extras import require
 from slotool.factories import is_factory, source_file
+from slotool.suggestions import did_you_mean
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 
 def writes(
@@ -47,15 +50,31 @@ def writes(
 
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
-            with naming_arguments(signature):
-                refuse(by_name(function, signature, args, kwargs))
-                return function(*args, **kwargs)
+            refuse(_arguments(function, signature, args, kwargs))
+            return function(*args, **kwargs)
 
         checked.writes = (*files, *folders)  # type: ignore[attr-defined]  # for the test that every function has it
         checked.refuse = refuse  # type: ignore[attr-defined]  # for commands that read options from a file too
         return checked
 
     return checking
+
+
+def _arguments(
+    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the arguments of a call of ``function``, defaults included.
+
+    Raises ``TypeError``, as Python does, for a call that does not fit; a misspelt name with the one that may be meant.
+    """
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        unknown = [name for name in kwargs if name not in signature.parameters]
+        meant = did_you_mean(unknown[0], signature.parameters) if unknown and repr(unknown[0]) in str(error) else ""
+        raise TypeError(f"{function.__name__}() {error}{meant}") from None
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def _require_kept(outputs: Mapping[str, Path], existing: Mapping[str, Path], inputs: Sequence[Path]) -> None:

@@ -75,7 +75,7 @@ def test_predict_uses_what_was_calibrated_and_says_what_it_would_cost_before(
     )
     again = slotool("calibrate", tmp_path / "own.jsonl", *options)
     assert again.exit_code == 2
-    assert "this machine is calibrated already for torch, 1 thread; --force measures again" in again.stderr
+    assert "this machine is calibrated already for torch, 1 thread; add --force" in again.stderr
 
 
 def test_what_is_no_better_or_of_a_noisy_machine_is_not_kept_unasked(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_wrong_argument_is_named_before_anything_is_measured(arguments, argume
 
 
 def test_an_output_is_not_replaced_unasked(tmp_path: Path) -> None:
-    with pytest.raises(AlreadyExistsError, match="it exists already; force=True measures again"):
+    with pytest.raises(AlreadyExistsError, match="it exists already"):
         library.calibrate(MLPS, out=tmp_path)
     with pytest.raises(ArgumentError, match="samples"):
         library.calibrate(MLPS, samples=1, out=tmp_path)
@@ -134,7 +134,7 @@ def test_an_output_is_not_replaced_unasked(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named_before_anything_is_measured(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SLOTOOL_CACHE_DIR", str(tmp_path / "file"))
-    with pytest.raises(ArgumentError, match=r"cannot be written .*set SLOTOOL_CACHE_DIR, or name a folder with out"):
+    with pytest.raises(ArgumentError, match=r"cannot be written .*set SLOTOOL_CACHE_DIR, or name a folder with --out"):
         library.calibrate(MLPS)
 
 

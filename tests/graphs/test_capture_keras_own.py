@@ -83,7 +83,7 @@ def test_whole_numbers_that_no_embedding_takes_are_said(keras: Any) -> None:
             return self.dense(keras.ops.take_along_axis(inputs["x"], places, axis=1))
 
     shapes = {"x": (8, 5), "at": (4,)}
-    with pytest.raises(GraphError, match=r"say the type, as input_dtype int32"):
+    with pytest.raises(GraphError, match=r"say the type, as --input-dtype int32"):
         slotool.capture(Rows(), input_shape=shapes, progress=None)
     graph = _captured(Rows(), input_shape=shapes, input_dtype={"at": "int32"})
     assert graph.matrix_flops == 2 * 4 * 5 * 3

@@ -164,7 +164,7 @@ def _whole_chain(
 
     if last_layer:
         if not is_foreign(network) or data is None or version is not None:
-            raise ArgumentError("last_layer", "is for a .keras or .onnx file or module:factory, with --data")
+            raise ArgumentError("last_layer", "is for a .keras or .onnx file or module:factory, with a data set")
         return None
     try:
         return TrainedSource.of(network, version, data)

@@ -91,7 +91,7 @@ def evaluate(
         AlreadyExistsError: ``out`` exists.
     """
     if artifact is None:
-        raise ArgumentError("artifact", "name an artifact, or live services with --endpoint")
+        raise ArgumentError("artifact", "name an artifact, or live services as endpoints")
     split = split or "test"
     from slotool.artifacts import open_artifact
     from slotool.elastic import load_model
@@ -167,7 +167,7 @@ def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> No
         return
     for argument, value in own.items():
         if value is not None:
-            problem = f"has an effect only on an SLO-NN with --metric {METRICS[0]}; this is {model.name}, {metric}"
+            problem = f"has an effect only on an SLO-NN with the metric {METRICS[0]}; this is {model.name}, {metric}"
             raise ArgumentError(argument, problem)
 
 

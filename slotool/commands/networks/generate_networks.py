@@ -177,7 +177,7 @@ def generate_networks(
     }  # fmt: skip
     for name, value in given.items():
         if name not in _OPTIONS[kind] and value != _NOT_GIVEN[name]:
-            raise ArgumentError(name, f"networks of kind {kind!r} have none, or their own; leave it out")
+            raise ArgumentError(name, f"a network of kind {kind!r} has none, or its own; leave it out")
     limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else usable_memory() // 2
     limits = NetworkLimits(limit, batch_size, int(max_gflops * FLOPS_PER_GFLOP) if max_gflops else None)
     written_to = Path(out)

@@ -272,7 +272,7 @@ def calibrate(
     candidates = None if networks is None else _own(networks)
     if written.exists() and not force:
         what = "this machine is calibrated already" if out is None else "it exists already"
-        raise AlreadyExistsError(f"{written}: {what}{_speaks_for(written)}; --force measures again")
+        raise AlreadyExistsError(f"{written}: {what}{_speaks_for(written)}")
     reporter = reporter_of(progress)
     with short_phase(reporter, "choosing networks to measure"):
         bases = _sources(predictor, backend)

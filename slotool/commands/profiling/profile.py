@@ -113,7 +113,7 @@ def profile(
     from slotool.profiling.plan import solo_items
 
     if predictor is None and (samples is not None or until is not None):
-        raise ArgumentError("samples" if until is None else "until", "goes with --for")
+        raise ArgumentError("samples" if until is None else "until", "goes with a predictor to adapt")
     if cache not in ("warm", "cold"):
         raise ArgumentError("cache", f"{cache!r} is neither warm nor cold")
     settings = settings_of(
@@ -333,7 +333,7 @@ def settings_of(
     if sharing not in SHARINGS:
         raise ArgumentError("sharing", f"{sharing!r} is neither {' nor '.join(SHARINGS)}")
     if sharing == STREAMS and device == "cpu":
-        raise ArgumentError("sharing", "streams are those of a device; name one, as with --device cuda:0")
+        raise ArgumentError("sharing", "streams are those of a device; name one, as cuda:0")
     if not batch_sizes or any(size < 1 or size != int(size) for size in batch_sizes):
         raise ArgumentError("batch_sizes", f"{list(batch_sizes)}: a batch size is a whole number from 1 up")
     rule = StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=single)
@@ -360,7 +360,7 @@ def _subjects(given: Any, keras: str | Sequence[str] | None, limit: int | None) 
 
     graphs, paths = _parted(given)
     if not graphs and not paths and not keras:
-        raise ArgumentError("subjects", "name graph files, folders of trained models, or networks with --keras")
+        raise ArgumentError("subjects", "name graph files, folders of trained models, or networks of Keras")
     names = chosen_applications(",".join(as_list(keras)))[:limit] if keras else []
     found = [*map(graph_subject, graphs), *islice(read_subjects(paths), limit)]
     return [*found[:limit], *map(application_subject, names)]

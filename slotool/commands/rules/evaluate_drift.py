@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.arguments import typed
 from slotool.commands.display import Column, Part, records_table
 from slotool.commands.inputs import FilePath, loaded
 from slotool.commands.result import Result, result, unlisted
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 
-@typed
 def evaluate_drift(
     rules: FilePath | RuleSet,
     feedback: FilePath | OutcomeTable,
