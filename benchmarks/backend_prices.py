@@ -19,7 +19,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
 from slotool.predictors.features.type_costs import BYTES, CALLS, FLOPS, TERMS, Column, TypeCosts, covariance
 from slotool.predictors.labels import join_labels
-from slotool.predictors.transfer.other_backend import priced_s
+from slotool.predictors.transfer.backend_change import priced_s
 from slotool.tables import LatencyTable
 
 # How far prices may differ between backends, in units of ``typecosts.covariance``: chosen among 0.1 to 1.5 by kinds
@@ -101,7 +101,8 @@ def _likeliest(costs: TypeCosts, log_times: np.ndarray, standing_out: Sequence[s
     factor = np.linalg.cholesky(_before(costs.columns, costs.columns, standing_out))
 
     def unlikely(at: np.ndarray) -> tuple[float, np.ndarray]:
-        shares, answer = costs.shares(factor @ at[:-2])
+        priced = costs.seconds * np.exp(factor @ at[:-2])
+        shares, answer = priced / priced.sum(axis=1)[:, None], np.log(priced.sum(axis=1) / costs.total_s)
         apart = (log_times - at[-2] - answer) * np.exp(-at[-1])
         heavy = 1 + apart**2 / FREEDOM
         pull = (FREEDOM + 1) / FREEDOM * apart / heavy

@@ -186,7 +186,7 @@ def main() -> None:
         write_scored("predictor-torch", torch, labelled, split)
     here = applications("keras")
     run = adapt_and_score(torch, here)
-    print({name: f"{run.held_out.mape(name):.1%}" for name in run.held_out.log_errors}, "kept", run.best)
+    print({name: f"{run.held_out.mape(name):.1%}" for name in run.held_out.log_errors})
     if wanted.write:
         write("predictor", replace(run.adapted, facts=facts), run.scores())
 

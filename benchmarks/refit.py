@@ -7,9 +7,7 @@ The shipped one has seen all of them, so its way of adapting is judged, not its 
 
 ``models/predictor-devices``: the ``settings`` predictor, from the features of timm's networks
 (``datasets/timm-network-features.parquet``) and the throughputs that it was fitted to, which its own weights hold to
-the digit. Judged by families of networks held out, and devices too, beside the scores of the file shipped.
-
-``slotool/predictors/settings/price_prior.py``: ``--only cpu-prices`` prints its numbers, and writes nothing.
+the digit. Judged by families of networks held out, beside the scores of the file shipped.
 
 ``--write`` puts the artifacts back. It takes some five minutes of a core.
 """
@@ -23,22 +21,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.calibrate_shipped import DATASETS, MODELS, applications, architectures, write
+from benchmarks.calibrate_shipped import DATASETS, MODELS, applications, write
 from benchmarks.ten_labels import ten_left_out
 from slotool.artifacts import open_artifact
 from slotool.graphs import OperatorGraph
-from slotool.graphs.store import read_graphs
-from slotool.predictors.features.amounts import TOTALS, amounts, log_seconds
-from slotool.predictors.features.network_features import FEATURES, network_features
-from slotool.predictors.labels import join_labels
+from slotool.predictors.features.amounts import TOTALS, log_seconds
+from slotool.predictors.features.network_features import FEATURES
 from slotool.predictors.settings.labels import SettingsLabelled
 from slotool.predictors.settings.model import JITTER, SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor
-from slotool.predictors.settings.price_prior import log_prices, terms_s
 from slotool.predictors.trained.artifact import SCORES, TrainedPredictor
 from slotool.predictors.training.many_settings import SettingsRun, hold_out_settings
 from slotool.predictors.transfer.adaptation import adapt_and_score
-from slotool.tables import LatencyTable
 
 # A score may be worse by so much, as a share of it, before what is shipped stays.
 TOLERANCE = 0.02
@@ -67,7 +61,7 @@ def devices() -> tuple[SettingsRun, dict[str, Any]]:
     latency_s = labels_of(model, features)
     held_out = hold_out_settings(features, latency_s, model.settings, table["kind"].tolist(), 0, print)
     predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, model.settings))
-    predictor.known_residuals, predictor.new_residuals = held_out.of_settings(), held_out.residuals(new=True)
+    predictor.known_residuals = held_out.of_settings()
     first = np.isfinite(latency_s[:, 0])
     error_s = np.mean(np.abs(np.expm1(-held_out.errors[first, 0])) * latency_s[first, 0])
     assert old.domain is not None
@@ -85,9 +79,9 @@ def refit_devices(keep: bool) -> None:
     for old, new in zip(before["settings"], run.scores()["settings"], strict=True):
         setting = new["setting"]
         print(f"{setting['device']}, {setting['backend']}: shipped → anew", flush=True)
-        for key in ("mape", "new_mape", "interval_coverage", "new_interval_coverage"):
+        for key in ("mape", "interval_coverage"):
             print(f"   {key} {old[key]:.1%} → {new[key]:.1%}", flush=True)
-        worse |= any(new[key] > (1 + TOLERANCE) * old[key] for key in ("mape", "new_mape"))
+        worse |= new["mape"] > (1 + TOLERANCE) * old["mape"]
     if keep and not worse:
         old_config = open_artifact(MODELS / "predictor-devices").manifest["config"]
         run.save(MODELS / "predictor-devices", config=old_config, seed=0, force=True)
@@ -103,8 +97,8 @@ def refit_adapted(keep: bool) -> None:
     run = adapt_and_score(base, here)
     before = open_artifact(MODELS / "predictor").json(SCORES)
     shipped = before["predictors"][before["chosen"]]["held_out_mape"]
-    anew = run.held_out.mape(run.best)
-    print(f"models/predictor: {before['chosen']} {shipped:.1%} → {run.best} {anew:.1%}, each network held out")
+    anew = run.held_out.mape()
+    print(f"models/predictor: {before['chosen']} {shipped:.1%} → {anew:.1%}, each network held out")
     print(f"   ten of them held out at a time: MAPE {mape:.1%}, covered {covered:.1%}", flush=True)
     worse = anew > (1 + TOLERANCE) * shipped
     if keep and not worse:
@@ -112,29 +106,11 @@ def refit_adapted(keep: bool) -> None:
     print("it is worse: the shipped one stays" if worse else "it is not worse", flush=True)
 
 
-def print_cpu_prices() -> None:
-    """Rows of ``price_prior``, in its order."""
-    epyc = architectures()
-    onnx_labels = LatencyTable.load(DATASETS / "random-architectures-onnx-latency.parquet")
-    onnx = join_labels(onnx_labels, epyc.items)
-    blocks_labels = LatencyTable.load(DATASETS / "random-networks-blocks-latency.parquet")
-    blocks = join_labels(blocks_labels, read_graphs(DATASETS / "random-networks-blocks.parquet"))
-    for parts in ((epyc,), (onnx,), (blocks, applications("torch"))):
-        work = amounts(network_features([graph for part in parts for graph in part.items]))
-        log_s = np.log(np.concatenate([part.latency_s for part in parts]))
-        tenths = (10 * log_prices(terms_s(work, 1), log_s)).round().astype(int)
-        for row in tenths.reshape(3, -1).tolist():
-            print(tuple(row), flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.refit", description=__doc__)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--only", choices=("predictor", "predictor-devices", "cpu-prices"))
+    parser.add_argument("--only", choices=("predictor", "predictor-devices"))
     wanted = parser.parse_args()
-    if wanted.only == "cpu-prices":
-        print_cpu_prices()
-        return
     if wanted.only != "predictor":
         refit_devices(wanted.write)
     if wanted.only != "predictor-devices":

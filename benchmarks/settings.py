@@ -1,15 +1,13 @@
-"""One predictor of many settings, on tables that others published: networks, and devices, that it was not shown.
+"""One predictor of many settings, on tables that others published: networks that it was not shown.
 
-NAS-Bench-201 (``$SLOTOOL_DATA_DIR/nb201``, 21 devices): 400 of the 580 different cells are shown, the others asked; of
-each group of devices (one maker's series) nothing is shown but ten labels, chosen by the tool among those 400. Its MAPE
-and rank correlation stand beside those of the nearest known device, scaled, and of a predictor that had all 400 labels
-of the device. timm (``$SLOTOOL_DATA_DIR/timm``, throughputs of an i9-10940X, an RTX 3090 and an RTX 4090): families,
-modules of timm, are held out in five folds, then each device too. Beside it least squares in log FLOPs, operators and
-activation elements, boosted trees on the table's columns (parameters, GMACs, activations, image size), and a roofline
-scaled to the labels. All of the same networks and folds; nothing was chosen by what is scored here.
+timm (``$SLOTOOL_DATA_DIR/timm``, throughputs of an i9-10940X, an RTX 3090 and an RTX 4090): families, modules of
+timm, are held out in five folds. Beside the predictor least squares in log FLOPs, operators and activation elements,
+boosted trees on the table's columns (parameters, GMACs, activations, image size), and a roofline scaled to the
+labels. All of the same networks and folds; nothing was chosen by what is scored here. Devices that have ten labels:
+``ten_labels``.
 
-timm's networks are known by their features (``datasets/timm-network-features.parquet``). To ship a predictor they must
-be captured, which takes half an hour of two cores and needs timm: ``python -m benchmarks.settings capture
+timm's networks are known by their features (``datasets/timm-network-features.parquet``). To ship a predictor they
+must be captured, which takes half an hour of two cores and needs timm: ``python -m benchmarks.settings capture
 GRAPHS.parquet``; ``python -m benchmarks.settings ship GRAPHS.parquet`` then makes ``models/predictor-devices``.
 """
 
@@ -20,27 +18,23 @@ import gzip
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.ten_labels import cell_graphs
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs, write_graphs
-from slotool.predictors.features.network_features import FEATURES, network_features
+from slotool.predictors.features.network_features import FEATURES
 from slotool.predictors.labels import Setting
 from slotool.predictors.settings.labels import SettingsLabelled
-from slotool.predictors.settings.model import SettingsModel
-from slotool.predictors.settings.new_setting import Function
-from slotool.predictors.training.many_settings import SettingsRun, choose_labels, hold_out_settings, train_settings
+from slotool.predictors.training.many_settings import SettingsRun, hold_out_settings, train_settings
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[1]
 SHIPPED, DATASETS = ROOT / "models" / "predictor-devices", ROOT / "datasets"
-SHOWN, SPLITS, DRAWS = 400, 3, 10
 # Its throughputs are of batches of 64 to 1,024, the largest that fit: the latency of 256 examples at that rate.
 GPU_BATCH = 256
 I9 = "benchmark-infer-fp32-nchw-pt240-cpu-i9_10940x-dynamo.csv.gz"
@@ -104,26 +98,17 @@ def scaled_roofline(features: np.ndarray, latency_s: np.ndarray, fold: np.ndarra
     return errors
 
 
-def known_elsewhere(features: np.ndarray, latency_s: np.ndarray, settings: tuple[Setting, ...]) -> list[float]:
-    """MAPE of each setting whose device is new, on networks that the other devices have labels of: ten labels. Mean
-    over ``DRAWS`` draws of the networks that the ten are chosen among."""
-    model, log_s = SettingsModel.fit(features, latency_s, settings), np.log(latency_s)
-    there, found = model.encode(features), []
-    for s, setting in enumerate(settings):
-        rest = model.without([i for i, own in enumerate(settings) if own.device == setting.device])
-        errors = []
-        for draw in range(DRAWS):
-            chosen = choose_labels(rest, there, log_s[:, s], draw)
-            asked = np.setdiff1d(np.flatnonzero(np.isfinite(log_s[:, s])), chosen)
-            mean, _ = Function(rest, there.take(chosen), log_s[chosen, s], setting).answer(there.take(asked))
-            errors.append(mape(log_s[asked, s] - mean))
-        found.append(float(np.mean(errors)))
-    return found
-
-
 def mape(errors: np.ndarray) -> float:
     """Of log(measured ÷ predicted), NaN where there is no label."""
     return float(np.nanmean(np.abs(np.expm1(-errors))))
+
+
+def cell_graphs(folder: Path) -> list[OperatorGraph]:
+    """Cells of NAS-Bench-201."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "cells.jsonl"
+        path.write_bytes(gzip.decompress((folder / "cells.jsonl.gz").read_bytes()))
+        return list(read_graphs(path))
 
 
 def cells(folder: Path) -> SettingsLabelled:
@@ -141,31 +126,6 @@ def of_device(name: str) -> Setting:
     head, _, tail = name.rpartition("_")
     batch = int(tail) if tail in ("1", "32", "256") else 1
     return Setting("published", head if tail in ("1", "32", "256") else name, "unknown", 1, batch)
-
-
-def cell_scores(labelled: SettingsLabelled) -> Iterator[dict[str, float | str]]:
-    """Of every device and split, with its group hidden."""
-    from scipy.stats import spearmanr
-
-    features, log_s = network_features(labelled.items), np.log(labelled.latency_s)
-    groups = [setting.device.split("_")[0] for setting in labelled.settings]
-    for split in range(SPLITS):
-        order = np.random.default_rng(split).permutation(len(features))
-        shown, asked = order[:SHOWN], order[SHOWN:]
-        model = SettingsModel.fit(features[shown], labelled.latency_s[shown], labelled.settings)
-        there, full = model.encode(features), model.answer(model.encode(features[asked]))
-        for s, setting in enumerate(labelled.settings):
-            rest = model.without([i for i, own in enumerate(groups) if own == groups[s]])
-            chosen = shown[choose_labels(rest, there.take(shown), log_s[shown, s])]
-            function = Function(rest, there.take(chosen), log_s[chosen, s], setting)
-            mean, variance = function.answer(there.take(asked))
-            source = int(function.sources.argmax())
-            shift = np.mean(log_s[chosen, s] - rest.answer(there.take(chosen))[:, source])
-            nearest = rest.answer(there.take(asked))[:, source] + shift
-            truth, row = log_s[asked, s], {"group": groups[s], "device": f"{setting.device}, {setting.batch_size}"}
-            for name, found in (("ten", mean), ("nearest", nearest), ("all", full[:, s])):
-                row |= {f"{name} rho": spearmanr(found, truth)[0], f"{name} mape": mape(truth - found)}
-            yield {**row, "z": float(np.quantile(np.abs(truth - mean) / np.sqrt(variance), 0.9))}
 
 
 def timm_features(folder: Path) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
@@ -188,7 +148,7 @@ def timm_report(folder: Path) -> dict[str, dict[str, float]]:
     held_out = hold_out_settings(features, latency_s, settings, table["kind"].tolist())
     trees = boosted_trees(columns, latency_s, held_out.fold)
     roofline = scaled_roofline(features, latency_s, held_out.fold)
-    elsewhere, found = known_elsewhere(features, latency_s, settings), {}
+    found = {}
     print(f"timm: {len(table)} networks of {table['kind'].nunique()} families, held out in five")
     for s, setting in enumerate(settings):
         score = held_out.score(s)
@@ -198,9 +158,6 @@ def timm_report(folder: Path) -> dict[str, dict[str, float]]:
             "boosted_trees": mape(trees[:, s]),
             "roofline": mape(roofline[:, s]),
             "covered": score["interval_coverage"],
-            "new_device_known_networks": elsewhere[s],
-            "new_device_new_families": score["new_mape"],
-            "new_covered": score["new_interval_coverage"],
         }
         name = f"{setting.device} {setting.backend} {setting.precision}"
         found[name] = {key: float(value or np.nan) for key, value in own.items()}
@@ -208,25 +165,12 @@ def timm_report(folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def nb201_report(folder: Path) -> dict[str, dict[str, Any]]:
-    table = pd.DataFrame(cell_scores(cells(folder)))
-    names = [name for name in table if name not in ("group", "device")]
-    devices = table.groupby("device")[names].mean()
-    groups = table.groupby("group")[names].mean()
-    for name, row in devices.iterrows():
-        print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in row.items()), flush=True)
-    mean = groups.mean().to_dict()
-    print("mean of the groups: " + ", ".join(f"{key} {value:.3f}" for key, value in mean.items()))
-    return {"mean of the groups": mean, "devices": {str(name): row.to_dict() for name, row in devices.iterrows()}}
-
-
 def main() -> None:
     data = os.environ.get("SLOTOOL_DATA_DIR")
     if data is None:
         print(json.dumps({"skipped": "no tables: SLOTOOL_DATA_DIR is not set"}))
         return
-    timm = timm_report(Path(data) / "timm")
-    print(json.dumps({"benchmark": "settings", "timm": timm, "nb201": nb201_report(Path(data) / "nb201")}))
+    print(json.dumps({"benchmark": "settings", "timm": timm_report(Path(data) / "timm")}))
 
 
 def ship(graphs: Path) -> SettingsRun:

@@ -35,7 +35,7 @@ from slotool.predictors.features.domain import operator_cost_s
 from slotool.predictors.labels import label_noise_s
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.transfer.contenders import SCALED, contenders, fitted, hold_out
+from slotool.predictors.transfer.adapted import AdaptedPredictor
 from slotool.predictors.transfer.sampling import propose
 from slotool.process import keep_freed_memory
 
@@ -166,14 +166,14 @@ def attends(graph: OperatorGraph) -> bool:
 def ten_labels(
     base: Predictor[OperatorGraph], known: Examples[OperatorGraph], asked: Examples[OperatorGraph]
 ) -> dict[str, float]:
-    """MAPE on the others of what is kept, of one factor, of three terms, and of a roofline times one factor."""
-    held_out = hold_out(base, known)
-    kept = fitted(held_out.best(), base, known, held_out)
-    scaled, terms = contenders(base, len(known.items))[SCALED](known), ThreeTermPredictor()
+    """MAPE on the others of the adapted predictor, one factor, three terms, and a roofline times one factor."""
+    adapted, terms = AdaptedPredictor(base), ThreeTermPredictor()
+    adapted.fit(known)
     terms.fit(known)
+    scale = float(np.median(known.latency_s / base.predict(known.items)))
     roofline = [np.array([operator_cost_s(graph).sum() for graph in part.items]) for part in (known, asked)]
     factor = np.median(known.latency_s / roofline[0])
-    found = {"kept": kept.predict(asked.items), "one_factor": scaled.predict(asked.items)}
+    found = {"kept": adapted.predict(asked.items), "one_factor": scale * base.predict(asked.items)}
     found |= {"three_term": terms.predict(asked.items), "roofline": factor * roofline[1]}
     return {name: mape(answer, asked.latency_s) for name, answer in found.items()}
 

@@ -205,8 +205,6 @@ settings[].n    integer         labels
 settings[].mape number          mean of the error over the latency, networks held out
 settings[].least_squares_mape number the same of least squares
 settings[].interval_coverage number share of labels inside their interval
-settings[].new_mape number?     the same when the device was held out too, and ten labels given instead
-settings[].new_interval_coverage number? share of labels inside their interval then
 """,
     "train-colocation-predictor": """
 artifact        text            folder written
@@ -228,7 +226,6 @@ seconds         number          what all of it took
 noisy           flag            whether other processes or labels that do not repeat make it doubtful
 noise           number?         mean deviation of a label, as a share of it, by what its rounds show
 held_out_by     text            kind or network: what was held out in turn
-roofline_mape   number          mean relative error of a roofline times one factor, held out likewise
 operator_types_not_measured list known operator types that none of the networks has
 unstable        integer         labels whose repetitions differ by more than 5 %
 cores_busy_with_others number   how many cores other processes kept busy meanwhile
@@ -241,28 +238,24 @@ base            object          name and setting of the predictor adapted
 taken_to_backend text?          backend that the base was taken to before any label, where it is another
 setting         object          {SETTING}
 adapted_to      list            ids of the networks measured
-chosen          text            way of adapting that was kept
-chosen_because  text            why that one
+chosen          text            adapted: the predictor written
 set_aside       list            labels that cannot be right, by graph_id: how many times what the others make likely
 scored          integer         0
 interval_coverage number?       nothing here
 predictors{}.held_out_mape number mean relative error on labels held out in turn
 predictors{}.others_mape number? nothing here
-sources[].setting object        known setting of a base of many, that tells of the new one
-sources[].share number          how much of what the labels speak for
-unlike_share number             how likely the new setting is to be like none known, 0 for a base of one
+sources[].source text           what the prediction rests on: a setting of the base, a roofline, three-term
+sources[].share number          its share
 """,
     "adapt-predictor": """
 artifact        text            folder written
 base            object          name and setting of the predictor adapted
 taken_to_backend text?          backend that the base was taken to before any label, where it is another
 setting         object          {SETTING}
-sources[].setting object        known setting of a base of many, that tells of the new one
-sources[].share number          how much of what the labels speak for
-unlike_share number             how likely the new setting is to be like none known, 0 for a base of one
+sources[].source text           what the prediction rests on: a setting of the base, a roofline, three-term
+sources[].share number          its share
 adapted_to      list            ids of the networks learnt from
-chosen          text            way of adapting that was kept
-chosen_because  text            why that one
+chosen          text            adapted: the predictor written
 set_aside       list            labels that cannot be right, by graph_id: how many times what the others make likely
 scored          integer         labels that only scored
 interval_coverage number?       share of those inside their interval

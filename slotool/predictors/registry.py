@@ -25,14 +25,15 @@ PREDICTORS: dict[str, tuple[str | type[Predictor[Any]], tuple[str, ...]]] = {
     "ridge": ("colocated.ridge:RidgePredictor", (COLOCATED,)),
     "sharing": ("colocated.sharing:SharingPredictor", (COLOCATED,)),
     "adapted": ("transfer.adapted:AdaptedPredictor", (FROM_OTHERS,)),
-    "scaled": ("transfer.scaled:ScaledPredictor", (FROM_OTHERS,)),
-    "other-backend": ("transfer.other_backend:OtherBackendPredictor", (FROM_OTHERS,)),
-    "residual": ("transfer.residual:ResidualPredictor", (FROM_OTHERS,)),
     "settings": ("settings.predictor:SettingsPredictor", (FROM_OTHERS,)),
-    "composition": ("transfer.composition:CompositionPredictor", (FROM_OTHERS,)),
-    "ensemble": ("transfer.ensemble:EnsemblePredictor", (FROM_OTHERS,)),
 }
 registry: Registry[type[Predictor[Any]]] = Registry("predictors", PREDICTORS, Predictor)
+# Names of earlier ways to adapt a predictor, which artifacts may hold.
+_EARLIER = ("scaled", "other-backend", "residual", "composition", "ensemble")
+ADAPTED_BEFORE = (
+    "the predictor was adapted in a way that slotool no longer has; adapt its base again: "
+    "slotool adapt-predictor BASE LATENCIES --graphs GRAPHS -o OUT, or slotool calibrate --force"
+)
 # Always trained too: they cost nothing, and show what an elaborate predictor adds.
 BASELINES = ("linear", "three-term")
 
@@ -56,6 +57,8 @@ def predictor_class(name: str, *, colocated: bool = False, package: str | None =
         return _imported(place) if isinstance(place, str) else place
     if name in registry.plugins:
         return _of_plugin(name, fitted_to)
+    if name in _EARLIER:
+        raise ArtifactError(ADAPTED_BEFORE)
     known = ", ".join([*own, *registry.plugins])
     missing = "" if name in PREDICTORS else f"; install {printable(package or 'the package that has it')}"
     raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {known}{missing}")

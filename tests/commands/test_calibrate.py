@@ -19,7 +19,8 @@ from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
 from slotool.predictors.base import Examples
 from slotool.predictors.solo.three_term import ThreeTermPredictor
-from slotool.predictors.transfer.contenders import AS_IS, HeldOut, folds_of, hold_out, roofline_mape
+from slotool.predictors.transfer.adaptation import AS_IS, FACTOR, HeldOut, folds_of, hold_out
+from slotool.predictors.transfer.adapted import AdaptedPredictor
 from slotool.testing.predictors import random_networks
 
 MLPS = random_networks(8, seed=0)
@@ -86,7 +87,7 @@ def test_what_is_no_better_or_of_a_noisy_machine_is_not_kept_unasked(tmp_path: P
     assert f"slotool predict {tmp_path / 'here'} uses it" in repr(found)
     errors = {name: np.full(3, 0.1) for name in found.run.held_out.log_errors}
     labelled = replace(found.run.labelled, noise_s=0.02 * found.run.labelled.latency_s)
-    run = replace(found.run, labelled=labelled, held_out=HeldOut({**errors, AS_IS: np.full(3, 0.5)}))
+    run = replace(found.run, labelled=labelled, held_out=HeldOut({**errors, AS_IS: np.full(3, 0.5)}, np.full(3, 0.1)))
     steady = replace(found, run=run)
     steady.profile.document["cores_busy_with_others"] = 0.0
     assert steady.refused is None
@@ -102,7 +103,7 @@ def test_what_is_no_better_or_of_a_noisy_machine_is_not_kept_unasked(tmp_path: P
     once = replace(run, labelled=replace(labelled, noise_s=np.full(3, np.nan)))
     refused = replace(steady, run=once).refused
     assert refused == "the time was up before any label was repeated, which tells how sure they are"
-    harmed = replace(run, held_out=HeldOut({**errors, AS_IS: np.full(3, 0.05)}))
+    harmed = replace(run, held_out=HeldOut({**errors, AS_IS: np.full(3, 0.05)}, np.full(3, 0.1)))
     assert "it is no better than the predictor it started from" in (replace(steady, run=harmed).refused or "")
 
 
@@ -185,10 +186,10 @@ def test_what_is_measured_is_spread_over_kinds() -> None:
 
 def test_labels_of_a_kind_are_held_out_together() -> None:
     graphs = [*random_networks(4, seed=1), *random_networks(4, seed=2)]
-    labels = Examples(graphs, np.array([1e-3] * 4 + [2e-3] * 4))
-    groups = ["a"] * 4 + ["b"] * 4
-    assert [rows.tolist() for rows in folds_of(groups)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    found = hold_out(FITTED, labels, groups=groups)
+    log_s = np.log([1e-3] * 4 + [2e-3] * 4)
+    folds = folds_of(8, groups=["a"] * 4 + ["b"] * 4)
+    assert [rows.tolist() for rows in folds] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [rows.tolist() for rows in folds_of(3)] == [[0], [1], [2]]
+    assert sorted(row for rows in folds_of(40) for row in rows) == [*range(40)]
     # The scale of the others alone: each group is off by the factor between the two.
-    assert found.mape("scaled") > 0.4
-    assert roofline_mape(labels, groups) > 0
+    assert hold_out(AdaptedPredictor(FITTED).networks(graphs), log_s, folds).mape(FACTOR) > 0.4

@@ -16,7 +16,7 @@ from slotool.predictors.base import Examples
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.trained.explanation import CALL, Explanation
-from slotool.predictors.transfer.contenders import fitted, hold_out
+from slotool.predictors.transfer.adapted import AdaptedPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 CNNS = [*RandomGraphs("cnn", 8, 0, CNN_SPACE, 10**9, 1)]
@@ -41,13 +41,11 @@ def test_the_graph_networks_operators_and_call_add_up(shipped) -> None:
 
 
 def test_what_is_adapted_adds_up_too(shipped) -> None:
-    labels = Examples(CNNS[:6], 2 * shipped.predict(CNNS[:6]))
-    held_out = hold_out(shipped, labels)
-    for name in ("scaled", "adapted", "ensemble"):
-        predictor = fitted(name, shipped, labels, held_out)
-        found = Explanation.of(predictor, CNNS[7])
-        assert found.learnt
-        assert found.seconds.sum() + found.call_s == pytest.approx(predictor.predict([CNNS[7]])[0], rel=1e-4)
+    predictor = AdaptedPredictor(shipped)
+    predictor.fit(Examples(CNNS[:6], 2 * shipped.predict(CNNS[:6])))
+    found = Explanation.of(predictor, CNNS[7])
+    assert found.learnt
+    assert found.seconds.sum() + found.call_s == pytest.approx(predictor.predict([CNNS[7]])[0], rel=1e-4)
 
 
 def test_a_predictor_that_adds_up_nothing_is_shared_out_by_a_roofline() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Adaptation(Result):
-    """How each way of adapting did, and the one kept. ``remarks``: sentences on the labels. ``out``: the artifact
+    """Errors of the adapted predictor and of its baselines. ``remarks``: sentences on the labels. ``out``: the artifact
     written, if any."""
 
     run: AdaptationRun
@@ -32,13 +32,8 @@ class Adaptation(Result):
 
     schema = "adapt-predictor"
 
-    @property
-    def kept(self) -> str:
-        """Name of the way of adapting that was kept."""
-        return self.run.best
-
     def frame(self) -> pd.DataFrame:
-        """Mean absolute percentage errors, one row a way of adapting."""
+        """Mean absolute percentage errors, one row a prediction."""
         import pandas as pd
 
         return pd.DataFrame.from_dict(self.run.scores()["predictors"], orient="index")
@@ -60,20 +55,15 @@ class Adaptation(Result):
         ]
         titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
         parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
-        parts += [f"kept {run.best}: {run.held_out.why()}", f"from {run.base_setting}", f"to {run.adapted.setting}"]
+        parts += [f"from {run.base_setting}", f"to {run.adapted.setting}"]
         if run.other_backend is not None:
             parts.append(run.other_backend)
         if scored:
             parts.append("learnt from " + ", ".join(run.name(int(i)) for i in run.chosen))
-        told = [f"{share:.0%} {setting.device} {setting.precision}" for setting, share in run.sources[:4]]
-        if round(100 * run.unlike):
-            told.append(f"{run.unlike:.0%} that it is like none known")
-        if told:
-            parts.append(f"what tells of the new setting: {', '.join(told)}")
+        rests_on = ", ".join(f"{share:.0%} {name}" for name, share in run.sources[:4])
+        parts.append(f"the prediction rests on {rests_on}, corrected by the labels")
         if run.coverage is not None:
             parts.append(f"its 90 % interval covers {run.coverage:.0%} of the others that have one")
-        if not run.adapted.bounds_other_kinds:
-            parts.append("no interval: the labels are too unlike each other to tell how wrong it is; label more")
         return parts if self.out is None else [*parts, f"wrote {self.out}"]
 
 
@@ -93,8 +83,8 @@ def adapt_predictor(
 ) -> Adaptation:
     """Adapt a predictor to a new setting by 3 to 200 labels.
 
-    Several ways of adapting are scored on labels held out; the weighted mean of all is kept, or the best one where it
-    is clearly better. ``slotool profile solo --for`` measures the labels that tell most; ten do.
+    What the base predicts is corrected by the labels, and scored on labels held out, beside the base times one factor
+    and three coefficients. ``slotool profile solo --for`` measures the labels that tell most; ten do.
 
     Example: slotool adapt-predictor predictor few.parquet --graphs cnns.parquet -o adapted
 
@@ -111,7 +101,7 @@ def adapt_predictor(
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
-        Errors of every way (``frame()``) and which was kept (``kept``).
+        Errors of the adapted predictor and of its baselines (``frame()``).
 
     Raises:
         ArgumentError: ``rows`` names another column, or the tables hold co-located latencies.
@@ -123,7 +113,6 @@ def adapt_predictor(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.transfer.adaptation import adapt_and_score
-    from slotool.predictors.transfer.contenders import turns
 
     written = None if out is None else Path(out)
     if written is not None:
@@ -137,8 +126,7 @@ def adapt_predictor(
             f"{labelled.unstable} of {len(labelled)} labels are unstable: a repetition may differ, and neither the "
             "errors nor the interval include that; measure again on an idle machine, with --rounds 2 or more"
         )
-    text, total = "adapting without each label in turn", turns(samples or len(labelled))
-    with reporter_of(progress).progress(text, total=total) as steps:
+    with reporter_of(progress).progress("adapting, also without each label in turn", total=1) as steps:
         run = adapt_and_score(trained, labelled, samples, seed, advance=steps.advance)
     if written is not None:
         config = {**source.config(), "base": str(base), "samples": samples, **source.rows}

@@ -51,17 +51,15 @@ MAX_TYPES_SHOWN = 8
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Calibrated(Result):
-    """``run``: how each way of adapting did, and the one kept; ``profile``: what was measured; ``out``: the predictor
-    written, None where it was not worth keeping (``refused``). ``by_default``: whether ``predict`` uses it unless told
-    otherwise. ``roofline_mape``: of a roofline times one factor, held out as the others. ``seconds``: what all of it
-    took."""
+    """``run``: errors of the adapted predictor and of its baselines; ``profile``: what was measured; ``out``: the
+    predictor written, None where it was not worth keeping (``refused``). ``by_default``: whether ``predict`` uses it
+    unless told otherwise. ``seconds``: what all of it took."""
 
     run: AdaptationRun
     profile: Profile
     out: Path | None
     by_default: bool
     seconds: float
-    roofline_mape: float
 
     schema = "calibrate"
     rows_key = "networks"
@@ -74,7 +72,7 @@ class Calibrated(Result):
     @property
     def held_out_mape(self) -> float:
         """Mean absolute percentage error of the kept predictor on each label while it was held out."""
-        return self.run.held_out.mape(self.run.best)
+        return self.run.held_out.mape()
 
     @property
     def noise(self) -> float:
@@ -89,7 +87,7 @@ class Calibrated(Result):
     @property
     def refused(self) -> str | None:
         """Why ``predict`` is better off without it; None where it is not."""
-        from slotool.predictors.transfer.contenders import AS_IS
+        from slotool.predictors.transfer.adaptation import AS_IS
 
         as_it_is = self.run.held_out.mape(AS_IS)
         if self.held_out_mape >= as_it_is:
@@ -116,7 +114,9 @@ class Calibrated(Result):
         return sorted(set(OPERATORS) - measured)
 
     def findings(self) -> Mapping[str, Any]:
-        labelled, errors = self.run.learnt, self.run.held_out.log_errors[self.run.best]
+        from slotool.predictors.transfer.adaptation import ADAPTED
+
+        labelled, errors = self.run.learnt, self.run.held_out.log_errors[ADAPTED]
         rows = zip(labelled.items, labelled.latency_s, errors, strict=True)
         return {
             "artifact": None if self.out is None else str(self.out),
@@ -127,7 +127,6 @@ class Calibrated(Result):
             "noisy": self.noisy,
             "noise": self.noise,
             "held_out_by": "kind" if self._by_kind else "network",
-            "roofline_mape": self.roofline_mape,
             "operator_types_not_measured": self.unmeasured,
             "unstable": self._unstable,
             "cores_busy_with_others": self._busy_cores,
@@ -159,7 +158,7 @@ class Calibrated(Result):
 
     def shown(self) -> list[Part]:
         scores = {name: each["held_out_mape"] for name, each in self.run.scores()["predictors"].items()}
-        rows = [[name, f"{mape:.1%}"] for name, mape in {**scores, "roofline": self.roofline_mape}.items()]
+        rows = [[name, f"{mape:.1%}"] for name, mape in scores.items()]
         labels = self.run.learnt
         kinds = len(set(labels.kinds))
         spread = f"{duration(labels.latency_s.min())} to {duration(labels.latency_s.max())}"
@@ -174,10 +173,7 @@ class Calibrated(Result):
                 f"{self.noise:.1%} on average"
             )
         )
-        parts.append(f"{'kept' if self.out else 'best, not kept:'} {self.run.best}: {self.run.held_out.why()}")
         parts.append(f"for {self.run.adapted.setting}")
-        if not self.run.adapted.bounds_other_kinds:
-            parts.append("no interval: the labels are too unlike each other to tell how wrong it is; measure more")
         if never := self.unmeasured:
             more = f" and {len(never) - MAX_TYPES_SHOWN} more" if len(never) > MAX_TYPES_SHOWN else ""
             parts.append(f"operator types not measured here: {', '.join(never[:MAX_TYPES_SHOWN])}{more}")
@@ -258,8 +254,6 @@ def calibrate(
         AlreadyExistsError: This machine is calibrated already.
         RunError: Fewer than 3 networks could be measured.
     """
-    from slotool.predictors.base import Examples
-    from slotool.predictors.transfer.contenders import roofline_mape
     from slotool.profiling.plan import solo_items
     from slotool.profiling.subjects import graph_subject
 
@@ -289,10 +283,7 @@ def calibrate(
     profile = required(before or planned.measured(reporter))
     run = _adapted(bases, profile, chosen, seed, reporter)
     config = {"networks": "random" if networks is None else "own", "backend": backend, "samples": samples}
-    labels_in = Examples(run.learnt.items, run.learnt.latency_s)
-    found = Calibrated(
-        run, profile, written, out is None, time.monotonic() - started, roofline_mape(labels_in, groups_of(run))
-    )
+    found = Calibrated(run, profile, written, out is None, time.monotonic() - started)
     if found.refused is not None and not keep_anyway:
         with whole_file(refusal_of(written)) as partial:
             partial.write_text(json.dumps(_stated(found)))
@@ -405,11 +396,6 @@ def _chosen(
     return spread_over_kinds(base.predictor, left, samples, seed)
 
 
-def groups_of(run: AdaptationRun) -> list[str]:
-    """Which labels were held out together."""
-    return run.learnt.kinds if by_kind(run) else [graph.id for graph in run.learnt.items]
-
-
 def by_kind(run: AdaptationRun) -> bool:
     """Whether networks of a kind were held out together."""
     from slotool.predictors.transfer.adaptation import MIN_KINDS
@@ -431,7 +417,7 @@ def _adapted(
     seed: int,
     reporter: Reporter,
 ) -> AdaptationRun:
-    """From each base; the run whose kept way is least wrong on labels held out."""
+    """Return the run from the base that leaves the least error on labels held out."""
     from slotool.predictors.labels import join_labels
     from slotool.predictors.transfer.adaptation import adapt_and_score
     from slotool.predictors.transfer.adapted import MIN_LABELS
@@ -449,4 +435,4 @@ def _adapted(
         for base in bases:
             runs.append(adapt_and_score(base, labelled, None, seed, by_kind=True))
             steps.advance()
-    return min(runs, key=lambda run: run.held_out.mape(run.best))
+    return min(runs, key=lambda run: run.held_out.mape())

@@ -65,7 +65,7 @@ class Chosen:
         from slotool.predictors.settings.predictor import SettingsPredictor
 
         solo = self.opened.solo
-        if solo is None or not isinstance(solo.predictor, SettingsPredictor) or solo.predictor.function is not None:
+        if solo is None or not isinstance(solo.predictor, SettingsPredictor):
             return (self.opened.setting,)
         return solo.predictor.settings
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SettingsTraining(Result):
-    """How well one predictor does in each setting it learnt, on networks held out, and as if that setting were new.
-    ``out``: the artifact written, if any."""
+    """How well one predictor does in each setting it learnt, on networks held out. ``out``: the artifact written, if
+    any."""
 
     run: SettingsRun
     out: Path | None = None
@@ -58,13 +58,12 @@ class SettingsTraining(Result):
         return [*left_out, *filter(None, map(worse_than_baseline, self.run.labelled.settings, self.scores["settings"]))]
 
     def shown(self) -> list[Part]:
-        titles = ["setting", "labels", "MAPE", "least squares", "interval covers", "new, ten labels", "covers"]
+        titles = ["setting", "labels", "MAPE", "least squares", "interval covers"]
         rows = [
             [
                 named(setting),
                 str(own["n"]),
-                *(share(own[name]) for name in ("mape", "least_squares_mape", "interval_coverage")),
-                *(share(own[name]) for name in ("new_mape", "new_interval_coverage")),
+                *(f"{own[name]:.1%}" for name in ("mape", "least_squares_mape", "interval_coverage")),
             ]
             for setting, own in zip(self.run.labelled.settings, self.scores["settings"], strict=True)
         ]
@@ -72,8 +71,6 @@ class SettingsTraining(Result):
         return [
             table(f"{self.scores['networks']} networks; errors while their {what} were held out", titles, rows),
             "least squares: of FLOPs, operators and activation elements, in log, from the same labels",
-            "new: the device was held out too, and ten labels of it given instead, chosen to tell most"
-            + ("" if any(own["new_mape"] for own in self.scores["settings"]) else "; -: there is no other device"),
             *([f"wrote {self.out}"] if self.out else []),
         ]
 
@@ -98,10 +95,6 @@ def worse_than_baseline(setting: Setting, scores: Mapping[str, Any]) -> str | No
         f"{named(setting)}: DO NOT USE IT FOR THIS SETTING: it is off by {own:.1%} on networks held out, least squares "
         f"of three numbers by {baseline:.1%}; give more labels, or train a predictor of this setting alone"
     )
-
-
-def share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
 
 
 def trained_on_settings(

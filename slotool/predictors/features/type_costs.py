@@ -161,23 +161,21 @@ class TypeCosts:
         """The costs of these graphs."""
         return TypeCosts(self.columns, self.seconds[np.asarray(rows)])
 
-    def shares(self, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Shares [graphs, columns] of Σ cost × e^w, and log(Σ cost × e^w ÷ Σ cost) [graphs]."""
-        corrected = self.seconds * np.exp(w)
-        total = corrected.sum(axis=1)
-        return corrected / total[:, None], np.log(total / self.total_s)
-
 
 def covariance(first: Sequence[Column], second: Sequence[Column]) -> np.ndarray:
-    """Prior covariance [first, second] of the log corrections of columns."""
-    terms, types = (
-        np.equal.outer([column[i] for column in first], [column[i] for column in second]).reshape(
-            len(first), len(second)
-        )
-        for i in (0, 1)
-    )
-    found = COMMON_TO_TERM**2 * terms + COMMON_TO_TYPE**2 * types + OWN**2 * (terms & types)
-    return np.asarray(found, dtype=np.float64)
+    """Return the prior covariance of log prices of columns, float64 [first, second]."""
+    found = COMMON_TO_TERM**2 * _same(first, second, 0) + COMMON_TO_TYPE**2 * _same(first, second, 1)
+    return np.asarray(found + OWN**2 * same_columns(first, second), dtype=np.float64)
+
+
+def same_columns(first: Sequence[Column], second: Sequence[Column]) -> np.ndarray:
+    """Return which columns are the same, bool [first, second]."""
+    return np.asarray(_same(first, second, 0) & _same(first, second, 1))
+
+
+def _same(first: Sequence[Column], second: Sequence[Column], part: int) -> np.ndarray:
+    pairs = ([column[part] for column in own] for own in (first, second))
+    return np.asarray(np.equal.outer(*pairs), dtype=bool).reshape(len(first), len(second))
 
 
 def operator_type(operator: Operator) -> str:

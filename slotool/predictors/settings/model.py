@@ -20,7 +20,6 @@ from slotool.predictors.features.amounts import AMOUNTS, RIDGE, RIDGE_BY_CATEGOR
 from slotool.predictors.features.amounts import TOTALS as WORK
 from slotool.predictors.features.network_features import FEATURES, TOTALS, network_features
 from slotool.predictors.labels import Setting
-from slotool.predictors.settings.price_prior import TERMS, PricePrior, log_prices, terms_s
 from slotool.predictors.trained.floor import min_operator_seconds
 
 # More networks take the cube of their number to fit, the square to store.
@@ -71,9 +70,8 @@ class SettingsModel:
     that nobody measured, where such a function knows nothing, and miss what is no sum of work, which it learns.
 
     ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``TOTALS``, S]; ``min_operator_s`` [S]: seconds per
-    operator of the labelled network that took fewest, 0 where unknown; ``log_prices`` [``TERMS``, S]: what a setting
-    like none of these is expected by, [``TERMS``, 0] where unknown. ``known`` float32 [n, ``FEATURES``] are
-    the encoded training networks; ``weights`` float64 [n, S] their weights in each function, 0 where a network has no
+    operator of the labelled network that took fewest, 0 where unknown. ``known`` float32 [n, ``FEATURES``] are the
+    encoded training networks; ``weights`` float64 [n, S] their weights in each function, 0 where a network has no
     label in a setting (``labelled``, bool [n, S]); ``level`` and ``variance`` float64 [S].
     """
 
@@ -87,7 +85,6 @@ class SettingsModel:
     prices_s: np.ndarray
     total_prices_s: np.ndarray
     min_operator_s: np.ndarray
-    log_prices: np.ndarray
 
     @classmethod
     def fit(cls, features: np.ndarray, latency_s: np.ndarray, settings: Sequence[Setting]) -> Self:
@@ -105,17 +102,13 @@ class SettingsModel:
         of_totals = np.column_stack([prices(own[:, : len(WORK)], labels, RIDGE) for own, labels in pairs])
         target = log_s - log_seconds(work[:, : len(WORK)], of_totals)
         min_operator_s = np.array([min_operator_seconds(own[:, OPERATORS], np.exp(labels)) for own, labels in pairs])
-        terms = [terms_s(own, setting.batch_size) for (own, _), setting in zip(pairs, settings, strict=True)]
-        # Matrices so small gain nothing from more threads, and lose much where others run.
-        with threadpool_limits(1):
-            by_terms = np.column_stack([log_prices(own, labels) for own, (_, labels) in zip(terms, pairs, strict=True)])
         level = np.array([target[own, s].mean() for s, own in enumerate(labelled.T)])
         target = np.where(labelled, target - level, 0.0)
         with threadpool_limits(2):
             known = Encoder(mean, deviation, 1.0, 0.1, 0.01).encoded(features).astype(np.float32).astype(np.float64)
             encoder = _likeliest(known, target, labelled, mean, deviation)
             weights, variance, _ = _solved(encoder, encoder.kernel(known, known), target, labelled)
-        work_prices = (all_prices, of_totals, min_operator_s, by_terms)
+        work_prices = (all_prices, of_totals, min_operator_s)
         return cls(tuple(settings), encoder, known, labelled, weights, level, variance, *work_prices)
 
     def features(self, graphs: Sequence[OperatorGraph]) -> Encoded:
@@ -151,15 +144,8 @@ class SettingsModel:
         kept = [self.settings[s] for s in keep]
         columns = (self.labelled[:, keep], self.weights[:, keep], self.level[keep], self.variance[keep])
         prices_s = (self.prices_s[:, keep], self.total_prices_s[:, keep])
-        # The prices of a model that was written without them are unknown whatever is kept.
-        by_terms = self.log_prices[:, keep] if self.log_prices.size else self.log_prices
-        work = (*prices_s, self.min_operator_s[keep], by_terms)
+        work = (*prices_s, self.min_operator_s[keep])
         return SettingsModel(tuple(kept), self.encoder, self.known, *columns, *work)
-
-    @cached_property
-    def price_prior(self) -> PricePrior | None:
-        """Of a setting like none of these; None where their prices are unknown."""
-        return PricePrior.of(self.log_prices) if self.log_prices.size else None
 
     def _factor(self, setting: int) -> np.ndarray:
         own = self.labelled[:, setting]
@@ -187,7 +173,6 @@ class SettingsModel:
             "prices_s": self.prices_s,
             "total_prices_s": self.total_prices_s,
             "min_operator_s": self.min_operator_s,
-            "log_prices": self.log_prices,
         }
         encoder = {name: getattr(self.encoder, name) for name in ("reach", "linear", "noise")}
         settings = [setting.document() for setting in self.settings]
@@ -213,11 +198,8 @@ class SettingsModel:
         min_operator_s = tensors.get("min_operator_s", np.zeros(len(settings)))
         if min_operator_s.shape != (len(settings),):
             raise InputError(f"the seconds of an operator do not fit the {len(settings)} settings")
-        by_terms = tensors.get("log_prices", np.zeros((len(TERMS), 0)))
-        if by_terms.size and by_terms.shape != (len(TERMS), len(settings)):
-            raise InputError(f"the prices of terms do not fit the {len(settings)} settings")
         levels = (tensors["level"], tensors["variance"])
-        return cls(settings, encoder, known, labelled, weights, *levels, *work, min_operator_s, by_terms)
+        return cls(settings, encoder, known, labelled, weights, *levels, *work, min_operator_s)
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,12 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
     ) -> None:
         train.require("training")
         graphs, latency_s = train
-        self._prices_s, self._min_s = _fitted(_terms(graphs), latency_s)
+        self._prices_s, self._min_s = fitted_terms(three_terms(graphs), latency_s)
         if progress:
             progress(f"{self.name}: non-negative least squares")
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        return np.asarray(np.maximum(_terms(graphs) @ self._prices_s, self._min_s))
+        return np.asarray(np.exp(priced_terms(three_terms(graphs), self._prices_s, self._min_s)))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return {"prices_s": self._prices_s}, {"terms": list(TERMS), "least_s": self._min_s}
@@ -57,26 +57,29 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
         return restored
 
 
-def left_out(labels: Examples[OperatorGraph]) -> np.ndarray:
-    """log(predicted ÷ label) of each of n ≥ 2 labels, by three terms fitted to the others, float64 [n]."""
-    graphs, latency_s = labels
-    terms, predicted_s = _terms(graphs), np.empty(len(graphs))
-    for row in range(len(graphs)):
-        rest = np.delete(np.arange(len(graphs)), row)
-        prices_s, min_s = _fitted(terms[rest], latency_s[rest])
-        predicted_s[row] = max(float(terms[row] @ prices_s), min_s)
-    return np.asarray(np.log(predicted_s / latency_s))
-
-
-def _fitted(terms: np.ndarray, latency_s: np.ndarray) -> tuple[np.ndarray, float]:
-    """Prices [``TERMS``], and what no answer is below, in seconds."""
+def fitted_terms(terms: np.ndarray, latency_s: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return prices of ``TERMS``, float64 seconds ≥ 0 [3], and the least answer, in seconds."""
     relative = terms / latency_s[:, None]
     scale = np.maximum(relative.max(axis=0), 1e-300)
     return nnls(relative / scale, np.ones(len(relative)))[0] / scale, MIN_SHARE * float(latency_s.min())
 
 
-def _terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """float64 [n, ``TERMS``]; of a ``Batch`` the same ones each time."""
+def priced_terms(terms: np.ndarray, prices_s: np.ndarray, min_s: float) -> np.ndarray:
+    """Return log(seconds) of ``terms``, float64 [n, 3], at these prices, float64 [n]."""
+    return np.asarray(np.log(np.maximum(terms @ prices_s, min_s)))
+
+
+def left_out_terms(terms: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
+    """Return log(seconds) of each of n ≥ 2 labels by three terms that are fitted to the others, float64 [n]."""
+    found = []
+    for row in range(len(terms)):
+        rest = np.delete(np.arange(len(terms)), row)
+        found.append(priced_terms(terms[[row]], *fitted_terms(terms[rest], latency_s[rest]))[0])
+    return np.array(found)
+
+
+def three_terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    """Return ``TERMS``, float64 [n, 3]; of a ``Batch`` they are computed once."""
     return once(graphs, _summed_terms)
 
 

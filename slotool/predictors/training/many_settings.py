@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,15 @@ from slotool.predictors.features.kinds import even_sample
 from slotool.predictors.features.network_features import TOTALS, network_features
 from slotool.predictors.labels import Setting
 from slotool.predictors.settings.labels import SettingsLabelled
-from slotool.predictors.settings.model import MAX_NETWORKS, Encoded, SettingsModel
-from slotool.predictors.settings.new_setting import Function, covariance_before
+from slotool.predictors.settings.model import MAX_NETWORKS, SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.trained.artifact import KIND, NOMINAL_COVERAGE, SCORES, TrainedPredictor, domain_of
 from slotool.predictors.trained.bounds import Bounds
 from slotool.predictors.trained.residuals import Residuals
-from slotool.predictors.transfer.sampling import greedy
 
-FOLDS, FEW = 5, 10
+FOLDS = 5
 # With fewer kinds rows are held out at random: one kind of two says little of a third.
 MIN_KINDS = 5
-# Networks among which the ten to measure are chosen.
-MAX_CANDIDATES = 400
 # Fewer held-out errors of a setting than these are pooled with those of the others.
 MIN_FOR_OWN = 40
 SQUARES_TERMS = ("flops", "operators", "output_bytes")
@@ -38,58 +34,49 @@ SQUARES_TERMS = ("flops", "operators", "output_bytes")
 @dataclass(frozen=True)
 class HeldOutSettings:
     """Errors of all labels while their networks were held out, log(measured ÷ predicted), float64 [n, S], NaN where
-    there is no label: of the predictor, of it with the label's device held out too and ten labels given instead, and of
-    least squares in log FLOPs, operators and activation elements. ``spread``, ``new_spread``: what it said itself.
-    ``fold`` int64 [n]; ``by_kind``: whether kinds were held out, else random networks."""
+    there is no label: of the predictor, and of least squares in log FLOPs, operators and activation elements.
+    ``spread``: what the predictor stated itself. ``fold`` int64 [n]; ``by_kind``: whether kinds were held out, else
+    random networks."""
 
     errors: np.ndarray
     spread: np.ndarray
-    new_errors: np.ndarray
-    new_spread: np.ndarray
     least_squares: np.ndarray
     fold: np.ndarray
     by_kind: bool
 
-    def score(self, setting: int) -> dict[str, float | int | None]:
-        """Of one setting; coverage is that of intervals from the other folds' errors."""
+    def score(self, setting: int) -> dict[str, float | int]:
+        """Return scores of one setting; coverage is that of intervals from the other folds' errors."""
         own = np.isfinite(self.errors[:, setting])
-        new = np.isfinite(self.new_errors[:, setting])
         return {
             "n": int(own.sum()),
             "mape": _mape(self.errors[own, setting]),
             "least_squares_mape": _mape(self.least_squares[own, setting]),
-            "interval_coverage": self._coverage(self.errors, self.spread, setting),
-            "new_mape": _mape(self.new_errors[new, setting]) if new.any() else None,
-            "new_interval_coverage": self._coverage(self.new_errors, self.new_spread, setting) if new.any() else None,
+            "interval_coverage": self._coverage(setting),
         }
 
     def of_settings(self) -> tuple[Residuals, ...]:
-        """Of each setting, since predictors of several err differently: the more its labels are sums of work, the
-        less."""
-        found = [self.residuals(new=False, setting=s) for s in range(self.errors.shape[1])]
+        """Return residuals of each setting: the more its labels are sums of work, the less a predictor errs."""
+        found = [self.residuals(s) for s in range(self.errors.shape[1])]
         return tuple(own for own in found if own is not None)
 
-    def residuals(self, *, new: bool, setting: int | None = None, without: int | None = None) -> Residuals | None:
-        """Of one setting; of all together where it has few labels or none is named. ``without``: a fold that plays no
-        part."""
-        errors, spread = (self.new_errors, self.new_spread) if new else (self.errors, self.spread)
-        kept = np.isfinite(errors) & (self.fold != (-1 if without is None else without))[:, None]
-        if setting is not None and kept[:, setting].sum() >= MIN_FOR_OWN:
+    def residuals(self, setting: int, without: int | None = None) -> Residuals | None:
+        """Return residuals of one setting, or of all where it has few labels; none of the fold ``without``."""
+        kept = np.isfinite(self.errors) & (self.fold != (-1 if without is None else without))[:, None]
+        if kept[:, setting].sum() >= MIN_FOR_OWN:
             kept &= np.arange(kept.shape[1]) == setting
         if not kept.any():
             return None
-        return Residuals.of(np.exp(errors[kept]), np.ones(int(kept.sum())), spread[kept])
+        return Residuals.of(np.exp(self.errors[kept]), np.ones(int(kept.sum())), self.spread[kept])
 
-    def _coverage(self, errors: np.ndarray, spread: np.ndarray, setting: int) -> float:
+    def _coverage(self, setting: int) -> float:
         inside: list[np.ndarray] = []
         for fold in range(FOLDS):
-            own = (self.fold == fold) & np.isfinite(errors[:, setting])
-            new = errors is self.new_errors
-            found = self.residuals(new=new, setting=None if new else setting, without=fold)
+            own = (self.fold == fold) & np.isfinite(self.errors[:, setting])
+            found = self.residuals(setting, without=fold)
             if found is None or not own.any():
                 continue
             low, high = found.interval(NOMINAL_COVERAGE)
-            score = errors[own, setting] / spread[own, setting]
+            score = self.errors[own, setting] / self.spread[own, setting]
             inside.append((low <= score) & (score <= high))
         return float(np.mean(np.concatenate(inside)))
 
@@ -125,7 +112,7 @@ def train_settings(
     labelled: SettingsLabelled, seed: int = 0, progress: Callable[[str], None] | None = None
 ) -> SettingsRun:
     """Learn all settings at once; score on each fifth of the kinds of networks (of the networks, where there are fewer
-    than five kinds) while it is held out, and again with each device held out as well.
+    than five kinds) while it is held out.
 
     Raises ``InputError`` as ``SettingsModel.fit`` does.
     """
@@ -135,7 +122,6 @@ def train_settings(
     held_out = hold_out_settings(features, latency_s, labelled.settings, [g.kind for g in graphs], seed, progress)
     predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, labelled.settings))
     predictor.known_residuals = held_out.of_settings()
-    predictor.new_residuals = held_out.residuals(new=True)
     if progress:
         progress(f"settings: all {len(labelled.settings)} learnt from {len(graphs)} networks")
     # How far networks lie from others of the same sort: every second one from the rest.
@@ -172,48 +158,21 @@ def hold_out_settings(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> HeldOutSettings:
-    """Errors on held-out networks, see ``HeldOutSettings``. The ten labels of a device held out are chosen among the
-    networks that were shown."""
+    """Return the errors on held-out networks."""
     fold, by_kind = _folds(kinds, seed)
-    found = [np.full(latency_s.shape, np.nan) for _ in range(5)]
-    errors, spread, new_errors, new_spread, simple = found
+    errors, spread, simple = (np.full(latency_s.shape, np.nan) for _ in range(3))
     log_s = np.log(latency_s)
     for number in range(FOLDS):
         shown, asked = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         model = SettingsModel.fit(features[shown], latency_s[shown], settings)
-        known, there = model.encode(features[shown]), model.encode(features[asked])
+        there = model.encode(features[asked])
         errors[asked] = log_s[asked] - model.answer(there)
         for s in range(len(settings)):
             spread[asked, s] = model.spread(there, s)
             simple[asked, s] = log_s[asked, s] - _least_squares(features, log_s[:, s], shown, asked)
-        for hidden, rest in _devices_hidden(model):
-            for s in hidden:
-                labels = shown[choose_labels(rest, known, log_s[shown, s], seed)]
-                function = Function(rest, model.encode(features[labels]), log_s[labels, s], settings[s])
-                mean, variance = function.answer(there)
-                new_errors[asked, s] = log_s[asked, s] - mean
-                new_spread[asked, s] = np.sqrt(variance)
         if progress:
             progress(f"held out {number + 1} of {FOLDS}: {_mape(errors[asked][np.isfinite(errors[asked])]):.1%} off")
-    return HeldOutSettings(errors, spread, new_errors, new_spread, simple, fold, by_kind)
-
-
-def choose_labels(model: SettingsModel, networks: Encoded, log_s: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Return rows of the ``FEW`` networks that tell most of a new setting, among those with a label."""
-    rows = np.flatnonzero(np.isfinite(log_s))
-    if len(rows) > MAX_CANDIDATES:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, MAX_CANDIDATES, replace=False))
-    covariance, noise = covariance_before(model, networks.take(rows))
-    return rows[greedy(covariance, noise, np.ones(len(rows)), min(FEW, len(rows)))]
-
-
-def _devices_hidden(model: SettingsModel) -> Iterator[tuple[list[int], SettingsModel]]:
-    """Settings of each device, and the model without them; nothing where only one device is there."""
-    devices = [(setting.device, setting.machine) for setting in model.settings]
-    for device in dict.fromkeys(devices):
-        hidden = [s for s, own in enumerate(devices) if own == device]
-        if len(hidden) < len(devices):
-            yield hidden, model.without(hidden)
+    return HeldOutSettings(errors, spread, simple, fold, by_kind)
 
 
 def _folds(kinds: Sequence[str], seed: int) -> tuple[np.ndarray, bool]:

@@ -1,92 +1,150 @@
-"""A predictor taken to another device, backend or thread count by a handful of its labels."""
+"""Predictor of a setting that has a handful of labels, made from one of other settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from scipy.special import stdtrit
 
+from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Document, Examples, Tensors
+from slotool.graphs.operator_arrays import Batch, once
+from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.features.type_costs import TypeCosts
-from slotool.predictors.transfer.few_label_posterior import Posterior
-from slotool.predictors.transfer.from_base import FromBase
+from slotool.predictors.labels import Setting
+from slotool.predictors.registry import ADAPTED_BEFORE, from_nested_state, nested_state
+from slotool.predictors.settings.predictor import SettingsPredictor
+from slotool.predictors.solo.three_term import three_terms
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.trained.residuals import MAX_RESIDUAL, Residuals
+from slotool.predictors.transfer.backend_change import BackendChange
+from slotool.predictors.transfer.few_labels import FewLabels, Networks
 
-MIN_LABELS = 3
 # Each fit costs the cube of the labels, and with so many a predictor of their own is better.
-MAX_LABELS = 200
+MIN_LABELS, MAX_LABELS = 3, 200
+LEVELS = 199
+# Median of the absolute value of a standard normal variable.
+NORMAL_MEDIAN = 0.6745
 
 
-class AdaptedPredictor(FromBase):
-    """latency = base × (roofline ÷ base)^c × e^s × Σ over types of share × e^w, fitted to few labels of a setting.
+class AdaptedPredictor(Predictor[OperatorGraph]):
+    """``FewLabels`` around the answers of a base: one predictor, or all settings of a ``SettingsPredictor``.
 
-    ``share`` is what a type of operator has of the network's cost by a neutral roofline (``TypeCosts``: calls,
-    FLOPs and bytes apart), at the prices of the setting's backend where these are known, so w says how much dearer
-    that work is here than the base thinks; c says how far the roofline is to be trusted more than the base, which
-    may have never seen some of the types; s is smooth in the sizes, with a shift of all and a slight power of the
-    base. All have Gaussian priors around nothing: what no label speaks for stays as the base has it. The model is
-    solved as a Gaussian process, linearised around its own answer until it holds still; how large corrections may
-    be and how noisy labels are is averaged over ``PRIORS`` of ``few_label_posterior``, each weighing as much as it
-    makes the labels likely. So is, where labels are few, which one type of operator stands out by far, as one that
-    another library has no fast kernel for: one label with that type then corrects all networks with it.
-
-    The spread is the posterior's deviation of log latency. ``calibration`` says by which factor it is too small on
-    labels left out one by one (at least 1). Fitting is a closed form of the labels, so the state is the base's, and
-    the labels with their costs.
+    Labels are taken to the base's backend where the two are known to differ, and answers back (``change``). The spread
+    is the deviation of log latency, a label's noise included. Fitting is a closed form of the labels, so the state is
+    the base's, and the labels with the facts of their networks. Dev set and seed play no part.
     """
 
     name = "adapted"
-    labels_taken = (MIN_LABELS, MAX_LABELS)
+    fitted_to = (FROM_OTHERS,)
+    spread_is_calibrated = True
 
-    def _learn(self, train: Examples[OperatorGraph]) -> None:
-        graphs, latency_s = train
-        self.posterior = Posterior(self.costs(graphs), self.log_base(graphs), np.log(latency_s))
+    def __init__(self, base: Predictor[OperatorGraph] | None = None, change: BackendChange | None = None):
+        self.base, self.change = base, BackendChange() if change is None else change
+
+    @classmethod
+    def of(cls, base: TrainedPredictor[OperatorGraph], setting: Setting) -> Self:
+        """Return one of ``setting`` that has no labels yet."""
+        learnt = None if isinstance(base.predictor, SettingsPredictor) else base.setting
+        return cls(base.predictor, BackendChange.of(learnt, setting))
+
+    def fit(
+        self,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Raises ``InputError`` also for fewer than 3 or more than 200 labels, and without a base."""
+        train.require("training")
+        count = len(train.items)
+        if not MIN_LABELS <= count <= MAX_LABELS:
+            raise InputError(
+                f"a predictor is adapted by {MIN_LABELS} to {MAX_LABELS} labelled networks, not by {count}"
+            )
+        self.labels = FewLabels(self.networks(train.items), self.log_before(train.items, train.latency_s))
+        if progress:
+            progress(f"{self.name}: {self.source.name} to {count} labels")
+
+    @property
+    def source(self) -> Predictor[OperatorGraph]:
+        """The base. Raises ``InputError`` where there is none."""
+        if self.base is None:
+            raise InputError("there is no predictor to adapt")
+        return self.base
+
+    def networks(self, graphs: Sequence[OperatorGraph]) -> Networks:
+        """Return what ``FewLabels`` knows of these."""
+        base, costs = self.source, TypeCosts.of(graphs).shared_by(self.change.prices)
+        if isinstance(base, SettingsPredictor):
+            answers = base.log_answers(graphs)
+        else:
+            answers = np.log(once(graphs, base.predict))[:, None]
+        return Networks(costs, three_terms(graphs), answers)
+
+    def log_before(self, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> np.ndarray:
+        """Return log(seconds) [n] of latencies that are taken to the base's backend."""
+        return np.asarray(np.log(latency_s) - np.log(self.change.times(graphs)))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        return np.asarray(np.exp(self.posterior.mean(self.costs(graphs), self.log_base(graphs))))
+        graphs = Batch.of(graphs)
+        return np.asarray(np.exp(self.labels.mean(self.networks(graphs))) * self.change.times(graphs))
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
         if not graphs:
             return np.empty(0), np.empty(0)
-        mean, variance = self.posterior.answer(self.costs(graphs), self.log_base(graphs))
-        return np.exp(mean), np.sqrt(variance)
+        graphs = Batch.of(graphs)
+        mean, variance = self.labels.answer(self.networks(graphs))
+        return np.exp(mean) * self.change.times(graphs), np.sqrt(variance)
 
-    @property
-    def labels(self) -> int:
-        """How many labels it was adapted to."""
-        return len(self.posterior.log_s)
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
+        """Return the base's proportions, each operator taken to the other backend by its own prices."""
+        asked = Batch([item])
+        found = self.source.operator_seconds(item)
+        if found is None:
+            return None
+        call_s = max(0.0, float(once(asked, self.source.predict)[0]) - float(found.sum()))
+        there = found * self.change.operator_times(item) if self.change else found
+        return np.asarray(there * (self.predict(asked)[0] / (there.sum() + call_s)))
 
-    def calibration(self) -> float:
-        """Root mean square of (left-out label − its prediction) ÷ spread, in log; 1 when that is less."""
-        mean, variance = self.left_out()
-        return max(1.0, float(np.sqrt(np.mean((self.posterior.log_s - mean) ** 2 / variance))))
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        tensors, document = nested_state(self.source, "base.")
+        known, columns = self.labels.networks, self.labels.networks.costs.columns
+        own = {"costs": known.costs.seconds, "terms": known.terms, "log_answers": known.log_answers}
+        tensors |= {**own, "log_s": self.labels.log_s}
+        return tensors, {"base": document, "change": self.change.document(), "columns": [list(own) for own in columns]}
 
-    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance [n] of the log of each label, from all others: fitted again without it, or, of more than
-        30 labels, as the fit to all says it would be."""
-        return self.posterior.left_out
-
-    def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        posterior = self.posterior
-        own = {"costs": posterior.costs.seconds, "log_base": posterior.log_base, "log_s": posterior.log_s}
-        return own, {
-            "columns": [list(column) for column in posterior.costs.columns],
-            "outliers": posterior.outliers,
-        }
-
-    def _restore(self, tensors: Tensors, document: Document) -> None:
-        costs = TypeCosts(tuple((str(term), str(kind)) for term, kind in document["columns"]), tensors["costs"])
-        # One that was written before any type could stand out answers as it did.
-        outliers = bool(document.get("outliers", False))
-        self.posterior = Posterior(costs, tensors["log_base"], tensors["log_s"], outliers)
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        """Raises ``InputError`` for one that was adapted in an earlier way."""
+        if "change" not in document:
+            raise InputError(ADAPTED_BEFORE)
+        change = BackendChange.from_document(document["change"])
+        restored = cls(from_nested_state(tensors, document["base"], "base."), change)
+        columns = tuple((str(term), str(kind)) for term, kind in document["columns"])
+        costs = TypeCosts(columns, tensors["costs"])
+        count = len(tensors["log_s"])
+        shapes = (tensors["costs"].shape, tensors["terms"].shape, tensors["log_answers"].shape[:1])
+        if shapes != ((count, len(columns)), (count, 3), (count,)):
+            raise InputError(f"the facts of labelled networks do not fit the {count} labels")
+        restored.labels = FewLabels(Networks(costs, tensors["terms"], tensors["log_answers"]), tensors["log_s"])
+        return restored
 
 
-def interval_factor(predictor: AdaptedPredictor, coverage: float = 0.9) -> float:
-    """The factor that, raised to each graph's spread, bounds its interval: for few labels, so from Student's t of n − 1
-    degrees of freedom, × ``calibration``."""
-    from scipy.special import stdtrit
+def held_out_residuals(log_errors: np.ndarray, deviation: np.ndarray) -> Residuals:
+    """Return residuals of new networks in units of their spread: Student's t, wider where that is too small.
 
-    return float(np.exp(stdtrit(predictor.labels - 1, (1 + coverage) / 2) * predictor.calibration()))
+    The median of the errors tells how much too small, which one label that no other is like does not move.
+
+    Args:
+        log_errors: log(predicted ÷ label) of each label while it was held out, float64 [n].
+        deviation: Spread that was stated of each, float64 > 0 [n].
+    """
+    times = max(1.0, float(np.median(np.abs(log_errors) / deviation)) / NORMAL_MEDIAN)
+    levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)
+    return Residuals(np.minimum(stdtrit(len(deviation) - 1, 0.5 + levels / 2) * times, MAX_RESIDUAL), mirrored=True)

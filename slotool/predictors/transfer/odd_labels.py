@@ -9,7 +9,6 @@ import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.predictors.features.type_costs import TypeCosts
-from slotool.predictors.transfer.contenders import AS_IS, ENSEMBLE, SCRATCH, HeldOut
 
 # A label is odd that differs by so many times, and by so many deviations of the others, both from what a base makes of
 # its network and from what a roofline does. None of 18,720 labels of 24 settings is, in draws of 5, 10 and 30; one made
@@ -29,10 +28,9 @@ UNIT_TOLERANCE, MIN_GAP = 3.0, 30.0
 MAX_SHARE = 0.2
 # A label is doubtful that differs from what is predicted without it by so many times, and by so many root mean squares
 # of what the others differ by without it. It is set aside where the errors of the others, held out, are so many times
-# as large with it, in the geometric mean over ways of adapting: a network that is slow for a reason does not make
-# others disagree. What this finds, and how often by mistake, stands in docs/results/predicting.md.
+# as large with it: a network that is slow for a reason does not make others disagree. Of more labels none is doubted.
 DOUBTFUL_TIMES, DOUBTFUL_DEVIATIONS, MIN_DISAGREEMENT = 2.0, 2.5, 1.35
-MIN_DOUBTED = 8
+MIN_DOUBTED, MAX_LABELS_DOUBTED, MAX_SUSPECTS = 8, 30, 3
 
 
 @dataclass(frozen=True)
@@ -79,34 +77,37 @@ def odd_labels(base_s: np.ndarray, graphs: Sequence[OperatorGraph], latency_s: n
     ]
 
 
-def furthest(held_out: HeldOut) -> int | None:
-    """Which of n ≥ 8 labels is furthest off what is predicted without it; None where it is not by ``DOUBTFUL_TIMES``,
-    or there are fewer."""
-    errors = np.abs(held_out.log_errors[held_out.best()])
-    row = int(np.argmax(errors))
-    return row if len(errors) >= MIN_DOUBTED and errors[row] > np.log(DOUBTFUL_TIMES) else None
+def suspects(log_errors: np.ndarray) -> list[int]:
+    """Return the rows, of n ≥ 8 labels, that are furthest off what is predicted without them, by ``DOUBTFUL_TIMES``.
 
-
-def doubtful_label(row: int, with_it: HeldOut, without: HeldOut, *, same_backend: bool) -> OddLabel | None:
-    """What is to be said of the ``furthest`` label, by the errors of all and by those of all others without it; None
-    where these are as far off too.
-
-    ``same_backend``: whether the base was learnt from the backend of these labels. In another some network is slow for
-    a reason in every third to second set of ten right labels, so that being far off tells nothing there: a label is
-    named only where the others disagree with it in.
+    ``log_errors``: log(predicted ÷ label) of each while it was held out, float64 [n]. One wrong label spoils the
+    prediction of those like it, so it need not be the furthest.
     """
-    kept = with_it.best()
-    error, rest = float(with_it.log_errors[kept][row]), without.log_errors[kept]
-    if abs(error) <= DOUBTFUL_DEVIATIONS * float(np.sqrt(np.mean(rest**2))):
+    if len(log_errors) < MIN_DOUBTED:
+        return []
+    far = np.argsort(-np.abs(log_errors), kind="stable")[:MAX_SUSPECTS]
+    return [row for row in far.tolist() if abs(log_errors[row]) > np.log(DOUBTFUL_TIMES)]
+
+
+def doubtful_label(row: int, with_it: np.ndarray, without: np.ndarray, *, same_backend: bool) -> OddLabel | None:
+    """Return one of the ``suspects`` as odd; None where the others are as far off without it.
+
+    Args:
+        row: The label.
+        with_it: Held-out log errors of all labels, float64 [n].
+        without: Held-out log errors of all others without it, float64 [n − 1].
+        same_backend: True if the base learnt the backend of these labels. In another one some network is slow for a
+            reason in every third to second set of ten right labels, so a label is named only if the others disagree.
+    """
+    error = float(with_it[row])
+    if abs(error) <= DOUBTFUL_DEVIATIONS * float(np.sqrt(np.mean(without**2))):
         return None
-    ways = [name for name in without.log_errors if name not in (AS_IS, SCRATCH, ENSEMBLE)]
-    before = [np.mean(np.abs(np.delete(with_it.log_errors[name], row))) for name in ways]
-    after = [np.mean(np.abs(without.log_errors[name])) for name in ways]
-    disagreement = float(np.exp(np.mean(np.log(before) - np.log(np.maximum(after, 1e-12)))))
+    before, after = np.mean(np.abs(np.delete(with_it, row))), max(float(np.mean(np.abs(without))), 1e-12)
+    disagreement = float(before / after)
     is_clear = disagreement > MIN_DISAGREEMENT
     if not is_clear and not same_backend:
         return None
-    return OddLabel(row, float(np.exp(-error)), is_clear, len(rest), disagreement)
+    return OddLabel(row, float(np.exp(-error)), is_clear, len(without), disagreement)
 
 
 def mixed_units(base_s: np.ndarray, latency_s: np.ndarray) -> str | None:

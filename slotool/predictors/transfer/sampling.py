@@ -9,13 +9,10 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Examples, Predictor
-from slotool.predictors.features.type_costs import TypeCosts
 from slotool.predictors.labels import Setting
-from slotool.predictors.settings.predictor import SettingsPredictor
-from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, interval_factor
-from slotool.predictors.transfer.few_label_posterior import covariance_before
-from slotool.predictors.transfer.other_backend import change_of, prices_in
+from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, TrainedPredictor
+from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals
+from slotool.predictors.transfer.few_labels import covariance_before
 from slotool.profiling.rows import Row
 
 # Networks whose sureness is looked at; more would say little more and take the square of their number.
@@ -74,12 +71,10 @@ def greedy(covariance: np.ndarray, noise: float, price: np.ndarray, n: int) -> l
 
 
 def _covariance(predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, float]:
-    """Covariance of log latency of these networks, and the noise of a label (a variance)."""
-    if isinstance(predictor, SettingsPredictor):
-        return predictor.covariance(graphs)
-    if isinstance(predictor, AdaptedPredictor) and predictor.base is not None:
-        return predictor.posterior.covariance(predictor.costs(graphs), np.log(predictor.base.predict(graphs)))
-    return covariance_before(TypeCosts.of(graphs), np.log(predictor.predict(graphs)))
+    """Return the covariance of log latency of these networks, and the noise of a label (a variance)."""
+    if isinstance(predictor, AdaptedPredictor):
+        return covariance_before(predictor.networks(graphs), predictor.labels.networks)
+    return covariance_before(AdaptedPredictor(predictor).networks(graphs))
 
 
 class Enough:
@@ -87,8 +82,7 @@ class Enough:
     candidates are sure to ``until``, whichever comes first.
 
     Sure: the half-width, upwards, of the 90 % interval of the median candidate without a label; 0.1 is 10 %. It is the
-    adapted predictor's own (posterior spread), refitted after each label in milliseconds; ``adaptation.adapt`` holds
-    labels out instead, which takes seconds, and gives a wider one.
+    adapted predictor's own, refitted after each label.
     ``half_width`` is that of the last refit, None before the third label. Called with all finished rows.
     """
 
@@ -119,9 +113,9 @@ class Enough:
     def _refit(self, labels: Mapping[str, Row]) -> float:
         graphs = [self._by_id[name] for name in labels]
         rest = [graph for name, graph in self._by_id.items() if name not in labels]
-        predictor = AdaptedPredictor(self._base.predictor, prices_in(self._setting))
-        medians_s = np.array([float(np.median(row["samples_s"])) for row in labels.values()])
-        times = change_of(self._base, self._setting).times(graphs)
-        predictor.fit(Examples(graphs, medians_s / times))
+        predictor = AdaptedPredictor.of(self._base, self._setting)
+        predictor.fit(Examples(graphs, np.array([float(np.median(row["samples_s"])) for row in labels.values()])))
+        mean, variance = predictor.labels.left_out([np.array([row]) for row in range(len(graphs))])
+        residuals = held_out_residuals(mean - predictor.labels.log_s, np.sqrt(variance))
         _, spread = predictor.predict_and_spread(rest or graphs)
-        return float(interval_factor(predictor) ** np.median(spread)) - 1.0
+        return float(np.expm1(residuals.interval(NOMINAL_COVERAGE)[1] * np.median(spread)))

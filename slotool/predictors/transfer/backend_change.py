@@ -1,0 +1,87 @@
+"""Known ratio of latencies in two backends, by what networks spend their cost on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Document
+from slotool.predictors.features.backend_prices import BACKEND_LOG_PRICES, NO_PRICES, Prices, prices_from
+from slotool.predictors.features.type_costs import TERMS, OperatorRows, TypeCosts
+from slotool.predictors.labels import Setting
+
+# Prices were learnt on CPUs: another device differs by more than another backend.
+DEVICE, PRECISION = "cpu", "float32"
+
+
+@dataclass(frozen=True)
+class BackendChange:
+    """Prices of work in one backend and in another, each relative to torch, by type of operator, in log.
+
+    Attributes:
+        before: Prices in the backend that was learnt; none for torch, and where the two do not differ.
+        after: Prices in the other backend.
+        prices: Prices in the other backend wherever they are known, for shares of the cost.
+    """
+
+    before: Mapping[str, Prices] = field(default_factory=lambda: NO_PRICES)
+    after: Mapping[str, Prices] = field(default_factory=lambda: NO_PRICES)
+    prices: Mapping[str, Prices] = field(default_factory=lambda: NO_PRICES)
+
+    @classmethod
+    def of(cls, learnt: Setting | None, wanted: Setting) -> Self:
+        """Return the change from one setting to another; ``learnt`` None: from several, which are not changed."""
+        prices = prices_in(wanted)
+        known = learnt is not None and _is_known(learnt) and _is_known(wanted) and learnt.backend != wanted.backend
+        return cls(prices_in(learnt), prices, prices) if known and learnt is not None else cls(prices=prices)
+
+    def __bool__(self) -> bool:
+        """True if latencies differ by more than one factor."""
+        return bool(self.before or self.after)
+
+    def times(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        """Return latency after ÷ before, but for one factor of all networks, float64 > 0 [n]."""
+        if not self or not graphs:
+            return np.ones(len(graphs))
+        costs = TypeCosts.of(graphs)
+        return np.asarray(priced_s(costs, self.after) / priced_s(costs, self.before))
+
+    def operator_times(self, graph: OperatorGraph) -> np.ndarray:
+        """Return the same ratio of each operator by itself, float64 > 0 [operators]."""
+        rows = OperatorRows.of([graph])
+        return np.asarray(_operators_priced_s(rows, self.after) / _operators_priced_s(rows, self.before))
+
+    def document(self) -> dict[str, Any]:
+        """Return a JSON document."""
+        return {name: dict(getattr(self, name)) for name in ("before", "after", "prices")}
+
+    @classmethod
+    def from_document(cls, document: Document) -> Self:
+        """Return the change that wrote ``document``."""
+        return cls(*(prices_from(document[name]) for name in ("before", "after", "prices")))
+
+
+def prices_in(setting: Setting) -> Mapping[str, Prices]:
+    """Return log prices of work in a setting's backend ÷ in torch; none for torch, and where nothing is known."""
+    return BACKEND_LOG_PRICES[setting.backend] if _is_known(setting) else NO_PRICES
+
+
+def _is_known(setting: Setting) -> bool:
+    here = setting.device == DEVICE and setting.precision == PRECISION
+    return here and setting.backend in BACKEND_LOG_PRICES
+
+
+def priced_s(costs: TypeCosts, prices: Mapping[str, Prices]) -> np.ndarray:
+    """Return the cost of networks at prices of a backend, float64 > 0 [graphs]; without prices, in torch."""
+    return np.asarray(costs.priced_s(prices).sum(axis=1)) if prices else costs.total_s
+
+
+def _operators_priced_s(rows: OperatorRows, prices: Mapping[str, Prices]) -> np.ndarray:
+    if not prices:
+        return rows.cost_s
+    times = np.exp(np.array([prices.get(kind, prices[""]) for kind in rows.types]))[rows.kinds]
+    return np.asarray(sum(rows.terms_s[term] * own for term, own in zip(TERMS, times.T, strict=True)))
