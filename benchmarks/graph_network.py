@@ -33,9 +33,8 @@ from torch import Tensor
 from benchmarks.calibrate_shipped import MODELS, random_networks
 from benchmarks.settings import cell_graphs
 from slotool.graphs import OperatorGraph
-from slotool.graphs.blocks import BLOCKS
 from slotool.graphs.encodings import MEASURES, operator_measures
-from slotool.graphs.generators import RandomGraphs, SearchSpace
+from slotool.graphs.generators import BLOCKS, RandomGraphs, SearchSpace
 from slotool.predictors.base import Examples
 from slotool.predictors.features import onednn
 from slotool.predictors.labels import LabelledSet, Setting

@@ -5,26 +5,42 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
-from slotool.graphs.graph_documents import (
-    FIRST_OPERATORS,
-    FLOAT32,
-    GRAPH_KEYS,
-    OPERATOR_KEYS,
-    refuse_unknown_keys,
-    stated_effect,
-    stated_form,
-)
 from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Operator, Shape, make_operator
 
 if TYPE_CHECKING:
     import networkx as nx
 
+
+# What a graph is of unless it says otherwise.
+FLOAT32 = "float32"
+_ELEMENT_TYPE = re.compile(r"[a-z][a-z0-9_]*(\+[a-z][a-z0-9_]*)*", re.ASCII)
+GRAPH_KEYS = (
+    "kind",
+    "name",
+    "element_type",
+    "compiled",
+    "counted_flops",
+    "examples_interact",
+    "uncosted",
+    "shared_weights",
+    "id",
+    "operators",
+)
+OPERATOR_KEYS = ("name", "op", "inputs", "attributes", "shape", "weights", "flops")
+# The types that graph files of the first versions knew; every other of their types stated its shape and costs.
+FIRST_OPERATORS = (
+    *("InputLayer", "Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D", "MaxPooling2D", "AveragePooling2D"),
+    *("GlobalAveragePooling2D", "GlobalMaxPooling2D", "ZeroPadding2D", "Cropping2D", "Flatten", "Reshape"),
+    *("BatchNormalization", "LayerNormalization", "Normalization", "LayerScale", "Rescaling", "ReLU", "Softmax"),
+    *("Activation", "Add", "Multiply", "Concatenate"),
+)
 MATRIX_OPERATORS = tuple(op for op, kind in OPERATORS.items() if kind.is_product)
 # Outputs of Reshape and Flatten are counted, as they always were.
 WITHOUT_MEMORY = tuple(op for op, kind in OPERATORS.items() if not kind.has_memory)
@@ -314,3 +330,91 @@ def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:
         builder.append_foreign(name, entry["op"], tuple(inputs), attributes, stated)
     else:
         builder.append(name, entry["op"], tuple(inputs), attributes, stated)
+
+
+def refuse_unknown_keys(what: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises ``GraphError`` for a key that would be ignored: most are misspelt."""
+    unknown = [key for key in entry if key not in known]
+    if unknown:
+        raise GraphError(f"{what} has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
+
+
+def stated_form(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Element type, whether it is compiled, and counted FLOPs, as a document states them."""
+    element_type, compiled = document.get("element_type", FLOAT32), document.get("compiled", False)
+    counted = document.get("counted_flops")
+    if not isinstance(element_type, str) or not _ELEMENT_TYPE.fullmatch(element_type):
+        raise GraphError(f"the graph's element_type is neither a type such as {FLOAT32!r} nor several joined by '+'")
+    if not isinstance(compiled, bool):
+        raise GraphError("the graph's compiled is neither true nor false")
+    if counted is not None and (type(counted) is not int or counted < 0):
+        raise GraphError("the graph's counted_flops is no whole number of at least 0")
+    interact = document.get("examples_interact", False)
+    if not isinstance(interact, bool):
+        raise GraphError("the graph's examples_interact is neither true nor false")
+    uncosted = document.get("uncosted", [])
+    if not isinstance(uncosted, list) or not all(isinstance(name, str) for name in uncosted):
+        raise GraphError("the graph's uncosted is no list of names")
+    shared = document.get("shared_weights", 0)
+    if type(shared) is not int or shared < 0:
+        raise GraphError("the graph's shared_weights is no whole number of at least 0")
+    return {
+        "element_type": element_type,
+        "compiled": compiled,
+        "counted_flops": counted,
+        "examples_interact": interact,
+        "uncosted": tuple(uncosted),
+        "shared_weights": shared,
+    }
+
+
+def stated_effect(name: str, entry: Mapping[str, Any]) -> Effect:
+    shape, weights, flops = entry["shape"], entry.get("weights", 0), entry.get("flops", 0)
+    if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
+        raise GraphError(f"operator {name!r}: shape is not a list of sizes of at least 1")
+    if not all(type(cost) is int and cost >= 0 for cost in (weights, flops)):
+        raise GraphError(f"operator {name!r}: weights and flops are not whole numbers of at least 0")
+    return Effect(tuple(shape), weights, flops)
+
+
+def peak_activation_bytes(graph: OperatorGraph, batch_size: int = 1) -> int:
+    """The most bytes that inputs and outputs take at one time for one batch, operators running one by one in order.
+
+    An output lives from the operator that makes it to the last one that reads it; one that nothing reads, and the
+    network's inputs, which the caller holds, live to the end. A view shares the memory of what it looks at. An
+    activation that is an attribute of a layer reads the layer's result and writes another.
+
+    Not counted: work space within an operator, as of a convolution that unfolds its input or reorders its weights, and
+    copies that modules keep until they return; nor what a runtime saves by working in place.
+    """
+    owners: dict[str, str] = {}
+    for operator in graph.operators:
+        owners[operator.name] = owners[operator.inputs[0]] if _is_view(operator) else operator.name
+    last_read = {owners[name]: at for at, operator in enumerate(graph.operators) for name in operator.inputs}
+    read = {name for operator in graph.operators for name in operator.inputs}
+    kept = {owners[operator.name] for operator in graph.operators if operator.name not in read or _is_input(operator)}
+    values = {operator.name: math.prod(operator.shape) for operator in graph.operators if operator.op != "Constant"}
+    freed = [0] * len(graph.operators)
+    for name, at in last_read.items():
+        freed[at] += 0 if name in kept else values.get(name, 0)
+    live = peak = 0
+    for operator, freed_after in zip(graph.operators, freed, strict=True):
+        live += 0 if _is_view(operator) else values.get(operator.name, 0)
+        # Before the activation is done, what the layer read may be gone, but not what the layer found.
+        activated = max(0, values.get(operator.name, 0) - freed_after) if _activates(operator) else 0
+        peak = max(peak, live + activated)
+        live -= freed_after
+    return graph.bytes_per_value * batch_size * peak
+
+
+def _is_view(operator: Operator) -> bool:
+    return operator.known and bool(operator.inputs) and operator.moved == 0
+
+
+def _is_input(operator: Operator) -> bool:
+    return operator.op == "InputLayer"
+
+
+def _activates(operator: Operator) -> bool:
+    """Whether its last step is a function of values."""
+    return operator.op != "Activation" and operator.attributes.get("activation", "linear") not in ("linear", None)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.architectures.registry import ARCHITECTURES
+from slotool.graphs.architectures.drawing import ARCHITECTURES
 from slotool.graphs.capture import capture_keras, capture_onnx, capture_torch
 from slotool.graphs.torch_module import GraphModule
 from tests.graphs.operator_cases import CASES, case_names, constants_meet_data, graph_of

@@ -9,7 +9,7 @@ import pytest
 import slotool
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
-from slotool.graphs.drawing import NetworkLimits
+from slotool.graphs.generators import NetworkLimits
 from slotool.graphs.store import read_graphs
 from slotool.profiling.backends.torch_backend import TorchBackend
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.graphs.blocks import BLOCKS
 from slotool.graphs.capture import capture_torch
 from slotool.graphs.encodings import MEASURES, operator_measures
+from slotool.graphs.generators import BLOCKS
 from slotool.graphs.store import read_graphs
 from slotool.graphs.torch_module import GraphModule
 

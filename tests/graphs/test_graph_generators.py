@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from slotool.errors import InputError
-from slotool.graphs.blocks import BLOCKS
-from slotool.graphs.generators import DOWNSAMPLING, MLP_SPACE, RandomGraphs, SearchSpace
+from slotool.graphs.generators import BLOCKS, DOWNSAMPLING, MLP_SPACE, RandomGraphs, SearchSpace
 from slotool.graphs.store import write_graphs
 from slotool.graphs.torch_module import GraphModule
 

@@ -9,8 +9,7 @@ import pytest
 import slotool as library
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.graphs.generators import CNN_SPACE, RandomGraphs
-from slotool.graphs.graph import GraphBuilder
-from slotool.graphs.memory import peak_activation_bytes
+from slotool.graphs.graph import GraphBuilder, peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.predictors.base import Examples
 from slotool.predictors.solo.three_term import ThreeTermPredictor

@@ -13,7 +13,7 @@ import slotool as library
 from slotool.commands.predictors.sweep_axis import SweepAxis
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.errors import ArgumentError, GraphError
-from slotool.graphs.memory import peak_activation_bytes
+from slotool.graphs.graph import peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.features.type_costs import batch_cost_s

@@ -17,7 +17,7 @@ from test_profiling_timer import FakeClock, call_taking
 
 from slotool.machine import gpu_models
 from slotool.process import cores_by_preference
-from slotool.profiling.caches import MAX_BYTES, USUAL_BYTES, eviction, largest_cache_bytes
+from slotool.profiling.backends.base import MAX_BYTES, USUAL_BYTES, eviction, largest_cache_bytes
 from slotool.timing.interference import Interference
 from slotool.timing.timer import MAX_REPEATS, MeasurementHooks, StoppingRule, measure
 from tests.profiling.attempts import shown_once

@@ -16,8 +16,7 @@ import pytest
 from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.torch_module import GraphModule
-from slotool.profiling.backends.cuda_graph_backend import CudaGraphBackend
-from slotool.profiling.backends.torch_backend import TorchBackend
+from slotool.profiling.backends.torch_backend import CudaGraphBackend, TorchBackend
 from slotool.testing.backends import BackendConformance, narrow_mlp, plain_cnn
 from tests.profiling.simulated_cuda import SimulatedCuda
 

@@ -166,7 +166,7 @@ def generate_networks(
         InputError: The search space holds too few networks.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.graphs.drawing import NetworkLimits
+    from slotool.graphs.generators import NetworkLimits
     from slotool.graphs.store import write_graphs
 
     if kind not in _OPTIONS:
@@ -234,8 +234,7 @@ def _space(
     blocks: str | Sequence[str],
     downsample: str | Sequence[str],
 ) -> SearchSpace:
-    from slotool.graphs import blocks as known
-    from slotool.graphs.generators import SearchSpace
+    from slotool.graphs.generators import BLOCKS, SearchSpace
 
     shape, sizes = tuple(input_shape or INPUT_SHAPES[kind]), len(INPUT_SHAPES[kind])
     if len(shape) != sizes:
@@ -245,7 +244,7 @@ def _space(
         depth,
         widths or WIDTHS[kind],
         shape,
-        blocks=tuple(known.BLOCKS if blocks == "all" else as_list(blocks)),
+        blocks=tuple(BLOCKS if blocks == "all" else as_list(blocks)),
         downsampling=tuple(as_list(downsample)),
         resolutions=tuple(resolutions),
     )

@@ -33,10 +33,8 @@ def calibration_networks(backend: str) -> list[OperatorGraph]:
     ones among them, and as a backend's own library writes them; the same in every version that draws the same."""
     from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
     from slotool.graphs.architectures.convolutional import with_groups
-    from slotool.graphs.architectures.small import SMALL
-    from slotool.graphs.blocks import BLOCKS
-    from slotool.graphs.drawing import NetworkLimits
-    from slotool.graphs.generators import DOWNSAMPLING, RandomGraphs, SearchSpace
+    from slotool.graphs.architectures.drawing import SMALL
+    from slotool.graphs.generators import BLOCKS, DOWNSAMPLING, NetworkLimits, RandomGraphs, SearchSpace
 
     spaces = [
         ("mlp", SearchSpace(depth=(3, 10), exponents=(5, 12), input_shape=(784,))),

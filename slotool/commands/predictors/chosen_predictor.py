@@ -192,7 +192,7 @@ def opened_predictors(
 
     Raises ``ArgumentError`` for a backend or device that none is of.
     """
-    from slotool.graphs.graph_documents import FLOAT32
+    from slotool.graphs.graph import FLOAT32
     from slotool.predictors.colocated.artifact import PredictorArtifact
 
     if predictor is not None:

@@ -197,7 +197,7 @@ class Prediction(Result):
     @cached_property
     def _rows(self) -> list[Row]:
         """What is said of each network, as JSON."""
-        from slotool.graphs.memory import peak_activation_bytes
+        from slotool.graphs.graph import peak_activation_bytes
 
         predictions, chances = self.predictions, self.probability_within_slo
         rows: list[Row] = []

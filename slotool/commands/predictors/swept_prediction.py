@@ -225,7 +225,7 @@ class SweptPrediction(Prediction):
 
     @cached_property
     def _rows(self) -> list[Row]:
-        from slotool.graphs.memory import peak_activation_bytes
+        from slotool.graphs.graph import peak_activation_bytes
 
         rows: list[Row] = []
         for point in self.points:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slotool.graphs.architectures.drawing import RandomArchitectures
-from slotool.graphs.architectures.kinds import Architecture
-from slotool.graphs.architectures.registry import ARCHITECTURES
+from slotool.graphs.architectures.drawing import ARCHITECTURES, RandomArchitectures
+from slotool.graphs.architectures.parts import Architecture
 
 __all__ = ["ARCHITECTURES", "Architecture", "RandomArchitectures"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slotool.graphs.architectures.kinds import Architecture
 from slotool.graphs.architectures.parts import (
     CLASSES,
     RESOLUTIONS,
+    Architecture,
     activated,
     add,
     classify_image,

@@ -1,14 +1,21 @@
-"""Random networks of the kinds that people use, with sizes as theirs."""
+"""Random networks of the kinds that people use, with sizes as theirs or small ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from slotool.errors import InputError
-from slotool.graphs.architectures.kinds import Architecture
-from slotool.graphs.architectures.registry import ARCHITECTURES
-from slotool.graphs.drawing import NetworkLimits, RandomNetworks
+from slotool.graphs.architectures.convolutional import CONVOLUTIONAL
+from slotool.graphs.architectures.parts import Architecture
+from slotool.graphs.architectures.text import TEXT
+from slotool.graphs.architectures.tokens import TOKENS
+from slotool.graphs.generators import NetworkLimits, RandomNetworks
 from slotool.graphs.graph import OperatorGraph
+
+ARCHITECTURES: dict[str, Architecture] = {kind.name: kind for kind in (*CONVOLUTIONAL, *TOKENS, *TEXT)}
+
 
 NO_LIMITS = NetworkLimits()
 
@@ -51,3 +58,21 @@ class RandomArchitectures(RandomNetworks):
         self._seen.add((kind.name, choices))
         self._left[kind.name] -= 1
         return kind.graph(choices)
+
+
+_TOKENS: Mapping[str, tuple[Any, ...]] = {"width": (32, 64, 96), "depth": (1, 2, 3, 4, 6), "head_size": (8, 16)}
+_TEXT = {"length": (4, 8, 16, 32), "vocabulary": (1000,), **_TOKENS}
+_IMAGES = {"image": ((16, 4), (32, 8), (32, 4)), "classes": (10,)}
+_STAGES = {"resolution": (32, 64), "depths": ((1, 1, 1, 1), (2, 2, 2, 2))}
+_SIZES: dict[str, Mapping[str, tuple[Any, ...]]] = {
+    "bert": {**_TEXT, "classes": (2,)},
+    "gpt": _TEXT,
+    "llama": {**_TEXT, "groups": (1, 2)},
+    "vit": {**_IMAGES, **_TOKENS},
+    "mixer": {**_IMAGES, "width": (32, 64), "depth": (1, 2, 3, 4, 6), "tokens": (16, 32)},
+    "convnext": {**_STAGES, "width": (8, 16), "classes": (10,)},
+    "resnet": {**_STAGES, "width": (8, 16), "block": ("basic", "bottleneck"), "classes": (10,)},
+}
+SMALL: dict[str, Architecture] = {
+    kind: replace(ARCHITECTURES[kind], sizes={**ARCHITECTURES[kind].sizes, **sizes}) for kind, sizes in _SIZES.items()
+}

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from slotool.graphs.architectures.kinds import Architecture
-from slotool.graphs.architectures.parts import add, first_token, gated_mlp, head_of, joined_heads, mlp, table
+from slotool.graphs.architectures.parts import (
+    Architecture,
+    add,
+    first_token,
+    gated_mlp,
+    head_of,
+    joined_heads,
+    mlp,
+    table,
+)
 from slotool.graphs.graph import GraphBuilder
 
 VOCABULARIES = (1000, 8000, 21128, 30522, 50257)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slotool.graphs.architectures.kinds import Architecture
 from slotool.graphs.architectures.parts import (
     CLASSES,
+    Architecture,
     add,
     eightfold,
     first_token,

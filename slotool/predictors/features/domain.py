@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.graph_documents import FLOAT32
+from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import Operator
 from slotool.predictors.features.type_costs import OperatorRows, operator_type
 

@@ -26,8 +26,7 @@ from slotool.graphs.capture.keras.models import (
 from slotool.graphs.capture.keras.operation_walk import TO_IMAGE, OperationWalk
 from slotool.graphs.capture.keras.operations import is_operation
 from slotool.graphs.capture.keras.traced import Notes, add_traced, is_exportable, taken_since, whole_of
-from slotool.graphs.graph import OperatorGraph
-from slotool.graphs.graph_documents import FLOAT32
+from slotool.graphs.graph import FLOAT32, OperatorGraph
 from slotool.graphs.operators import Shape, resolve
 
 if TYPE_CHECKING:

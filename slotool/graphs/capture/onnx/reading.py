@@ -14,7 +14,7 @@ from slotool.graphs.capture.onnx.control import without_control_flow
 from slotool.graphs.capture.onnx.folding import MAX_VALUES, empty_slices, known_shapes, with_shapes
 from slotool.graphs.capture.onnx.fused import without_fusions
 from slotool.graphs.capture.onnx.quantised import in_floats, is_quantised
-from slotool.graphs.graph_documents import FLOAT32
+from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
 from slotool.regular_files import read_bytes, require_regular
 

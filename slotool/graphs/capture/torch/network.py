@@ -41,7 +41,7 @@ from slotool.graphs.capture.torch.nodes import (
     values_of,
 )
 from slotool.graphs.capture.torch.values import Call, Emitter, Untranslatable, Value
-from slotool.graphs.graph_documents import FLOAT32
+from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
 
 CALLS = {**MOVING, **ARITHMETIC, **LAYERS}
