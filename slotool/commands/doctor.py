@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, table
-from slotool.commands.result import Result
+from slotool.commands.display import Column, Part, records_table, table
+from slotool.commands.result import Result, result
 
 if TYPE_CHECKING:
     from slotool.plugins import Plugin, Registry
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+_PLUGINS = tuple(map(Column, ("group", "name", "package", "version", "state")))
+
+
+@result
 class Diagnosis(Result):
     """``machine``: its facts, with ``machine_id``, their fingerprint. ``devices``: ``cpu`` and every CUDA device.
     ``threads``: of each numerical library, if nobody sets them. ``advice``: sentences on what makes latencies noisy.
@@ -42,7 +44,7 @@ class Diagnosis(Result):
         return not self.missing
 
     def findings(self) -> Mapping[str, Any]:
-        return {"ok": self.ok, **{field.name: getattr(self, field.name) for field in fields(self)}}
+        return {"ok": self.ok, **super().findings()}
 
     def shown(self) -> list[Part]:
         facts = self.machine
@@ -62,8 +64,9 @@ class Diagnosis(Result):
         }
         remarks = [f"advice: {text}" for text in self.advice] + [f"missing: {text}" for text in self.missing]
         remarks += [f"plugin: {plugin['problem']}" for plugin in self.plugins if plugin["problem"]]
+        states = [{**plugin, "state": "cannot be used" if plugin["problem"] else "ok"} for plugin in self.plugins]
         shown: list[Part] = [table("This machine", ["fact", "value"], list(rows.items()))]
-        shown += [_plugin_table(self.plugins)] if self.plugins else []
+        shown += [records_table("Plugins", states, _PLUGINS)] if self.plugins else []
         return [*shown, *(remarks or ["nothing is missing"])]
 
 
@@ -138,14 +141,6 @@ _ROOMS = {
     "backends": ["slotool.profiling.backends"],
     "engines": ["slotool.serving.engines"],
 }
-
-
-def _plugin_table(plugins: list[dict[str, Any]]) -> Part:
-    rows = [
-        [p["group"], p["name"], f"{p['package']} {p['version']}", "cannot be used" if p["problem"] else "ok"]
-        for p in plugins
-    ]
-    return table("Plugins", ["group", "name", "package", "state"], rows)
 
 
 def _devices() -> list[str]:

