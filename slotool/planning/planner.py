@@ -2,16 +2,20 @@
 
 Workers are shared as ``slotool serve`` shares them between the models of a service file: the request with the earliest
 deadline goes first, whatever its model, and the model's own policy chooses a point and a batch.
+
+The least number of workers is searched by growing steps and bisection, as more workers never serve less, unless they
+share a machine: then more may do worse until one is full, and where the search fails, sizes up to that are tried by
+smaller steps. What is found is confirmed with latencies drawn anew, since the search took the least that did well once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,16 +23,19 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool, WorkerType
-from slotool.planning.fleet_search import MAX_CONFIRMED, MAX_SEARCHED, FleetSearch, confirm, smallest_fleet
 from slotool.planning.interference import Placement
+from slotool.planning.model_on_workers import ModelOnWorkers
 from slotool.planning.promise import Promise
-from slotool.planning.tiers import TierFleetSearch, Tiers
+from slotool.planning.tiers import Tiers, TiersOnWorkers
 from slotool.planning.traffic import Traffic
+from slotool.scheduling.batching import FixedBatching
 from slotool.simulation import Scenario, SimulationResult
 from slotool.simulation.events import MAX_MODELS, simulate_together
 from slotool.simulation.service import Overhead
 from slotool.tables import OutcomeTable
 
+# Of longer traffic a search looks at so many requests, and confirms on so many.
+MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
 # Of each model the policies that do best on workers of its own, and of their combinations the likeliest.
 MAX_POLICIES, MAX_COMBINATIONS = 3, 27
 # Of a model that gets few of the requests of long traffic at least so many are simulated.
@@ -82,16 +89,11 @@ class Planner:
         self.demands = {demand.name: demand for demand in demands}
         if not 1 <= len(demands) <= MAX_MODELS:
             raise InputError(f"{len(demands)} models cannot be planned together; 1 to {MAX_MODELS} can")
-        self.alone: dict[str, FleetSearch] = {}
+        self.models: dict[str, ModelOnWorkers] = {}
         for demand in demands:
-            settings: dict[str, Any] = {
-                "reserve_us": reserve_us,
-                "max_workers": max_workers,
-                "seed": seed,
-                "name": demand.name,
-            }
+            settings: dict[str, Any] = {"reserve_us": reserve_us, "seed": seed, "name": demand.name}
             try:
-                self.alone[demand.name] = _search_of(demand, settings)
+                self.models[demand.name] = _model_of(demand, settings)
             except InputError as error:
                 raise InputError(f"{demand.name}: {error}" if len(demands) > 1 else str(error)) from error
         self.promises = {demand.name: demand.promise for demand in demands}
@@ -113,17 +115,17 @@ class Planner:
     @property
     def requests(self) -> int:
         """Requests of all models."""
-        return sum(search.requests for search in self.alone.values())
+        return sum(model.requests for model in self.models.values())
 
     @property
     def is_of_one(self) -> bool:
         """True if there is one model."""
-        return len(self.alone) == 1
+        return len(self.models) == 1
 
     def only(self, name: str) -> Self:
         """Return the planner of one of the models by itself."""
         other = copy(self)
-        other.demands, other.alone = {name: self.demands[name]}, {name: self.alone[name]}
+        other.demands, other.models = {name: self.demands[name]}, {name: self.models[name]}
         other.promises = {name: self.promises[name]}
         for cached in ("searched", "confirming"):
             other.__dict__.pop(cached, None)
@@ -142,35 +144,81 @@ class Planner:
     @property
     def whole(self) -> dict[str, Traffic]:
         """All of the traffic by model."""
-        return {name: search.whole for name, search in self.alone.items()}
+        return {name: model.whole for name, model in self.models.items()}
 
     def _sampled(self, most: int) -> dict[str, Traffic]:
-        arrivals = {name: self.demands[name].arrival_s for name in self.alone}
-        deadline_s = max(search.computing_us for search in self.alone.values()) / 1e6
+        arrivals = {name: self.demands[name].arrival_s for name in self.models}
+        deadline_s = max(model.computing_us for model in self.models.values()) / 1e6
         return sampled_together(arrivals, most, deadline_s)
 
     def choices_of(self, name: str) -> list[tuple[WorkerType, str]]:
         """Return the types and policies that may serve the model by itself; none where none can answer in time, or is
         accurate enough."""
-        demand, search = self.demands[name], self.alone[name]
+        demand, model = self.demands[name], self.models[name]
         return [
-            (worker, policy)
-            for worker in demand.workers.values()
-            for policy in search.policies(worker, demand.policies)
+            (worker, policy) for worker in demand.workers.values() for policy in model.policies(worker, demand.policies)
         ]
 
     def apart(self, name: str, advance: Callable[[], None] = lambda: None) -> list[Found]:
-        """Return fleets of the model by itself, of each type and policy, ranked as ``confirm`` has it: the first holds
-        if any does."""
-        search, found = self.alone[name], []
+        """Return fleets of the model by itself, of each type and policy, ranked: the first holds if any does.
+
+        The first is confirmed; where all of the traffic was searched, all that hold are.
+        """
+        alone, found = self.only(name), []
         for worker, policy in self.choices_of(name):
-            found.append(search.cheapest(worker, policy))
+            found.append(alone._cheapest_under(worker, policy))
             advance()
-        return confirm(search, found)
+        ranks = alone._ranked(found)
+        while True:
+            at = next((at for at, each in enumerate(ranks) if not each.confirmed and (each.holds or at == 0)), None)
+            if at is None or (at > 0 and alone.requests > MAX_SEARCHED):
+                return ranks
+            ranks[at] = alone._confirmed(ranks[at], self.max_workers)
+            ranks = alone._ranked(ranks)
+
+    def _ranked(self, found: Sequence[Found]) -> list[Found]:
+        """Sort: those that hold first, the cheapest of them first; of equal cost the one with more right answers in
+        time. Of those that do not, the one that comes closest first."""
+
+        def order(each: Found) -> tuple[bool, float, float, float, float]:
+            right = sum(verdict.effective_accuracy for verdict in each.tried.verdicts.values())
+            rank = each.rank if each.holds else 0.0
+            return not each.holds, each.tried.shortfall(self.promises), rank, each.tried.cost, -right
+
+        return sorted(found, key=order)
+
+    def _cheapest_under(self, worker: WorkerType, policy: str) -> Found:
+        """Return the least workers of this type, under this policy, that hold the promise of the only model on a sample
+        of the traffic."""
+        ((name, model),) = self.models.items()
+        least = min(self.max_workers, model.least(worker, self.searched[name].rate_per_s))
+        pools = {name: Pool(worker, policy, least)}
+        first = self.served(pools, least, 0)
+        most = model.judge.most_accurate(model.service(worker, policy).points)
+        if most.shown < model.promise.accuracy:  # more workers do not make points more accurate
+            found = Found(first, holds=False, most=most, limited=True)
+        elif (
+            policy.startswith(FixedBatching.name)
+            and first.verdict.attainment > 0
+            and "accuracy" in first.verdict.misses(model.promise)
+        ):
+            found = Found(first, holds=False, limited=True)
+        else:
+            found = self._smallest(pools, first, self.max_workers, 0)
+        return replace(found, rank=model.rank(policy))
+
+    def _confirmed(self, found: Found, most: int) -> Found:
+        """Simulate ``found`` on more of the traffic, with latencies drawn anew; also one that does not hold, whose
+        figures then are those of that size whatever else was tried."""
+        pools = found.tried.pools
+        again = self.served(pools, found.tried.replicas, 1)
+        if not found.holds and (found.most is not None or not self.holds(again)):
+            return replace(found, tried=again, confirmed=True)
+        return replace(self._smallest(pools, again, most, 1), confirmed=True, rank=found.rank)
 
     def search(self, advance: Callable[[], None] = lambda: None) -> Fleets:
         """Return fleets of each model by itself, each of which some worker serves, and of all together."""
-        apart = {name: self.apart(name, advance) for name in self.alone}
+        apart = {name: self.apart(name, advance) for name in self.models}
         fleets = [found[0].tried for found in apart.values()]
         if self.is_of_one:
             (own,) = apart.values()
@@ -182,7 +230,7 @@ class Planner:
             if (found := self.shared(worker_type, apart)) is not None:
                 shared.append(found)
             advance()
-        shared.sort(key=lambda each: (not each.holds, each.tried.shortfall(self.promises), each.tried.cost))
+        shared = self._ranked(shared)
         # Of equal cost the shared one: one service in place of several.
         is_best = (
             shared
@@ -203,8 +251,7 @@ class Planner:
         found = self._cheapest(worker_type, apart)
         if found is None:
             return None
-        most = max(self._most(worker_type, apart), found.tried.replicas)
-        return self._smallest(found.tried.pools, found.tried.replicas, most, 1)
+        return self._confirmed(found, max(self._most(worker_type, apart), found.tried.replicas))
 
     def _cheapest(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> Found | None:
         choices = [self._choices(worker_type, found) for found in apart.values()]
@@ -224,8 +271,8 @@ class Planner:
             fleet = self.served(pools, limit, 0)
             tried = Found(fleet, holds=False)
             # Workers that slow each other down may hold where more of them do not.
-            if self.holds(fleet) or any(search.placement for search in self.alone.values()):
-                tried = self._smallest(pools, min(first, limit), limit, 0)
+            if self.holds(fleet) or any(model.placement for model in self.models.values()):
+                tried = self._smallest(pools, self.served(pools, min(first, limit), 0), limit, 0)
             if tried.holds:
                 best = tried
             elif best is None or not best.holds:
@@ -255,21 +302,23 @@ class Planner:
         best = [each for each in holding if each is not modest][: MAX_POLICIES - 1]
         return sorted([*best, modest], key=holding.index)
 
-    def _smallest(self, pools: Mapping[str, Pool], first: int, most: int, draw: int) -> Found:
-        """Search from ``first`` workers on, up to ``most``."""
+    def _smallest(self, pools: Mapping[str, Pool], first: Fleet, most: int, draw: int) -> Found:
+        """Search from ``first`` on, up to ``most`` workers; where growing steps fail and workers share machines, by
+        lesser ones up to workers that fill a machine."""
 
         def run(replicas: int) -> Fleet:
             return self.served(pools, replicas, draw)
 
-        return smallest_fleet(run, run(first), most, self.holds, self._distance, self._small_sizes(pools, most))
-
-    def _small_sizes(self, pools: Mapping[str, Pool], most: int) -> Iterator[int]:
-        """To be tried where the search by growing steps fails; none where each worker is as if alone."""
         name, pool = next(iter(pools.items()))
-        placement = self.alone[name].placement
-        if placement is not None:
-            yield 1
-            yield from placement.sizes(pool.worker, 1, most)
+        placement = self.models[name].placement
+        sizes = () if placement is None else chain((1,), placement.sizes(pool.worker, 1, most))
+        found = smallest_fleet(run, first, most, self._is_enough, self._distance, sizes)
+        return Found(found.tried, holds=False, limited=True) if found.holds and not self.holds(found.tried) else found
+
+    def _is_enough(self, fleet: Fleet) -> bool:
+        """True if more workers would not help."""
+        enough = (self.models[name].is_enough(verdict) for name, verdict in fleet.verdicts.items())
+        return self._fits(fleet.pools) and all(enough)
 
     def holds(self, fleet: Fleet) -> bool:
         """True if the promise of every model holds."""
@@ -277,7 +326,7 @@ class Planner:
 
     def _fits(self, pools: Mapping[str, Pool]) -> bool:
         """True if of each model a call may begin that is over within a deadline."""
-        return all(self.alone[name].fits(pool) for name, pool in pools.items())
+        return all(self.models[name].fits(pool) for name, pool in pools.items())
 
     def _distance(self, fleet: Fleet) -> tuple[bool, float]:
         """Return the distance from the promises; calls that do not fit into a deadline are farther than all others."""
@@ -289,9 +338,12 @@ class Planner:
         """Simulate so many workers, under each model's policy. ``draw``: of the latencies; ``traffic``: by default what
         searches, or what confirms where they are drawn anew."""
         traffic = traffic or (self.confirming if draw else self.searched)
-        pools = {name: replace(pools[name], replicas=replicas) for name in self.alone if name in pools}
-        results = self.results(pools, draw, traffic)
-        verdicts = {name: self.alone[name].judged(result, traffic[name]) for name, result in results.items()}
+        pools = {name: replace(pools[name], replicas=replicas) for name in self.models if name in pools}
+        if self.is_of_one:
+            verdicts = {name: self.models[name].verdict(pool, draw, traffic[name]) for name, pool in pools.items()}
+        else:
+            results = self.results(pools, draw, traffic)
+            verdicts = {name: self.models[name].judged(result, traffic[name]) for name, result in results.items()}
         return Fleet(pools, verdicts)
 
     def results(
@@ -302,11 +354,11 @@ class Planner:
         if self.is_of_one:
             ((name, pool),) = pools.items()
             overhead = None if overheads is None else overheads[name]
-            return {name: self.alone[name].run(pool, draw, traffic[name], overhead)}
+            return {name: self.models[name].run(pool, draw, traffic[name], overhead)}
         overheads = overheads or dict.fromkeys(pools, Overhead(self._reserve_us))
         policies, scenarios, times = [], [], []
         for at, (name, pool) in enumerate(pools.items()):
-            service, overhead = self.alone[name].batching(pool), overheads[name]
+            service, overhead = self.models[name].batching(pool), overheads[name]
             deadline_us = max(self.promises[name].deadline_us - overhead.reserve_us, service.fastest_us)
             policies.append(service.policy)
             scenarios.append(Scenario.of(traffic[name].arrival_s, deadline_us / 1e6, pool.replicas))
@@ -315,27 +367,27 @@ class Planner:
         return dict(zip(pools, simulate_together(policies, scenarios, times), strict=True))
 
     def max_queue(self, pools: Mapping[str, Pool]) -> int:
-        """Return how many requests may wait for the workers, of all models: see ``FleetSearch.max_queue``."""
-        return sum(self.alone[name].max_queue(pool) for name, pool in pools.items())
+        """Return how many requests may wait for the workers, of all models: see ``ModelOnWorkers.max_queue``."""
+        return sum(self.models[name].max_queue(pool) for name, pool in pools.items())
 
     def busiest(self, duration_s: float) -> dict[str, np.ndarray]:
         """Return by model the arrivals of the stretch of this length with the most of all of them, from 0."""
-        times_s = np.sort(np.concatenate([self.demands[name].arrival_s for name in self.alone]))
+        times_s = np.sort(np.concatenate([self.demands[name].arrival_s for name in self.models]))
         ends = np.searchsorted(times_s, times_s + duration_s)
         first_s = float(times_s[int(np.argmax(ends - np.arange(len(times_s))))])
         return {
-            name: _within(self.demands[name].arrival_s, first_s, first_s + duration_s) - first_s for name in self.alone
+            name: _within(self.demands[name].arrival_s, first_s, first_s + duration_s) - first_s for name in self.models
         }
 
 
-def _search_of(demand: Demand, settings: dict[str, Any]) -> FleetSearch:
+def _model_of(demand: Demand, settings: dict[str, Any]) -> ModelOnWorkers:
     if demand.tiers is None:
-        search = FleetSearch(demand.arrival_s, demand.promise, outcomes=demand.outcomes, **settings)
+        model = ModelOnWorkers(demand.arrival_s, demand.promise, outcomes=demand.outcomes, **settings)
     else:
         assert demand.outcomes is not None
-        search = TierFleetSearch(demand.arrival_s, demand.promise, demand.tiers, demand.outcomes, **settings)
-    search.placement = demand.placement
-    return search
+        model = TiersOnWorkers(demand.arrival_s, demand.promise, demand.tiers, demand.outcomes, **settings)
+    model.placement = demand.placement
+    return model
 
 
 def _within(arrival_s: np.ndarray, begin_s: float, end_s: float) -> np.ndarray:
@@ -352,3 +404,65 @@ def sampled_together(arrival_s: Mapping[str, np.ndarray], most: int, deadline_s:
     if any(found[name].counted.sum() < min(MIN_OF_A_MODEL, len(own)) / 2 for name, own in arrival_s.items()):
         return {name: Traffic.whole(own) for name, own in arrival_s.items()}  # of one whose requests come in bursts
     return found
+
+
+def smallest_fleet(
+    run: Callable[[int], Fleet],
+    first: Fleet,
+    most: int,
+    is_enough: Callable[[Fleet], bool],
+    distance: Callable[[Fleet], tuple[bool, float]],
+    small_sizes: Iterable[int] = (),
+) -> Found:
+    """Return the smallest fleet of at most ``most`` workers that is enough, or else the one nearest to it.
+
+    By steps of 1, 2, 4 … up or down from ``first`` to where fleets begin to be enough, and bisection of the last step.
+    Where that fails, as workers of one machine slow each other down, by ``small_sizes``, ascending.
+
+    Args:
+        run: Fleet of so many workers.
+        first: Fleet to begin with.
+        most: Limit of the workers.
+        is_enough: True for a fleet that is.
+        distance: Distance of a fleet from being enough.
+        small_sizes: Numbers of workers to try where growing steps fail.
+    """
+    step, is_limited = 1, False
+    fewer, enough = (None, first) if is_enough(first) else (first, None)
+    while enough is None and fewer is not None and fewer.replicas < most and not is_limited:
+        tried = run(min(fewer.replicas + step, most))
+        if is_enough(tried):
+            enough = tried
+        elif _served_alike(fewer, tried):
+            is_limited = True
+        else:
+            fewer, step = tried, 2 * step
+    while enough is not None and fewer is None and enough.replicas > 1:
+        tried = run(max(1, enough.replicas - step))
+        fewer, enough, step = (None, tried, 2 * step) if is_enough(tried) else (tried, enough, step)
+    if enough is not None:
+        return _bisected(run, fewer, enough, is_enough)
+    assert fewer is not None
+    nearest, fewer = fewer, None
+    for replicas in small_sizes:
+        tried = run(replicas)
+        if is_enough(tried):
+            return _bisected(run, fewer, tried, is_enough)
+        fewer, nearest = tried, min(nearest, tried, key=distance)
+    return Found(nearest, holds=False, limited=is_limited)
+
+
+def _bisected(
+    run: Callable[[int], Fleet], fewer: Fleet | None, enough: Fleet, is_enough: Callable[[Fleet], bool]
+) -> Found:
+    """Between ``fewer`` workers, which are not enough (None: there are none), and ``enough``, which are."""
+    while fewer is not None and enough.replicas - fewer.replicas > 1:
+        tried = run((fewer.replicas + enough.replicas) // 2)
+        fewer, enough = (fewer, tried) if is_enough(tried) else (tried, enough)
+    return Found(enough, holds=True, fewer=fewer)
+
+
+def _served_alike(fewer: Fleet, more: Fleet) -> bool:
+    """True if more workers answer all alike, as no request waits for one any more."""
+    pairs = ((fewer.verdicts[name], verdict) for name, verdict in more.verdicts.items())
+    return all(replace(own, utilisation=0.0) == replace(other, utilisation=0.0) for own, other in pairs)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotool.planning.fleet import Fleet
-from slotool.planning.fleet_search import MAX_CONFIRMED
-from slotool.planning.planner import Planner
+from slotool.planning.planner import MAX_CONFIRMED, Planner
 from slotool.planning.promise import Verdict
 from slotool.scheduling.worker_counts import LOOK_S, RATE_S, Autoscaler
 from slotool.simulation import SimulationResult
@@ -93,7 +92,7 @@ def limits_of(planner: Planner, fleet: Fleet) -> ScalingLimits | None:
         verdicts = {}
         for name, there in at_arrival.items():
             composed = _composed({count: each[name] for count, each in made.items()}, there)
-            verdicts[name] = planner.alone[name].judged(composed, traffic[name])
+            verdicts[name] = planner.models[name].judged(composed, traffic[name])
         if not any(verdict.misses(planner.promises[name]) for name, verdict in verdicts.items()):
             rate = autoscaler.per_worker_per_s
             found.append(ScalingLimits(int(workers.min()), fleet.replicas, rate, float(workers.mean()), verdicts))

@@ -31,7 +31,7 @@ def service_of(
     planner: Planner, fleet: Fleet, pools: Mapping[str, Pool], folder: Path, limits: ScalingLimits | None = None
 ) -> str:
     """Return ``service_text`` of ``fleet``, with the policies and latencies of ``pools``."""
-    terms = {name: planner.alone[name].terms(pool) for name, pool in pools.items()}
+    terms = {name: planner.models[name].terms(pool) for name, pool in pools.items()}
     return service_text(planner.demands, pools, terms, folder, planner.max_queue(fleet.pools), limits)
 
 
@@ -100,7 +100,7 @@ def raised_pools(planner: Planner, fleet: Fleet, path: Path) -> dict[str, Pool]:
     """Return by model its pool; where workers share machines, with a latency table of these written beside ``path``."""
     pools = dict(fleet.pools)
     for number, (name, pool) in enumerate(fleet.pools.items()):
-        placed = planner.alone[name].placed(pool.worker, pool.replicas)
+        placed = planner.models[name].placed(pool.worker, pool.replicas)
         if placed is not pool.worker:
             part = f"-{file_part(name, number)}" if len(fleet.pools) > 1 else ""
             source = path.with_name(f"{path.stem}{part}-latency.parquet")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.planning.fleet import Fleet, Found, Pool, WorkerType
-from slotool.planning.fleet_search import FleetSearch
-from slotool.planning.promise import Promise
+from slotool.planning.fleet import Fleet, Pool, WorkerType
+from slotool.planning.model_on_workers import ModelOnWorkers
+from slotool.planning.promise import Promise, Verdict
 from slotool.planning.traffic import Traffic
 from slotool.rules.policies.points import from_point, in_turn
 from slotool.rules.ruleset.rules import Rule, RuleSet
@@ -175,8 +175,8 @@ class Tiers:
     cancels: bool | None = False
 
 
-class TierFleetSearch(FleetSearch):
-    """Search as of ``FleetSearch``; what it calls policies are mixes of tiers, by their text."""
+class TiersOnWorkers(ModelOnWorkers):
+    """Requests of tolerance tiers; what others call policies are mixes of tiers here, by their text."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class TierFleetSearch(FleetSearch):
         self._tiers = list(dict.fromkeys((each, mix.objective) for mix in tiers.mixes for each in mix.tolerances))
         self._of_workers: dict[str, TieredService] = {}
         # Neighbouring tiers are often served by the same ensembles. The traffic is kept, so that its id stays its own.
-        self._tried: dict[tuple[object, ...], tuple[Traffic, Fleet]] = {}
+        self._tried: dict[tuple[object, ...], tuple[Traffic, Verdict]] = {}
 
     @property
     def remarks(self) -> list[str]:
@@ -211,10 +211,10 @@ class TierFleetSearch(FleetSearch):
 
     def fits(self, pool: Pool) -> bool:
         worker = self.placed(pool.worker, pool.replicas)
-        return self._service(worker, pool.policy).fastest_us <= self.computing_us
+        return self.service(worker, pool.policy).fastest_us <= self.computing_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
-        return [name for name in self.mixes if self._service(worker, name).fastest_us <= self.computing_us]
+        return [name for name in self.mixes if self.service(worker, name).fastest_us <= self.computing_us]
 
     def terms(self, pool: Pool) -> dict[str, Any]:
         mix = self.mixes.get(pool.policy)
@@ -227,33 +227,32 @@ class TierFleetSearch(FleetSearch):
         return _promised(self.mixes[fleet.pool.policy], self._rules)
 
     def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
-        fastest_us = min(self._service(worker, name).fastest_us for worker in workers for name in self.mixes)
+        fastest_us = min(self.service(worker, name).fastest_us for worker in workers for name in self.mixes)
         return (
             f"of {self.computing_us / 1e3:.4g} ms left for computing no request could begin: its ensemble may take "
             f"{fastest_us / 1e3:.4g} ms"
         )
 
-    def cheapest(self, worker: WorkerType, policy: str) -> Found:
-        found = super().cheapest(worker, policy)
-        return replace(found, rank=self.mixes[policy].tolerances[0]) if self._strictest else found
+    def rank(self, policy: str) -> float:
+        return self.mixes[policy].tolerances[0] if self._strictest else 0.0
 
     def _best_rate_per_s(self, pool: Pool) -> float:
         """Return the rate by the ensembles of the requests' own tiers."""
-        return 1e6 / self._service(pool.worker, pool.policy).worker_us
+        return 1e6 / self.service(pool.worker, pool.policy).worker_us
 
-    def _enough(self, fleet: Fleet) -> bool:
+    def is_enough(self, verdict: Verdict) -> bool:
         """More workers than keep the deadline do not make answers more accurate: every request gets its own tier."""
-        return self.fits(fleet.pool) and "attainment" not in fleet.verdict.misses(self.promise)
+        return "attainment" not in verdict.misses(self.promise)
 
-    def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
-        placed = self.placed(worker, replicas)
-        key = placed.name, self._service(placed, policy).offered, draw, id(traffic), replicas
+    def verdict(self, pool: Pool, draw: int, traffic: Traffic) -> Verdict:
+        placed = self.placed(pool.worker, pool.replicas)
+        key = placed.name, self.service(placed, pool.policy).offered, draw, id(traffic), pool.replicas
         if key not in self._tried:
-            self._tried[key] = traffic, super()._alike(worker, policy, draw, traffic, replicas)
-        return replace(self._tried[key][1], pools={self.name: Pool(worker, policy, replicas)})
+            self._tried[key] = traffic, super().verdict(pool, draw, traffic)
+        return self._tried[key][1]
 
-    def _service(self, worker: WorkerType, policy: str) -> TierService:
-        service = super()._service(worker, policy)
+    def service(self, worker: WorkerType, policy: str) -> TierService:
+        service = super().service(worker, policy)
         assert isinstance(service, TierService)
         return service
 

@@ -32,17 +32,13 @@ class Traffic:
         return cls(arrival_s, np.ones(len(arrival_s), dtype=bool), len(arrival_s) / span_s, arrival_s)
 
     @classmethod
-    def sampled(cls, arrival_s: np.ndarray, most: int, deadline_s: float) -> Traffic:
-        """About ``most`` requests in stretches at even distances; all of traffic that is no longer.
+    def sampled_together(cls, arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
+        """Sample the same stretches, at even distances, of the requests of all models: about ``most`` of them, or all
+        of traffic that is no longer.
 
         A stretch begins with idle workers and ends with no request behind it, so its first and last requests, by
         deadlines, are served but not counted.
         """
-        return cls.sampled_together({"": arrival_s}, most, deadline_s)[""]
-
-    @classmethod
-    def sampled_together(cls, arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
-        """Sample the same stretches of the requests of all models, about ``most`` of them."""
         whole = {name: cls.whole(own) for name, own in arrival_s.items()}
         of = np.repeat(np.arange(len(arrival_s)), [len(own) for own in arrival_s.values()])
         times_s = np.concatenate(list(arrival_s.values()))

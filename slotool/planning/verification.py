@@ -11,8 +11,8 @@ import numpy as np
 
 from slotool.planning.fleet import Pool
 from slotool.planning.front_end import BURST, FrontEnd, read_in_turn
+from slotool.planning.model_on_workers import all_busy
 from slotool.planning.planner import Planner
-from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Promise, attainment_at_most
 from slotool.planning.traffic import Traffic
 from slotool.workloads.requests import RequestLog

@@ -14,8 +14,9 @@ from scipy.stats import binomtest
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning, TableError
 from slotool.machine import usable_cores
-from slotool.planning.fleet import WorkerType
-from slotool.planning.fleet_search import MAX_READ_PER_S, FleetSearch
+from slotool.planning.fleet import Pool, WorkerType
+from slotool.planning.model_on_workers import MAX_READ_PER_S
+from slotool.planning.planner import Demand, Planner
 from slotool.planning.promise import Promise, attainment_at_least, attainment_at_most, mean_at_least
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
@@ -111,9 +112,11 @@ def test_the_plan_costs_at_most_a_twentieth_more_than_the_cheapest_of_all_fleets
         files, arrivals=ArrivalTable(pd.DataFrame({"arrival_s": times_s})), deadline_ms=60, min_accuracy=0.84,
         policies=policies, prices=prices, max_workers=40,
     )  # fmt: skip
-    search = FleetSearch(times_s, Promise(60e3, 0.99, 0.84), reserve_us=2e3)
-    fleets = [search.at(kind, policy, replicas) for kind in kinds for policy in policies for replicas in range(1, 21)]
-    costs = [fleet.cost for fleet in fleets if not fleet.verdict.misses(search.promise)]
+    demand = Demand("", times_s, Promise(60e3, 0.99, 0.84), {kind.name: kind for kind in kinds}, policies)
+    planner = Planner([demand], reserve_us=2e3)
+    pools = [{"": Pool(kind, policy, 1)} for kind in kinds for policy in policies]
+    fleets = [planner.served(pool, replicas, 1) for pool in pools for replicas in range(1, 21)]
+    costs = [fleet.cost for fleet in fleets if not fleet.misses(planner.promises)]
     assert found.holds
     assert min(costs) <= found.rows[0]["cost"] <= 1.05 * min(costs)
 

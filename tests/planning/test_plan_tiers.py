@@ -12,9 +12,10 @@ import pytest
 import slotool as api
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken, SlotoolWarning
-from slotool.planning.fleet import WorkerType
+from slotool.planning.fleet import Pool, WorkerType
+from slotool.planning.planner import Demand, Planner
 from slotool.planning.promise import Promise
-from slotool.planning.tiers import TierFleetSearch, TierMix, Tiers, read_versions
+from slotool.planning.tiers import TierMix, Tiers, read_versions
 from slotool.rules import Conc, Rule, RuleSet, from_point, generate_rules
 from slotool.scheduling import ControlSpace, ToleranceTiers
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
@@ -97,13 +98,16 @@ def test_the_plan_is_the_cheapest_of_all_fleets(
         prices=prices, max_workers=40, progress=None,
     )  # fmt: skip
     mixes = [TierMix(((0.04, 1.0),), objective) for objective in ("response-time", "cost")]
-    search = TierFleetSearch(times_s, Promise(60e3, 0.99), Tiers(rules, mixes), outcomes, reserve_us=2e3)
     kinds = [
         WorkerType(name, read_versions(LatencyTable.load(file), outcomes, rules), 1, each)
         for (name, each), file in zip(prices.items(), files.values(), strict=True)
     ]
-    fleets = [search.at(kind, str(mix), replicas) for kind in kinds for mix in mixes for replicas in range(1, 21)]
-    costs = [fleet.cost for fleet in fleets if not fleet.verdict.misses(search.promise)]
+    workers = {kind.name: kind for kind in kinds}
+    demand = Demand("", times_s, Promise(60e3, 0.99), workers, [], outcomes, tiers=Tiers(rules, mixes))
+    planner = Planner([demand], reserve_us=2e3)
+    pools = [{"": Pool(kind, str(mix), 1)} for kind in kinds for mix in mixes]
+    fleets = [planner.served(pool, replicas, 1) for pool in pools for replicas in range(1, 21)]
+    costs = [fleet.cost for fleet in fleets if not fleet.misses(planner.promises)]
     assert found.holds
     assert min(costs) <= found.rows[0]["cost"] <= 1.05 * min(costs)
 

@@ -20,8 +20,8 @@ from slotool.errors import InputError, PromiseBroken
 from slotool.planning import front_end, verification
 from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart, read_in_turn
+from slotool.planning.model_on_workers import all_busy
 from slotool.planning.planner import Demand, Planner
-from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import read_profile
@@ -215,7 +215,7 @@ def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:
     pool, traffic = Pool(worker(), "slackfit", 1), Traffic.whole(times_s)
     none = FrontEnd(np.zeros(1), Overhead(2e3))
     bare = planned(search, pool, 1, traffic, none)
-    verdict = search.alone[""].served(pool, 1, traffic).verdict
+    verdict = search.models[""].verdict(pool, 1, traffic)
     assert (bare["attainment"], bare["accuracy"]) == (verdict.attainment, pytest.approx(verdict.accuracy))
     assert bare["p99_s"] == pytest.approx(verdict.p99_us / 1e6)
     slower = FrontEnd(np.full(3, 700.0), Overhead(2e3, 300.0))

@@ -40,7 +40,7 @@ class PlannedSwitching(Result):
     schema = "gen-switching-plan"
 
     def frame(self) -> pd.DataFrame:
-        """Rates in requests per second, one row a point, one column a configuration."""
+        """Return rates in requests per second, one row a point, one column a configuration."""
         import pandas as pd
 
         rates = {f"{plan.replicas}x{plan.threads}": plan.rates_per_s for plan in self.plans}

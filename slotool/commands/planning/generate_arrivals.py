@@ -53,7 +53,7 @@ class Arrivals(Result):
         return int(np.histogram(self.times_s, ends)[0].max())
 
     def frame(self) -> pd.DataFrame:
-        """One row an arrival: ``arrival_s``."""
+        """Return the instants, one row an arrival: ``arrival_s``."""
         import pandas as pd
 
         return pd.DataFrame({"arrival_s": self.times_s})
@@ -146,7 +146,7 @@ def generate_arrivals(
 
 
 def _refuse_foreign(kind: str | None, own: Mapping[str, Any], *, traced: bool) -> None:
-    """Raises ``ArgumentError`` for an argument of another arrival process."""
+    """Raise ``ArgumentError`` for an argument of another arrival process."""
     allowed = set() if traced else OWN.get(kind or "poisson", set())
     why = "with --trace" if traced else f"with --kind {kind or 'poisson'}"
     for name in [*(["kind"] if traced and kind is not None else []), *own]:

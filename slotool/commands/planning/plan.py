@@ -262,7 +262,7 @@ def _promises(entries: Mapping[str, PlannedModel], planner: Planner) -> dict[str
     """Return the facts of the only model; of several a list of them, ``promises``."""
     promises = []
     for name, entry in entries.items():
-        given, traffic = entry.interference, planner.alone[name]
+        given, traffic = entry.interference, planner.models[name]
         ratio = f"{given:g} times" if isinstance(given, int | float) else None
         promises.append(
             {
@@ -283,7 +283,7 @@ def _promises(entries: Mapping[str, PlannedModel], planner: Planner) -> dict[str
 def _why_nothing_fits(planner: Planner, reporter: Reporter) -> str:
     """Say why the only model can be served by no fleet at all, empty where it can. Raises ``InputError`` for one of
     several."""
-    for name, search in planner.alone.items():
+    for name, search in planner.models.items():
         of = f"{name}: " if name else ""
         for remark in search.remarks:
             reporter.warn(remark)

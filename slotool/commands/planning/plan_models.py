@@ -31,7 +31,7 @@ DURATION_S = 60.0
 
 
 class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """One of the models: the keys of a service file's ``[[models]]``, and what is promised under which traffic.
+    """Model of a plan: the keys of a service file's ``[[models]]``, its promise and its traffic.
 
     ``latency``: its latency table, or several, one per kind of worker; ``rate``: of Poisson arrivals. The rest is as of
     ``slotool.plan``.

@@ -120,19 +120,19 @@ class _Verification:
         from slotool.planning.front_end import FrontEnd
         from slotool.planning.warm_up import with_warm_up
 
-        pool, alone = self._fleet.pools[name], self._planner.alone[name]
+        pool, model = self._fleet.pools[name], self._planner.models[name]
         spent = front_end.CpuTime(server.process_id)
-        bursts_at = front_end.burst_times_s(alone.promise.deadline_us / 1e6)
-        bursts = self._sent(name, server.url, arrivals=_at(bursts_at), **alone.terms(pool))
+        bursts_at = front_end.burst_times_s(model.promise.deadline_us / 1e6)
+        bursts = self._sent(name, server.url, arrivals=_at(bursts_at), **model.terms(pool))
         cpu_us, client_us = spent.each_us(len(bursts.rows))
         rested = self._probe(name, pool, server.url)
         busy = self._sent(name, server.url, arrivals=_at(front_end.busy_times_s(pool)))
         found = replace(FrontEnd.of_probe(rested, pool.worker.profile, fastest), cpu_us=cpu_us, client_us=client_us)
-        found = with_warm_up(found, alone.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
+        found = with_warm_up(found, model.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
         return verification.with_bursts(self._planner, name, pool, found, bursts)
 
     def _fastest(self) -> dict[str, RequestLog]:
-        """Probes of the fastest points, by a server of these, of the models where they are to be probed too."""
+        """Probe, by a server of these, the fastest points of the models where they are to be probed too."""
         from slotool.atomic import whole_file
         from slotool.planning.front_end import fastest_apart
         from slotool.planning.server_process import RunningServer
@@ -178,7 +178,7 @@ class _Verification:
 
         if len(times_s) == 1:
             ((name, own_s),) = times_s.items()
-            terms = self._planner.alone[name].terms(self._fleet.pools[name])
+            terms = self._planner.models[name].terms(self._fleet.pools[name])
             return {name: self._sent(name, url, arrivals=_at(own_s), **terms)}
         asked = {}
         for name, own_s in times_s.items():
@@ -202,7 +202,7 @@ def examples_sent(outcomes: OutcomeTable | None, data: str | DataSource) -> str:
 def cores_shared(spent_us: tuple[float, float], rate_per_s: float, cores: int) -> str:
     """Say what it costs workers to take every core; ``spent_us``: CPU time that the server's own process and
     the client spend on a request."""
-    from slotool.planning.pool_service import all_busy
+    from slotool.planning.model_on_workers import all_busy
 
     own_ms, client_ms = spent_us[0] / 1e3, spent_us[1] / 1e3
     longer = all_busy(1e3 * (own_ms + client_ms), rate_per_s, cores)

@@ -162,7 +162,7 @@ def _fleet_row(found: Found, planner: Planner) -> dict[str, Any]:
         "holds": found.holds,
         "confirmed": found.confirmed,
         **_figures(fleet.verdict, promise),
-        "tiers": planner.alone[""].promised(fleet),
+        "tiers": planner.models[""].promised(fleet),
         "fewer": None if fewer is None else {"replicas": fewer.replicas, **_figures(fewer.verdict, promise)},
         "max_batch": fleet.pool.max_batch,
         "max_queue": planner.max_queue(fleet.pools),

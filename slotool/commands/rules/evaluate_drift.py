@@ -57,9 +57,12 @@ def evaluate_drift(
 
 @result
 class DriftVerdict(Result):
-    """Of ``rules``. ``watched``: every ensemble that gives a guarantee, at its tightest tolerance above the rules' best
-    version, for all requests and for each group of the rules; ``requests``: that count; ``changed``: about models that
-    are others than the rules'."""
+    """Verdict on the guarantees of ``rules``.
+
+    ``watched``: every ensemble that gives a guarantee, at its tightest tolerance above the rules' best version, for all
+    requests and for each group of the rules. ``requests``: those that count. ``changed``: about models that are others
+    than the rules'.
+    """
 
     rules: RuleSet = unlisted()
     watched: list[Watched] = unlisted()

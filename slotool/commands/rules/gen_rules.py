@@ -155,8 +155,8 @@ def gen_rules(
 
 
 def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str, float] | None = None) -> OutcomeTable:
-    """``outcomes`` with costs from a price per second, of every version or by version, or from ``prices`` of a call;
-    None: as it is."""
+    """Return ``outcomes`` with costs from a price per second, of every version or by version, or from ``prices`` of a
+    call; without either as it is."""
     from slotool.tables.importing import read_prices
 
     if prices is not None:
@@ -172,7 +172,7 @@ def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str,
 
 
 def _no_groups(outcomes: OutcomeTable, column: str) -> str:
-    """Why a column makes no groups: it tells examples apart, or its values are rare."""
+    """Say why a column makes no groups: it tells examples apart, or its values are rare."""
     from slotool.rules.evidence.groups import MIN_EXAMPLES
 
     values, examples = len(set(outcomes.text(column))), len(outcomes.examples)
@@ -296,13 +296,13 @@ def _afforded(rules: RuleSet, budget: float) -> str:
 
 
 def weakest_group(groups: Mapping[str, float], unit: LossUnit) -> str:
-    """The group that loses most, and how much."""
+    """Return the group that loses most, and how much."""
     name = max(groups, key=lambda own: groups[own])
     return f"{unit.number(groups[name])} ({name})"
 
 
 def _groups(rules: RuleSet) -> list[Part]:
-    """Which groups the tolerances hold for."""
+    """Describe the groups that the tolerances hold for."""
     from slotool.rules.evidence.groups import OTHERS
 
     if "group" not in rules.config:
@@ -329,7 +329,7 @@ def _explanations(rules: RuleSet) -> list[Part]:
 
 
 def _trees(rules: RuleSet) -> list[str]:
-    """Each cascade as a picture."""
+    """Return each cascade as a picture."""
     from slotool.rules import from_point
     from slotool.rules.policies.cascades import Cascade
 

@@ -1,4 +1,4 @@
-"""What a load test found: the log with its figures, what they are worth, and the verdict on a promise."""
+"""Result of a load test: the log with its figures, what they are worth, and the verdict on a promise."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class LoadTest(Result):
         return self.log.summary()
 
     def frame(self) -> pd.DataFrame:
-        """The request log: one row a request."""
+        """Return the request log: one row a request."""
         return self.log.rows
 
     def judge(self) -> None:
-        """Raises ``RunError`` when the client was so late that nothing can be said of the server, or no request was
+        """Raise ``RunError`` when the client was so late that nothing can be said of the server, or no request was
         answered, and ``PromiseBroken`` when a smaller share than ``target`` met the deadline."""
         self._refuse_late()
         if self.target is not None and self.log.deadline_s is not None:
@@ -94,7 +94,7 @@ class LoadTest(Result):
 
     @property
     def warnings(self) -> list[str]:
-        """What the client did not do as it should have."""
+        """Sentences on what the client did not do as it should have."""
         summary, found = self.summary, []
         found += [f"{fault['fault']} was not injected: {fault['error']}" for fault in self.faults if fault["error"]]
         p99_s, worst_s = summary["send_delay_p99_s"], summary["send_delay_max_s"]

@@ -200,7 +200,7 @@ def _planned(
 def models_together(
     url: str, models: Mapping[str, tuple[ArrivalTable, float, str | DataSource, str]], seed: int = 0
 ) -> dict[str, RequestLog]:
-    """What became of requests for several models of one server on this machine, sent at the same time by this process.
+    """Send requests for several models of one server on this machine at the same time, and return their logs.
 
     ``models``: by name the instants of the requests, their deadline in milliseconds, and of which data which split is
     sent. Raises as ``loadtest`` does.
@@ -287,7 +287,7 @@ def _require_accepted(server: TargetServer, x: Any) -> None:
 
 
 def _drive(run: LoadRun, out: Path | None, provenance: dict[str, Any], injection: FaultInjection | None) -> RequestLog:
-    """The whole log, saved; on Ctrl-C what had finished is saved before the interruption goes on."""
+    """Return the whole log, saved; on Ctrl-C what had finished is saved before the interruption goes on."""
     try:
         run.drive()
     except KeyboardInterrupt:
