@@ -111,27 +111,6 @@ class SwitchingPlan:
                 steps.append((self.rates_per_s[point], point))
         return steps
 
-    @property
-    def greatest_rate_per_s(self) -> float:
-        """Up to which some point serves."""
-        return max(self.rates_per_s.values())
-
-    def expected_accuracy(self, rates_per_s: np.ndarray) -> np.ndarray:
-        """Expected share of requests answered correctly and in time at each rate: float64 [n] for [n].
-
-        By P99 the accuracy of the point that serves; beyond all rates as many requests a second are in time as at the
-        greatest. By effective accuracy the load tests say it.
-        """
-        steps = self.breakpoints
-        if self.by == EFFECTIVE_ACCURACY or not steps:
-            return self.effective_accuracy(rates_per_s)
-        good_for = np.array([rate for rate, _ in steps])
-        accuracy = np.array([self.accuracy[point] for _, point in steps])
-        at = np.minimum(np.searchsorted(good_for, rates_per_s), len(steps) - 1)
-        in_time = np.minimum(1.0, good_for[-1] / np.maximum(rates_per_s, 1e-9))
-        found: np.ndarray = accuracy[at] * in_time
-        return found
-
     def effective_accuracy(self, rates_per_s: np.ndarray) -> np.ndarray:
         """Expected share of requests answered correctly and in time by the point that serves each rate: float64 [n]
         for [n], from the load tests."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slotool.planning.server_process import RunningServer
 
 # Parameters of workers that are processes.
-OF_WORKERS = ("allow_faults", "hang_s", "max_replicas", "replicas", "switch_workers")
+OF_WORKERS = ("allow_faults", "hang_s", "max_replicas", "replicas")
 _OF_PYTHON = ("options", "start_timeout_s")
 _NETWORK = ("names", "host", "port", "grpc_port", "token_file", "tls_certificate", "tls_key", "tls_clients")
 _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drain_s", "log")
@@ -35,7 +35,7 @@ _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drai
     },
     hidden=(
         *("allow_faults", "max_body_mib", "access_log", "traces", "traces_share", "shared_memory"),
-        *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "switch_workers", "device"),
+        *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "device"),
     ),
     python_only=_OF_PYTHON,
     tables=("models",),
@@ -87,7 +87,6 @@ def serve(
     trusted_proxies: str | None = None,
     max_replicas: Annotated[int, at_least(1)] | None = None,
     requests_per_worker: float | None = None,
-    switch_workers: bool = False,
     device: str = "cpu",
     allow_faults: bool = False,
     options: Sequence[str] = (),
@@ -139,7 +138,6 @@ def serve(
         trusted_proxies: Proxies whose Forwarded headers are read, separated by commas.
         max_replicas: Maximum number of workers, to which they are added with the load.
         requests_per_worker: Requests per second that one worker can serve; None: as the latency table says.
-        switch_workers: Change replicas and threads with the load, as the switching plan says.
         device: Device to compute on: cpu, cuda, or several such as cuda:0,cuda:1.
         allow_faults: Let clients on this machine kill, stop and slow the workers.
         options: More options of the command, as on its command line. A file of ``--config`` states what is left at its

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slotool.errors import InputError, RunError, SlotoolError
-from slotool.rules.switching import SwitchingPlan
 from slotool.serving.operations.sources import CombinedSources, Sources, require_same_interface
 from slotool.serving.routing.router import Router
 from slotool.serving.served import ServedModel
@@ -36,8 +35,6 @@ class ReloadableSettings:
         self._chosen_policy: str | None = None
         self._chosen_workers: tuple[int, int] | None = None
         self._read_workers = sources.workers
-        # How often models, tables and plans were read again.
-        self.reloads = 0
         self._changing = asyncio.Lock()
         # Whether ``reload`` waits for another change, and has read nothing yet.
         self.reload_waits = False
@@ -83,7 +80,7 @@ class ReloadableSettings:
         """Serve ``models`` on the workers of ``sources``."""
         before, after = self.workers, sources.workers
         await self._router.exchange(models, None if before == after else after)
-        self._sources, self.reloads = sources, self.reloads + 1
+        self._sources = sources
         if before != after:
             self._router.metrics.reconfigurations.inc()
             said = f"{before[0]}x{before[1]} to {after[0]}x{after[1]} (replicas x threads): {reason}"
@@ -118,7 +115,7 @@ class ReloadableSettings:
                 await self._exchange(sources, models, "the files of the server ask for it")
             else:
                 self._replace(models.values())
-                self._sources, self.reloads = sources, self.reloads + 1
+                self._sources = sources
             if read_workers != self._read_workers:
                 self._read_workers, self._chosen_workers = read_workers, None
         reread = ", ".join([*sorted(exchanged), *(["workers"] if other_workers else []), "tables and rules"])
@@ -130,10 +127,6 @@ class ReloadableSettings:
     def report_failed(self, why: str) -> None:
         """An event for those who watch the log and the live page."""
         self._router.events.emit("reload-failed", f"not reloaded: {why}")
-
-    def read_switching_plan(self) -> SwitchingPlan | None:
-        """Of the only model that is served; None without. Raises ``InputError``."""
-        return self._sources.switching_plan
 
     def _as_chosen(self, sources: AnySources) -> AnySources:
         """With what was chosen while the server runs. A file that has come to ask for other workers goes before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,10 +22,10 @@ from slotool.serving.engines.choice import chosen_engine, make_engine
 from slotool.serving.events import Events, log_to, warn
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.traces import Traces, otlp_exporter
+from slotool.serving.operations.autoscaling import Autoscaling, autoscaler_of
 from slotool.serving.operations.runtime_settings import ReloadableSettings
 from slotool.serving.operations.service_file import KeysInForce
 from slotool.serving.operations.settings import ServerSettings
-from slotool.serving.operations.worker_changes import Autoscaling, WorkerSwitching, autoscaler_of
 from slotool.serving.protocol.bounds import RequestLimits
 from slotool.serving.routing.router import Router
 from slotool.serving.server.app import create_app
@@ -69,7 +69,7 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
     """
     settings.check_workers()
     read = settings.reader()
-    sources = settings.first_read(read)
+    sources = read()
     replicas, threads = sources.workers
     _limit_threads(settings, replicas, threads, report)
     certificate = None
@@ -107,6 +107,10 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
             events=events,
         )
         runtime_settings = ReloadableSettings(sources, router, report.warn, read)
+        autoscaling = None
+        if settings.max_replicas is not None:
+            scaler = autoscaler_of(served, replicas, settings.max_replicas, settings.requests_per_worker)
+            autoscaling = Autoscaling(router, scaler).run
         if settings.shared_memory and not is_loopback(listener):
             raise ArgumentError("shared_memory", "it is for clients on this machine: leave --host at 127.0.0.1")
         app = create_app(
@@ -117,7 +121,7 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
             runtime_settings=runtime_settings,
             access_log=access_log,
             traces=traces,
-            following=_worker_changes(settings, router, runtime_settings, replicas),
+            autoscaling=autoscaling,
             faults=_faulty(router.engine, listener) if settings.allow_faults else None,
             shared_memory=settings.shared_memory,
         )
@@ -169,18 +173,6 @@ def _events_to(path: Path | None) -> Iterator[Events]:
             file.close()
         except OSError as error:  # a full disk: what is buffered is lost, and the server has ended well all the same
             warn(f"{path} lacks the last events: {error}")
-
-
-def _worker_changes(
-    settings: ServerSettings, router: Router, runtime_settings: ReloadableSettings, least: int
-) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-    """Return what adds, removes or exchanges workers with the load."""
-    if settings.switch_workers:
-        return [WorkerSwitching(router, runtime_settings).run]
-    if settings.max_replicas is None:
-        return []
-    scaler = autoscaler_of(router.models, least, settings.max_replicas, settings.requests_per_worker)
-    return [Autoscaling(router, scaler).run]
 
 
 def _faulty(engine: InferenceEngine, listener: socket.socket) -> LocalInferenceEngine:

@@ -63,7 +63,6 @@ class ServerSettings:
     trusted_proxies: str | None
     max_replicas: int | None
     requests_per_worker: float | None
-    switch_workers: bool
     device: str
     allow_faults: bool
     models: Sequence[Mapping[str, Any]] | None = None
@@ -99,7 +98,6 @@ class ServerSettings:
         most, least = self.max_replicas, self.replicas or 1
         if most is None:
             return
-        self._require_silence("switch_workers", "with --max-replicas, by which workers come and go")
         if most < least:
             raise ArgumentError("max_replicas", f"{most} workers at most, and {least} at least")
         if self.requests_per_worker is None and self.latency is None and not self.models:
@@ -134,19 +132,6 @@ class ServerSettings:
             read = given.as_planned if given.mapped and stated.isdisjoint(("replicas", "threads")) else lambda: given
         return lambda: _with_a_worker_each(read())
 
-    def first_read(self, read: Callable[[], AnySources]) -> AnySources:
-        """Return what is read. Raises ``ArgumentError`` for workers that are to follow a plan that there is not."""
-        sources = read()
-        plan = sources.switching_plan if self.switch_workers else None
-        if self.switch_workers and (plan is None or len(plan.by_configuration) == 1):
-            made = "there is no --plan of a single model" if plan is None else "the plan is for one of them only"
-            raise ArgumentError(
-                "switch_workers",
-                f"nothing says which replicas x threads serve which load: {made} (slotool gen-switching-plan "
-                "--configurations 1x2,2x1)",
-            )
-        return sources
-
     def _require_silence(self, name: str, why: str) -> None:
         if name in self.on_command_line | self.in_file:
             raise ArgumentError(name, f"it has no effect {why}; leave it out")
@@ -156,10 +141,9 @@ class ServerSettings:
         engine, on = self.wanted_engine, devices.several(self.device)
         if devices.is_cuda(on[0]) and engine not in ("inline", "local"):
             raise ArgumentError("device", f"workers of --engine {engine} compute on the CPU: leave it out")
-        if len(on) > 1 and (engine == "inline" or self.max_replicas is not None or self.switch_workers):
+        if len(on) > 1 and (engine == "inline" or self.max_replicas is not None):
             raise ArgumentError(
-                "device",
-                "several GPUs have a worker process each: --engine local, without --max-replicas and --switch-workers",
+                "device", "several GPUs have a worker process each: --engine local, without --max-replicas"
             )
         return on
 

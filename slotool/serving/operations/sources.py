@@ -101,11 +101,6 @@ class Sources:
         """With the workers that the switching plan was made for; unchanged without one. Raises ``InputError``."""
         return self if self.plan is None else self.with_workers(*SwitchingPlan.load(self.plan).configuration)
 
-    @property
-    def switching_plan(self) -> SwitchingPlan | None:
-        """What ``plan`` holds. Raises ``InputError``."""
-        return None if self.plan is None else SwitchingPlan.load(self.plan)
-
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """Everything is read and matched before the first request: an invalid table is an error at the start.
 
@@ -273,11 +268,6 @@ class CombinedSources:
         it is followed. Raises ``InputError``."""
         planned = [part.as_planned().workers for part in self.parts if part.plan is not None]
         return self.with_workers(*planned[0]) if planned else self
-
-    @property
-    def switching_plan(self) -> SwitchingPlan | None:
-        """Of the only model; None where there are several. Raises ``InputError``."""
-        return self.parts[0].switching_plan if len(self.parts) == 1 else None
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """As ``Sources.load``."""

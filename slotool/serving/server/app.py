@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
@@ -46,7 +46,7 @@ def create_app(
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
     faults: LocalInferenceEngine | None = None,
-    following: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+    autoscaling: Callable[[], Coroutine[Any, Any, None]] | None = None,
     shared_memory: bool = False,
     traces: Traces | None = None,
 ) -> Starlette:
@@ -56,7 +56,7 @@ def create_app(
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: lets the live page change
     the policy. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
-    kill, stop and slow. ``following``: runs meanwhile, as what adds or exchanges workers with the load.
+    kill, stop and slow. ``autoscaling``: runs meanwhile, and adds and removes workers.
     ``shared_memory``: clients may send and get tensors in memory that they share with the server. ``traces``: gets the
     spans of inferences. The router is closed when the application's lifespan ends.
     """
@@ -72,7 +72,8 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         router.listen()
         tasks = [asyncio.create_task(live.run())]
-        tasks += [asyncio.create_task(each()) for each in following]
+        if autoscaling is not None:
+            tasks.append(asyncio.create_task(autoscaling()))
         yield
         for task in tasks:
             task.cancel()
