@@ -21,7 +21,7 @@ import psutil
 from benchmarks.load_client import Load, Samples, run
 from slotool.errors import RunError
 from slotool.process import bound_to, cores_by_preference
-from slotool.serving.server.server import bind
+from slotool.serving.operations.server import bind
 
 READY_WITHIN_S, REQUEST_WITHIN_S = 120.0, 10.0
 # Sent before anything is measured, by each connection count.

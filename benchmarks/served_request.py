@@ -35,7 +35,7 @@ import slotool
 from benchmarks.http_caller import caller
 from slotool.data import load_dataset
 from slotool.elastic import load_model
-from slotool.serving.server.server import bind
+from slotool.serving.operations.server import bind
 
 ROUNDS, REQUESTS = 20, 100
 # Of each round, until caches know the server again that is asked now.

@@ -167,7 +167,7 @@ SHORTCUTS = {
 
 
 def _without(application: Any, shortcut: str, port: int) -> None:
-    from slotool.serving.server.server import bind, serve_until_signalled
+    from slotool.serving.operations.server import bind, serve_until_signalled
 
     SHORTCUTS[shortcut](application)
     listener = bind("127.0.0.1", port)

@@ -7,12 +7,12 @@ from slotool.names_on_demand import names_on_demand
 if TYPE_CHECKING:
     from slotool.serving.engines import InlineInferenceEngine
     from slotool.serving.monitoring.metrics import Metrics
+    from slotool.serving.operations.app import create_app
     from slotool.serving.protocol.bounds import RequestLimits
     from slotool.serving.rejections import Rejection
     from slotool.serving.request import InferenceResult
     from slotool.serving.routing.router import Router
     from slotool.serving.served import ServedModel
-    from slotool.serving.server.app import create_app
 
 __all__ = [
     "InferenceResult",
@@ -34,7 +34,7 @@ _MODULES = {
     "Rejection": "rejections",
     "Router": "routing.router",
     "ServedModel": "served",
-    "create_app": "server.app",
+    "create_app": "operations.app",
 }
 
 __getattr__ = names_on_demand(__name__, _MODULES)

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from slotool.errors import InputError
@@ -51,6 +51,21 @@ class RequestOptions:
     id: str = ""
 
 
+def _number(value: Any, where: str, most: float = math.inf) -> float:
+    """Return a finite number from 0 to ``most``, given as such or as text."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    if not plain and not (isinstance(value, str) and _NUMBER.fullmatch(value.strip())):
+        raise bad_request(f"{where}: {shown(value)} is not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not (math.isfinite(number) and 0.0 <= number <= most):
+        expected = f"between 0 and {most:g}" if math.isfinite(most) else "a finite number from 0"
+        raise bad_request(f"{where}: {shown(value)} is not {expected}")
+    return number
+
+
 def _timeout_us(unit_us: float) -> Callable[[Any, str], float]:
     """Return a reader of timeouts in units of ``unit_us``; 0 is none."""
 
@@ -58,14 +73,6 @@ def _timeout_us(unit_us: float) -> Callable[[Any, str], float]:
         return unit_us * _number(value, where, MAX_TIMEOUT_US / unit_us) or math.inf
 
     return read
-
-
-def _tolerance(value: Any, where: str) -> float:
-    return _number(value, where)
-
-
-def _min_accuracy(value: Any, where: str) -> float:
-    return _number(value, where, 1.0)
 
 
 def _priority(value: Any, where: str) -> int:
@@ -109,9 +116,9 @@ class Option(NamedTuple):
 OPTIONS = (
     Option("timeout_us", _timeout_us(1.0), parameter="timeout"),
     Option("timeout_us", _timeout_us(1e3), header="deadline-ms"),
-    Option("tolerance", _tolerance, parameter="tolerance", header="tolerance"),
+    Option("tolerance", _number, parameter="tolerance", header="tolerance"),
     Option("objective", _objective, parameter="objective", header="objective"),
-    Option("min_accuracy", _min_accuracy, parameter="min_accuracy", header="min-accuracy"),
+    Option("min_accuracy", partial(_number, most=1.0), parameter="min_accuracy", header="min-accuracy"),
     Option("priority", _priority, parameter="priority", header="priority"),
     Option("group", group_of, parameter="group", header="group"),
 )
@@ -215,21 +222,6 @@ def misspelt(name: str, names: tuple[str, ...]) -> str | None:
 @lru_cache(maxsize=1024)
 def _misspelt(name: str, names: tuple[str, ...]) -> str | None:
     return None if name.lower().startswith("x-") else nearest(name, names, MISSPELT)
-
-
-def _number(value: Any, where: str, most: float = math.inf) -> float:
-    """Return a finite number from 0 to ``most``, given as such or as text."""
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if not plain and not (isinstance(value, str) and _NUMBER.fullmatch(value.strip())):
-        raise bad_request(f"{where}: {shown(value)} is not a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not (math.isfinite(number) and 0.0 <= number <= most):
-        expected = f"between 0 and {most:g}" if math.isfinite(most) else "a finite number from 0"
-        raise bad_request(f"{where}: {shown(value)} is not {expected}")
-    return number
 
 
 def require_meant(rules: RuleSet, tolerance: float) -> None:

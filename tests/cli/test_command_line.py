@@ -90,7 +90,7 @@ def test_a_worker_process_starts_without_the_server() -> None:
     code = "import sys, slotool.serving.engines.local_worker; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "slotool.serving.engines.local_worker" in loaded
-    assert not {"slotool.serving.server.app", "slotool.serving.routing.router", "numba", "uvicorn"} & set(loaded)
+    assert not {"slotool.serving.operations.app", "slotool.serving.routing.router", "numba", "uvicorn"} & set(loaded)
 
 
 def test_every_command_has_help_with_an_example(slotool) -> None:

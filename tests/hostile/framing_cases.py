@@ -10,8 +10,8 @@ from typing import Any
 from uvicorn import Config
 
 from slotool.serving import RequestLimits, Router, create_app
-from slotool.serving.access.clients import Clients
-from slotool.serving.server.server import Server
+from slotool.serving.access import Clients
+from slotool.serving.operations.server import Server
 from tests.hostile.wire import Answer, Wire, answers
 from tests.serving.live_server import ThreeLinear, served
 

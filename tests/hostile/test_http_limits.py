@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from slotool.serving import RequestLimits
-from slotool.serving.access.clients import Clients
+from slotool.serving.access import Clients
 from tests.serving.live_server import LiveServer, ThreeLinear, live_server, served
 
 BODY = struct.pack("<6f", *range(6))

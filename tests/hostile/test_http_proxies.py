@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slotool.serving.access.clients import Clients
+from slotool.serving.access import Clients
 from tests.hostile.proxies import PROXIES, is_there, proxy
 from tests.serving.live_server import LiveServer, ThreeLinear, live_server, served
 

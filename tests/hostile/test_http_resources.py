@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from slotool.serving import Router, create_app
-from slotool.serving.server.server import Server
+from slotool.serving.operations.server import Server
 from tests.hostile.wire import Wire
 from tests.serving.live_server import ThreeLinear, served
 
@@ -30,7 +30,7 @@ if files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 from tests.serving.live_server import ThreeLinear, served
 from slotool.serving import Router, create_app
-from slotool.serving.server.server import bind, serve_until_signalled
+from slotool.serving.operations.server import bind, serve_until_signalled
 with bind("127.0.0.1", 0) as listener:
     app = create_app(Router({"three": served(ThreeLinear())}))
     ready = lambda: print(listener.getsockname()[1], flush=True)

@@ -23,7 +23,7 @@ from slotool.elastic.network import Network
 from slotool.elastic.training import family_graphs
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
-from slotool.serving.access.clients import Client, Clients
+from slotool.serving.access import Client, Clients
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.traces import trace_id
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until

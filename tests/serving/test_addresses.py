@@ -7,7 +7,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from slotool.errors import InputError
-from slotool.serving.access.clients import MAX_ADDRESSES, AddressRates
+from slotool.serving.access import MAX_ADDRESSES, AddressRates
 from slotool.serving.rejections import Rejection
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 

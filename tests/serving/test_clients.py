@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
-from slotool.serving.access.clients import Client, ClientEntry, Clients, read_clients
+from slotool.serving.access import Client, ClientEntry, Clients, read_clients
 from slotool.serving.rejections import Rejection
 from tests.serving.live_server import HTTP, ThreeLinear, live_server, served
 

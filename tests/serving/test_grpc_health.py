@@ -12,8 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2 as v1
 from grpc_health.v1 import health_pb2_grpc
 
-from slotool.serving.access.clients import Clients
-from slotool.serving.grpc import health as grpc_health
+from slotool.serving.access import Clients
+from slotool.serving.grpc import grpc_front_end
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 
 SERVING, NOT_SERVING = v1.HealthCheckResponse.SERVING, v1.HealthCheckResponse.NOT_SERVING
@@ -80,7 +80,7 @@ def test_a_watch_does_not_hold_up_a_server_that_ends(live: LiveServer, health: A
 
 
 def test_only_so_many_may_watch(live: LiveServer, health: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_health, "MAX_WATCHES", 2)
+    monkeypatch.setattr(grpc_front_end, "MAX_WATCHES", 2)
     watches = [health.Watch(asked(), timeout=60) for _ in range(2)]
     assert [next(watch).status for watch in watches] == [SERVING, SERVING]
     with pytest.raises(grpc.RpcError) as caught:

@@ -16,8 +16,7 @@ from slotool.rules.policies.routing import Conc, Seq
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.engines.ensemble import PointRunner
-from slotool.serving.monitoring.feedback import Feedback
-from slotool.serving.monitoring.guarantees import LOOK_EVERY
+from slotool.serving.monitoring.feedback import LOOK_EVERY, Feedback
 from slotool.serving.outputs import Outputs, combined
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint

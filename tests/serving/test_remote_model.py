@@ -26,7 +26,7 @@ from slotool.models.adapters.remote import (
     open_remote,
 )
 from slotool.models.loading import load
-from slotool.serving.access.clients import Clients
+from slotool.serving.access import Clients
 
 X = np.random.default_rng(0).normal(size=(5, 1, 2, 3)).astype(np.float32)
 MODEL = ThreeLinear()

@@ -18,8 +18,7 @@ from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
 from slotool.serving import InferenceResult, Rejection, Router
 from slotool.serving.events import Events
 from slotool.serving.front.frontend import explanation
-from slotool.serving.monitoring.feedback import Feedback
-from slotool.serving.monitoring.guarantees import LOOK_EVERY
+from slotool.serving.monitoring.feedback import LOOK_EVERY, Feedback
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.routing import remote
 from slotool.serving.routing.remote import MAX_FAILURES, EndpointHealth

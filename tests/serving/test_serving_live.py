@@ -14,7 +14,7 @@ import pytest
 from slotool.errors import InputError
 from slotool.scheduling import ControlSpace, FixedPoint, by_demand
 from slotool.serving import Router
-from slotool.serving.access.clients import Clients
+from slotool.serving.access import Clients
 from slotool.serving.front.accounts import KEPT_SECONDS, MAX_SAMPLES, Live
 from slotool.serving.operations.runtime_settings import ReloadableSettings
 from slotool.serving.served import ServedModel

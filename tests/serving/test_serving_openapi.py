@@ -13,7 +13,7 @@ from schemathesis.generation import GenerationMode
 
 from slotool.scheduling import by_demand
 from slotool.serving import RequestLimits, Router, create_app
-from slotool.serving.server.app import openapi_document
+from slotool.serving.operations.app import openapi_document
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
 MODEL = served(ThreeLinear(), by_demand(space(100.0, 50_000.0, 1e6), tier_rules()), tier_rules())

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from slotool.errors import InputError
 from slotool.serving import RequestLimits
-from slotool.serving.access.clients import Clients, others_can_read, read_clients
+from slotool.serving.access import Clients, others_can_read, read_clients
 from slotool.serving.rejections import Rejection
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 

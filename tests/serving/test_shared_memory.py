@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from tritonclient.utils import shared_memory as shm
 
 from slotool.models import Signature, TensorSpec
-from slotool.serving.access.clients import ClientEntry, Clients
+from slotool.serving.access import ClientEntry, Clients
 from slotool.serving.interface import Interface
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.shared_memory import OBJECTS, Regions

@@ -24,7 +24,7 @@ from slotool.elastic.network import Network
 from slotool.elastic.training import family_graphs
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
-from slotool.serving.access.tls import Certificate
+from slotool.serving.access import Certificate
 from tests.serving.test_serve_command import EXAMPLE, WAIT_S, serving
 
 AUTHORITY = trustme.CA()

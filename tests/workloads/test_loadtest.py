@@ -25,7 +25,7 @@ from slotool.errors import InputError, PromiseBroken
 from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import ServedModel
-from slotool.serving.access.clients import Clients
+from slotool.serving.access import Clients
 from slotool.workloads import Poisson, RequestLog
 from slotool.workloads.client import open_loop as client
 from slotool.workloads.client.channels import TargetServer, ask_first_model

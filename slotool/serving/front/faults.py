@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from slotool.errors import InputError
 from slotool.serving import rejections
-from slotool.serving.access.clients import SETTINGS
+from slotool.serving.access import SETTINGS
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.front.frontend import FrontEnd, json_response
 from slotool.serving.front.middleware import is_from_browser

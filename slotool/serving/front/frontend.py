@@ -13,7 +13,7 @@ from starlette.responses import Response
 from slotool.errors import InputError
 from slotool.models.signature import FREE
 from slotool.serving import rejections
-from slotool.serving.access.clients import AddressRates, Clients, read_clients
+from slotool.serving.access import AddressRates, Clients, read_clients
 from slotool.serving.front.accounts import Accounts
 from slotool.serving.front.loop_selector import LoopSelector
 from slotool.serving.interface import Interface
@@ -117,8 +117,10 @@ class FrontEnd:
     def submit(self, request: Request) -> None:
         """Have the router answer, and count the request. Raises ``Rejection`` for one that the router is not given."""
         served = request.served
-        if self.default_tolerance is not None:
-            request.options = _with_default(request.options, self.default_tolerance, served)
+        if self.default_tolerance is not None and served.rules is not None:
+            asked = request.options
+            is_silent = asked.tolerance is None and asked.min_accuracy is None
+            request.options = replace(asked, tolerance=self.default_tolerance) if is_silent else asked
         if (tolerance := request.options.tolerance) is not None:
             if served.rules is None:
                 raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
@@ -256,12 +258,6 @@ class FrontEnd:
         body = await read_body(request.receive, max_bytes, self.intake)
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
         return body if encoding == "identity" else decompressed(body, encoding, max_bytes, inflated_anyway_bytes)
-
-
-def _with_default(options: RequestOptions, tolerance: float, served: ServedModel) -> RequestOptions:
-    """With the server's tolerance, where the model has tiers and the request says nothing about accuracy."""
-    silent = options.tolerance is None and options.min_accuracy is None
-    return replace(options, tolerance=tolerance) if silent and served.rules is not None else options
 
 
 def json_response(

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from slotool.elastic import ElasticModel
 from slotool.printable import printable
 from slotool.serving import rejections
-from slotool.serving.access.clients import LABELS
+from slotool.serving.access import LABELS
 from slotool.serving.front.frontend import FrontEnd, json_response
 from slotool.serving.front.middleware import is_from_browser, require_same_origin
 from slotool.serving.protocol import bounds

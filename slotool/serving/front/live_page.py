@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.errors import InputError, SlotoolError
-from slotool.serving.access.clients import SETTINGS
+from slotool.serving.access import SETTINGS
 from slotool.serving.front.frontend import FrontEnd, json_response
 from slotool.serving.front.middleware import require_same_origin, wants_page
 from slotool.serving.protocol import bounds, tensors

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slotool.serving import rejections
-from slotool.serving.access.clients import FORWARDED_FOR
+from slotool.serving.access import FORWARDED_FOR
 from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.monitoring.access_log import facts_of
 from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id

@@ -9,28 +9,95 @@ A deadline is the nearer of gRPC's own and the ``timeout`` parameter (µs). Mess
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
+from grpc_health.v1 import health_pb2 as v1
+from grpc_health.v1 import health_pb2_grpc
 from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
+from slotool.printable import printable
 from slotool.serving import rejections, request_options
-from slotool.serving.access.clients import FORWARDED_FOR
-from slotool.serving.access.tls import Certificate
+from slotool.serving.access import FORWARDED_FOR, Certificate
 from slotool.serving.front.frontend import FrontEnd, explanation
 from slotool.serving.front.oip import MODELS_ARE_FIXED, SERVICE, reason_of_method
 from slotool.serving.grpc import messages as grpc_messages
-from slotool.serving.grpc.health import HealthService
 from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.shared_memory import EXTENSION, NOT_SHARED, Regions
 from slotool.serving.rejections import GRPC_CODES, Rejection
 from slotool.serving.request import answer_of
 from slotool.serving.served import VERSION, ServedModel
+
+# Anybody may watch, and each looks for a change so often.
+MAX_WATCHES = 64
+LOOK_S = 0.5
+_SHOWN = 80
+
+
+class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc says nothing of its types
+    """``SERVING`` while ``is_ready``, of the server as a whole, the service with an empty name, and of ``services``."""
+
+    def __init__(self, is_ready: Callable[[], bool], services: Sequence[str]):
+        self._is_ready, self._services = is_ready, ("", *services)
+        self._watches = 0
+        self._ended = asyncio.Event()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Have ``server`` answer for it."""
+        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+
+    def end(self) -> None:
+        """End every ``Watch``, which would have a server that ends wait for it, with the status of the moment."""
+        self._ended.set()
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        """The status of a service; ``NOT_FOUND`` of one that is not here."""
+        if request.service not in self._services:
+            here = ", ".join(name or '""' for name in self._services)
+            sentence = f'there is no service "{printable(request.service[:_SHOWN])}" here; there are {here}'
+            await context.abort(grpc.StatusCode.NOT_FOUND, sentence)
+        return v1.HealthCheckResponse(status=self._status(request.service))
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        """The status of a service now and whenever it has changed, ``SERVICE_UNKNOWN`` of one that is not here, until
+        the client leaves or the server ends."""
+        if self._watches >= MAX_WATCHES:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients watch already")
+        self._watches += 1
+        try:
+            sent, is_last = None, False
+            while not is_last:
+                is_last = self._ended.is_set()
+                sent = await self._sent_if_new(request.service, context, sent)
+                await self._pause()
+        finally:
+            self._watches -= 1
+
+    async def _sent_if_new(self, service: str, context: Any, sent: int | None) -> int:
+        """The status of the moment, sent unless it is the one that was sent last."""
+        status = self._status(service)
+        if status != sent:
+            await context.write(v1.HealthCheckResponse(status=status))
+        return status
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
+
+    def _status(self, service: str) -> int:
+        known = v1.HealthCheckResponse
+        if service not in self._services:
+            return int(known.SERVICE_UNKNOWN)
+        return int(known.SERVING if self._is_ready() else known.NOT_SERVING)
+
 
 EXTENSIONS = ["classification", "model_configuration", "statistics", "model_repository"]
 # As over HTTP, probes show no token.
@@ -91,11 +158,6 @@ class GrpcFrontEnd:
             raise OSError(f"gRPC cannot listen on {self._address}: {error}") from None
         await self._server.start()
 
-    def _message_bytes(self) -> int:
-        """The longest message that any of the models can need; of a compressed one, once it is inflated."""
-        most = self._front.limits.body_bytes
-        return max(bounds.message_bytes(interface, most) for interface in self._front.interfaces.values())
-
     async def stop(self, grace_s: float) -> None:
         """Take no new requests, and answer those in flight for at most ``grace_s`` seconds."""
         self._health.end()
@@ -130,7 +192,9 @@ class GrpcFrontEnd:
             is_inference = kind is v2.ModelInferRequest
             self._open_calls += 1
             try:
-                self._require_room()
+                # As many as HTTP may have connections.
+                if self._open_calls > (most := self._front.limits.connections):
+                    raise rejections.too_many_calls(most)
                 if self._front.clients is not None and kind not in OPEN:
                     self._front.let_in(_authorization(context), is_inference)
                 if self._front.addresses is not None and is_inference:
@@ -205,12 +269,6 @@ class GrpcFrontEnd:
             )
         return traced
 
-    def _require_room(self) -> None:
-        """Raises ``Rejection`` (503) while as many calls are open, of all connections, as HTTP may have connections."""
-        most = self._front.limits.connections
-        if self._open_calls > most:
-            raise rejections.too_many_calls(most)
-
     async def _message(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """The request's only message. Raises ``Rejection``."""
         limits = self._front.limits
@@ -225,8 +283,12 @@ class GrpcFrontEnd:
             if not context.peer():
                 raise bounds.too_large(limits.body_bytes) from None
             raise rejections.bad_request("the request has no message") from None
-        if len(message) > bounds.OVERHEAD_BYTES and len(message) > (most := self._message_bytes()):
-            raise bounds.too_large(most)
+        if len(message) > bounds.OVERHEAD_BYTES:
+            # The longest that any of the models can need; of a compressed one, once it is inflated.
+            interfaces = self._front.interfaces.values()
+            most = max(bounds.message_bytes(interface, limits.body_bytes) for interface in interfaces)
+            if len(message) > most:
+                raise bounds.too_large(most)
         return message
 
     def _named(self, request: Any) -> ServedModel:

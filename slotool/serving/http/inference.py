@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from slotool.serving.access.clients import FORWARDED_FOR
+from slotool.serving.access import FORWARDED_FOR
 from slotool.serving.front.compute import Compute
 from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.front.oip import OpenInference

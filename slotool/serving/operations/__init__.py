@@ -1,1 +1,1 @@
-"""Models, settings and workers of a server, and their changes while it serves."""
+"""A server made of its settings: the application, the process that serves it, models, and their changes meanwhile."""

@@ -15,21 +15,16 @@ from slotool.errors import ArgumentError, SlotoolError
 from slotool.extras import import_failed
 from slotool.machine import given_cores, quota_warning
 from slotool.process import limit_threads
-from slotool.serving.access.clients import others_can_read, read_clients
-from slotool.serving.access.tls import Certificate
+from slotool.serving.access import Certificate, others_can_read, read_clients
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 from slotool.serving.engines.choice import chosen_engine, make_engine
 from slotool.serving.events import Events, log_to, warn
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.traces import Traces, otlp_exporter
+from slotool.serving.operations.app import create_app
 from slotool.serving.operations.autoscaling import Autoscaling, autoscaler_of
 from slotool.serving.operations.runtime_settings import ReloadableSettings
-from slotool.serving.operations.service_file import KeysInForce
-from slotool.serving.operations.settings import ServerSettings
-from slotool.serving.protocol.bounds import RequestLimits
-from slotool.serving.routing.router import Router
-from slotool.serving.server.app import create_app
-from slotool.serving.server.server import (
+from slotool.serving.operations.server import (
     SecondaryFrontEnd,
     address_of,
     bind,
@@ -37,6 +32,10 @@ from slotool.serving.server.server import (
     serve_until_signalled,
     url_of,
 )
+from slotool.serving.operations.service_file import KeysInForce
+from slotool.serving.operations.settings import ServerSettings
+from slotool.serving.protocol.bounds import RequestLimits
+from slotool.serving.routing.router import Router
 
 PORT = 8000
 # A balancer sees twice that the server is not ready; scripts on the same machine wait for its end.

@@ -10,7 +10,7 @@ from typing import Any
 
 from slotool import devices
 from slotool.errors import ArgumentError
-from slotool.serving.access.clients import AddressRates
+from slotool.serving.access import AddressRates
 from slotool.serving.operations.runtime_settings import AnySources
 from slotool.serving.operations.service_file import KeysInForce, ServiceFile
 from slotool.serving.operations.sources import CombinedSources, Sources
@@ -93,11 +93,11 @@ class ServerSettings:
 
     def check_workers(self) -> None:
         """Raise ``ArgumentError`` for workers that cannot be had, as far as that shows before models are loaded."""
-        if self.wanted_engine not in ("inline", "auto", "local", "ray"):
-            self._require_silence("max_replicas", f"with --engine {self.wanted_engine}")
-        most, least = self.max_replicas, self.replicas or 1
+        engine, most, least = self.wanted_engine, self.max_replicas, self.replicas or 1
         if most is None:
             return
+        if engine not in ("inline", "auto", "local", "ray"):
+            raise ArgumentError("max_replicas", f"it has no effect with --engine {engine}; leave it out")
         if most < least:
             raise ArgumentError("max_replicas", f"{most} workers at most, and {least} at least")
         if self.requests_per_worker is None and self.latency is None and not self.models:
@@ -131,10 +131,6 @@ class ServerSettings:
             # The workers of the switching plan where nothing else says so.
             read = given.as_planned if given.mapped and stated.isdisjoint(("replicas", "threads")) else lambda: given
         return lambda: _with_a_worker_each(read())
-
-    def _require_silence(self, name: str, why: str) -> None:
-        if name in self.on_command_line | self.in_file:
-            raise ArgumentError(name, f"it has no effect {why}; leave it out")
 
     def _devices(self) -> tuple[str, ...]:
         """Devices that workers compute on. Several GPUs have a worker each."""

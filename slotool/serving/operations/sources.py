@@ -164,7 +164,8 @@ class Sources:
         tables = {path: OutcomeTable.load(path) for path in self.outcomes}
         served = {}
         for name, (model, path, manifest) in named.items():
-            mine = rules if rules and _has_versions(model, rules) else None
+            versions = {version_name(point) for point in model.points}
+            mine = rules if rules and {*rules.versions, rules.best_version} <= versions else None
             if mine is not None:
                 self._require_models(mine, model, path, warn)
             outcomes = _outcomes_of(model, tables)
@@ -315,10 +316,6 @@ def _manifest(path: Path) -> bytes:
         return read_bytes(path / MANIFEST)
     except OSError:
         return b""
-
-
-def _has_versions(model: ElasticModel, rules: RuleSet) -> bool:
-    return {*rules.versions, rules.best_version} <= {version_name(point) for point in model.points}
 
 
 def _outcomes_of(model: ElasticModel, tables: Mapping[Path, OutcomeTable]) -> OutcomeTable | None:

@@ -105,12 +105,10 @@ class InferenceReader:
         asked = (self._remembered if is_short else self._read)(head)
         if len(raw) != asked.raw_bytes:
             raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
-        found = InferRequest(self._x(asked, raw, regions), asked.outputs, asked.id, asked.options, asked.classes)
-        return found if not asked.places else found._replace(destinations=destinations(asked.places, regions))
-
-    def _x(self, asked: _Asked, raw: memoryview, regions: Regions | None) -> np.ndarray | Columns:
         arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in asked.tensors}
-        return self.interface.x(arrays, asked.parameters)
+        x = self.interface.x(arrays, asked.parameters)
+        found = InferRequest(x, asked.outputs, asked.id, asked.options, asked.classes)
+        return found if not asked.places else found._replace(destinations=destinations(asked.places, regions))
 
     def _read(self, head: bytes) -> _Asked:
         bounds.require_countable_for(self.interface, head)

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.serving.access.clients import AddressRates, Clients
+from slotool.serving.access import AddressRates, Clients
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.front.compute import Compute
 from slotool.serving.front.faults import Faults
@@ -154,7 +154,7 @@ def openapi_document(models: Iterable[str], *, has_token: bool, shared_memory: b
         has_token: clients show a token.
         shared_memory: clients may register shared memory. Triton's clients unregister also where they may not.
     """
-    found: dict[str, Any] = json.loads(files("slotool.serving.server").joinpath("openapi.json").read_text())
+    found: dict[str, Any] = json.loads(files("slotool.serving.operations").joinpath("openapi.json").read_text())
     found["info"]["version"] = __version__
     found["components"]["schemas"]["ModelName"]["enum"] = list(models)
     if has_token:

@@ -24,7 +24,7 @@ from uvicorn.logging import DefaultFormatter
 
 from slotool.errors import ArgumentError
 from slotool.process import allow_connections, keep_freed_memory
-from slotool.serving.access.tls import HANDSHAKE_S
+from slotool.serving.access import HANDSHAKE_S
 from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.front.loop_selector import LoopSelector
 from slotool.serving.http import HttpProtocol

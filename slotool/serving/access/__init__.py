@@ -1,1 +1,0 @@
-"""Who is let in, how often, and by which certificate."""

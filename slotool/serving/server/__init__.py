@@ -1,1 +1,0 @@
-"""The application, and the process that serves it."""
