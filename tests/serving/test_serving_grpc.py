@@ -188,7 +188,7 @@ BAD_REQUESTS = {
     "a batch too large": (changed(shape=[9, 1, 2, 3]), "at most 8", grpc.StatusCode.INVALID_ARGUMENT),
     "raw and typed": (both(), "exactly one of", grpc.StatusCode.INVALID_ARGUMENT),
     "NaN": (request(np.full_like(X, np.nan)), "NaN or infinity", grpc.StatusCode.INVALID_ARGUMENT),
-    "overflow": (request(np.full_like(X, 3e38)), "overflow", grpc.StatusCode.INVALID_ARGUMENT),
+    "overflow": (request(np.full_like(X, 3e38)), "are not numbers", grpc.StatusCode.INVALID_ARGUMENT),
     "a bad parameter": (request(timeout="soon"), "not a number", grpc.StatusCode.INVALID_ARGUMENT),
     "no rules": (request(tolerance=0.1), "no tolerance tiers", grpc.StatusCode.INVALID_ARGUMENT),
     "no model": (request(model="four"), "no model is called", grpc.StatusCode.NOT_FOUND),
