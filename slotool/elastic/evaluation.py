@@ -1,4 +1,4 @@
-"""What an elastic model answers at each operating point, and how long each answer takes: its outcome table."""
+"""Outcome table of an elastic model: its answers to labelled examples at each operating point, and their latency."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.elastic.model import ElasticModel
-from slotool.errors import InputError
+from slotool.data.dataset import LabelSets
+from slotool.elastic.model import ElasticModel, version_name
+from slotool.errors import InputError, RunError, SlotoolError, TimedOut
+from slotool.models import Classification
 from slotool.models.tasks import confidence
 from slotool.tables import OperatingPoint
 from slotool.timing.interference import state
@@ -33,21 +35,34 @@ def evaluate(
     points: Sequence[OperatingPoint] | None = None,
     repeats: int = 3,
     metric: str = METRICS[0],
+    prices: Mapping[str, float] | None = None,
     provenance: Mapping[str, Any] | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> OutcomeTable:
     """Every example at every point (default: all), one at a time: error, confidence, median latency of ``repeats``.
 
-    ``split``: a ``Split``, or a ``MultiLabelSplit`` for a model that was trained on many labels. ``metric``: what the
-    error is the rest of. p@1: whether the first answer is right; p@5: the share of the five best that are.
-    Confidence is the softmax of the best answer among the ``ANSWERS`` best, so of up to ten classes among all.
-    ``progress`` is called per example. Versions are point keys; a family's are its plain version names.
-    Raises ``InputError`` when the data do not have the model's input shape or too few classes for the metric.
+    Errors and confidences are those of the model's task. Of examples with several labels, and of a model that leaves
+    classes out, the best labels are compared instead: ``metric`` p@1 is whether the first is right, p@5 the share of
+    the five best that are, and confidence is the softmax of the best among the ``ANSWERS`` best. ``prices``: of one
+    answer, by version; without one it costs its seconds. ``progress`` is called per example. Versions are point keys; a
+    family's are its plain version names.
+    Raises ``InputError`` when the data do not fit the model or have too few classes for the metric, and ``RunError``
+    when answers do not fit the truth.
     """
     chosen = tuple(points or model.points)
-    _check(model, split, metric)
-    taken = ask_all(model, split.x, chosen, repeats, progress)
-    return _table(chosen, split, taken, metric, provenance)
+    if metric not in METRICS:
+        raise InputError(f"no metric called {metric!r}; there are {', '.join(METRICS)}")
+    if not len(split):
+        raise InputError("there is no example to evaluate on")
+    if metric != METRICS[0] and isinstance(split.y, np.ndarray):
+        raise InputError(f"{metric} is for sets of several labels per example; these have one answer each")
+    if model.leaves_out or (isinstance(split.y, LabelSets) and isinstance(model.task, Classification)):
+        if tuple(split.x.shape[1:]) != tuple(model.input_shape):
+            raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {split.x.shape[1:]}")
+        return _table(chosen, split, ask_all(model, split.x, chosen, repeats, progress), metric, provenance)
+    model.check_inputs(split.x[:1])
+    taken = ask_versions(model, split, chosen, repeats, progress)
+    return outcome_table(model, taken, split.y, prices or {}, provenance)
 
 
 @dataclass(frozen=True)
@@ -83,18 +98,6 @@ def ask_all(
     calls = [session.run for session in sessions]
     turns = in_turns(calls, queries, n, repeats=repeats, received=received, progress=progress)
     return Taken(labels, scores, turns)
-
-
-def version_name(point: OperatingPoint) -> str:
-    """What outcome tables call a point: a family's plain version name, else the point's key."""
-    name = point.get("version")
-    return point.key if name is None else str(name)
-
-
-def identities(model: ElasticModel) -> dict[str, str]:
-    """Return ``ElasticModel.identity_of`` by version, of those that have one."""
-    found = {version_name(point): model.identity_of(point) for point in model.points}
-    return {version: identity for version, identity in found.items() if identity}
 
 
 def accuracy_by_target(
@@ -166,17 +169,6 @@ def timing_warnings(outcomes: OutcomeTable) -> list[str]:
     ]
 
 
-def _check(model: ElasticModel, split: Any, metric: str) -> None:
-    if metric not in METRICS:
-        raise InputError(f"no metric called {metric!r}; there are {', '.join(METRICS)}")
-    if tuple(split.x.shape[1:]) != tuple(model.input_shape):
-        raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {split.x.shape[1:]}")
-    if not len(split):
-        raise InputError("there is no example to evaluate on")
-    if metric == METRICS[1] and isinstance(split.y, np.ndarray):
-        raise InputError("p@5 is for sets of several labels per example; this one has one class each")
-
-
 def precision(labels: np.ndarray, y: Any, p: int) -> np.ndarray:
     """float64 [n]: the share of the ``p`` best of ``labels`` [n, ≥ p] that are right, for classes int [n] or
     ``LabelSets``. An example of fewer labels than ``p`` cannot have them all right, as is usual for P@p."""
@@ -211,3 +203,104 @@ def _table(
         for p, point in enumerate(points)
     ]
     return OutcomeTable(pd.concat(per_point, ignore_index=True), provenance)
+
+
+@dataclass(frozen=True)
+class Responses:
+    """``outputs``: by point, of each example its outputs by name, [1, …]. ``turns``: the timed calls, points as
+    variants; None where nothing was timed. ``rows``: of the data set's file, one per example, where that is known."""
+
+    outputs: Mapping[OperatingPoint, Sequence[Mapping[str, np.ndarray]]]
+    turns: Turns | None = None
+    rows: np.ndarray | None = None
+
+    def joined(self, point: OperatingPoint, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """These outputs of all examples, [n, …]. Raises ``InputError`` where their shapes differ."""
+        try:
+            return {name: np.concatenate([output[name] for output in self.outputs[point]]) for name in names}
+        except ValueError:
+            raise InputError(f"{point}: outputs {', '.join(names)} have another shape for each example") from None
+
+
+def ask_versions(
+    model: ElasticModel,
+    split: Any,
+    points: Sequence[OperatingPoint],
+    repeats: int,
+    progress: Callable[[], None] = lambda: None,
+) -> Responses:
+    """Ask each version for each example of ``split``, one at a time. What a version raises names it and the example."""
+    x, n, rows = split.x, len(split), getattr(split, "rows", None)
+    outputs: dict[OperatingPoint, list[Mapping[str, np.ndarray]]] = {point: [{}] * n for point in points}
+
+    def queries(block: range) -> list[list[tuple[Any, ...]]]:
+        part = x[block.start : block.stop]
+        examples = [part[at : at + 1] for at in range(len(block))]
+        return [[(example, point, i) for example, i in zip(examples, block, strict=True)] for point in points]
+
+    def ask(query: Any, point: OperatingPoint, i: int) -> Mapping[str, np.ndarray]:
+        try:
+            return model.respond(query, point)
+        except SlotoolError as error:
+            raise _located(error, point, i, rows) from error
+
+    def received(p: int, i: int, response: Mapping[str, np.ndarray]) -> None:
+        outputs[points[p]][i] = response
+
+    turns = in_turns([ask] * len(points), queries, n, repeats=repeats, received=received, progress=progress)
+    return Responses(outputs, turns, rows)
+
+
+def outcome_table(
+    model: ElasticModel,
+    taken: Responses,
+    truth: Any,
+    prices: Mapping[str, float],
+    provenance: Mapping[str, Any] | None = None,
+) -> OutcomeTable:
+    """Return the outcome table of ``taken`` responses to examples whose answers should be ``truth``."""
+    import pandas as pd
+
+    from slotool.tables import OutcomeTable
+
+    truth = true_answers(model, truth)
+    parts = []
+    for p, point in enumerate(taken.outputs):
+        name = version_name(point)
+        each = taken.outputs[point]
+        errors, sure = np.empty(len(each)), np.empty(len(each))
+        # What overflows is found in the confidence.
+        with np.errstate(invalid="ignore", over="ignore"):
+            for i, outputs in enumerate(each):
+                try:
+                    errors[i] = model.errors(outputs, truth[i : i + 1])[0]
+                    sure[i] = _confidence(model.confidences_of(outputs, point))
+                except (InputError, IndexError) as error:
+                    # The examples are right, or they could not have been asked: the answer is wrong.
+                    raise _located(RunError(str(error)), point, i, taken.rows) from error
+        if not np.isfinite(sure).all():
+            at = int((~np.isfinite(sure)).argmax())
+            wrong = RunError(f"its confidence is {sure[at]}, which is no number")
+            raise _located(wrong, point, at, taken.rows)
+        part = {"example": [str(i) for i in range(len(each))], "version": name, "error": errors, "confidence": sure}
+        cost = {"cost": prices[name]} if name in prices else {}
+        assert taken.turns is not None
+        parts.append(pd.DataFrame({**part, **timing_columns(taken.turns, p), **cost}))
+    return OutcomeTable(pd.concat(parts, ignore_index=True), provenance)
+
+
+def true_answers(model: ElasticModel, y: Any) -> np.ndarray:
+    """What a split says is right, as the family's task compares it: sets of labels become bool [n, labels]."""
+    return y.matrix(model.classes) if isinstance(y, LabelSets) else np.asarray(y)
+
+
+def _located(error: SlotoolError, point: OperatingPoint, example: int, rows: np.ndarray | None) -> SlotoolError:
+    """``error`` naming the version, and the row or example, from 0, that it is of."""
+    kind = next(kind for kind in (RunError, TimedOut, InputError, SlotoolError) if isinstance(error, kind))
+    where = f"example {example}" if rows is None else f"row {rows[example]}"
+    return kind(f"version {version_name(point)}, {where} of the data: {error}")
+
+
+def _confidence(known: np.ndarray | None) -> float:
+    """Of one answer. One without a confidence is as sure as any: no other version is asked."""
+    return 1.0 if known is None else float(known[0])

@@ -11,9 +11,9 @@ import numpy as np
 
 from slotool.data.columns import RaggedColumns
 from slotool.data.dataset import Split
-from slotool.elastic.evaluation import identities, summary, version_name
+from slotool.elastic.evaluation import Responses, ask_versions, outcome_table, summary, true_answers
 from slotool.elastic.family import Family
-from slotool.elastic.family_evaluation import Responses, ask_versions, outcome_table, true_answers
+from slotool.elastic.model import identities, version_name
 from slotool.errors import InputError
 from slotool.models.calibration import (
     NONE,

@@ -221,3 +221,15 @@ class _TopSession:
 
     def best(self) -> tuple[np.ndarray, np.ndarray]:
         return self._best[0][0], self._best[1][0]
+
+
+def version_name(point: OperatingPoint) -> str:
+    """Return the name of a point in outcome tables: a family's plain version name, else the point's key."""
+    name = point.get("version")
+    return point.key if name is None else str(name)
+
+
+def identities(model: ElasticModel) -> dict[str, str]:
+    """Return ``ElasticModel.identity_of`` by version, of those that have one."""
+    found = {version_name(point): model.identity_of(point) for point in model.points}
+    return {version: identity for version, identity in found.items() if identity}

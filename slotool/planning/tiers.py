@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.evaluation import version_name
+from slotool.elastic.model import version_name
 from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Pool, WorkerType
 from slotool.planning.model_on_workers import ModelOnWorkers

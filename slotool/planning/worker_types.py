@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slotool.elastic.evaluation import version_name
+from slotool.elastic.model import version_name
 from slotool.errors import InputError
 from slotool.machine import machine_id
 from slotool.planning.fleet import WorkerType

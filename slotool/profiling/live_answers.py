@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from slotool.elastic.evaluation import version_name
+from slotool.elastic.evaluation import true_answers
 from slotool.elastic.family import Family
-from slotool.elastic.family_evaluation import true_answers
+from slotool.elastic.model import version_name
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.models import Classification
 from slotool.models.signature import FREE

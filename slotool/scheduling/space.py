@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.elastic.evaluation import version_name
+from slotool.elastic.model import version_name
 from slotool.errors import InputError
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import Conc

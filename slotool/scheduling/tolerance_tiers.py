@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from slotool.elastic.evaluation import version_name
+from slotool.elastic.model import version_name
 from slotool.errors import InputError
 from slotool.rules.policies import points
 from slotool.rules.policies.points import from_point

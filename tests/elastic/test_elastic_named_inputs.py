@@ -11,9 +11,8 @@ from text_models import text_network, texts
 from slotool.data import Columns, LabelSets
 from slotool.data.dataset import Split
 from slotool.elastic import load_model
-from slotool.elastic.evaluation import summary
+from slotool.elastic.evaluation import evaluate, summary
 from slotool.elastic.family import Family
-from slotool.elastic.family_evaluation import evaluate_family
 from slotool.elastic.versions import ModelVersion, open_versions
 from slotool.errors import InputError
 from slotool.models import Classification, Model, MultiLabel, Regression, Signature, Task, Text
@@ -43,7 +42,7 @@ def columns(drawn: dict[str, np.ndarray]) -> Columns:
 
 def test_a_text_classifier_is_measured_saved_and_loaded(text_family: Family, tmp_path: Path) -> None:
     drawn = texts(200, 1)
-    outcomes = evaluate_family(text_family, Split(columns(drawn), drawn["y"]), repeats=1)
+    outcomes = evaluate(text_family, Split(columns(drawn), drawn["y"]), repeats=1)
     small, large = summary(outcomes)
     assert small["accuracy"] + 0.1 < large["accuracy"]
     assert large["confidence"] == pytest.approx(large["accuracy"], abs=0.06)
@@ -115,7 +114,7 @@ def test_labels_multi_labels_numbers_and_texts_are_measured_by_their_tasks() -> 
     for function, output, task, labels, truth, errors in cases:
         family = Family("f", named(f"x=FP32[-1] -> y={output}", function), task, labels, x)
         assert family.signature is not None
-        outcomes = evaluate_family(family, Split(x, truth), repeats=1)
+        outcomes = evaluate(family, Split(x, truth), repeats=1)
         np.testing.assert_allclose(outcomes.matrix("error")[:, 0], errors)
         assert np.isfinite(outcomes.matrix("confidence")).all()
 
@@ -126,6 +125,6 @@ def test_a_price_is_the_cost_of_each_answer() -> None:
 
     x = Columns({"x": np.array([1.0, 2.0], dtype=np.float32)})
     family = Family("f", named("x=FP32[-1] -> y=FP32[-1]", right), Regression("y"), (), x)
-    outcomes = evaluate_family(family, Split(x, np.array([1.0, 2.0])), repeats=1, prices={"right": 0.002})
+    outcomes = evaluate(family, Split(x, np.array([1.0, 2.0])), repeats=1, prices={"right": 0.002})
     assert outcomes.matrix("cost").tolist() == [[0.002], [0.002]]
     assert family.points == (OperatingPoint.of(version="right"),)

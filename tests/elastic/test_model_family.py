@@ -17,8 +17,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from slotool.elastic import load_model
-from slotool.elastic.evaluation import identities
 from slotool.elastic.family import Family
+from slotool.elastic.model import identities
 from slotool.elastic.versions import ModelVersion
 from slotool.errors import ArtifactError, InputError, TimedOut
 from slotool.models.adapters.remote import RemoteUnavailable, open_remote

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from slotool.artifacts.shipped import shipped_artifact
-from slotool.elastic.evaluation import identities
 from slotool.elastic.loading import load_served
+from slotool.elastic.model import identities
 from slotool.errors import InputError
 from slotool.serving.operations.service_file import ModelEntry, read_models
 from slotool.serving.operations.sources import Sources

@@ -95,7 +95,8 @@ def evaluate(
     split = split or "test"
     from slotool.artifacts import open_artifact
     from slotool.elastic import load_model
-    from slotool.elastic.evaluation import METRICS, identities
+    from slotool.elastic.evaluation import METRICS
+    from slotool.elastic.model import identities
     from slotool.elastic.slo_nn.last_layer.model import seen_by_tables, tabled
     from slotool.elastic.slo_nn.model import SloNN
     from slotool.machine import machine_id
@@ -146,16 +147,13 @@ def measured(
     provenance: dict[str, Any],
     advance: Callable[[], None],
 ) -> OutcomeTable:
-    """The outcome table of ``model``; the error of a family of models of one's own is that of its task."""
+    """The outcome table of ``model``, whose errors are those of its task."""
     from slotool.elastic.evaluation import METRICS, evaluate
-    from slotool.elastic.family import Family
-    from slotool.elastic.family_evaluation import evaluate_family
+    from slotool.models import Classification
 
-    if not isinstance(model, Family) or model.networks:
-        return evaluate(model, examples, repeats=repeats, metric=metric, provenance=provenance, progress=advance)
-    if metric != METRICS[0]:
-        raise ArgumentError("metric", f"has no effect on {model.name}, whose errors are those of {model.task.name}")
-    return evaluate_family(model, examples, repeats=repeats, provenance=provenance, progress=advance)
+    if metric != METRICS[0] and not isinstance(model.task, Classification):
+        raise ArgumentError("metric", f"has no effect on {model.name}, whose errors are those of its task")
+    return evaluate(model, examples, repeats=repeats, metric=metric, provenance=provenance, progress=advance)
 
 
 def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> None:

@@ -98,7 +98,7 @@ def evaluate_endpoints(
     if data is None:
         raise ArgumentError("data", "live services need labelled examples to answer")
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.elastic.evaluation import identities
+    from slotool.elastic.model import identities
     from slotool.profiling.journal import Journal
     from slotool.profiling.live_answers import LiveAnswers
 

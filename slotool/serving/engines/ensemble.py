@@ -14,7 +14,7 @@ import numpy as np
 
 from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.elastic import ElasticModel
-from slotool.elastic.evaluation import version_name
+from slotool.elastic.model import version_name
 from slotool.errors import InputError
 from slotool.models.signature import FREE, require_rows, try_two
 from slotool.rules.policies.cascades import Cascade

@@ -16,7 +16,7 @@ import pandas as pd
 
 from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.elastic import ElasticModel
-from slotool.elastic.evaluation import version_name
+from slotool.elastic.model import version_name
 from slotool.errors import SlotoolError
 from slotool.models import Classification
 from slotool.rules.evidence.groups import OTHERS

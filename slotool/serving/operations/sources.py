@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from slotool.artifacts.bundle import MANIFEST
 from slotool.devices import CPU, is_cuda
 from slotool.elastic import ElasticModel, load_served
-from slotool.elastic.evaluation import identities, version_name
 from slotool.elastic.loading import require_unchanged
+from slotool.elastic.model import identities, version_name
 from slotool.errors import ArtifactError, InputError
 from slotool.machine import likeness
 from slotool.regular_files import read_bytes

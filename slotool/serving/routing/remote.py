@@ -13,7 +13,7 @@ import numpy as np
 
 from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
-from slotool.elastic.evaluation import version_name
+from slotool.elastic.model import version_name
 from slotool.errors import RunError, TimedOut
 from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
 from slotool.printable import reason
