@@ -13,11 +13,10 @@ import numpy as np
 from slotool.data.columns import Inputs
 from slotool.models import Classification
 from slotool.scheduling import Decision, Query
-from slotool.serving.interface import CONFIDENCE, LABEL
 from slotool.serving.outputs import Outputs
 from slotool.serving.rejections import Rejection, no_longer_served
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.served import ServedModel
+from slotool.serving.served import CONFIDENCE, LABEL, ServedModel
 
 
 class InferenceResult(NamedTuple):

@@ -1,21 +1,32 @@
-"""What is served under one name."""
+"""A served model: its policy, and the tensors that clients send and get, as the Open Inference Protocol has them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.data.columns import Inputs
+import numpy as np
+import orjson
+
+from slotool.data.columns import Columns, Inputs
 from slotool.elastic import ElasticModel
+from slotool.errors import InputError
+from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.models.tasks import Classification, MultiLabel, Task
 from slotool.rules.policies.points import in_turn
 from slotool.scheduling import ControlSpace, Policy
+from slotool.serving.rejections import bad_request, shown
+from slotool.serving.request_options import misspelt
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.rules.ruleset.rules import RuleSet
+
 
 # The only version of every model.
 VERSION = "1"
@@ -74,3 +85,155 @@ class ServedModel:
         if len(known) < len(each):
             return None
         return {point: min(expected.get(point, 0.0) for expected in known) for point in known[0]}
+
+
+LABEL, CONFIDENCE = "label", "confidence"
+_LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
+# Parameter of a model's configuration, left out where names are so many that it would be longer.
+READING, MAX_READING_CHARACTERS = "reading", 1 << 20
+# Parameter of a model's configuration: what JSON has as the score of a class that was not computed. No class that was
+# has a lower one, so that the highest scores stay the highest; raw tensors have minus infinity.
+NOT_COMPUTED, NOT_COMPUTED_SCORE = "not_computed", str(np.finfo(np.float32).min)
+# Triton's names of datatypes where they are not TYPE_ and the protocol's.
+_TRITON_TYPES = {"BYTES": "TYPE_STRING"}
+
+
+@dataclass(frozen=True)
+class Interface:
+    """``inputs`` and ``outputs`` are in the model's metadata; a request that names no outputs gets all of these.
+    ``on_request``: outputs that are answered to requests that name them. ``max_batch``: most examples in a request.
+    ``reading``: how clients read a data set for it (``DataOptions.statement``), {} where it does not say.
+    ``parameters``: whole numbers that a request may state for the model, with the greatest of each. ``leaves_out``:
+    scores may be missing, as ``ElasticModel.leaves_out`` has it.
+
+    The first dimension of every tensor counts examples.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    on_request: tuple[TensorSpec, ...]
+    max_batch: int
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    leaves_out: bool = False
+
+    @classmethod
+    def of(cls, model: ElasticModel, max_batch: int) -> Interface:
+        """The model's signature, and what its task makes of the outputs.
+
+        Raises ``InputError`` for a signature whose first dimensions do not count examples.
+        """
+        signature = model.signature
+        fixed = signature.fixed
+        if fixed is not None:
+            raise InputError(
+                f"{model.name}: {fixed.name} is {fixed}; to be served, the first dimension of every tensor must be free"
+            )
+        own = {tensor.name for tensor in signature.outputs}
+        further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
+        reading = {} if model.data_options is None else model.data_options.statement()
+        stated, on_request = (further, ()) if model.states_answers else ((), further)
+        outputs = (*signature.outputs, *stated)
+        return cls(signature.inputs, outputs, on_request, max_batch, reading, model.parameters, model.leaves_out)
+
+    @cached_property
+    def input_by_name(self) -> Mapping[str, TensorSpec]:
+        return {tensor.name: tensor for tensor in self.inputs}
+
+    @cached_property
+    def output_by_name(self) -> Mapping[str, TensorSpec]:
+        """Those on request too."""
+        return {tensor.name: tensor for tensor in (*self.outputs, *self.on_request)}
+
+    @cached_property
+    def values_per_example(self) -> int | None:
+        """Of all inputs together; None where sizes are free or texts are of any length."""
+        if any(tensor.datatype == "BYTES" or FREE in tensor.shape[1:] for tensor in self.inputs):
+            return None
+        return sum(math.prod(tensor.shape[1:]) for tensor in self.inputs)
+
+    def difference(self, other: Interface) -> str:
+        """In which tensors or parameters ``other`` differs, for a sentence; empty where requests are the same."""
+        for kind, mine, its in (
+            ("input", self.inputs, other.inputs),
+            ("output", (*self.outputs, *self.on_request), (*other.outputs, *other.on_request)),
+        ):
+            for here, there in zip_longest(mine, its):
+                if here != there:
+                    stated = [f"{tensor.name} {tensor}" if tensor else "none" for tensor in (there, here)]
+                    return f"its {kind} is {stated[0]} where the one in use has {stated[1]}"
+        if dict(self.parameters) != dict(other.parameters):
+            return "it takes other parameters of requests than the one in use"
+        return ""
+
+    def x(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Any]) -> Columns:
+        """What the model takes: ``arrays``, one for each input, by name, of equally many examples, and what the
+        request's ``parameters`` state for it.
+
+        Raises ``Rejection`` (400) for a parameter that is no such number.
+        """
+        columns = {tensor.name: arrays[tensor.name] for tensor in self.inputs}
+        if self.parameters and (meant := self._misspelt(parameters)):
+            raise bad_request(meant)
+        for name, most in self.parameters.items():
+            if name in parameters:
+                number = whole_number(name, parameters[name], most)
+                columns[name] = np.full(len(columns[self.inputs[0].name]), number, dtype=np.int32)
+        return Columns.unchecked(columns)
+
+    @cached_property
+    def has_open_sizes(self) -> bool:
+        """True if examples may have other shapes than each other."""
+        return any(FREE in tensor.shape[1:] for tensor in self.inputs)
+
+    def _misspelt(self, parameters: Mapping[str, Any]) -> str:
+        """The sentence for a parameter that is nearly one of the model's; empty where there is none."""
+        for name in parameters.keys() - self.parameters.keys():
+            if meant := misspelt(name.replace("_", "").replace("-", ""), tuple(self.parameters)):
+                return f"parameter {shown(name)} is no option: did you mean {meant}?"
+        return ""
+
+    def metadata(self, name: str, versions: Sequence[str]) -> dict[str, Any]:
+        """The V2 model metadata document; −1 stands for a free size, the first being the batch."""
+        tensors = Signature(self.inputs, self.outputs).document()
+        return {"name": name, "versions": list(versions), "platform": "slotool", **tensors}
+
+    def config(self, name: str) -> dict[str, Any]:
+        """Triton's model configuration document; its shapes leave the batch out.
+
+        Parameter ``reading`` is JSON: how data sets are read for the model, with the names of classes and features;
+        ``not_computed``: the score, in JSON, of classes that were not."""
+        reading = orjson.dumps(self.reading).decode() if self.reading else ""
+        parameters = {READING: {"string_value": reading}} if 0 < len(reading) <= MAX_READING_CHARACTERS else {}
+        if self.leaves_out:
+            parameters[NOT_COMPUTED] = {"string_value": NOT_COMPUTED_SCORE}
+        return {
+            "name": name,
+            "platform": "slotool",
+            "backend": "slotool",
+            "max_batch_size": self.max_batch,
+            "input": [_triton_tensor(tensor) for tensor in self.inputs],
+            "output": [_triton_tensor(tensor) for tensor in self.outputs],
+            **({"parameters": parameters} if parameters else {}),
+        }
+
+
+def whole_number(name: str, value: Any, most: int) -> int:
+    """A request's parameter. Raises ``Rejection`` (400) unless it is a whole number from 1 to ``most``."""
+    if type(value) is not int or not 1 <= value <= most:
+        raise bad_request(f"parameter {name}: {shown(value)}, expected a whole number from 1 to {most}")
+    return value
+
+
+def _outputs_of(task: Task | None) -> Iterator[TensorSpec]:
+    """What a task makes of a model's outputs."""
+    if isinstance(task, Classification):
+        yield _LABEL
+    if isinstance(task, Classification | MultiLabel) or (task is not None and task.confidence_output is not None):
+        yield _CONFIDENCE
+
+
+def _triton_tensor(tensor: TensorSpec) -> dict[str, Any]:
+    # Triton has no tensor without dimensions: one of a single number is reshaped.
+    dims = {"dims": list(tensor.shape[1:])} if tensor.shape[1:] else {"dims": [1], "reshape": {"shape": []}}
+    return {"name": tensor.name, "data_type": _TRITON_TYPES.get(tensor.datatype, f"TYPE_{tensor.datatype}"), **dims}

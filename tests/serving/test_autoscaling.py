@@ -19,7 +19,7 @@ from slotool.scheduling.worker_counts import CALM_S, CALM_SHARE, Autoscaler, Sca
 from slotool.serving import InferenceResult, Router
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, base
 from slotool.serving.events import Events
-from slotool.serving.operations.autoscaling import Autoscaling, good_for_per_s
+from slotool.serving.operations.runtime_changes import Autoscaling, good_for_per_s
 from slotool.serving.operations.sources import Sources
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.routing.router import monotonic_us

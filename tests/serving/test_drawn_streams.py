@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from slotool.scheduling import Policy, by_demand
-from slotool.serving.front.loop_selector import LoopSelector
+from slotool.serving.front.frontend import LoopSelector
 from slotool.serving.routing.model_queue import LOG
 from tests.serving.drawn_requests import FAILS, LAST, UNDEFINED, Sent, infer, stream, values
 from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until

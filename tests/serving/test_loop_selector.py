@@ -15,7 +15,7 @@ import numpy as np
 
 from slotool.scheduling import FixedPoint
 from slotool.serving import InferenceResult, Rejection, Router
-from slotool.serving.front.loop_selector import MAX_READY, LoopSelector
+from slotool.serving.front.frontend import MAX_READY, LoopSelector
 from slotool.serving.request import Request
 from slotool.serving.request_options import RequestOptions
 from tests.serving.live_server import ThreeLinear, live_server, served, space, until

@@ -19,7 +19,7 @@ from slotool.serving import ServedModel
 from slotool.serving.engines.messages import encode_point, tensors_of_inputs
 from slotool.serving.engines.ray import RayInferenceEngine
 from slotool.serving.engines.ray_worker import CANCELLED, DONE, FAILED, MISSING, Load, Worker
-from slotool.serving.operations.autoscaling import Autoscaling
+from slotool.serving.operations.runtime_changes import Autoscaling
 from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions
 from tests.ray_nodes import Nodes, cluster_of_nodes
 

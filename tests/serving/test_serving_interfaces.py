@@ -23,9 +23,9 @@ from slotool.data.columns import Columns
 from slotool.models import TensorSpec
 from slotool.models.signature import DTYPES, FREE
 from slotool.serving.grpc import messages as grpc_messages
-from slotool.serving.interface import Interface
 from slotool.serving.protocol.tensors import InferenceReader, InferRequest, format_response
 from slotool.serving.rejections import Rejection
+from slotool.serving.served import Interface
 
 MAX_BATCH = 4
 # BF16 values as NumPy has them: float32 whose lower half is 0.

@@ -16,7 +16,7 @@ from slotool.scheduling import ControlSpace, FixedPoint, by_demand
 from slotool.serving import Router
 from slotool.serving.access import Clients
 from slotool.serving.front.accounts import KEPT_SECONDS, MAX_SAMPLES, Live
-from slotool.serving.operations.runtime_settings import ReloadableSettings
+from slotool.serving.operations.runtime_changes import ReloadableSettings
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 from tests.serving.browser import Browser, browser_at

@@ -13,10 +13,10 @@ from hypothesis.extra import numpy as hnp
 
 from slotool.errors import InputError
 from slotool.models import TensorSpec
-from slotool.serving.interface import Interface
 from slotool.serving.protocol.tensors import InferenceReader, InferRequest, format_response
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
+from slotool.serving.served import Interface
 from tests.serving.live_server import ThreeLinear
 
 SHAPE = (2, 3)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from slotool.scheduling import Policy, by_demand
-from slotool.serving.front.loop_selector import LoopSelector
+from slotool.serving.front.frontend import LoopSelector
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, until
 
 LARGE = POINTS[-1]

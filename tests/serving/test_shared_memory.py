@@ -20,11 +20,11 @@ from tritonclient.utils import shared_memory as shm
 
 from slotool.models import Signature, TensorSpec
 from slotool.serving.access import ClientEntry, Clients
-from slotool.serving.interface import Interface
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.shared_memory import OBJECTS, Regions
 from slotool.serving.protocol.tensors import InferenceReader
 from slotool.serving.rejections import Rejection
+from slotool.serving.served import Interface
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
 PATH = "/v2/systemsharedmemory"

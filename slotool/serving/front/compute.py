@@ -15,14 +15,13 @@ from starlette.routing import Route
 from slotool.data.columns import Columns, Inputs
 from slotool.serving import rejections
 from slotool.serving.front.frontend import FrontEnd, explanation
-from slotool.serving.interface import LABEL
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.bodies import client_disconnected
 from slotool.serving.protocol.payloads import parse_tensor, takes_long
 from slotool.serving.protocol.reply import Reply, ReplyListener, awaited, listener
 from slotool.serving.request import InferenceResult, Request
 from slotool.serving.request_options import DEFAULT_OPTIONS, MODEL, RequestOptions, from_headers, merged, require_single
-from slotool.serving.served import ServedModel
+from slotool.serving.served import LABEL, ServedModel
 
 
 class Compute:

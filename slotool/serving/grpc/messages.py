@@ -15,12 +15,12 @@ from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from slotool.models.signature import TensorSpec
-from slotool.serving.interface import Interface
 from slotool.serving.protocol import bounds, tensors, values
 from slotool.serving.protocol.shared_memory import Place, Regions, SharedOutputs
 from slotool.serving.protocol.tensors import InferRequest, wanted_classes
 from slotool.serving.rejections import Rejection, bad_request
 from slotool.serving.request_options import from_parameters
+from slotool.serving.served import Interface
 
 # A ``ModelInferRequest`` with more fields, in all its messages, is not parsed; packed numbers are one field.
 MAX_FIELDS = 1_024

@@ -1,4 +1,4 @@
-"""The application: front ends over one router, and one place where a rejection becomes a response."""
+"""The application: front ends over one router, its pages, faults on request, and rejections as responses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -17,24 +18,27 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.serving.access import AddressRates, Clients
+from slotool.errors import InputError
+from slotool.serving import rejections
+from slotool.serving.access import SETTINGS, AddressRates, Clients
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.front.compute import Compute
-from slotool.serving.front.faults import Faults
 from slotool.serving.front.frontend import FrontEnd, json_response
 from slotool.serving.front.labels import FeedbackEndpoint
 from slotool.serving.front.live_page import LivePage, RuntimeSettings
-from slotool.serving.front.middleware import RequestMiddleware
+from slotool.serving.front.middleware import RequestMiddleware, is_from_browser
 from slotool.serving.front.oip import OpenInference, SharedMemoryRoutes, reason_of_page
 from slotool.serving.http import InferenceHandler
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.metrics import CONTENT_TYPE
 from slotool.serving.monitoring.traces import Traces
+from slotool.serving.protocol import bounds
 from slotool.serving.protocol.bounds import RequestLimits
 from slotool.serving.protocol.reply import Reply
 from slotool.serving.protocol.shared_memory import SharedMemory
-from slotool.serving.rejections import Rejection
+from slotool.serving.rejections import Rejection, bad_request
 from slotool.serving.routing.router import Router
+from slotool.workloads.client.faults import MAX_FACTOR, PATH
 
 
 def create_app(
@@ -165,3 +169,51 @@ def openapi_document(models: Iterable[str], *, has_token: bool, shared_memory: b
         for path in optional:
             del found["paths"][path]
     return found
+
+
+MAX_SECONDS = 3_600.0
+
+
+class FaultRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is to happen to which worker; see ``slotool.workloads.client.faults.Fault``."""
+
+    action: Literal["kill", "stop", "slow"]
+    worker: Annotated[int, msgspec.Meta(ge=0)]
+    factor: Annotated[float, msgspec.Meta(ge=1, le=MAX_FACTOR)] = 1.0
+    lasts_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)] | None = None
+
+
+class Faults:
+    """Lists the workers of ``front``'s server (GET), and injects a fault into one (POST).
+
+    Only a server that was started to allow it has these routes; they are part of no page.
+    """
+
+    def __init__(self, front: FrontEnd, engine: LocalInferenceEngine):
+        self._front, self._engine = front, engine
+        self.routes = [Route(PATH, self.workers, methods=["GET"]), Route(PATH, self.inject, methods=["POST"])]
+
+    async def workers(self, request: Request) -> Response:
+        engine = self._engine
+        return json_response({"workers": [{"process": engine.pid(worker)} for worker in range(engine.workers)]})
+
+    async def inject(self, request: Request) -> Response:
+        if is_from_browser(request.headers):
+            raise rejections.forbidden("no page may inject faults")
+        self._front.require_role(request.headers.get("authorization"), SETTINGS)
+        body = await self._front.body(request, bounds.OVERHEAD_BYTES)
+        try:
+            asked = msgspec.json.decode(body, type=FaultRequest)
+            process = self._engine.inject(asked.worker, asked.action, asked.factor, asked.lasts_s)
+        except (msgspec.MsgspecError, InputError) as error:
+            raise bad_request(f"fault: {error}") from None
+        factor = f" by {asked.factor:g}" if asked.action == "slow" else ""
+        self._front.router.events.emit(
+            "fault",
+            f"{asked.action} worker {asked.worker}{factor} (process {process}), as a client asked",
+            worker=asked.worker,
+            action=asked.action,
+            factor=asked.factor,
+            lasts_s=asked.lasts_s,
+        )
+        return json_response({"process": process})

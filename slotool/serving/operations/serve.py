@@ -22,8 +22,7 @@ from slotool.serving.events import Events, log_to, warn
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.traces import Traces, otlp_exporter
 from slotool.serving.operations.app import create_app
-from slotool.serving.operations.autoscaling import Autoscaling, autoscaler_of
-from slotool.serving.operations.runtime_settings import ReloadableSettings
+from slotool.serving.operations.runtime_changes import Autoscaling, ReloadableSettings, autoscaler_of
 from slotool.serving.operations.server import (
     SecondaryFrontEnd,
     address_of,

@@ -25,8 +25,7 @@ from uvicorn.logging import DefaultFormatter
 from slotool.errors import ArgumentError
 from slotool.process import allow_connections, keep_freed_memory
 from slotool.serving.access import HANDSHAKE_S
-from slotool.serving.front.frontend import FrontEnd
-from slotool.serving.front.loop_selector import LoopSelector
+from slotool.serving.front.frontend import FrontEnd, LoopSelector
 from slotool.serving.http import HttpProtocol
 
 # After the drain, time to send rejections to unanswered requests.

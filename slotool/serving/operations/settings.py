@@ -11,7 +11,7 @@ from typing import Any
 from slotool import devices
 from slotool.errors import ArgumentError
 from slotool.serving.access import AddressRates
-from slotool.serving.operations.runtime_settings import AnySources
+from slotool.serving.operations.runtime_changes import AnySources
 from slotool.serving.operations.service_file import KeysInForce, ServiceFile
 from slotool.serving.operations.sources import CombinedSources, Sources
 

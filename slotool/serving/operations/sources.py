@@ -37,8 +37,7 @@ from slotool.scheduling.batching import (
     make_policy,
     require_policy,
 )
-from slotool.serving.interface import Interface
-from slotool.serving.served import ServedModel
+from slotool.serving.served import Interface, ServedModel
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.tables.latency import UNKNOWN_DEVICE, copies_in
 

@@ -15,7 +15,7 @@ from slotool.serving import rejections
 from slotool.serving.rejections import Rejection, bad_request
 
 if TYPE_CHECKING:
-    from slotool.serving.interface import Interface
+    from slotool.serving.served import Interface
 
 
 # Everything in a request but its tensor: names, id, parameters, requested outputs, white space.
