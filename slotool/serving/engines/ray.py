@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -102,7 +102,7 @@ class RayInferenceEngine(InferenceEngine):
         self._places = self._new_places(self._load, self.workers)
         try:
             began_s = time.monotonic()
-            self._wait_until_warm()
+            self._wait_until_warm(self._places, f"{self.workers} workers of {self._threads} CPUs each")
             self._warm_took_s = time.monotonic() - began_s
         except BaseException:
             self.close()
@@ -122,36 +122,15 @@ class RayInferenceEngine(InferenceEngine):
         self.listen()
         load = Load(models, threads)
         staged = self._staged = self._new_places(load, count)
+        wanted = f"{count} workers of {threads} CPUs each, beside those that serve,"
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await asyncio.gather(*map(self._warmed, staged))
-            if self._closed:
-                raise RunError("the server ends")
-        except BaseException as error:
+            await asyncio.to_thread(self._wait_until_warm, staged, wanted)
+        except BaseException:
             for place in () if self._closed else staged:
                 self._ray.kill(place.actor)
             self._staged = []
-            if isinstance(error, TimeoutError):
-                wanted = f"{count} workers of {threads} CPUs each, beside those that serve,"
-                raise RunError(f"the cluster did not have {wanted} warm within {START_TIMEOUT_S:.0f} s") from None
             raise
         return partial(self._change_over, load, staged)
-
-    async def _warmed(self, place: _Place) -> None:
-        missing: list[str] | None = None
-        while True:
-            try:
-                kind, *said = await asyncio.wrap_future(place.load.on(place.actor, missing).future())
-            except self._ray.exceptions.RayError as error:
-                self._require_to_come(place, error)
-                await asyncio.sleep(ASK_AGAIN_S)
-                missing = None
-                continue
-            if kind == FAILED:
-                raise RunError(f"a worker cannot run its models: {said[0]}")
-            if kind != MISSING:
-                return
-            missing = said[0]
 
     def _change_over(self, load: Load, staged: list[_Place]) -> None:
         """Idle workers at once; a busy one when its call has ended, before it is given another."""
@@ -285,14 +264,18 @@ class RayInferenceEngine(InferenceEngine):
         )
         return remote(Worker).remote()
 
-    def _wait_until_warm(self) -> None:
+    def _wait_until_warm(self, places: Sequence[_Place], wanted: str) -> None:
+        """Raises ``RunError`` where some do not get warm. ``wanted``: what the cluster is to have, for a sentence."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        loading = {place.load.on(place.actor): place for place in self._places}
+        loading = {place.load.on(place.actor): place for place in places}
         while loading:
-            done, _ = self._ray.wait(list(loading), timeout=max(0.0, deadline_s - time.monotonic()))
+            done, _ = self._ray.wait(list(loading), timeout=ASK_AGAIN_S)
+            if self._closed:
+                raise RunError("the server ends")
             if not done:
-                wanted = f"{self.workers} workers of {self._load.threads} CPUs each"
-                raise RunError(f"the cluster did not have {wanted} warm within {START_TIMEOUT_S:.0f} s")
+                if time.monotonic() > deadline_s:
+                    raise RunError(f"the cluster did not have {wanted} warm within {START_TIMEOUT_S:.0f} s")
+                continue
             place = loading.pop(done[0])
             try:
                 kind, *said = self._ray.get(done[0])
