@@ -16,13 +16,13 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from slotool.serving.server.server import HANGUP_WAITS_S
 
 import slotool
 from slotool.elastic.family import Family
 from slotool.elastic.network import Network
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
+from slotool.serving.operations.server import HANGUP_WAITS_S
 from tests.elastic.test_family_tensors import X, Y, write
 from tests.serving.live_server import HTTP, until
 from tests.serving.test_serve_command import serving
