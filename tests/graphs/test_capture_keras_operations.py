@@ -17,6 +17,12 @@ SEQUENCE, IMAGE, HEADS = (8, 16), (6, 4, 3), (4, 8, 16)
 POOLED = ("MaxPooling2D", "AveragePooling2D", "Add")
 
 
+def keras_relu(x: Any, **limits: float) -> Any:
+    import keras
+
+    return keras.activations.relu(x, **limits)
+
+
 # By name: what is computed, of inputs of which shapes, and the operators that it is, without inputs and views.
 CASES: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], tuple[str, ...]]] = {
     "matmul": (lambda ops, a, b: ops.matmul(a, b), (SEQUENCE, (16, 5)), ("MatMul",)),
@@ -82,6 +88,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], tuple[str, ...]]] 
     "einsum of two vectors": (lambda ops, a, b: ops.einsum("bi,bj->bij", a, b), ((5,), (3,)), ("MatMul",)),
     "einsum of one": (lambda ops, a: ops.einsum("bijk->bki", a), (HEADS,), ("Sum",)),
     "einsum with dots": (lambda ops, a, b: ops.einsum("b...j,bkj->b...k", a, b), (HEADS, (5, 16)), ("MatMul",)),
+    "moments": (lambda ops, a: ops.moments(a, axes=(1, 2))[1], (IMAGE,), ("Variance",)),
+    "relu with a limit": (lambda ops, a: keras_relu(a, max_value=1.0), (SEQUENCE,), ("ReLU", "Elementwise")),
+    "normalize": (lambda ops, a: ops.normalize(a, axis=-1), (SEQUENCE,), ("Norm", "Elementwise")),
     "log_softmax": (lambda ops, a: ops.log_softmax(a), (SEQUENCE,), ("Softmax", "Elementwise")),
 }
 VIEWS = ("InputLayer", "Transpose", "Reshape", "Slice")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotool.graphs.capture.drafts import OUTPUT, Step, Steps, contraction
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators import OPERATORS, Shape
+from slotool.graphs.operators.elementwise import FUNCTIONS
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,14 @@ def _norm_of(op: str) -> Callable[[Call], Steps]:
     return steps
 
 
+def _normalised(call: Call) -> Steps:
+    axes = call.axes()
+    if axes is None or call.operation.order != 2:
+        return None
+    norm: Step = ("norm", "Norm", {"axes": axes, "keepdims": True}, (0,))
+    return [norm, (OUTPUT, "Elementwise", {"function": "divide"}, (0, "norm"))]
+
+
 def _reshaped(call: Call) -> Steps:
     return [one("Reshape", shape=call.shape)]
 
@@ -379,6 +388,33 @@ def _gated(call: Call) -> Steps:
     ]
 
 
+def _clipped(call: Call) -> Steps:
+    """``relu`` with a slope or limits of its own."""
+    operation = call.operation
+    slope, limit = operation.negative_slope, operation.max_value
+    first = one("Activation", activation="leaky_relu") if slope else one("ReLU")
+    if limit is None and not operation.threshold:
+        return [first]
+    return [("positive", *first[1:]), (OUTPUT, "Elementwise", {"function": "clamp"}, ("positive",))]
+
+
+def _moments(call: Call) -> Steps:
+    axes = call.axes(call.operation.axes)
+    if axes is None:
+        return None
+    given = {"axes": axes, "keepdims": bool(call.operation.keepdims)}
+    return [(f"{OUTPUT}0", "Mean", given, (0,)), (f"{OUTPUT}1", "Variance", given, (0,))]
+
+
+def _batch_norm(call: Call) -> Steps:
+    """By mean and variance, and perhaps a centre and a scale, that are the same for every example."""
+    axes = call.axes()
+    if axes is None or not all(call.fixed[1:]):
+        return None
+    more = len(call.inputs) - 3
+    return [one("BatchNormalization", axis=axes[0], center=more > 0, scale=more > 1)]
+
+
 def _one_of_two(call: Call) -> Steps:
     return [(OUTPUT, "Where", {}, tuple(range(len(call.inputs))))]
 
@@ -387,41 +423,27 @@ def _cast(call: Call) -> Steps:
     return [one("Cast", dtype=str(call.operation.dtype))]
 
 
+def _class_name(name: str) -> str:
+    """Return the class of an operation of ``keras.ops`` by its name: ``LessEqual`` of ``less_equal``."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+# What the operators' own tables say; then operations of other names.
 _FUNCTIONS = {
-    "Absolute": "abs",
-    "Clip": "clamp",
-    "Fabs": "abs",
-    "HardTanh": "clamp",
-    "Isfinite": "is_finite",
-    **{f"Arc{name}": f"a{name}" for name in ("cos", "sin", "tan")},
-    "Isnan": "is_nan",
-    "LogicalNot": "not",
-    **{name.capitalize(): name for name in ("ceil", "cos", "cosh", "erf", "exp", "expm1", "floor", "log", "log1p")},
-    **{name.capitalize(): name for name in ("log2", "negative", "reciprocal", "round", "rsqrt", "sign", "sin", "sinh")},
-    **{name.capitalize(): name for name in ("sqrt", "square", "tan", "trunc", "power", "maximum", "minimum", "equal")},
-    "FloorDivide": "floor_divide",
-    "Mod": "remainder",
-    "NotEqual": "not_equal",
-    "Less": "less",
-    "LessEqual": "less_equal",
-    "Greater": "greater",
-    "GreaterEqual": "greater_equal",
-    "LogicalAnd": "and",
-    "LogicalOr": "or",
-    "LogicalXor": "xor",
-    "Arctan2": "atan2",
+    **{_class_name(names.keras): function for function, names in FUNCTIONS.items() if names.keras},
+    **{f"Arc{name}": f"a{name}" for name in ("cos", "sin", "tan", "tan2")},
+    **{"Absolute": "abs", "Fabs": "abs", "Clip": "clamp", "HardTanh": "clamp"},
 }
 _ACTIVATIONS = {
-    **{name.capitalize(): name for name in ("relu", "relu6", "gelu", "silu", "sigmoid", "tanh", "softplus", "elu")},
-    **{name.capitalize(): name for name in ("selu", "softsign", "mish")},
-    "LeakyRelu": "leaky_relu",
-    "HardSigmoid": "hard_sigmoid",
-    "HardSilu": "hard_silu",
+    _class_name(name): name
+    for name in (
+        *("relu", "relu6", "leaky_relu", "elu", "selu", "gelu", "silu", "mish", "softplus", "softsign", "sigmoid"),
+        *("tanh", "hard_sigmoid", "hard_silu"),
+    )
 }
 _REDUCTIONS = {
-    **{name: name for name in ("Mean", "Sum", "Max", "Min", "Any", "All", "Norm")},
-    **{"Prod": "Product", "Logsumexp": "LogSumExp", "Argmax": "ArgMax", "Argmin": "ArgMin", "Var": "Variance"},
-    **{"Amax": "Max", "Amin": "Min"},
+    **{_class_name(getattr(kind, "keras_name", op)): op for op, kind in OPERATORS.items() if "axes" in kind.attributes},
+    **{"Norm": "Norm", "Logsumexp": "LogSumExp", "Argmax": "ArgMax", "Argmin": "ArgMin", "Amax": "Max", "Amin": "Min"},
 }
 OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     "ExtractPatches": _patches,
@@ -442,6 +464,7 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     "Argsort": _along("Sort", indices=True),
     "LayerNorm": _norm_of("LayerNormalization"),
     "RMSNorm": _norm_of("RMSNormalization"),
+    "Normalize": _normalised,
     **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), _reshaped),
     **dict.fromkeys(("Transpose", "Swapaxes", "Moveaxis"), _transposed),
     "BroadcastTo": lambda call: [one("Expand", shape=call.shape)],
@@ -453,6 +476,9 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     "Take": _taken,
     "TakeAlongAxis": _taken_along,
     "Glu": _gated,
+    "ReLU": _clipped,
+    "Moments": _moments,
+    "BatchNorm": _batch_norm,
     **dict.fromkeys(("Repeat", "Tile"), _repeated),
     "Pad": _padded,
     "Roll": _rolled,

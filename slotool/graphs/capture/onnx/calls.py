@@ -9,7 +9,7 @@ from typing import Any
 
 from slotool.graphs.capture.drafts import axis_after
 from slotool.graphs.capture.onnx.reading import Constant, Node
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators import OPERATORS, Shape
 
 # What a node is: our operators, one after the other; None where it is none.
 Chain = list[tuple[str, dict[str, Any]]] | None
@@ -194,15 +194,17 @@ def _as_it_was(_: Node, __: int, value: Batched, ___: Shape) -> int | None:
     return value.axis
 
 
-# Operators with a state.
+# Operators with a state, and reductions as ours, of which the first of two has ONNX's name.
 RECURRENT = ("LSTM", "GRU", "RNN")
+REDUCTIONS = {
+    op: ours for ours, kind in reversed(OPERATORS.items()) if (op := getattr(kind, "onnx_op", "")).startswith("Reduce")
+}
 _MOVES: dict[str, Callable[[Node, int, Batched, Shape], int | None]] = {
     "MatMul": _multiplied,
     "Transpose": _moved,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze"), _regrouped),
     "Unsqueeze": _with_axes,
-    **dict.fromkeys([f"Reduce{kind}" for kind in ("Mean", "Sum", "Max", "Min", "Prod", "L2", "LogSumExp")], _reduced),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _reduced),
+    **dict.fromkeys((*REDUCTIONS, "ArgMax", "ArgMin"), _reduced),
     "Gather": _looked_up,
     **dict.fromkeys(RECURRENT, _recurrent),
     "Einsum": lambda node, at, value, _: axis_after(node.attributes["equation"], at, value.axis or 0),

@@ -10,17 +10,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from slotool.graphs.capture.onnx.calls import Call, Chain
+from slotool.graphs.capture.onnx.calls import REDUCTIONS, Call, Chain
 from slotool.graphs.capture.onnx.layers import LAYERS
 from slotool.graphs.operators import DTYPES, Shape, per_channel, stretches_as
+from slotool.graphs.operators.elementwise import FUNCTIONS
+from slotool.graphs.operators.onnx_writer import KINDS
 
 # Bounds of Clip beyond which there is none.
 _UNBOUNDED = 1e30
-# As onnx.TensorProto numbers them.
-_DTYPES = {
-    **{1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16"},
-    **{11: "float64", 16: "bfloat16"},
-}
+_DTYPES = {16: "bfloat16", **{number: dtype for dtype, number in KINDS.items()}}
 
 
 def chain_of(call: Call) -> Chain:
@@ -352,13 +350,10 @@ ANY_LAYOUT = {
     *("Add", "Sum", "Mul", "Sub", "Div", "Clip", "Identity", "Dropout"),
     *("LayerNormalization", "MatMul", "Softmax", "Concat", "ReduceMean", "ReduceMax"),
 }
+# As the operators' own table has them; of two that ONNX writes by one name the first.
 _FUNCTIONS = {
-    **{"Abs": "abs", "Acos": "acos", "Asin": "asin", "Atan": "atan", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh"},
-    **{"Erf": "erf", "Exp": "exp", "Floor": "floor", "Log": "log", "Neg": "negative", "Reciprocal": "reciprocal"},
-    **{"Round": "round", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "IsNaN": "is_nan"},
-    **{"Not": "not", "Pow": "power", "Max": "maximum", "Min": "minimum"},
-    **{"Mod": "remainder", "Equal": "equal", "Less": "less", "LessOrEqual": "less_equal", "Greater": "greater"},
-    **{"GreaterOrEqual": "greater_equal", "And": "and", "Or": "or", "Xor": "xor"},
+    **{names.onnx: function for function, names in reversed(FUNCTIONS.items()) if names.onnx},
+    "Not": "not",
 }
 OPERATORS: dict[str, Callable[[Call], Chain]] = {
     **{op: _activation(name) for op, name in ACTIVATIONS.items()},
@@ -383,13 +378,7 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     "Expand": _expand,
     "Tile": _tile,
     "Pad": _pad,
-    "ReduceMean": _reduction("Mean"),
-    "ReduceSum": _reduction("Sum"),
-    "ReduceMax": _reduction("Max"),
-    "ReduceMin": _reduction("Min"),
-    "ReduceProd": _reduction("Product"),
-    "ReduceL2": _reduction("Norm"),
-    "ReduceLogSumExp": _reduction("LogSumExp"),
+    **{op: _reduction(ours) for op, ours in REDUCTIONS.items()},
     "ArgMax": _arg("ArgMax"),
     "ArgMin": _arg("ArgMin"),
     "TopK": _top_k,

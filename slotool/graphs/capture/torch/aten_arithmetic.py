@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
-from slotool.graphs.operators import per_channel, stretches_as
+from slotool.graphs.operators import OPERATORS, per_channel, stretches_as
+from slotool.graphs.operators.elementwise import FUNCTIONS
 
 Names = list[str]
 Translator = Callable[[Call], Names]
@@ -33,20 +34,16 @@ ACTIVATIONS = {
 }
 # One operand a number or a constant of one value: a rescaling by it.
 _RESCALING = ("add", "sub", "mul", "div", "rsub", "true_divide", "subtract", "multiply")
+# What the operators' own tables say; then calls of other names.
 _FUNCTIONS = {
-    **{name: name for name in ("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor")},
-    **{name: name for name in ("log", "log1p", "log2", "reciprocal", "round", "rsqrt", "sign", "sin", "sinh", "sqrt")},
-    **{name: name for name in ("square", "tan", "trunc", "remainder", "maximum", "minimum", "atan2", "floor_divide")},
-    **{"neg": "negative", "negative": "negative", "clamp": "clamp", "clip": "clamp", "clamp_min": "clamp"},
-    **{"clamp_max": "clamp", "isfinite": "is_finite", "isnan": "is_nan", "logical_not": "not", "isinf": "is_finite"},
-    **{"bitwise_not": "bitwise_not", "pow": "power", "eq": "equal", "ne": "not_equal", "lt": "less"},
-    **{"le": "less_equal", "gt": "greater", "ge": "greater_equal", "logical_and": "and", "logical_or": "or"},
-    **{"bitwise_and": "and", "bitwise_or": "or", "logical_xor": "xor", "bitwise_xor": "xor", "__and__": "and"},
-    **{"__or__": "or", "fmod": "remainder", "sub": "subtract", "rsub": "subtract", "subtract": "subtract"},
-    **{"div": "divide", "true_divide": "divide", "divide": "divide", "hypot": "power", "nan_to_num": "clamp"},
-    **{"frac": "trunc", "sgn": "sign", "log10": "log", "exp2": "exp", "erfinv": "erf", "sinc": "sin", "logit": "log"},
-    **{"__xor__": "xor", "not_equal": "not_equal", "greater": "greater", "less": "less", "square_": "square"},
-    **{"bitwise_left_shift": "power", "bitwise_right_shift": "power", "__rshift__": "power", "__lshift__": "power"},
+    **{names.torch: function for function, names in FUNCTIONS.items()},
+    **{"negative": "negative", "clip": "clamp", "clamp_min": "clamp", "clamp_max": "clamp", "isinf": "is_finite"},
+    **{"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "__and__": "and", "__or__": "or"},
+    **{"__xor__": "xor", "fmod": "remainder", "rsub": "subtract", "subtract": "subtract", "true_divide": "divide"},
+    **{"divide": "divide", "hypot": "power", "nan_to_num": "clamp", "frac": "trunc", "sgn": "sign", "log10": "log"},
+    **{"exp2": "exp", "erfinv": "erf", "sinc": "sin", "logit": "log", "not_equal": "not_equal", "greater": "greater"},
+    **{"less": "less", "bitwise_left_shift": "power", "bitwise_right_shift": "power", "__rshift__": "power"},
+    **{"__lshift__": "power"},
 }
 _MORE_ACTIVATIONS = {
     **{"log_softmax": "log_softmax", "log_sigmoid": "log_sigmoid", "softsign": "softsign", "celu": "celu"},
@@ -54,11 +51,10 @@ _MORE_ACTIVATIONS = {
     **{"glu_gate": "sigmoid"},
 }
 _REDUCTIONS = {
-    **{"mean": "Mean", "sum": "Sum", "nansum": "Sum", "amax": "Max", "max": "Max", "amin": "Min", "min": "Min"},
-    **{"prod": "Product", "norm": "Norm", "linalg_vector_norm": "Norm", "frobenius_norm": "Norm"},
-    **{"logsumexp": "LogSumExp", "any": "Any", "all": "All", "var": "Variance", "argmax": "ArgMax"},
-    **{"argmin": "ArgMin", "std": "Variance", "var_mean": "Variance", "std_mean": "Variance", "median": "Max"},
-    **{"count_nonzero": "Sum"},
+    **{getattr(kind, "torch_name", op): op for op, kind in OPERATORS.items() if "axes" in kind.attributes},
+    **{"mean": "Mean", "nansum": "Sum", "max": "Max", "min": "Min", "prod": "Product", "norm": "Norm"},
+    **{"linalg_vector_norm": "Norm", "frobenius_norm": "Norm", "var": "Variance", "std": "Variance"},
+    **{"var_mean": "Variance", "std_mean": "Variance", "median": "Max", "count_nonzero": "Sum"},
 }
 
 
