@@ -95,13 +95,11 @@ class Drafts:
         """Where ``undo`` goes back to."""
         return len(self.layers), dict(self.same), list(self.idle)
 
-    def undo(self, mark: tuple[int, dict[str, str], list[str]]) -> dict[str, Draft]:
-        """Take back what was appended since ``mark``, and return it; layers before it must not have been changed."""
+    def undo(self, mark: tuple[int, dict[str, str], list[str]]) -> None:
+        """Take back what was appended since ``mark``; layers before it must not have been changed."""
         count, self.same, self.idle = mark[0], dict(mark[1]), list(mark[2])
-        taken = {name: self.layers[name] for name in list(self.layers)[count:]}
-        for name in taken:
+        for name in list(self.layers)[count:]:
             del self.layers[name]
-        return taken
 
     def idle_weights(self, weights: int, prefix: str = "") -> None:
         """Append weights that no operator takes, such as those of a branch that is not walked: they are the network's,
@@ -113,6 +111,17 @@ class Drafts:
         """Append an activation that is a layer of its own."""
         op = {"relu": "ReLU", "softmax": "Softmax"}.get(activation, "Activation")
         return self.add(name, op, inputs, {"activation": activation} if op == "Activation" else {}, shape)
+
+    def add_steps(
+        self, label: str, steps: Sequence[Step], effects: Mapping[str, Effect], sources: Mapping[str | int, str]
+    ) -> list[str]:
+        """Append steps with these effects, of ``sources`` by what the steps call them; the names of their outputs."""
+        names, ends = dict(sources), outputs_of(steps)
+        for name, op, attributes, inputs in steps:
+            called, effect = label if name == ends[0] else f"{label}.{name}", effects[name]
+            given = [names[source] for source in inputs]
+            names[name] = self.add(called, op, given, attributes, effect.shape, effect.weights)
+        return [names[name] for name in ends]
 
     def drop(self, name: str, source: str) -> str:
         """Leave a layer out that passes ``source`` on unchanged, and return the name of what stands for it."""
@@ -203,6 +212,20 @@ def _without_image(before: Draft, draft: Draft) -> Draft | None:
     if draft.op != "Flatten" or before.op not in GLOBAL_POOLING or not (before.attributes or {}).get("keepdims"):
         return None
     return replace(before, attributes={}, shape=draft.shape)
+
+
+def outputs_of(steps: Iterable[Step]) -> list[str]:
+    """Return the names of the steps that are outputs, in order: output, output0, output1."""
+    return sorted((name for name, *_ in steps if name.startswith(OUTPUT)), key=lambda name: (len(name), name))
+
+
+def effects_of(steps: Iterable[Step], shapes: Mapping[str | int, Shape]) -> dict[str, Effect]:
+    """Return the effect of each step on inputs of these shapes. Raises ``GraphError`` where one does not fit."""
+    known, effects = dict(shapes), dict[str, Effect]()
+    for name, op, attributes, sources in steps:
+        effects[name] = resolve(op, attributes, [known[source] for source in sources])[1]
+        known[name] = effects[name].shape
+    return effects
 
 
 def agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import OUTPUT, Draft, Drafts, Step, agrees
+from slotool.graphs.capture.drafts import OUTPUT, Draft, Drafts, Step, agrees, effects_of, outputs_of
 from slotool.graphs.capture.keras.layers import ACTIVATION_LAYERS, ALONG_AN_AXIS, DROPPED, SINGLE, Attributes, steps_of
 from slotool.graphs.capture.keras.models import (
     InputShape,
@@ -27,7 +27,7 @@ from slotool.graphs.capture.keras.operation_walk import TO_IMAGE, OperationWalk
 from slotool.graphs.capture.keras.operations import is_operation
 from slotool.graphs.capture.keras.traced import Notes, add_traced, is_exportable, taken_since, whole_of
 from slotool.graphs.graph import FLOAT32, OperatorGraph
-from slotool.graphs.operators import Shape, resolve
+from slotool.graphs.operators import Shape
 
 if TYPE_CHECKING:
     import keras
@@ -187,16 +187,13 @@ class _Walk:
         if made and not folds_batch(inner) and not self._layout.unknown_since(before):
             return made
         left = self._layout.unknown_since(before)
-        after = self._layout.undo(before)
+        self._layout.undo(before)
         traced = self._layout.traced(node, label, inputs)
-        if made and traced and not folds_batch(inner) and self._layout.unknown_since(before) >= left:
-            self._layout.undo(before)
-            traced = []
-        if not traced:
-            self._layout.redo(after)
-            return made
-        self._idle(node.operation, f"{label}.", taken_since(self._drafts, before.layers))
-        return traced
+        if traced and (not made or folds_batch(inner) or self._layout.unknown_since(before) < left):
+            self._idle(node.operation, f"{label}.", taken_since(self._drafts, before.layers))
+            return traced
+        self._layout.undo(before)
+        return self._inside(inner, node, label, inputs) if made else []
 
     def _inside(self, inner: Any, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
         """The outputs of a layer that is an ``inner`` functional model; none where that has free axes."""
@@ -271,21 +268,14 @@ class _Walk:
             steps = steps_of(layer, shapes, wanted[0], node.arguments.kwargs)
         if steps is None:
             return []
-        weights, at = 0, dict[str | int, Shape](enumerate(shapes))
-        for name, op, attributes, sources in steps:
-            try:
-                effect = resolve(op, attributes, [at[source] for source in sources])[1]
-            except GraphError:
-                return []
-            at[name], weights = effect.shape, weights + effect.weights
-        made = sorted(name for name, *_ in steps if name.startswith(OUTPUT))
-        if [at[name] for name in made] != wanted or weights != layer.count_params():
+        try:
+            effects = effects_of(steps, dict(enumerate(shapes)))
+        except GraphError:
             return []
-        names: dict[str | int, str] = dict(enumerate(inputs))
-        for name, op, attributes, sources in steps:
-            called = label if name == made[0] else f"{label}.{name}"
-            names[name] = self._drafts.add(called, op, [names[source] for source in sources], attributes, at[name])
-        return [names[name] for name in made]
+        right = [effects[name].shape for name in outputs_of(steps)] == wanted
+        if not right or sum(effect.weights for effect in effects.values()) != layer.count_params():
+            return []
+        return self._drafts.add_steps(label, steps, effects, dict(enumerate(inputs)))
 
     def _translated(self, layer: Any, inputs: Sequence[Shape], shape: Shape) -> tuple[str, Attributes | None]:
         """Operator and attributes; of a layer that we do not know its class and None."""

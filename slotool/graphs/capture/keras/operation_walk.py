@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import OUTPUT, Draft, Drafts, Step, Steps
+from slotool.graphs.capture.drafts import OUTPUT, Drafts, Step, Steps, effects_of, outputs_of
 from slotool.graphs.capture.keras.operations import Call, operation_steps
 from slotool.graphs.capture.keras.traced import Notes, add_traced, part_of
 from slotool.graphs.capture.keras.windows import Window, around, has_channels_last, window_of
-from slotool.graphs.operators import Shape, resolve
+from slotool.graphs.operators import Shape
 
 # An image's axes, channels first, as Keras has them, and the other way.
 TO_KERAS, TO_IMAGE = (1, 2, 0), (2, 0, 1)
@@ -101,20 +101,9 @@ class OperationWalk:
         """How much of what was appended since is kept by its name."""
         return sum(draft.attributes is None for draft in list(self._drafts.layers.values())[mark.layers :])
 
-    def undo(self, mark: Mark) -> tuple[Mark, dict[str, Draft]]:
-        """Take back what was appended since; what ``redo`` brings back."""
-        now = self.mark()
-        taken = self._drafts.undo(mark.drafts)
-        self._restore(mark)
-        return now, taken
-
-    def redo(self, undone: tuple[Mark, dict[str, Draft]]) -> None:
-        mark, taken = undone
-        self._drafts.layers.update(taken)
-        self._drafts.same, self._drafts.idle = dict(mark.drafts[1]), list(mark.drafts[2])
-        self._restore(mark)
-
-    def _restore(self, mark: Mark) -> None:
+    def undo(self, mark: Mark) -> None:
+        """Take back what was appended since."""
+        self._drafts.undo(mark.drafts)
         self._plain, self._other, self.weights = set(mark.plain), dict(mark.other), mark.weights
 
     def state(self, shape: Shape, label: str) -> str:
@@ -164,26 +153,17 @@ class OperationWalk:
         """Raises ``GraphError``, before anything is added, where the steps do not have the shapes that Keras says."""
         shapes: dict[str | int, Shape] = {at: self._drafts.shape(name) for at, name in sources.items()}
         shapes |= {at: shape for at, shape in enumerate(call.inputs) if call.fixed[at]}
-        weights, made = {}, [name for name, *_ in steps if name.startswith(OUTPUT)]
-        for name, op, attributes, inputs in steps:
-            effect = resolve(op, attributes, [shapes[source] for source in inputs])[1]
-            shapes[name], weights[name] = effect.shape, effect.weights
+        effects = effects_of(steps, shapes)
         wanted = [_as_image(shape) if image and len(shape) == 3 else shape for shape in call.outputs]
-        if [shapes[name] for name in made] != wanted:
+        if [effects[name].shape for name in outputs_of(steps)] != wanted:
             raise GraphError(f"{label} is not as it should be")
-        names: dict[str | int, str] = dict(sources.items())
-        self.weights += sum(weights.values())
-        for name, op, attributes, inputs in steps:
-            for at in inputs:
-                if at not in names:
-                    assert isinstance(at, int)
-                    names[at] = self._constant(arrays[at], call.inputs[at], label)
-            called = label if name in (OUTPUT, f"{OUTPUT}0") else f"{label}.{name}"
-            given = [names[source] for source in inputs]
-            names[name] = self._drafts.add(called, op, given, attributes, shapes[name], weights[name])
-            if not image and len(shapes[name]) == 3 and self._channels_last:
-                self._plain.add(names[name])
-        return [names[name] for name in made]
+        taken = {at for *_, inputs in steps for at in inputs if isinstance(at, int) and at not in sources}
+        constants = {at: self._constant(arrays[at], call.inputs[at], label) for at in sorted(taken)}
+        self.weights += sum(effect.weights for effect in effects.values())
+        made = self._drafts.add_steps(label, steps, effects, {**sources, **constants})
+        if not image and self._channels_last:
+            self._plain |= {name for name in made if len(self._drafts.shape(name)) == 3}
+        return made
 
     def _constant(self, array: Any, shape: Shape, label: str) -> str:
         """Trained or fixed numbers that an operation takes."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import OUTPUT, Drafts, batch_first, contraction
-from slotool.graphs.capture.onnx.calls import RECURRENT, Batched, Call, batch_of
+from slotool.graphs.capture.drafts import OUTPUT, Drafts, batch_first, contraction, effects_of
+from slotool.graphs.capture.onnx.calls import RECURRENT, REDUCTIONS, Batched, Call, batch_of
 from slotool.graphs.capture.onnx.fused import TO_FIRST, TO_LAST
 from slotool.graphs.capture.onnx.operators import ANY_LAYOUT, chain_of, fourier_flops, product_flops
 from slotool.graphs.capture.onnx.patterns import join_patterns, without_empty
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # They keep a constant's values in their order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
-TAKE_AXES = ("Unsqueeze", *(f"Reduce{kind}" for kind in ("Mean", "Sum", "Max", "Min", "Prod", "L2", "LogSumExp")))
+TAKE_AXES = ("Unsqueeze", *REDUCTIONS)
 # Operators of ours whose constants of more than one number are inputs like any other.
 TAKES_CONSTANTS = ("Add", "Multiply", "Elementwise", "Where", "Concatenate", "MatMul", "Gather", "GatherElements")
 
@@ -200,17 +200,12 @@ class _Walk:
             return None
         subscripts = batch_first(str(call.attribute("equation")), axes, made.axis)
         sources: list[str] = self._with_constants(node, made, call.constants)
-        shapes: dict[str | int, Shape] = dict(enumerate(map(self.drafts.shape, sources)))
+        shapes = dict(enumerate(map(self.drafts.shape, sources)))
         steps = contraction(subscripts, list(shapes.values()), [axis is None for axis in axes]) or []
-        for name, op, attributes, taken in steps:
-            shapes[name] = resolve(op, attributes, [shapes[source] for source in taken])[1].shape
-        if shapes.get(OUTPUT) != made.example:
+        effects = effects_of(steps, shapes)
+        if not steps or effects[OUTPUT].shape != made.example:
             return None
-        names: dict[str | int, str] = dict(enumerate(sources))
-        for name, op, attributes, taken in steps:
-            called = node.name if name == OUTPUT else f"{node.name}.{name}"
-            names[name] = self.drafts.add(called, op, [names[source] for source in taken], attributes, shapes[name])
-        return names[OUTPUT]
+        return self.drafts.add_steps(node.name, steps, effects, dict(enumerate(sources)))[0]
 
     def _with_constants(self, node: Node, made: Batched, constants: Mapping[int, Constant]) -> list[str]:
         """The layers a node takes, its constants of more than one number among them."""
