@@ -80,7 +80,7 @@ def calibrated(trained: TrainedPredictor, labelled: LabelledSet[Any], split: Row
     )
     domain, like = domain_of(labelled.take(split.train)[0], labelled.take(split.dev[1::2])[0])
     calibration = Calibration.of(held_out, "graph, one network, 30 epochs")
-    return replace(trained, domain=domain, like=like, calibration=calibration, old=False)
+    return replace(trained, domain=domain, like=like, calibration=calibration)
 
 
 def tell(what: str, trained: TrainedPredictor, labelled: LabelledSet[Any], rows: np.ndarray) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.artifacts import create_artifact, open_artifact
+from slotool.artifacts import open_artifact
 from slotool.errors import ArtifactError, InputError, TableError
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.machine import machine_id
@@ -367,21 +367,3 @@ def test_parts_of_an_artifact_load_apart_and_answer_alike(both: Path, measured: 
     assert fair_s(colocations)[0] == pytest.approx(3 * answers[0].latency_s)
     with pytest.raises(ArtifactError, match="holds no predictor of co-located latencies"):
         TrainedPredictor.load(str(measured / "alone"), "colocated")
-
-
-def test_an_artifact_of_version_3_is_read_under_the_present_names(both: Path, tmp_path: Path) -> None:
-    """Until then the files were together.*, and tensors and the setting had other names."""
-    with create_artifact(tmp_path / "old", "predictor", config={}, seed=0) as writer:
-        document = open_artifact(both).json("colocated.json")
-        tensors = open_artifact(both).weights("colocated.safetensors")
-        setting = document["setting"]
-        setting["policy"] = setting.pop("placement")
-        writer.write_json("together.json", {**document, "version": 3})
-        writer.write_tensors("together.safetensors", {n.replace("features", "demands"): t for n, t in tensors.items()})
-        writer.write_json("solo-latencies.json", open_artifact(both).json("solo-latencies.json"))
-    old, new = (PredictorArtifact.load(str(path)) for path in (tmp_path / "old", both))
-    assert (old.solo, old.setting.placement) == (None, "shared")
-    assert old.colocated is not None
-    assert new.colocated is not None
-    asked = COLOCATIONS[:20]
-    assert np.array_equal(old.colocated.predict(asked).latency_s, new.colocated.predict(asked).latency_s)

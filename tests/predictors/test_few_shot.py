@@ -134,6 +134,9 @@ def test_the_interval_is_wider_where_the_stated_spread_is_too_small() -> None:
     narrow, wide = (held_out_residuals(errors, np.full(5, own)).interval(0.9)[1] for own in (0.5, 0.05))
     assert narrow == pytest.approx(2.13, abs=0.05)  # Student's t of four degrees of freedom
     assert wide == pytest.approx(narrow * 0.1 / 0.05 / 0.6745, rel=1e-6)
+    # One label that no other is like does not widen the interval of the rest.
+    unlike = held_out_residuals(np.array([0.1, -0.2, 0.15, 3.0, -0.1]), np.full(5, 0.05)).interval(0.9)[1]
+    assert unlike < 1.6 * wide
 
 
 def test_a_type_no_label_shows_is_less_sure() -> None:

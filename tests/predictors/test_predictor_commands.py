@@ -138,9 +138,7 @@ def test_tables_that_cannot_be_learnt_from(slotool, measured: Path, tmp_path: Pa
     ("arguments", "sentence"),
     [
         (["--model", "oracle"], "none of auto, linear, three-term, dnn"),
-        (["--engine", "slurm"], "neither local nor ray"),
         (["--model", "additive", "--depths", "2"], "which trains no DNN"),
-        (["--address", "auto"], "of use with --engine ray only"),
         (["--depths", "0"], "whole number of hidden layers"),
         (["--depths", "1.5"], "whole numbers are expected"),
         (["--depths", "many"], "--depths"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.predictors.colocations import Colocation
-    from slotool.predictors.search import Search
     from slotool.predictors.training.selection import TrainingRun
 
 RELATIVE = ("predictor", "MAPE", "MAE s", "of added s", "±5 %", "±10 %", "90 % covers")
@@ -68,7 +66,6 @@ def trained_on_colocations(
     solo: FilePath | None,
     model: str | Sequence[str],
     depths: Sequence[int] | None,
-    searching: AbstractContextManager[Search[Any]],
     device: str,
     seed: int,
     force: bool,
@@ -90,21 +87,18 @@ def trained_on_colocations(
     if others:
         raise ArgumentError("model", f"one predictor of co-located latency is kept: {model}, or {others[0]}")
     names = own if model in (AUTO, *own) else [*own, model]
-    with searching as search:
-        makers = predictor_makers(names, depths or DEPTHS, search, colocated=True, device=device)
-        if out is not None:
-            refuse_existing(out, force)
-        labelled = join_colocated(source.table(), source.read_graphs(), source.rows)
-        opened = None if solo is None else open_artifact(solo, KIND)
-        if opened is not None:
-            require_same_setting(TrainedPredictor.load(opened), labelled)
-        if labelled.labels_without_graph:
-            reporter.warn(
-                f"{labelled.labels_without_graph} rows with a network that is none of the graphs are left out"
-            )
-        split, protocols = random_colocated_split(labelled.items, seed), colocated_splits(labelled.items, seed)
-        candidates = [make() for make in makers.values()]
-        run = trained_and_scored(reporter, candidates, labelled, split, protocols, model=model, seed=seed)
+    makers = predictor_makers(names, depths or DEPTHS, colocated=True, device=device)
+    if out is not None:
+        refuse_existing(out, force)
+    labelled = join_colocated(source.table(), source.read_graphs(), source.rows)
+    opened = None if solo is None else open_artifact(solo, KIND)
+    if opened is not None:
+        require_same_setting(TrainedPredictor.load(opened), labelled)
+    if labelled.labels_without_graph:
+        reporter.warn(f"{labelled.labels_without_graph} rows with a network that is none of the graphs are left out")
+    split, protocols = random_colocated_split(labelled.items, seed), colocated_splits(labelled.items, seed)
+    candidates = [make() for make in makers.values()]
+    run = trained_and_scored(reporter, candidates, labelled, split, protocols, model=model, seed=seed)
     if out is not None:
         config = {**source.config(), "solo": solo and str(solo), "model": model, "depths": list(depths or DEPTHS)}
         run.save(out, opened, config={**config, **source.rows}, seed=seed, force=force)

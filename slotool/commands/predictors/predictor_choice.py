@@ -1,9 +1,8 @@
-"""Which predictors are trained, what the DNN among them searches and where, and how training says how far it is."""
+"""Choice of the predictors that are trained, and progress of their training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from slotool import devices
@@ -15,11 +14,9 @@ if TYPE_CHECKING:
     from slotool.plugins import Registry
     from slotool.predictors.base import Asked, Predictor
     from slotool.predictors.labels import LabelledSet
-    from slotool.predictors.search import Search
     from slotool.predictors.splits import RowSplit
     from slotool.predictors.training.selection import TrainingRun
 
-ENGINES = ("local", "ray")
 # Numbers of hidden layers that the DNN tries; the paper's range.
 DEPTHS = tuple(range(1, 21))
 
@@ -39,28 +36,9 @@ def names_among(
     return names
 
 
-def search_on(engine: str, address: str | None, device: str = devices.CPU) -> AbstractContextManager[Search[Any]]:
-    """Where the DNN's search trains its candidates: here on ``device``, or on the CPUs of the ray cluster at
-    ``address``."""
-    if engine not in ENGINES:
-        raise ArgumentError("engine", f"{engine!r} is neither {' nor '.join(ENGINES)}")
-    if engine == "local":
-        if address is not None:
-            raise ArgumentError("address", "an address is of use with --engine ray only")
-        from slotool.predictors.search import one_by_one
-
-        return nullcontext(one_by_one)
-    if devices.is_cuda(device):
-        raise ArgumentError("training_device", f"a ray cluster trains on its CPUs, not on {device}; leave it out")
-    from slotool.predictors.search import OnRay
-
-    return OnRay(address or "auto")
-
-
 def predictor_makers(
     names: Sequence[str],
     depths: Sequence[int],
-    search: Search[Any] | None = None,
     *,
     colocated: bool = False,
     device: str = devices.CPU,
@@ -69,7 +47,6 @@ def predictor_makers(
     trains, do so on ``device``. Raises ``ArgumentError`` for a depth below 1, and for a device other than ``cpu`` where
     neither is among them."""
     from slotool.predictors.registry import predictor_class
-    from slotool.predictors.search import one_by_one
     from slotool.predictors.solo.dnn import DnnPredictor
     from slotool.predictors.solo.graph_network import GraphNetworkPredictor
 
@@ -77,7 +54,7 @@ def predictor_makers(
         raise ArgumentError("depths", "a depth is a whole number of hidden layers, at least 1")
 
     on_device: dict[str, Callable[[], Predictor[Any]]] = {
-        DnnPredictor.name: lambda: DnnPredictor(depths, search or one_by_one, device=device),
+        DnnPredictor.name: lambda: DnnPredictor(depths, device=device),
         GraphNetworkPredictor.name: lambda: GraphNetworkPredictor(device=device),
     }
     if devices.is_cuda(device) and not on_device.keys() & set(names):

@@ -15,7 +15,6 @@ from slotool.commands.predictors.predictor_choice import (
     DEPTHS,
     names_among,
     predictor_makers,
-    search_on,
     trained_and_scored,
 )
 from slotool.commands.predictors.predictor_training import PredictorTraining
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
     from slotool.commands.predictors.settings_training import SettingsTraining
 
 
-@command_line(
-    panels={"Search of the DNN": ("depths", "engine", "address")}, required=("out",), names={"graphs": "--graphs -g"}
-)
+@command_line(required=("out",), names={"graphs": "--graphs -g"})
 @writes(folders=("out",))
 def train_predictor(
     latency: Paths,
@@ -40,8 +37,6 @@ def train_predictor(
     model: str | Sequence[str] = "auto",
     solo: FilePath | None = None,
     depths: Sequence[int] | None = None,
-    engine: str = "local",
-    address: str | None = None,
     training_device: str = "cpu",
     rows: ColocatedRows | None = None,
     seed: Annotated[int, at_least(0)] = 0,
@@ -68,8 +63,6 @@ def train_predictor(
             alone; ``adapt_predictor`` takes it to a new one. Of co-located latency: linear, dnn, ridge or sharing.
         solo: Predictor of solo latencies to put beside one of co-located ones, for networks not measured.
         depths: Numbers of hidden layers to try; None: 1:20.
-        engine: Place where depths are trained: ``"local"``, or ``"ray"``, on a cluster (pip install 'slotool[ray]').
-        address: The ray cluster: host:port, or auto for the one this machine is in; None: auto.
         training_device: Device that trains the DNN and the graph network: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. The
             predictors compute on the CPU.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
@@ -103,17 +96,16 @@ def train_predictor(
     if of_many in as_list(model):
         if len(as_list(model)) > 1:
             raise ArgumentError("model", f"{of_many} learns several settings at once, the others one: ask for it alone")
-        refuse_search(of_many, depths, engine, address)
+        _refuse_depths(of_many, depths)
         if training_device != devices.CPU:
             raise ArgumentError("training_device", f"{of_many} trains on the CPU only; leave it out")
     on = devices.required(training_device, "training_device")
-    searching = search_on(engine, address, on)
     source = MeasuredNetworks.of(latency, graphs, rows)
     reporter, written = reporter_of(progress), None if out is None else Path(out)
     if source.is_colocated():
         return trained_on_colocations(
-            source, written, solo=solo, model=model, depths=depths, searching=searching, device=on, seed=seed,
-            force=force, reporter=reporter,
+            source, written, solo=solo, model=model, depths=depths, device=on, seed=seed, force=force,
+            reporter=reporter,
         )  # fmt: skip
     if solo is not None:
         raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
@@ -123,24 +115,23 @@ def train_predictor(
             refuse_existing(written, force)
         return trained_on_settings(source, written, seed, force, reporter)
     if not {AUTO, "dnn"} & set(asked):
-        refuse_search(", ".join(asked), depths, engine, address)
+        _refuse_depths(", ".join(asked), depths)
     names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
     names += [name for name in asked if name not in (AUTO, *own)]
-    with searching as search:
-        makers = predictor_makers(names, depths or DEPTHS, search, device=on)
-        if written is not None:
-            refuse_existing(written, force)
-        labelled = source.labelled()
-        for sentence in unmatched(labelled):
-            reporter.warn(sentence)
-        run = trained_and_scored(
-            reporter,
-            [make() for make in makers.values()],
-            labelled,
-            paper_split(labelled.kinds, seed),
-            model=AUTO if AUTO in asked else asked,
-            seed=seed,
-        )
+    makers = predictor_makers(names, depths or DEPTHS, device=on)
+    if written is not None:
+        refuse_existing(written, force)
+    labelled = source.labelled()
+    for sentence in unmatched(labelled):
+        reporter.warn(sentence)
+    run = trained_and_scored(
+        reporter,
+        [make() for make in makers.values()],
+        labelled,
+        paper_split(labelled.kinds, seed),
+        model=AUTO if AUTO in asked else asked,
+        seed=seed,
+    )
     shown = ",".join(asked)
     if written is not None:
         config = {**source.config(), "model": shown, "depths": list(depths or DEPTHS), **source.rows}
@@ -148,9 +139,7 @@ def train_predictor(
     return PredictorTraining(run, shown, written)
 
 
-def refuse_search(models: str, depths: Sequence[int] | None, engine: str, address: str | None) -> None:
-    """Raises ``ArgumentError`` for an option of the DNN's search, where no DNN is trained."""
-    given = {"depths": depths is not None, "engine": engine != "local", "address": address is not None}
-    for argument, stated in given.items():
-        if stated:
-            raise ArgumentError(argument, f"it has no effect on {models}, which trains no DNN; leave it out")
+def _refuse_depths(models: str, depths: Sequence[int] | None) -> None:
+    """Raises ``ArgumentError`` for depths where no DNN is trained."""
+    if depths is not None:
+        raise ArgumentError("depths", f"it has no effect on {models}, which trains no DNN; leave it out")

@@ -15,7 +15,6 @@ from slotool.machine import machine_facts, machine_id
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, machines_in_words
 from slotool.predictors.trained.artifact import COLOCATED, KIND, SOLO, SOLO_LATENCIES, Predictions, TrainedPredictor
-from slotool.predictors.trained.earlier_format import holds
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,10 @@ class PredictorArtifact:
     def load(cls, path: str) -> Self:
         """Raises ``ArtifactError`` as ``TrainedPredictor.load`` does."""
         artifact = open_artifact(path, KIND)
-        has_colocated = holds(artifact, COLOCATED)
+        has_solo, has_colocated = (f"{part}.json" in artifact.manifest["files"] for part in (SOLO, COLOCATED))
         return cls(
             path=path,
-            solo=TrainedPredictor.load(artifact) if holds(artifact, SOLO) or not has_colocated else None,
+            solo=TrainedPredictor.load(artifact) if has_solo or not has_colocated else None,
             colocated=TrainedPredictor.load(artifact, COLOCATED) if has_colocated else None,
             solo_s=artifact.json(SOLO_LATENCIES) if has_colocated else {},
         )

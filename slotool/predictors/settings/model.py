@@ -138,15 +138,6 @@ class SettingsModel:
         apart = (by_prices - by_function) / 2
         return np.asarray(np.sqrt(self.variance[setting] * (left + self.encoder.noise) + apart**2))
 
-    def without(self, settings: Sequence[int]) -> SettingsModel:
-        """The same functions, but for those of these settings."""
-        keep = [s for s in range(len(self.settings)) if s not in settings]
-        kept = [self.settings[s] for s in keep]
-        columns = (self.labelled[:, keep], self.weights[:, keep], self.level[keep], self.variance[keep])
-        prices_s = (self.prices_s[:, keep], self.total_prices_s[:, keep])
-        work = (*prices_s, self.min_operator_s[keep])
-        return SettingsModel(tuple(kept), self.encoder, self.known, *columns, *work)
-
     def _factor(self, setting: int) -> np.ndarray:
         own = self.labelled[:, setting]
         key = own.tobytes()

@@ -18,7 +18,6 @@ from slotool.errors import InputError, RunError
 from slotool.llvm import without_late_triton
 from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.features.flat import FlatFeatures, FlatRegressor
-from slotool.predictors.search import Search, one_by_one
 
 HIDDEN_UNITS = 100
 DEPTHS = tuple(range(1, 21))
@@ -36,7 +35,6 @@ PATIENCE_TO_STOP = 40
 
 # Weight and bias of each layer.
 Layers = list[tuple[np.ndarray, np.ndarray]]
-Trained = tuple[Layers, float]
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,8 @@ class DnnPredictor(FlatRegressor[Asked]):
 
     The middle one of ``depths`` decides how weight counts enter (plain, or their square root); then every depth is
     trained, with Adam, slowed down and stopped early by the dev MAE, and the network of lowest dev MAE is kept. A
-    depth's seed depends on nothing but ``seed`` and itself, so it does not matter where ``search`` trains it. Answers
-    are floored at the least training label. Trains on ``device``, answers on the CPU.
+    depth's seed depends on nothing but ``seed`` and itself. Answers are floored at the least training label. Trains on
+    ``device``, answers on the CPU.
 
     Source: inference-latency-prediction, 4.1 and 4.2 (which say neither how they scale their input nor when they stop).
     Raises ``InputError`` for a depth below 1 or a device that cannot be used, ``RunError`` when every training
@@ -64,13 +62,11 @@ class DnnPredictor(FlatRegressor[Asked]):
     name = "dnn"
     fitted_to = (SOLO, COLOCATED)
 
-    def __init__(
-        self, depths: Sequence[int] = DEPTHS, search: Search[Trained] = one_by_one, *, device: str = devices.CPU
-    ):
+    def __init__(self, depths: Sequence[int] = DEPTHS, *, device: str = devices.CPU):
         if not depths or min(depths) < 1:
             raise InputError("the DNN needs at least one depth to try, each of at least 1 hidden layer")
         self.depths = tuple(sorted(set(depths)))
-        self._search, self._device = search, devices.required(device)
+        self._device = devices.required(device)
 
     def surrogate(self) -> Predictor[Asked]:
         """Of the depth that was found, without a search."""
@@ -98,15 +94,11 @@ class DnnPredictor(FlatRegressor[Asked]):
 
         def attempt(features: FlatFeatures, depths: Sequence[int]) -> None:
             sets = [(features.matrix(part.items), part.latency_s / self._unit_s) for part in (train, dev)]
-            trained = []
-            for place, (layers, dev_mae) in self._search(_attempt, (*sets, seed, self._device), depths):
-                candidate = Candidate(features.weight_scale, depths[place], dev_mae * self._unit_s)
-                trained.append((place, (candidate, features, layers)))
-                progress(
-                    f"dnn: depth {candidate.depth} ({candidate.weight_scale}), dev MAE {candidate.dev_mae_s:.3g} s"
-                )
-            # In the order asked, not in that of finishing.
-            found.extend(each for _, each in sorted(trained, key=lambda pair: pair[0]))
+            for depth in depths:
+                layers, dev_mae = _trained(*sets, depth, seed, self._device)
+                candidate = Candidate(features.weight_scale, depth, dev_mae * self._unit_s)
+                found.append((candidate, features, layers))
+                progress(f"dnn: depth {depth} ({candidate.weight_scale}), dev MAE {candidate.dev_mae_s:.3g} s")
 
         middle = self.depths[len(self.depths) // 2]
         for scale in SCALES_TRIED:
@@ -159,11 +151,12 @@ def _dev_mae(found: tuple[Candidate, Any, Layers]) -> float:
     return found[0].dev_mae_s
 
 
-def _attempt(common: tuple[Any, Any, int, str], depth: int) -> Trained:
-    """One network of the search: its layers, and its dev MAE. ``common``: training set, dev set, seed, device."""
-    fitting, choosing, seed, device = common
+def _trained(
+    train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarray], depth: int, seed: int, device: str
+) -> tuple[Layers, float]:
+    """Return the layers of one network of the search, and its dev MAE."""
     with _one_thread():
-        sets = _tensors(fitting, device), _tensors(choosing, device)
+        sets = _tensors(train, device), _tensors(dev, device)
         network, dev_mae = _train(_network(sets[0][0], depth, seed + depth), *sets, seed + depth)
     layers = [(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy()) for layer in _linears(network)]
     return layers, dev_mae

@@ -22,7 +22,6 @@ from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained.bounds import Bounds
 from slotool.predictors.trained.calibration import Calibration, hold_out_kinds
-from slotool.predictors.trained.earlier_format import file_name, holds, renamed_setting, renamed_tensors
 from slotool.predictors.trained.floor import Floor
 from slotool.predictors.trained.residuals import MAX_RESIDUAL, Residuals
 from slotool.tables import LatencyTable
@@ -34,17 +33,10 @@ SOLO, COLOCATED = "predictor", "colocated"
 COLOCATED_SCORES, COLOCATED_PREDICTIONS = f"{COLOCATED}-{SCORES}", f"{COLOCATED}-{PREDICTIONS}"
 SOLO_LATENCIES = "solo-latencies.json"
 DOCUMENT_VERSION = 4
-# Until version 3 files and tensors had other names (``earlier_format``). Version 2 had an interval from networks of the
-# same kinds alone, which did not hold for any other.
-OLD_VERSIONS = (2, 3)
 NOMINAL_COVERAGE = 0.90
 # Networks count as like the training networks up to the distance that this share of held-out ones keep within.
 LIKE_TRAINING = 0.95
 NOT_CALIBRATED = "no kind of network was held out when this predictor was trained"
-MADE_BY_OLDER = (
-    "the predictor was made by an older slotool, whose intervals did not hold for networks of other kinds: "
-    "train it again with train-predictor"
-)
 
 
 @dataclass(frozen=True)
@@ -100,7 +92,6 @@ class TrainedPredictor(Generic[Asked]):
     calibration: Calibration | None = None
     facts: Mapping[str, Any] | None = None
     floor: Floor | None = None
-    old: bool = False
 
     @classmethod
     def train(
@@ -187,8 +178,6 @@ class TrainedPredictor(Generic[Asked]):
         return self.floor.raised(cast("Sequence[OperatorGraph]", graphs), latency_s)
 
     def _why_none_like(self, outside: str | None, spread: float) -> str | None:
-        if self.old:
-            return MADE_BY_OLDER
         if not np.isfinite(spread):
             return "what it is predicted from has no interval"
         return None if outside is None else f"outside the range of the measured co-locations: {outside}"
@@ -299,7 +288,7 @@ class TrainedPredictor(Generic[Asked]):
         predictor, has no such part, or is of a version or name that this slotool does not know.
         """
         artifact = source if isinstance(source, Artifact) else open_artifact(source, KIND)
-        if not holds(artifact, part):
+        if f"{part}.json" not in artifact.manifest["files"]:
             what = "solo latencies" if part == SOLO else "co-located latencies"
             raise ArtifactError(f"{artifact.path} holds no predictor of {what}")
         with strict_json.assembling(artifact.path, f"a {part} predictor that slotool wrote", error=ArtifactError):
@@ -307,12 +296,11 @@ class TrainedPredictor(Generic[Asked]):
 
     @classmethod
     def _assembled(cls, artifact: Artifact, part: str) -> TrainedPredictor[Any]:
-        name = file_name(artifact, part)
-        document = strict_json.convert(artifact.json(f"{name}.json"), dict[str, Any])
-        version = document.get("version")
-        if version not in (DOCUMENT_VERSION, *OLD_VERSIONS):
+        document = strict_json.convert(artifact.json(f"{part}.json"), dict[str, Any])
+        if (version := document.get("version")) != DOCUMENT_VERSION:
             raise ArtifactError(
-                f"{artifact.path}: predictor version {version}, but this slotool reads version {DOCUMENT_VERSION}"
+                f"{artifact.path}: predictor version {version}, but this slotool reads version {DOCUMENT_VERSION}; "
+                "train it again with train-predictor"
             )
         package = _maybe(lambda text: strict_json.convert(text, str), document.get("package"))
         kind = predictor_class(document["name"], colocated=part == COLOCATED, package=package)
@@ -320,9 +308,7 @@ class TrainedPredictor(Generic[Asked]):
         if domain is not None and floor is not None:
             # Files of before name no inputs in their domain.
             domain = {**domain, "inputs": domain.get("inputs") or sorted(floor.min_operator_s)}
-        tensors = artifact.weights(f"{name}.safetensors")
-        if version < DOCUMENT_VERSION:
-            tensors, document["setting"] = renamed_tensors(tensors), renamed_setting(document["setting"])
+        tensors = artifact.weights(f"{part}.safetensors")
         return cls(
             predictor=kind.from_state(tensors, document["state"]),
             bounds=Bounds.from_document(document["bounds"]),
@@ -334,8 +320,6 @@ class TrainedPredictor(Generic[Asked]):
             calibration=_maybe(Calibration.from_document, document.get("calibration")),
             facts=_maybe(lambda own: strict_json.convert(own, dict[str, Any]), document.get("machine_facts")),
             floor=floor,
-            # Intervals of co-located latencies were never given for networks of other kinds.
-            old=version == 2 and part == SOLO,
         )
 
 

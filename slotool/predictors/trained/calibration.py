@@ -22,11 +22,6 @@ MAX_NETWORKS, MAX_ASKED = 1500, 250
 # With fewer kinds no quantile of them bounds a new one; Student's t of their spread stands in.
 MIN_KINDS = 9
 LEVELS = 199
-# Of ten labels the scores of other networks are as Student's t of so many degrees of freedom times so many medians of
-# those of the labels: at all levels from 50 to 98 %, in the mean over nine pairs of a base and a setting.
-FEW_DEGREES, PER_MEDIAN = 2, 1.35
-# As many errors have quantiles of their own that say more.
-MAX_FEW = 20
 # Residuals weigh in the scale as a Student's t with so many degrees of freedom: one wild network does not set it.
 DEGREES = 4
 MIN_SCALE, MAX_SCALE = 1e-3, 20.0
@@ -91,15 +86,13 @@ class Calibration:
         )
 
     @classmethod
-    def of(cls, held_out: Sequence[HeldOutKind], surrogate: str, scale: np.ndarray | None = None) -> Self | None:
-        """None when fewer than two kinds have a network near enough for an interval. ``scale``: of another predictor,
-        up to a factor, where too few errors are there to fit one."""
+    def of(cls, held_out: Sequence[HeldOutKind], surrogate: str) -> Self | None:
+        """Return None when fewer than two kinds have a network near enough for an interval."""
         near = [each for each in map(_within, held_out) if len(each.residuals)]
         if len(near) < 2:
             return None
-        own = _fitted_scale(near) if scale is None else scale
-        scores = [np.abs(each.residuals) / _scale(own, each.factors) for each in near]
-        values = _grid(scores) if scale is None or len(near) > MAX_FEW else _grid_of_few(scores)
+        own = _fitted_scale(near)
+        values = _grid([np.abs(each.residuals) / _scale(own, each.factors) for each in near])
         kinds = [Kind(each.name, len(each.residuals), _rms(each.residuals)) for each in near]
         # Of two kinds the tail has no end; factors beyond that say nothing more, and no file holds them.
         return cls(own, Residuals(np.minimum(values, MAX_RESIDUAL), mirrored=True), tuple(kinds), surrogate)
@@ -212,18 +205,6 @@ class _Pooled:
     def quantile(self, levels: np.ndarray) -> np.ndarray:
         at = np.searchsorted(self.shares, levels - 1e-9)
         return np.asarray(self.values[np.minimum(at, len(self.values) - 1)])
-
-
-def _grid_of_few(scores: Sequence[np.ndarray]) -> np.ndarray:
-    """The same from few errors: a multiple of their median, which one label that nothing else is like does not move.
-
-    Conformal prediction takes the largest of ten, so that such a label widened all intervals, and covered 97 % of
-    networks in a backend that is slow for one kind, 83 % in another.
-    """
-    levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)
-    return np.asarray(
-        stdtrit(FEW_DEGREES, 0.5 + levels / 2) * PER_MEDIAN * max(np.median(np.concatenate(scores)), MIN_SCALE)
-    )
 
 
 def _rms(values: np.ndarray) -> float:
