@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.graphs.encodings import operator_measures
-from slotool.graphs.operator_arrays import Batch, OperatorArrays
+from slotool.graphs.encodings import Batch, OperatorArrays, operator_measures
 from slotool.testing.predictors import random_networks
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.graphs.operator_arrays import OperatorArrays
+from slotool.graphs.encodings import OperatorArrays
 from slotool.predictors.base import Examples
 from slotool.predictors.features import onednn, packed_graphs
 from slotool.predictors.features.packed_graphs import Packed, Picker

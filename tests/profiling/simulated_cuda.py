@@ -47,7 +47,7 @@ class SimulatedCuda:
         """In place of ``torch.cuda`` while the context is entered; afterwards torch is as it was."""
         import torch
 
-        from slotool.profiling.backends.cuda import CudaAccelerator
+        from slotool.profiling.accelerator import CudaAccelerator
         from slotool.profiling.backends.torch_backend import TorchBackend
 
         kept = (

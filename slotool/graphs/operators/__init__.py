@@ -30,7 +30,15 @@ from slotool.graphs.operators import (  # noqa: F401  # each registers its class
     recurrent,
     reductions,
 )
-from slotool.graphs.operators.axes import Attributes, Shape, broadcast, channel_axis, per_channel, stretches_as
+from slotool.graphs.operators.attributes import (
+    DTYPES,
+    Attributes,
+    Shape,
+    broadcast,
+    channel_axis,
+    per_channel,
+    stretches_as,
+)
 from slotool.graphs.operators.base import (
     BYTES_PER_VALUE,
     OPERATORS,
@@ -39,7 +47,6 @@ from slotool.graphs.operators.base import (
     Operator,
     OperatorType,
 )
-from slotool.graphs.operators.forms import DTYPES
 from slotool.graphs.operators.windows import output_size, padding_around, sides
 
 __all__ = [

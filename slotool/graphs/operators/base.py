@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import Attributes, Shape
-from slotool.graphs.operators.forms import FORMS
+from slotool.graphs.operators.attributes import FORMS, Attributes, Shape
 from slotool.graphs.operators.keras_values import Initializer, Value
 from slotool.graphs.operators.onnx_writer import Writer
 
@@ -113,13 +112,13 @@ class OperatorType:
 
     # Default of each attribute, ``REQUIRED`` for one without.
     attributes: ClassVar[Attributes] = {}
-    # Canonical forms of attributes whose name is not in ``forms.FORMS``.
+    # Canonical forms of attributes whose name is not in ``attributes.FORMS``.
     forms: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     # Number of inputs; None: one or more.
     inputs: ClassVar[int | None] = 1
     # True if its FLOPs are those of matrix products or convolutions.
     is_product: ClassVar[bool] = False
-    # Axis of the features, 0 or -1; None: channels of an image, the last axis of all else (``axes.channel_axis``).
+    # Axis of the features, 0 or -1; None: channels of an image, the last axis of all else (``channel_axis``).
     feature_axis: ClassVar[int | None] = None
     # Order in which torch reads and writes values: "image" keeps channels last, "values" keeps any order, "rows" reads
     # row by row; "" for all else.
@@ -154,7 +153,7 @@ class OperatorType:
                 continue
             value = attributes[name]
             try:
-                value = {**FORMS, **self.forms}[name](value)
+                value = (self.forms.get(name) or FORMS[name])(value)
             except (TypeError, ValueError, OverflowError) as error:
                 raise GraphError(f"{op}: {name} cannot be {value!r}") from error
             if value != default:

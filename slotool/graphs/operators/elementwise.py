@@ -9,7 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import Attributes, Shape, broadcast, channel_axis, settle_channel_axis
+from slotool.graphs.operators.attributes import Attributes, Shape, broadcast, channel_axis, settle_channel_axis
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, alike, is_computed, layer_name
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, INT32, KINDS, RANKS, Writer, widest

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from slotool.graphs.operators.axes import Shape
+from slotool.graphs.operators.attributes import Shape
 
 Order = tuple[int, ...]
 Initializer = Callable[..., Any]

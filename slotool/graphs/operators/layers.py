@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import Attributes, Shape, broadcast
+from slotool.graphs.operators.attributes import Attributes, Shape, broadcast
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, alike, layer_name
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, Writer

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import (
+from slotool.graphs.operators.attributes import (
     Attributes,
     Shape,
     broadcast,

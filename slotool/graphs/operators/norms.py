@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import (
+from slotool.graphs.operators.attributes import (
     Attributes,
     Shape,
     channel_axis,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.graphs.operators.axes import Shape
+from slotool.graphs.operators.attributes import Shape
 
 if TYPE_CHECKING:
     import onnx

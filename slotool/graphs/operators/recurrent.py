@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import Attributes, Shape
+from slotool.graphs.operators.attributes import Attributes, Shape
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, is_computed, layer_name
 from slotool.graphs.operators.onnx_writer import Writer

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import Attributes, Shape, settle_axes, settle_axis
+from slotool.graphs.operators.attributes import Attributes, Shape, settle_axes, settle_axis
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, without
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, INT32, INT64, Writer

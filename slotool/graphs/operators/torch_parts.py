@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slotool.graphs.operators.axes import Shape
+from slotool.graphs.operators.attributes import Shape
 
 
 class Function(nn.Module):

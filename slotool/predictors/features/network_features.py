@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
-from slotool.graphs.encodings import MEASURES
-from slotool.graphs.operator_arrays import OperatorArrays, once
+from slotool.graphs.encodings import MEASURES, OperatorArrays, once
 from slotool.predictors.features.type_costs import BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_CALL
 
 # What an operator does: the first category one of whose words is in its name, in lower case, without its library.

@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
-from slotool.graphs.encodings import MEASURES, operator_measures
-from slotool.graphs.operator_arrays import OperatorArrays, once
+from slotool.graphs.encodings import MEASURES, OperatorArrays, once, operator_measures
 from slotool.graphs.operators import BYTES_PER_VALUE
 from slotool.predictors.features.backend_prices import Prices
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slotool.graphs import Operator
-from slotool.graphs.operator_arrays import OperatorArrays
+from slotool.graphs.encodings import OperatorArrays
 
 DENSE, RECURRENT = "Dense", ("LSTM", "GRU", "SimpleRNN")
 # Of a recurrent layer whose steps one kernel runs, each step takes this share of a call: 1.1 µs for 16 units in torch

@@ -11,8 +11,7 @@ import numpy as np
 from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.encodings import lane_padding
-from slotool.graphs.operator_arrays import OperatorArrays
+from slotool.graphs.encodings import OperatorArrays, lane_padding
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 
 # Weight bytes are priced in tiers, as they come from ever slower memory: 1 MiB, 32 MiB, beyond.

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from slotool import devices, strict_json
 from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.encodings import MEASURES
-from slotool.graphs.operator_arrays import OperatorArrays
+from slotool.graphs.encodings import MEASURES, OperatorArrays
 from slotool.llvm import without_late_triton
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.features import onednn

@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.operator_arrays import OperatorArrays, once
+from slotool.graphs.encodings import OperatorArrays, once
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 
 TERMS = ("flops", "operators", "activation_elements")

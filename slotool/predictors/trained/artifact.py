@@ -12,7 +12,7 @@ from slotool import strict_json
 from slotool.artifacts import Artifact, ArtifactWriter, open_artifact
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.operator_arrays import Batch
+from slotool.graphs.encodings import Batch
 from slotool.predictors.base import Asked, Predictor
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.features.domain import Distance, Domain

@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.operator_arrays import Batch, once
+from slotool.graphs.encodings import Batch, once
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.features.type_costs import TypeCosts
 from slotool.predictors.labels import Setting

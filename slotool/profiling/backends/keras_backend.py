@@ -10,9 +10,8 @@ import numpy as np
 
 from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
-from slotool.profiling.accelerator import Accelerator
+from slotool.profiling.accelerator import Accelerator, NvidiaAccelerator
 from slotool.profiling.backends.base import Backend
-from slotool.profiling.backends.cuda import NvidiaAccelerator
 
 if TYPE_CHECKING:
     import keras

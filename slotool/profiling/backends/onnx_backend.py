@@ -13,9 +13,8 @@ import numpy as np
 from slotool.errors import GraphError, InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.machine import gpu_models
-from slotool.profiling.accelerator import Accelerator
+from slotool.profiling.accelerator import Accelerator, NvidiaAccelerator
 from slotool.profiling.backends.base import Backend
-from slotool.profiling.backends.cuda import NvidiaAccelerator
 
 if TYPE_CHECKING:
     import onnxruntime

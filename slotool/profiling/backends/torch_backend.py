@@ -10,9 +10,8 @@ import numpy as np
 from slotool import devices
 from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
-from slotool.profiling.accelerator import Accelerator
+from slotool.profiling.accelerator import Accelerator, CudaAccelerator
 from slotool.profiling.backends.base import Backend
-from slotool.profiling.backends.cuda import CudaAccelerator
 from slotool.profiling.out_of_memory import is_out_of_memory
 from slotool.transfers import cuda_graph
 

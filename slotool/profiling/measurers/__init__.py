@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from slotool.profiling.measurers.base import Measurer
-from slotool.profiling.measurers.colocated import ColocatedMeasurer
-from slotool.profiling.measurers.solo import SoloMeasurer
-from slotool.profiling.measurers.streams import StreamsMeasurer
+from slotool.profiling.measurers.colocated import ColocatedMeasurer, StreamsMeasurer
+from slotool.profiling.measurers.solo import Measurer, SoloMeasurer
 from slotool.profiling.plan import Settings
 
 __all__ = ["MEASURERS", "Measurer", "measurer_for"]

@@ -1,13 +1,117 @@
-"""Each subject alone on the machine."""
+"""Base class of what turns items into rows of the latency table, and subjects measured alone."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 from slotool.errors import WorkerError
-from slotool.profiling.measurers.base import TRIES, Measurer, request_for
+from slotool.machine import machine_id
+from slotool.profiling.backends import backend_class
+from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.plan import Item, Settings
 from slotool.profiling.process import MeasuringWorker, WorkerHung
+from slotool.profiling.rows import judged
+from slotool.profiling.subjects import Subject
+from slotool.tables.latency import MEASURED_COLUMNS
+
+# A worker that dies is given a second try, for it may have been killed from outside.
+TRIES = 2
+# A device that nobody uses may still say that it is a little busy.
+IDLE_PERCENT = 5.0
+
+
+class Measurer(ABC):
+    """Measures items one after the other, keeping worker processes between them. Use it as a context manager.
+
+    A subject that is too big is a row ``skipped``, one for which memory does not suffice all the same
+    ``out-of-memory``, one that fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason.
+    Raises ``WorkerError`` when no worker can be started at all.
+    """
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+
+    @abstractmethod
+    def rows(self, item: Item) -> list[dict[str, Any]]:
+        """A row per subject of the item."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers. Safe to call again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def too_big(self, item: Item) -> dict[str, Any] | None:
+        """The answer for an item that does not fit, else None."""
+        settings = self.settings
+        if settings.fits(item):
+            return None
+        of_device = "" if settings.device_limit_bytes is None else f" of {settings.device}"
+        needed, limit = settings.needed_bytes(item) / 2**30, settings.limit_bytes / 2**30
+        return {"status": "skipped", "reason": f"needs about {needed:.2f} GiB{of_device}, the limit is {limit:.2f} GiB"}
+
+    def start(self, backend: str, cores: Sequence[int]) -> MeasuringWorker:
+        """A fresh worker bound to these cores."""
+        settings = self.settings
+        return MeasuringWorker(
+            backend=backend,
+            device=settings.device,
+            threads=settings.threads,
+            affinity=cores,
+            rule=settings.round_rule,
+            cold=settings.cold,
+            seed=settings.seed,
+            streams=settings.on_streams,
+        )
+
+    def row(self, item: Item, place: int, cores: Sequence[int], answer: Mapping[str, Any]) -> dict[str, Any]:
+        """The row of the item's subject number ``place``, judged as that of one round."""
+        settings, subject = self.settings, item.subjects[place]
+        name, point, batch_size, co_runners = item.keys[place]
+        backend = backend_class(settings.backend_of(subject))
+        row = {
+            **MEASURED_COLUMNS,
+            "subject": name,
+            "point": point,
+            "batch_size": batch_size,
+            "co_runners": co_runners,
+            "device": settings.device,
+            "backend": backend.name,
+            "precision": backend.precision,
+            "threads": settings.threads,
+            "machine": machine_id(),
+            "content": subject.content,
+            "cache": "cold" if settings.cold else "warm",
+            "affinity": ",".join(map(str, cores)),
+            "reason": "",
+            "first_call_s": None,
+            "samples_s": [],
+            "measured_at": time.time(),
+            "device_name": settings.device_name,
+            "colocation": settings.colocation if settings.placement else "",
+            **answer,
+        }
+        if settings.device != "cpu":
+            row.setdefault("device_samples_s", [])
+            if settings.device_busy_percent > IDLE_PERCENT:
+                busy = f"others kept the device busy by {settings.device_busy_percent:.0f} % before the campaign"
+                row["remarks"] = "; ".join(filter(None, [busy, row["remarks"]]))
+        row["samples_per_round"] = [len(row["samples_s"])] if row["samples_s"] else []
+        row["limit_s"] = settings.timeout_s if row["status"] == "timeout" else None
+        row["limit_bytes"] = settings.limit_bytes if row["status"] == OUT_OF_MEMORY else None
+        return judged(row, settings.rule)
+
+
+def request_for(subject: Subject, item: Item, do: str) -> dict[str, Any]:
+    """What a worker is asked about a subject."""
+    return {"do": do, "subject": dict(subject.request), "batch_size": item.batch_size}
 
 
 class SoloMeasurer(Measurer):

@@ -12,7 +12,7 @@ from slotool.graphs.capture.batch_axis import axis_of
 from slotool.graphs.capture.torch.nodes import arguments_of
 from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
 from slotool.graphs.operators import Shape, infer
-from slotool.graphs.operators.forms import MAX_WINDOW_AXES
+from slotool.graphs.operators.attributes import MAX_WINDOW_AXES
 
 Names = list[str]
 Translator = Callable[[Call], Names]
