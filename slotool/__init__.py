@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slotool.commands.files import load, save
     from slotool.commands.networks.capture import capture
     from slotool.commands.networks.generate_networks import generate_networks
-    from slotool.commands.networks.named_networks import PackageNetworks
+    from slotool.commands.networks.networks import PackageNetworks
     from slotool.commands.planning.gen_switching_plan import gen_switching_plan
     from slotool.commands.planning.generate_arrivals import generate_arrivals
     from slotool.commands.planning.plan import plan
@@ -91,7 +91,7 @@ __all__ = [
 
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
-    "PackageNetworks": "networks.named_networks",
+    "PackageNetworks": "networks.networks",
     "adapt_predictor": "predictors.adapt_predictor",
     "build_tables": "elastic.build_tables",
     "calibrate": "predictors.calibrate",

@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -110,7 +110,10 @@ class _Builder:
             if name not in left_out
         }
         self._scope = _Scope(vars(sys.modules[inspect.unwrap(function).__module__]))
-        self._makers = {name: _Builder(maker, commands_of(maker)[0]) for name, maker in declared.made_by.items()}
+        self._makers = {
+            name: _Builder(maker, replace(commands_of(maker)[0], python_only=left_out))
+            for name, (maker, left_out) in declared.made_by.items()
+        }
         self._modes = {option: _Builder(mode, commands_of(mode)[0]) for option, mode in declared.modes.items()}
         readings = {name: self._reading(name) for name in self._parameters if name not in self._makers}
         self._readings = {name: reading for name, reading in readings.items() if reading is not None}

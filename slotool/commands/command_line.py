@@ -38,7 +38,7 @@ class CommandLine:
         names: Option by parameter, and a short form behind it: ``{"graphs": "--graphs -g"}``.
         values: By parameter, a function that reads its text, in place of the one for its type.
         repeatable: Parameters among ``values`` that take several texts, whose function gets the list.
-        made_by: By parameter, a function that makes its value; the parameters of that are options.
+        made_by: By parameter, a function that makes its value, whose parameters are options, and those that are none.
         modes: By option, a function that is called in place of this one where that option is given. Its parameters
             are options too; those of the same name are shared.
         metavars: Placeholder of the value, by parameter.
@@ -58,7 +58,7 @@ class CommandLine:
     names: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     repeatable: tuple[str, ...] = ()
-    made_by: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    made_by: Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]] = field(default_factory=dict)
     modes: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     metavars: Mapping[str, str] = field(default_factory=dict)
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -11,8 +11,8 @@ from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, Table, records_table, table
 from slotool.commands.inputs import FilePath
-from slotool.commands.networks.named_networks import KERAS, PackageNetworks, models_in
-from slotool.commands.networks.networks import Dtypes, Network, Networks, Shapes
+from slotool.commands.networks.named_networks import networks_in
+from slotool.commands.networks.networks import KERAS, Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.commands.result import Result, output, result, unlisted
@@ -32,7 +32,7 @@ UNCOUNTED_WARNED = 0.01
 
 
 @command_line(
-    made_by={"networks": models_in},
+    made_by={"networks": (networks_in, ("graph",))},
     python_only=("input_shape", "input_dtype"),
     ineffective=(Ineffective(("force",), "out"),),
     resumes=True,

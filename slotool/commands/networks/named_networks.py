@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.inputs import FilePath
+from slotool.commands.networks.networks import KERAS, PackageNetworks
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.graphs.capture.sources import Source
-
-KERAS = "keras"
-
-
-@dataclass(frozen=True)
-class PackageNetworks:
-    """Networks of a package, built without weights and download.
-
-    Args:
-        package: torchvision, timm, transformers, or keras for keras.applications.
-        names: ``"all"``, ``"families"`` (one network of each module or type; not of keras), or names; of transformers
-            types of configurations, such as bert, whose defaults are taken.
-    """
-
-    package: str
-    names: str | Sequence[str] = "families"
-
-    @property
-    def text(self) -> str:
-        """Names with commas."""
-        return self.names if isinstance(self.names, str) else ",".join(self.names)
-
-    def chosen(self) -> list[str]:
-        """Return the names of the networks. Raises ``ArgumentError`` for an unknown package."""
-        from slotool.graphs.capture.loading import chosen_applications
-        from slotool.graphs.capture.zoo import PACKAGES, chosen_networks
-
-        if self.package == KERAS:
-            return list(chosen_applications(self.text))
-        if self.package not in PACKAGES:
-            available = ", ".join((KERAS, *PACKAGES))
-            raise ArgumentError("networks", f"unknown package {self.package!r}; available: {available}")
-        return list(chosen_networks(self.package, self.text))
 
 
 @command_line(metavars={"torch": "MODULE:FACTORY"})
@@ -55,86 +22,52 @@ def networks_in(
     keras: Sequence[str] = (),
     torch: Sequence[str] = (),
     onnx: Sequence[FilePath] = (),
-    input_shape: Sequence[str] = (),
-    input_dtype: str | None = None,
-) -> Sequence[Source | Path]:
-    """Return networks of one sort.
-
-    Args:
-        graph: Graph file (.parquet or .jsonl); repeatable.
-        keras: Application, .keras file, or as ``torch``; repeatable.
-        torch: Torch module, or file.py:factory, run in a process of its own; repeatable.
-        onnx: An .onnx file; repeatable.
-        input_shape: Shape of one example, for ``torch`` and free axes of ``onnx`` and ``keras``: 3,32,32, or
-            'tokens=128;mask=128'; one for all or each.
-        input_dtype: Type of the inputs of ``torch``: int64, or 'ids=int64;x=float32'; None: that of the weights.
-
-    Raises:
-        ArgumentError: Not exactly one sort of networks is given, or an option has no effect on it.
-    """
-    from slotool.graphs.store import require_graph_suffix
-
-    if sum(bool(given) for given in (graph, keras, torch, onnx)) != 1:
-        raise ArgumentError("graph", "give exactly one of --graph, --keras, --torch and --onnx, once or several times")
-    if not graph:
-        return _sources(keras, torch, onnx, input_shape, input_dtype)
-    for argument, given in (("input_shape", input_shape), ("input_dtype", input_dtype)):
-        if given:
-            raise ArgumentError(argument, "it has no effect with --graph; leave it out")
-    paths = [Path(path) for path in graph]
-    for path in paths:
-        require_graph_suffix(path)
-    return paths
-
-
-@command_line(metavars={"torch": "MODULE:FACTORY"})
-def models_in(
-    *,
-    keras: Sequence[str] = (),
-    torch: Sequence[str] = (),
-    onnx: Sequence[FilePath] = (),
     torchvision: str | None = None,
     timm: str | None = None,
     transformers: str | None = None,
     input_shape: Sequence[str] = (),
     input_dtype: str | None = None,
     factory_arguments: Sequence[str] = (),
-) -> Sequence[Source] | PackageNetworks:
-    """Return models of one sort, or the networks of a package.
+) -> Sequence[Source | Path] | PackageNetworks:
+    """Return networks of one sort, or those of a package.
 
     Args:
-        keras: all, or names in keras.applications with commas; a .keras file; as ``torch``; repeatable.
+        graph: Graph file (.parquet or .jsonl); repeatable.
+        keras: Application, .keras file, or as ``torch``; repeatable. Several with commas, or all.
         torch: Torch module, or file.py:factory, run in a process of its own; repeatable.
         onnx: An .onnx file; repeatable.
         torchvision: Names with commas, families (one of each), or all.
         timm: Names as for ``torchvision``.
         transformers: Names as for ``torchvision``; types such as bert.
         input_shape: Shape of one example, for ``torch`` and free axes of ``onnx`` and ``keras``: 3,32,32, or
-            'tokens=128;mask=128'; one for all or each. Keras has channels last.
+            'tokens=128;mask=128'; one for all or each.
         input_dtype: Type of the inputs of ``torch``: int64, or 'ids=int64;x=float32'; None: that of the weights.
         factory_arguments: Arguments of a factory: 'depth=12,width=64'; repeatable.
 
     Raises:
-        ArgumentError: Not exactly one sort of models is given, or an option has no effect on it.
+        ArgumentError: Not exactly one sort of networks is given, or an option has no effect on it.
     """
+    from slotool.graphs.store import require_graph_suffix
+
     zoo = {"torchvision": torchvision, "timm": timm, "transformers": transformers}
     packages = {package: names for package, names in zoo.items() if names is not None}
-    if sum(map(bool, (keras, torch, onnx))) + len(packages) != 1:
-        raise ArgumentError(
-            "keras", "give exactly one of --keras, --torch and --onnx, or of --torchvision, --timm, --transformers"
-        )
-    if not packages:
+    if sum(map(bool, (graph, keras, torch, onnx))) + len(packages) != 1:
+        sorts = "--keras, --torch and --onnx, or of the other options that name networks"
+        raise ArgumentError("keras", f"give exactly one of {sorts}, once or several times")
+    if not (graph or packages):
         sources = _sources(keras, torch, onnx, input_shape, input_dtype, factory_arguments)
         several = len(keras) == 1 and (keras[0] == "all" or "," in keras[0])
         return PackageNetworks(KERAS, keras[0]) if several else sources
-    ((package, names),) = packages.items()
-    for argument, given in (
-        *(("input_shape", input_shape), ("input_dtype", input_dtype)),
-        ("factory_arguments", factory_arguments),
-    ):
-        if given:
-            raise ArgumentError(argument, f"it has no effect with --{package}; leave it out")
-    return PackageNetworks(package, names)
+    sort = next(iter(packages), "graph")
+    options = {"input_shape": input_shape, "input_dtype": input_dtype, "factory_arguments": factory_arguments}
+    for argument in (name for name, value in options.items() if value):
+        raise ArgumentError(argument, f"it has no effect with --{sort}; leave it out")
+    if packages:
+        return PackageNetworks(sort, packages[sort])
+    paths = [Path(path) for path in graph]
+    for path in paths:
+        require_graph_suffix(path)
+    return paths
 
 
 def _sources(

@@ -26,6 +26,40 @@ Dtypes = str | Mapping[str, str]
 Network = Any
 
 
+KERAS = "keras"
+
+
+@dataclass(frozen=True)
+class PackageNetworks:
+    """Networks of a package, built without weights and download.
+
+    Args:
+        package: torchvision, timm, transformers, or keras for keras.applications.
+        names: ``"all"``, ``"families"`` (one network of each module or type; not of keras), or names; of transformers
+            types of configurations, such as bert, whose defaults are taken.
+    """
+
+    package: str
+    names: str | Sequence[str] = "families"
+
+    @property
+    def text(self) -> str:
+        """Names with commas."""
+        return self.names if isinstance(self.names, str) else ",".join(self.names)
+
+    def chosen(self) -> list[str]:
+        """Return the names of the networks. Raises ``ArgumentError`` for an unknown package."""
+        from slotool.graphs.capture.loading import chosen_applications
+        from slotool.graphs.capture.zoo import PACKAGES, chosen_networks
+
+        if self.package == KERAS:
+            return list(chosen_applications(self.text))
+        if self.package not in PACKAGES:
+            available = ", ".join((KERAS, *PACKAGES))
+            raise ArgumentError("networks", f"unknown package {self.package!r}; available: {available}")
+        return list(chosen_networks(self.package, self.text))
+
+
 @dataclass(frozen=True)
 class InMemory:
     """A model object: ``framework`` is torch or keras, ``input_shape`` of one example, for torch and
@@ -71,14 +105,14 @@ class Networks:
     @classmethod
     def of(
         cls,
-        networks: Network | Sequence[Network] | Mapping[str, Network],
+        networks: Network | Sequence[Network] | Mapping[str, Network] | PackageNetworks,
         input_shape: Shapes | None = None,
         input_dtype: Dtypes | None = None,
         *,
         argument: str = "networks",
         reporter: Reporter | None = None,
     ) -> Networks:
-        """One network, several, or several by name.
+        """One network, several, several by name, or those of a package.
 
         Each is an ``OperatorGraph``, a graph file (.parquet or .jsonl, all graphs in it), an .onnx file, a .keras file,
         a name in keras.applications, ``module:factory`` of a torch module, a ``torch.nn.Module``, a ``keras.Model``, or
@@ -87,6 +121,10 @@ class Networks:
 
         Raises ``ArgumentError`` for anything else, and where shapes do not belong to these one for one.
         """
+        if isinstance(networks, PackageNetworks):
+            from slotool.graphs.capture import Source
+
+            networks = [Source(networks.package, name) for name in networks.chosen()]
         called = tuple(networks) if isinstance(networks, Mapping) else ()
         if isinstance(networks, Mapping):
             networks = list(networks.values())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.networks.named_networks import networks_in
-from slotool.commands.networks.networks import Dtypes, Network, Networks, Shapes
+from slotool.commands.networks.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.candidates import Candidates
 from slotool.commands.predictors.chosen_predictor import is_of_here
@@ -45,7 +45,7 @@ def predictor_in(text: str) -> Path:
 
 @command_line(
     arguments=("predictor",),
-    made_by={"networks": networks_in},
+    made_by={"networks": (networks_in, ("torchvision", "timm", "transformers", "factory_arguments"))},
     modes={"artifact": predict_points},
     python_only=("input_shape", "input_dtype"),
     values={"predictor": predictor_in, "co_runners": list, "slo_s": latency},
@@ -53,7 +53,7 @@ def predictor_in(text: str) -> Path:
 )
 @writes("out", "plot")
 def predict(
-    networks: Network | Sequence[Network] | Mapping[str, Network],
+    networks: Network | Sequence[Network] | Mapping[str, Network] | PackageNetworks,
     *,
     predictor: str | Path | None = None,
     input_shape: Shapes | None = None,
