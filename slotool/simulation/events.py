@@ -48,18 +48,15 @@ def simulate_together(
     ``InputError`` for others, for no model or more than ``MAX_MODELS``, and as ``simulate`` does.
     """
     death_us = _deaths_us(policies, scenarios, times)
-    models = _models(policies, times)
-    queries = _Queries(
-        np.concatenate([scenario.arrival_us for scenario in scenarios]),
-        np.concatenate([scenario.deadline_us for scenario in scenarios]),
-        np.cumsum([0, *map(len, scenarios)]),
+    arrival_us, deadline_us = (
+        np.concatenate([getattr(scenario, name) for scenario in scenarios]) for name in ("arrival_us", "deadline_us")
     )
-    count, number = len(queries.arrival_us), len(policies)
+    starts, count, number = np.cumsum([0, *map(len, scenarios)]), len(arrival_us), len(policies)
     # Batches of dead workers go back to the queue, where they lie behind all that came before.
     rooms = [
         len(own) + len(death_us) * int(policy.grid.sizes[-1]) for own, policy in zip(scenarios, policies, strict=True)
     ]
-    queue = _Queue(np.empty(sum(rooms)), np.empty(sum(rooms), dtype=np.int64), np.cumsum([0, *rooms]))
+    places = np.cumsum([0, *rooms])[:-1]
     found = _Results(
         np.zeros(count, dtype=np.int8),
         np.full(count, np.nan),
@@ -69,21 +66,41 @@ def simulate_together(
         np.zeros(number),
         np.zeros(number, dtype=np.int64),
     )
-    choose = [type(policy).choose for policy in policies]
     with warnings.catch_warnings():
         # Of functions in a tuple, each of which has been compiled.
         warnings.simplefilter("ignore", NumbaExperimentalFeatureWarning)
-        _run((*choose, *choose[:1] * (MAX_MODELS - number)), models, queries, death_us, queue, found)
+        _run(
+            _padded([type(policy).choose for policy in policies]),
+            _Grids(
+                _padded([policy.grid.latency_us for policy in policies]),
+                _padded([policy.grid.accuracy for policy in policies]),
+                _padded([policy.grid.sizes for policy in policies]),
+                _padded([policy.plan for policy in policies]),
+            ),
+            _calls(times),
+            _Queries(arrival_us, deadline_us, starts),
+            _Queue(
+                np.empty(sum(rooms)),
+                np.empty(sum(rooms), dtype=np.int64),
+                places,
+                places.copy(),
+                starts[:-1].copy(),
+            ),
+            _at_rest(death_us, number),
+            found,
+        )
+    found.status[found.status == WAITING] = EXPIRED  # served by nobody
     results = []
     for at, (policy, scenario) in enumerate(zip(policies, scenarios, strict=True)):
-        own = slice(queries.starts[at], queries.starts[at + 1])
-        results.append(
-            SimulationResult(
-                policy.grid, scenario, found.status[own], found.started_us[own], found.done_us[own], found.row[own],
-                found.batch[own], float(found.busy_us[at]), int(found.calls[at]),
-            )
-        )  # fmt: skip
+        status, started_us, done_us, row, batch = (values[starts[at] : starts[at + 1]] for values in found[:5])
+        used = float(found.busy_us[at]), int(found.calls[at])
+        results.append(SimulationResult(policy.grid, scenario, status, started_us, done_us, row, batch, *used))
     return results
+
+
+def _padded(of_models: Sequence[Any]) -> tuple[Any, ...]:
+    """``of_models`` as a tuple of ``MAX_MODELS``: compiled code has one type for all numbers of models."""
+    return tuple(of_models) + tuple(of_models[:1]) * (MAX_MODELS - len(of_models))
 
 
 def _deaths_us(
@@ -105,48 +122,43 @@ def _deaths_us(
     return death_us
 
 
-# Which row of ``_Models.starts`` is of which of its arrays.
-_LATENCY, _ACCURACY, _SIZES, _PLAN, _VALUES, _CELLS, _IDLE = range(7)
-
-
-class _Models(NamedTuple):
-    """Models: grids, plans of their policies, and latencies of their calls as in ``ServiceTimes``; those of
-    workers that share a machine are in blocks by how many others are busy, whichever model's calls these compute.
-
-    Arrays of the models lie one behind the other: of the one in row a of ``starts``, that of model m is from
-    ``starts[a, m]`` to ``starts[a, m + 1]``."""
+class _Grids(NamedTuple):
+    """By model: latencies of the grid, accuracies, batch sizes, and the plan of its policy."""
 
     latency_us: Any
     accuracy: Any
     sizes: Any
     plan: Any
+
+
+class _Calls(NamedTuple):
+    """Latencies of calls as in ``ServiceTimes``, the cells of all models one behind the other: those of model m from
+    ``first[m]`` on, in blocks by how many other workers of the machine are busy, whichever model's calls they compute.
+    ``seed`` and what follows: by model."""
+
     values: Any
     cells: Any
     idle: Any
-    starts: Any
-    seeds: Any
+    first: Any
+    seed: Any
     per_machine: Any
     memory_us: Any
     saturation: Any
 
 
-def _models(policies: Sequence[BatchingPolicy], times: Sequence[ServiceTimes]) -> _Models:
-    of_models = [
-        (
-            policy.grid.latency_us.ravel(), policy.grid.accuracy, policy.grid.sizes, policy.plan,
-            each.values, np.append(each.starts[:-1], len(each.values)), each.idle,
-        )
-        for policy, each in zip(policies, times, strict=True)
-    ]  # fmt: skip
-    latency_us, accuracy, sizes, plan, values, cells, idle = map(np.concatenate, zip(*of_models, strict=True))
-    return _Models(
-        latency_us, accuracy, sizes, plan, values, cells, idle,
-        np.array([np.cumsum([0, *map(len, arrays)]) for arrays in zip(*of_models, strict=True)]),
+def _calls(times: Sequence[ServiceTimes]) -> _Calls:
+    ends = np.cumsum([0, *(len(each.values) for each in times)])
+    has_idle = any(len(each.idle) for each in times)
+    return _Calls(
+        np.concatenate([each.values for each in times]),
+        np.concatenate([*(each.starts[:-1] + end for each, end in zip(times, ends, strict=False)), ends[-1:]]),
+        np.concatenate([each.idle if len(each.idle) else each.values for each in times]) if has_idle else np.empty(0),
+        np.cumsum([0, *(len(each.starts) - 1 for each in times)]),
         np.array([each.seed for each in times], dtype=np.int64),
         np.array([each.per_machine for each in times], dtype=np.int64),
         np.array([each.memory_us for each in times]),
         np.array([each.saturation for each in times]),
-    )  # fmt: skip
+    )
 
 
 class _Queries(NamedTuple):
@@ -158,12 +170,29 @@ class _Queries(NamedTuple):
 
 
 class _Queue(NamedTuple):
-    """Memory of the queues: deadlines and numbers of the waiting queries, in order; that of model m from
-    ``starts[m]`` on."""
+    """Memory of the queues: deadlines and numbers of the waiting queries, in order, those of model m from ``head[m]``
+    to ``tail[m]``; ``arrived[m]``: the first query that has not come yet."""
 
     deadline_us: Any
     query: Any
-    starts: Any
+    head: Any
+    tail: Any
+    arrived: Any
+
+
+class _Workers(NamedTuple):
+    """``death_us`` and ``free_us``, instants; ``busy_share`` [models, workers]: over the memory of each model.
+
+    The batch of each dead worker: when it died (``lost_us``; ``inf``: none), of which model, and where the batch lies
+    in the queue's memory, in which nothing is written there again."""
+
+    death_us: Any
+    free_us: Any
+    busy_share: Any
+    lost_us: Any
+    lost_model: Any
+    lost_first: Any
+    lost_count: Any
 
 
 class _Results(NamedTuple):
@@ -178,180 +207,183 @@ class _Results(NamedTuple):
     calls: Any
 
 
-class _Lost(NamedTuple):
-    """Batch of each dead worker: when it died (``inf``: none), of which model, and where the batch lies in the queue's
-    memory, in which nothing is written there again."""
-
-    at_us: Any
-    model: Any
-    first: Any
-    count: Any
+def _at_rest(death_us: np.ndarray, models: int) -> _Workers:
+    """Return workers that have done nothing yet."""
+    count = len(death_us)
+    none = (np.zeros(count, dtype=np.int64) for _ in range(3))
+    return _Workers(death_us, np.zeros(count), np.zeros((models, count)), np.full(count, np.inf), *none)
 
 
 _F, _I, _S = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int16)
-_II = np.empty((0, 0), dtype=np.int64)
+_OF_MODELS = [_padded([array]) for array in (np.empty((0, 0)), _F, _I, _F)]
 _RUN = types.void(
     types.UniTuple(types.FunctionType(CHOOSE), MAX_MODELS),
-    typeof(_Models(_F, _F, _I, _F, _F, _I, _F, _II, _I, _I, _F, _F)),
+    typeof(_Grids(*_OF_MODELS)),
+    typeof(_Calls(_F, _I, _F, _I, _I, _I, _F, _F)),
     typeof(_Queries(_F, _F, _I)),
-    typeof(_F),
-    typeof(_Queue(_F, _I, _I)),
+    typeof(_Queue(_F, _I, _I, _I, _I)),
+    typeof(_Workers(_F, _F, np.empty((0, 0)), _F, _I, _I, _I)),
     typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S, _F, _I)),
 )  # fmt: skip
 
 
-@njit(inline="always")
-def _of(model: int, values: Any, starts: Any, array: int) -> Any:
-    return values[starts[array, model] : starts[array, model + 1]]
-
-
-@njit(inline="always")
-def _insert(queue: _Queue, head: int, tail: int, query: int, deadline_us: float) -> None:
+@njit(cache=True)
+def _insert(queue_us: Any, queue_query: Any, head: int, tail: int, query: int, deadline_us: float) -> None:
     """Put ``query`` in its place within ``head:tail``."""
     at = tail
-    while at > head and queue.query[at - 1] > query:
-        queue.query[at], queue.deadline_us[at] = queue.query[at - 1], queue.deadline_us[at - 1]
+    while at > head and queue_query[at - 1] > query:
+        queue_query[at], queue_us[at] = queue_query[at - 1], queue_us[at - 1]
         at -= 1
-    queue.query[at], queue.deadline_us[at] = query, deadline_us
+    queue_query[at], queue_us[at] = query, deadline_us
+
+
+@njit(cache=True)
+def _record(
+    due_us: Any, batch: Any, now: float, done: float, row: int, status: Any, started_us: Any, done_us: Any,
+    rows: Any, batches: Any,
+) -> None:  # fmt: skip
+    """Write what became of a batch's queries."""
+    for at in range(len(batch)):
+        query = batch[at]
+        status[query] = IN_TIME if done <= due_us[at] + ROUNDING_US else LATE
+        started_us[query], done_us[query] = now, done
+        rows[query], batches[query] = row, len(batch)
+
+
+# Of arrays, not of the tuples above: Numba would count references to each array of a tuple handed on, and compile twice
+# as long.
+@njit(inline="always")
+def _first_free(free_us: Any) -> int:
+    """The worker that is idle first, of equal ones the first."""
+    worker = 0
+    for other in range(len(free_us)):
+        worker = other if free_us[other] < free_us[worker] else worker
+    return worker
 
 
 @njit(inline="always")
-def _let_in(
-    now: float, queries: _Queries, queue: _Queue, arrived: Any, head: Any, tail: Any, lost: _Lost, status: Any
-) -> None:
-    """Queries that have come wait, and batches of workers dead by ``now``; those whose deadline has come do not any
-    more."""
-    for model in range(len(head)):
-        end = queries.starts[model + 1]
-        while arrived[model] < end and queries.arrival_us[arrived[model]] <= now:
-            query = arrived[model]
-            _insert(queue, head[model], tail[model], query, queries.deadline_us[query])
-            arrived[model] += 1
-            tail[model] += 1
-    for worker in range(len(lost.at_us)):
-        if lost.at_us[worker] <= now:
-            model = lost.model[worker]
-            for at in range(lost.first[worker], lost.first[worker] + lost.count[worker]):
-                _insert(queue, head[model], tail[model], queue.query[at], queue.deadline_us[at])
-                tail[model] += 1
-            lost.at_us[worker] = np.inf
-    for model in range(len(head)):
-        while head[model] < tail[model] and queue.deadline_us[head[model]] <= now:
-            status[queue.query[head[model]]] = EXPIRED
-            head[model] += 1
-
-
-@njit(inline="always")
-def _next_us(queries: _Queries, arrived: Any, lost: _Lost) -> float:
+def _next_us(arrival_us: Any, starts: Any, arrived: Any, lost_us: Any) -> float:
     """When the next query comes, or a batch is given back; ``inf``: none."""
     next_us = np.inf
     for model in range(len(arrived)):
-        if arrived[model] < queries.starts[model + 1]:
-            next_us = min(next_us, queries.arrival_us[arrived[model]])
-    for at_us in lost.at_us:
+        if arrived[model] < starts[model + 1]:
+            next_us = min(next_us, arrival_us[arrived[model]])
+    for at_us in lost_us:
         next_us = min(next_us, at_us)
     return next_us
 
 
 @njit(inline="always")
-def _earliest_deadline(queries: _Queries, queue: _Queue, head: Any, tail: Any) -> int:
-    """The model whose first waiting query has the earliest deadline, of equal ones the earliest arrival; −1: none."""
+def _let_in(
+    now: float, arrival_us: Any, deadline_us: Any, starts: Any, arrived: Any, queue_us: Any, queue_query: Any,
+    head: Any, tail: Any, lost_us: Any, lost_model: Any, lost_first: Any, lost_count: Any,
+) -> None:  # fmt: skip
+    """Have queries that have come wait, and batches of workers dead by ``now``."""
+    for model in range(len(head)):
+        while arrived[model] < starts[model + 1] and arrival_us[arrived[model]] <= now:
+            query = arrived[model]
+            _insert(queue_us, queue_query, head[model], tail[model], query, deadline_us[query])
+            arrived[model] += 1
+            tail[model] += 1
+    for worker in range(len(lost_us)):
+        if lost_us[worker] <= now:
+            model = lost_model[worker]
+            for at in range(lost_first[worker], lost_first[worker] + lost_count[worker]):
+                _insert(queue_us, queue_query, head[model], tail[model], queue_query[at], queue_us[at])
+                tail[model] += 1
+            lost_us[worker] = np.inf
+
+
+@njit(inline="always")
+def _most_urgent(
+    now: float, arrival_us: Any, queue_us: Any, queue_query: Any, head: Any, tail: Any, status: Any
+) -> int:
+    """Expire queries whose deadline has come; the model whose first waiting query has the earliest deadline, of equal
+    ones the earliest arrival; −1: none."""
     found, soonest_us, came_us = -1, np.inf, np.inf
     for model in range(len(head)):
+        while head[model] < tail[model] and queue_us[head[model]] <= now:
+            status[queue_query[head[model]]] = EXPIRED
+            head[model] += 1
         if head[model] < tail[model]:
-            due_us, from_us = queue.deadline_us[head[model]], queries.arrival_us[queue.query[head[model]]]
+            due_us, from_us = queue_us[head[model]], arrival_us[queue_query[head[model]]]
             if due_us < soonest_us or (due_us == soonest_us and from_us < came_us):
                 found, soonest_us, came_us = model, due_us, from_us
     return found
 
 
 @njit(inline="always")
-def _took_us(
-    models: _Models, model: int, cell: int, call: int, worker: int, now: float, free_us: Any, busy_share: Any
-) -> float:
-    """µs that a call takes, by how many workers of its machine are busy and how busy its own was of late;
-    ``busy_share`` of its worker, over the memory of each model, becomes what it is as the call ends."""
-    busy, per_machine = 0, models.per_machine[model]
-    first = worker - worker % per_machine
+def _busy_beside(worker: int, per_machine: int, now: float, free_us: Any) -> int:
+    """How many other workers of the machine are busy."""
+    busy, first = 0, worker - worker % per_machine
     for other in range(first, min(first + per_machine, len(free_us))):
         busy += other != worker and now < free_us[other] < np.inf
-    cells = models.starts[_LATENCY, model + 1] - models.starts[_LATENCY, model]
-    for each in range(len(busy_share)):
-        busy_share[each, worker] = after_rest(busy_share[each, worker], now - free_us[worker], models.memory_us[each])
-    values, idle = _of(model, models.values, models.starts, _VALUES), _of(model, models.idle, models.starts, _IDLE)
-    starts = _of(model, models.cells, models.starts, _CELLS)
-    rested = how_rested(busy_share[model, worker], models.saturation[model])
-    took_us = draw_us(values, idle, starts, cell + cells * busy, models.seeds[model], call, rested)
-    for each in range(len(busy_share)):
-        busy_share[each, worker] = after_call(busy_share[each, worker], took_us, models.memory_us[each])
-    return float(took_us)
-
-
-@njit(inline="always")
-def _begin(
-    models: _Models, queue: _Queue, model: int, worker: int, now: float, row: int, first: int, size: int,
-    death_us: Any, free_us: Any, busy_share: Any, lost: _Lost, found: _Results,
-) -> None:  # fmt: skip
-    """Have ``worker`` begin a call of so many queries, from place ``first`` on, at the point of ``row``."""
-    sizes = _of(model, models.sizes, models.starts, _SIZES)
-    cell = row * len(sizes) + int(np.searchsorted(sizes, size))
-    done = now + _took_us(models, model, cell, found.calls[model], worker, now, free_us, busy_share)
-    found.calls[model] += 1
-    found.busy_us[model] += min(done, death_us[worker]) - now
-    if death_us[worker] < done:
-        free_us[worker] = np.inf
-        lost.at_us[worker], lost.model[worker] = death_us[worker], model
-        lost.first[worker], lost.count[worker] = first, size
-    else:
-        free_us[worker] = done
-        for at in range(first, first + size):
-            query = queue.query[at]
-            found.status[query] = IN_TIME if done <= queue.deadline_us[at] + ROUNDING_US else LATE
-            found.started_us[query], found.done_us[query] = now, done
-            found.row[query], found.batch[query] = row, size
+    return busy
 
 
 @njit(_RUN, cache=True)
-def _run(choose: Any, models: _Models, queries: _Queries, death_us: Any, queue: _Queue, found: _Results) -> None:
-    status, workers, starts = found.status, len(death_us), models.starts
-    head, tail, arrived = queue.starts[:-1].copy(), queue.starts[:-1].copy(), queries.starts[:-1].copy()
-    lost = _Lost(
-        np.full(workers, np.inf), np.zeros(workers, np.int64), np.zeros(workers, np.int64), np.zeros(workers, np.int64)
-    )
-    free_us, busy_share, now = np.zeros(workers), np.zeros((len(head), workers)), 0.0
+def _run(
+    choose: Any, grids: _Grids, of_calls: _Calls, queries: _Queries, queue: _Queue, of_workers: _Workers,
+    found: _Results,
+) -> None:  # fmt: skip
+    latencies_us, accuracies, all_sizes, plans = grids
+    values, cells, idle, first_cell, seed, per_machine, memory_us, saturation = of_calls
+    arrival_us, deadline_us, starts = queries
+    queue_us, queue_query, head, tail, arrived = queue
+    death_us, free_us, busy_share, lost_us, lost_model, lost_first, lost_count = of_workers
+    status, started_us, done_us, rows, batches, busy_us, calls = found
+    now = 0.0
     while True:
-        worker = np.argmin(free_us)
+        worker = _first_free(free_us)
         now = max(now, free_us[worker])
-        if _earliest_deadline(queries, queue, head, tail) < 0:
-            now = max(now, _next_us(queries, arrived, lost))
+        if _most_urgent(-np.inf, arrival_us, queue_us, queue_query, head, tail, status) < 0:
+            now = max(now, _next_us(arrival_us, starts, arrived, lost_us))
         if now == np.inf:
             break
         if death_us[worker] <= now:
             free_us[worker] = np.inf
             continue
-        _let_in(now, queries, queue, arrived, head, tail, lost, status)
-        model = _earliest_deadline(queries, queue, head, tail)
+        _let_in(
+            now, arrival_us, deadline_us, starts, arrived, queue_us, queue_query, head, tail, lost_us, lost_model,
+            lost_first, lost_count,
+        )  # fmt: skip
+        model = _most_urgent(now, arrival_us, queue_us, queue_query, head, tail, status)
         if model < 0:
             continue
-        accuracy, sizes = _of(model, models.accuracy, starts, _ACCURACY), _of(model, models.sizes, starts, _SIZES)
-        plan = _of(model, models.plan, starts, _PLAN)
-        latency_us = _of(model, models.latency_us, starts, _LATENCY).reshape((len(accuracy), len(sizes)))
-        recent_us = queries.arrival_us[max(queries.starts[model], arrived[model] - RECENT) : arrived[model]]
-        while head[model] < tail[model]:
-            first = head[model]
-            waiting_us = queue.deadline_us[first : tail[model]]
+        latency_us, accuracy, sizes, plan = latencies_us[model], accuracies[model], all_sizes[model], plans[model]
+        recent_us, cell = arrival_us[max(starts[model], arrived[model] - RECENT) : arrived[model]], -1
+        while cell < 0 and head[model] < tail[model]:
+            waiting_us = queue_us[head[model] : tail[model]]
             cell = choose[model](latency_us, accuracy, sizes, plan, now, waiting_us, 0, 0, recent_us, free_us)
             if cell < 0:
-                status[queue.query[first]] = REJECTED
+                status[queue_query[head[model]]] = REJECTED
                 head[model] += 1
-                continue
-            size = min(sizes[cell % len(sizes)], tail[model] - first)
-            head[model] += size
-            _begin(
-                models, queue, model, int(worker), now, cell // len(sizes), first, size, death_us, free_us, busy_share,
-                lost, found,
-            )  # fmt: skip
-            break
-    for query in range(len(status)):
-        if status[query] == WAITING:  # served by nobody
-            status[query] = EXPIRED
+        if cell < 0:
+            continue
+        first, row = head[model], cell // len(sizes)
+        size, column = min(sizes[cell % len(sizes)], tail[model] - first), 0
+        head[model] += size
+        while sizes[column] < size:
+            column += 1
+        busy = _busy_beside(worker, per_machine[model], now, free_us)
+        for each in range(len(busy_share)):
+            busy_share[each, worker] = after_rest(busy_share[each, worker], now - free_us[worker], memory_us[each])
+        at_cell = first_cell[model] + busy * latency_us.size + row * len(sizes) + column
+        took_us = draw_us(
+            values, idle, cells, at_cell, seed[model], calls[model],
+            how_rested(busy_share[model, worker], saturation[model]),
+        )  # fmt: skip
+        for each in range(len(busy_share)):
+            busy_share[each, worker] = after_call(busy_share[each, worker], took_us, memory_us[each])
+        done = now + took_us
+        calls[model] += 1
+        busy_us[model] += min(done, death_us[worker]) - now
+        if death_us[worker] < done:
+            free_us[worker], lost_us[worker], lost_model[worker] = np.inf, death_us[worker], model
+            lost_first[worker], lost_count[worker] = first, size
+            continue
+        free_us[worker] = done
+        _record(
+            queue_us[first : first + size], queue_query[first : first + size], now, done, row, status, started_us,
+            done_us, rows, batches,
+        )  # fmt: skip

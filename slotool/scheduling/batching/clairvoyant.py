@@ -191,7 +191,7 @@ def _look(
     arrival_us: Any, instants_us: Any, deadline_us: float, counts: Any, accuracies: Any, times_us: Any, values: Any
 ) -> None:
     """Adds to ``values`` what is seen at each instant, the last of them first."""
-    reach = int(counts.max()) + 1
+    reach = int(counts[-1]) + 1
     ring = np.zeros((reach, _STEPS + 1))
     coming, comes_us = np.zeros((reach - 1, _STEPS + 1)), np.zeros(reach - 1)
     most = int(WAITING[-1])
