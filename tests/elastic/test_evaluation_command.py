@@ -117,20 +117,18 @@ def test_precision_at_five_is_the_error_when_asked_for(
         np.testing.assert_allclose(1.0 - table.matrix("error")[:, at], right)
 
 
-def test_sweeps_stand_beside_fixed_k_the_ideal_and_other_rankers(
-    slotool: Slotool, built: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_sweep_stands_beside_fixed_k_and_the_ideal(slotool: Slotool, built: dict[str, Path], tmp_path: Path) -> None:
     plots, out = tmp_path / "plots", tmp_path / "outcomes.parquet"
     command = ["evaluate", built["clusters"], "-o", out, "--repeats", "1", "--targets", "0.1,0.999"]
-    done = slotool(*command, "--compare", built["centred-freehash"], "--plots", plots)
+    done = slotool(*command, "--plots", plots)
     assert done.exit_code == 0, done.stderr
-    for expected in ("cannot be met: the full network has", "k as accurate", "would lose nothing", "centred-freehash"):
+    for expected in ("cannot be met: the full network has", "k as accurate", "would lose nothing"):
         assert expected in done.stdout
     images = sorted(plots.glob("*.png"))
     assert len(images) == 2
     assert all(image.read_bytes()[:4] == b"\x89PNG" for image in images)
-    document = slotool(*command, "--compare", built["centred-freehash"], "--force", "--json").document
-    assert [sweep["ranker"] for sweep in document["sweeps"]] == ["clusters", "centred-freehash"]
+    document = slotool(*command, "--force", "--json").document
+    assert [sweep["ranker"] for sweep in document["sweeps"]] == ["clusters"]
     for sweep in document["sweeps"]:
         assert 0 < sweep["ideal_mean_k"] <= min(row["mean_k"] for row in sweep["losses"] if row["difference"] >= 0)
         k = [row["mean_k"] for row in sorted(sweep["losses"], key=lambda row: row["target"])]
@@ -138,12 +136,11 @@ def test_sweeps_stand_beside_fixed_k_the_ideal_and_other_rankers(
     assert document["accuracy_targets"][1]["met_share"] == 0.0
 
 
-def test_what_cannot_be_compared_or_drawn_is_said(
+def test_what_cannot_be_drawn_or_read_is_said(
     slotool: Slotool, built: dict[str, Path], trained: Path, tmp_path: Path
 ) -> None:
     for arguments, sentence in (
-        ([trained, "--plots", tmp_path / "p"], "is no SLO-NN, so there is no k to compare or plot"),
-        ([built["clusters"], "--compare", trained], "is no SLO-NN of the same inputs and classes"),
+        ([trained, "--plots", tmp_path / "p"], "is no SLO-NN, so there is no k to plot"),
         ([built["clusters"], "--metric", "f1"], "no metric called 'f1'; there are p@1, p@5"),
         ([built["clusters"], "--data", "digits"], "takes inputs (900,), the data set has (1, 8, 8)"),
     ):

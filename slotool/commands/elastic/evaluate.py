@@ -12,16 +12,14 @@ from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
 from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
 from slotool.commands.elastic.tables_built import loss_table
-from slotool.commands.inputs import FilePath, cores_given, paths_of, torch_threads
+from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, between
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from slotool.data import DataSource
     from slotool.elastic import ElasticModel
     from slotool.elastic.slo_nn.assessment import Sweep
@@ -37,7 +35,7 @@ ALLOWED_LOSS = 0.002
     arguments=("artifact",),
     required=("out",),
     modes={"co_runners": evaluate_colocated, "endpoints": evaluate_endpoints},
-    panels={"For an SLO-NN": ("targets", "compare", "plots", "allowed_loss", "confidence")},
+    panels={"For an SLO-NN": ("targets", "plots", "allowed_loss", "confidence")},
 )
 @writes("out", folders=("plots",))
 def evaluate(
@@ -52,7 +50,6 @@ def evaluate(
     threads: Annotated[int, at_least(1)] = 1,
     device: str = "cpu",
     targets: Sequence[float] | None = None,
-    compare: FilePath | Sequence[FilePath] = (),
     plots: FilePath | None = None,
     allowed_loss: Annotated[float, between(0, 1)] | None = None,
     confidence: float | None = None,
@@ -74,7 +71,6 @@ def evaluate(
         threads: Compute threads.
         device: cpu, cuda or cuda:N.
         targets: Accuracy targets; None: 0.8,0.9,0.95,0.97,0.99.
-        compare: Another SLO-NN of the same data; repeatable.
         plots: Folder for plots (PNG).
         allowed_loss: Show the k that loses no more accuracy; None: 0.002.
         confidence: Confidence of that promise; None: as given to ``build_tables``.
@@ -111,7 +107,8 @@ def evaluate(
         own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
         _require_effect(model, metric, own)
         on_device, chooses = model.on(device), tabled(model) or model
-        others = _compared(chooses, paths_of(compare), plots)
+        if plots is not None and not isinstance(chooses, SloNN):
+            raise ArgumentError("plots", f"{chooses.name} is no SLO-NN, so there is no k to plot; see slotool report")
         name, examples = held_out(model, data or opened.manifest["config"].get("data", "auto"), split, limit)
         provenance: dict[str, Any] = {
             "subject": model.name,
@@ -135,7 +132,7 @@ def evaluate(
             aims, loss = targets or TARGETS, ALLOWED_LOSS if allowed_loss is None else allowed_loss
             if isinstance(chooses, SloNN) and confidence is not None:
                 chooses = chooses.stating(confidence)
-            found = _sweeps(chooses, others, seen_by_tables(model, examples), outcomes, aims, loss, plots)
+            found = _sweeps(chooses, seen_by_tables(model, examples), outcomes, aims, loss, plots)
     return Evaluation(outcomes, provenance, found, len(examples), None if out is None else Path(out))
 
 
@@ -231,25 +228,8 @@ class Evaluation(Result):
         return [records_table(title, self.records(), columns), *self.sweep.human]
 
 
-def _compared(model: ElasticModel, paths: Sequence[Path], plots: FilePath | None) -> list[SloNN]:
-    """Return the models to compare with. Raises ``InputError`` when they or ``model`` do not suit."""
-    from slotool.elastic import load_model
-    from slotool.elastic.slo_nn.model import SloNN
-
-    if (paths or plots) and not isinstance(model, SloNN):
-        raise InputError(f"{model.name} is no SLO-NN, so there is no k to compare or plot; see slotool report")
-    others = []
-    for path in paths:
-        other = load_model(str(path))
-        if not isinstance(other, SloNN) or (other.input_shape, other.classes) != (model.input_shape, model.classes):
-            raise InputError(f"{other.name} is no SLO-NN of the same inputs and classes as {model.name}")
-        others.append(other)
-    return others
-
-
 def _sweeps(
     model: ElasticModel,
-    others: Sequence[SloNN],
     examples: Any,
     outcomes: OutcomeTable,
     targets: Sequence[float],
@@ -266,11 +246,20 @@ def _sweeps(
     if not by_target or not isinstance(model, SloNN):
         return SweepReport({"accuracy_targets": by_target})
     promise = Promise.of(model, allowed_loss)
-    swept = [Sweep.of_outcomes(model, examples.x, outcomes), *(Sweep.of_split(other, examples) for other in others)]
-    document: dict[str, Any] = {"accuracy_targets": by_target, "sweeps": [one.document for one in swept]}
-    document["promise"] = asdict(promise)
-    human: list[Part] = [_targets_table(model, by_target), *map(_sweep_table, swept), *map(_ideal, swept)]
-    human += promise.sentences
+    swept = Sweep.of_outcomes(model, examples.x, outcomes)
+    document: dict[str, Any] = {"accuracy_targets": by_target, "sweeps": [swept.document], "promise": asdict(promise)}
+    sure = f"{100 * model.calibration.stated:g} % confidence"
+    human = [
+        _targets_table(model, by_target),
+        loss_table(
+            f"{model.name}, {model.ranker}: k for an accuracy allowed to be lost, promised with {sure}",
+            # Targets have a table of their own here.
+            [{name: row[name] for name in row if name != "target"} for row in swept.losses],
+        ),
+        f"{model.name}: if each input's need were known, a mean k of {swept.ideal_k:.4g} would lose nothing; "
+        f"confidence is by {model.measure}",
+        *promise.sentences,
+    ]
     if plots:
         from slotool.reports.plots import save_plots
 
@@ -297,45 +286,21 @@ def _targets_table(model: SloNN, by_target: Sequence[dict[str, Any]]) -> Part:
     return records_table(title, rows, _TARGETS)
 
 
-def _sweep_table(one: Sweep) -> Part:
-    sure = f"{100 * one.model.calibration.stated:g} % confidence"
-    title = f"{one.model.name}, {one.model.ranker}: k for an accuracy allowed to be lost, promised with {sure}"
-    # Targets have a table of their own here.
-    return loss_table(title, [{name: row[name] for name in row if name != "target"} for row in one.losses])
-
-
-def _ideal(one: Sweep) -> str:
-    return (
-        f"{one.model.name}: if each input's need were known, a mean k of {one.ideal_k:.4g} would lose nothing; "
-        f"confidence is by {one.model.measure}"
-    )
-
-
-def _figures(swept: Sequence[Sweep], outcomes: OutcomeTable) -> list[Figure]:
+def _figures(swept: Sweep, outcomes: OutcomeTable) -> list[Figure]:
     import numpy as np
 
     from slotool.reports.series.elastic import Line, accuracy_against_mean_k, accuracy_against_mean_latency
 
-    full = float(swept[0].correct[:, -1].mean())
+    ranker, correct, subject = swept.model.ranker, swept.correct.mean(axis=0), swept.model.name
+    full = float(correct[-1])
     data, examples = outcomes.provenance.get("data", ""), len(outcomes.examples)
     source = f"{examples:,} {outcomes.provenance.get('split', '')} examples of {data}"
-    fixed = [Line(f"{_name(one, swept)}", _costs(one.model), one.correct.mean(axis=0)) for one in swept]
-    chosen = [Line(f"{_name(one, swept)}, per input", *one.curve("mean_k")) for one in swept]
-    ideal = [Line(f"{_name(one, swept)}, ideal", np.array([one.ideal_k]), np.array([full])) for one in swept]
-    subject = swept[0].model.name
-    figures = [accuracy_against_mean_k(subject, fixed, chosen, ideal, full, source)]
-    timed = [(one, one.latency_s) for one in swept if one.latency_s is not None]
-    slow = [Line(f"{_name(one, swept)}", taken.mean(axis=0), one.correct.mean(axis=0)) for one, taken in timed]
-    by_target = [Line(f"{_name(one, swept)}, per input", *one.curve("latency_s")) for one, _ in timed]
-    return [*figures, accuracy_against_mean_latency(subject, slow, by_target, full, source)]
-
-
-def _name(one: Sweep, swept: Sequence[Sweep]) -> str:
-    alike = sum(other.model.ranker == one.model.ranker for other in swept) > 1
-    return f"{one.model.name} ({one.model.ranker})" if alike else one.model.ranker
-
-
-def _costs(model: SloNN) -> np.ndarray:
-    import numpy as np
-
-    return np.append(model.shares, 1.0)
+    fixed = Line(ranker, np.append(swept.model.shares, 1.0), correct)
+    chosen = Line(f"{ranker}, per input", *swept.curve("mean_k"))
+    ideal = Line(f"{ranker}, ideal", np.array([swept.ideal_k]), np.array([full]))
+    slow = Line(ranker, swept.latency_s.mean(axis=0), correct)
+    by_target = Line(f"{ranker}, per input", *swept.curve("latency_s"))
+    return [
+        accuracy_against_mean_k(subject, [fixed], [chosen], [ideal], full, source),
+        accuracy_against_mean_latency(subject, [slow], [by_target], full, source),
+    ]

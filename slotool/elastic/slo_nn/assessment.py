@@ -147,13 +147,13 @@ def aclo_sweep(
 class Sweep:
     """An SLO-NN that chooses k per input, on the examples of one split, over the allowed losses of ``SLACKS``.
 
-    ``correct``: float [n, points]; ``latency_s``: float64 [n, points], None where nothing was timed; ``losses``: rows
-    of ``aclo_sweep``; ``ideal_k``: see there.
+    ``correct``: float [n, points]; ``latency_s``: float64 [n, points]; ``losses``: rows of ``aclo_sweep``; ``ideal_k``:
+    see there.
     """
 
     model: SloNN
     correct: np.ndarray
-    latency_s: np.ndarray | None
+    latency_s: np.ndarray
     losses: list[dict[str, Any]]
     ideal_k: float
 
@@ -164,13 +164,6 @@ class Sweep:
         return cls(
             model, correct, latency_s, aclo_sweep(model, x, correct, latency_s=latency_s), ideal_k(model, correct)
         )
-
-    @classmethod
-    def of_split(cls, model: SloNN, split: Any) -> Sweep:
-        """From the answers to a split, which are computed here and not timed."""
-        labels = evaluate_grid(model.mlp, model.activators, model.shares, flat(split.x)).labels
-        correct = right(labels, split.y).astype(float)
-        return cls(model, correct, None, aclo_sweep(model, split.x, correct), ideal_k(model, correct))
 
     @property
     def document(self) -> dict[str, Any]:
