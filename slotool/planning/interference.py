@@ -185,6 +185,10 @@ class Placement:
     cores: int
     interference: Mapping[str, Interference]
 
+    def __post_init__(self) -> None:
+        if self.cores < 1:
+            raise ArgumentError("machine_cores", f"{self.cores} is not 1 or more")
+
     def per_machine(self, worker: WorkerType, replicas: int) -> int:
         """Workers of a machine that is full, or of the only one."""
         return min(replicas, max(1, self.cores // worker.threads))

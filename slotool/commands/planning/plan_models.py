@@ -229,7 +229,7 @@ def _placement(
     for name, worker in workers.items():
         for remark in found[name].remarks(worker.profile):
             reporter.warn(f"{of}{name}: {remark}" if len(workers) > 1 else f"{of}{remark}")
-    return Placement(machine_cores or usable_cores(), found)
+    return Placement(usable_cores() if machine_cores is None else machine_cores, found)
 
 
 def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter) -> dict[str, np.ndarray]:
