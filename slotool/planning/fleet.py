@@ -111,14 +111,14 @@ class Fleet:
 
 
 @dataclass(frozen=True)
-class Found:
-    """``tried``: the smallest fleet of its type and policies that ``holds`` the promises; where none does, the one that
-    comes closest. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on
-    more of long traffic. ``rank``: the lowest of those that hold is the plan, whatever it costs. ``most``: where no
-    point has the promised accuracy, how near the nearest comes; ``limited``: more workers would come no closer.
+class SmallestFleet:
+    """``fleet``: the smallest of its type and policies that ``holds`` the promises; where none does, the one that comes
+    closest. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on more of
+    long traffic. ``rank``: the lowest of those that hold is the plan, whatever it costs. ``most``: where no point has
+    the promised accuracy, how near the nearest comes; ``limited``: more workers would come no closer.
     """
 
-    tried: Fleet
+    fleet: Fleet
     holds: bool
     fewer: Fleet | None = None
     confirmed: bool = False

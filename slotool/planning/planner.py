@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.planning.fleet import Fleet, Found, Pool, WorkerType
+from slotool.planning.fleet import Fleet, Pool, SmallestFleet, WorkerType
 from slotool.planning.interference import Placement
 from slotool.planning.model_on_workers import ModelOnWorkers
 from slotool.planning.promise import Promise
@@ -68,14 +68,14 @@ class Fleets:
     all of them share, of a single one its own, the best first. ``best``: that serves all models, None where a fleet
     for each costs less."""
 
-    apart: Mapping[str, Sequence[Found]]
-    shared: Sequence[Found]
-    best: Found | None
+    apart: Mapping[str, Sequence[SmallestFleet]]
+    shared: Sequence[SmallestFleet]
+    best: SmallestFleet | None
 
     @property
     def of_models(self) -> dict[str, Fleet]:
         """Fleet that serves each model."""
-        return {name: found[0].tried if self.best is None else self.best.tried for name, found in self.apart.items()}
+        return {name: found[0].fleet if self.best is None else self.best.fleet for name, found in self.apart.items()}
 
 
 class Planner:
@@ -159,7 +159,7 @@ class Planner:
             (worker, policy) for worker in demand.workers.values() for policy in model.policies(worker, demand.policies)
         ]
 
-    def apart(self, name: str, advance: Callable[[], None] = lambda: None) -> list[Found]:
+    def apart(self, name: str, advance: Callable[[], None] = lambda: None) -> list[SmallestFleet]:
         """Return fleets of the model by itself, of each type and policy, ranked: the first holds if any does.
 
         The first is confirmed; where all of the traffic was searched, all that hold are.
@@ -176,18 +176,18 @@ class Planner:
             ranks[at] = alone._confirmed(ranks[at], self.max_workers)
             ranks = alone._ranked(ranks)
 
-    def _ranked(self, found: Sequence[Found]) -> list[Found]:
+    def _ranked(self, found: Sequence[SmallestFleet]) -> list[SmallestFleet]:
         """Sort: those that hold first, the cheapest of them first; of equal cost the one with more right answers in
         time. Of those that do not, the one that comes closest first."""
 
-        def order(each: Found) -> tuple[bool, float, float, float, float]:
-            right = sum(verdict.effective_accuracy for verdict in each.tried.verdicts.values())
+        def order(each: SmallestFleet) -> tuple[bool, float, float, float, float]:
+            right = sum(verdict.effective_accuracy for verdict in each.fleet.verdicts.values())
             rank = each.rank if each.holds else 0.0
-            return not each.holds, each.tried.shortfall(self.promises), rank, each.tried.cost, -right
+            return not each.holds, each.fleet.shortfall(self.promises), rank, each.fleet.cost, -right
 
         return sorted(found, key=order)
 
-    def _cheapest_under(self, worker: WorkerType, policy: str) -> Found:
+    def _cheapest_under(self, worker: WorkerType, policy: str) -> SmallestFleet:
         """Return the least workers of this type, under this policy, that hold the promise of the only model on a sample
         of the traffic."""
         ((name, model),) = self.models.items()
@@ -196,30 +196,30 @@ class Planner:
         first = self.served(pools, least, 0)
         most = model.judge.most_accurate(model.service(worker, policy).points)
         if most.shown < model.promise.accuracy:  # more workers do not make points more accurate
-            found = Found(first, holds=False, most=most, limited=True)
+            found = SmallestFleet(first, holds=False, most=most, limited=True)
         elif (
             policy.startswith(FixedBatching.name)
             and first.verdict.attainment > 0
             and "accuracy" in first.verdict.misses(model.promise)
         ):
-            found = Found(first, holds=False, limited=True)
+            found = SmallestFleet(first, holds=False, limited=True)
         else:
             found = self._smallest(pools, first, self.max_workers, 0)
         return replace(found, rank=model.rank(policy))
 
-    def _confirmed(self, found: Found, most: int) -> Found:
+    def _confirmed(self, found: SmallestFleet, most: int) -> SmallestFleet:
         """Simulate ``found`` on more of the traffic, with latencies drawn anew; also one that does not hold, whose
         figures then are those of that size whatever else was tried."""
-        pools = found.tried.pools
-        again = self.served(pools, found.tried.replicas, 1)
+        pools = found.fleet.pools
+        again = self.served(pools, found.fleet.replicas, 1)
         if not found.holds and (found.most is not None or not self.holds(again)):
-            return replace(found, tried=again, confirmed=True)
+            return replace(found, fleet=again, confirmed=True)
         return replace(self._smallest(pools, again, most, 1), confirmed=True, rank=found.rank)
 
     def search(self, advance: Callable[[], None] = lambda: None) -> Fleets:
         """Return fleets of each model by itself, each of which some worker serves, and of all together."""
         apart = {name: self.apart(name, advance) for name in self.models}
-        fleets = [found[0].tried for found in apart.values()]
+        fleets = [found[0].fleet for found in apart.values()]
         if self.is_of_one:
             (own,) = apart.values()
             return Fleets(apart, own, own[0])
@@ -236,13 +236,13 @@ class Planner:
             shared
             and shared[0].holds
             and (
-                shared[0].tried.cost <= sum(fleet.cost for fleet in fleets)
+                shared[0].fleet.cost <= sum(fleet.cost for fleet in fleets)
                 or sum(fleet.replicas for fleet in fleets) > self.max_workers
             )
         )
         return Fleets(apart, shared, shared[0] if is_best else None)
 
-    def shared(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> Found | None:
+    def shared(self, worker_type: str, apart: Mapping[str, Sequence[SmallestFleet]]) -> SmallestFleet | None:
         """Return the least workers of this type that hold all promises, of no more than cost as much as the fleets
         ``apart`` (by model), all of which hold. None where a model cannot be served by the type at all.
 
@@ -251,9 +251,9 @@ class Planner:
         found = self._cheapest(worker_type, apart)
         if found is None:
             return None
-        return self._confirmed(found, max(self._most(worker_type, apart), found.tried.replicas))
+        return self._confirmed(found, max(self._most(worker_type, apart), found.fleet.replicas))
 
-    def _cheapest(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> Found | None:
+    def _cheapest(self, worker_type: str, apart: Mapping[str, Sequence[SmallestFleet]]) -> SmallestFleet | None:
         choices = [self._choices(worker_type, found) for found in apart.values()]
         if not all(choices):
             return None
@@ -261,48 +261,48 @@ class Planner:
         combinations = sorted(
             product(*(range(len(each)) for each in choices)), key=lambda ranks: (sum(ranks), max(ranks))
         )[:MAX_COMBINATIONS]
-        first = max(each[0].tried.replicas for each in choices)
-        best: Found | None = None
+        first = max(each[0].fleet.replicas for each in choices)
+        best: SmallestFleet | None = None
         for ranks in combinations:
-            pools = {name: each[rank].tried.pool for name, each, rank in zip(apart, choices, ranks, strict=True)}
-            limit = most if best is None or not best.holds else best.tried.replicas - 1
+            pools = {name: each[rank].fleet.pool for name, each, rank in zip(apart, choices, ranks, strict=True)}
+            limit = most if best is None or not best.holds else best.fleet.replicas - 1
             if limit < 1:
                 break
             fleet = self.served(pools, limit, 0)
-            tried = Found(fleet, holds=False)
+            tried = SmallestFleet(fleet, holds=False)
             # Workers that slow each other down may hold where more of them do not.
             if self.holds(fleet) or any(model.placement for model in self.models.values()):
                 tried = self._smallest(pools, self.served(pools, min(first, limit), 0), limit, 0)
             if tried.holds:
                 best = tried
             elif best is None or not best.holds:
-                best = min(best or tried, tried, key=lambda each: self._distance(each.tried))
+                best = min(best or tried, tried, key=lambda each: self._distance(each.fleet))
             elif best.fewer is None or fleet.shortfall(self.promises) < best.fewer.shortfall(self.promises):
                 best = replace(best, fewer=fleet)
         return best
 
-    def _most(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> int:
+    def _most(self, worker_type: str, apart: Mapping[str, Sequence[SmallestFleet]]) -> int:
         """Workers to be tried: that cost no more than a fleet for each model, where these are within the limit."""
-        fleets = [found[0].tried for found in apart.values()]
+        fleets = [found[0].fleet for found in apart.values()]
         if sum(fleet.replicas for fleet in fleets) > self.max_workers:
             return self.max_workers
         price = next(iter(self.demands.values())).workers[worker_type].price
         cost = sum(fleet.cost for fleet in fleets)
         return min(self.max_workers, max(1, math.floor(cost / price + 1e-9)))
 
-    def _choices(self, worker_type: str, found: Sequence[Found]) -> list[Found]:
+    def _choices(self, worker_type: str, found: Sequence[SmallestFleet]) -> list[SmallestFleet]:
         """The best policies of a model on this type by itself, and the one that leaves most of the workers' time to
         other models: where the best buy accuracy with all the time that there is, models of later deadlines get none.
         """
-        own = [each for each in found if each.tried.pool.worker.name == worker_type]
+        own = [each for each in found if each.fleet.pool.worker.name == worker_type]
         holding = [each for each in own if each.holds]
         if not holding:
             return own[:1]
-        modest = min(holding, key=lambda each: each.tried.replicas * each.tried.verdict.utilisation)
+        modest = min(holding, key=lambda each: each.fleet.replicas * each.fleet.verdict.utilisation)
         best = [each for each in holding if each is not modest][: MAX_POLICIES - 1]
         return sorted([*best, modest], key=holding.index)
 
-    def _smallest(self, pools: Mapping[str, Pool], first: Fleet, most: int, draw: int) -> Found:
+    def _smallest(self, pools: Mapping[str, Pool], first: Fleet, most: int, draw: int) -> SmallestFleet:
         """Search from ``first`` on, up to ``most`` workers; where growing steps fail and workers share machines, by
         lesser ones up to workers that fill a machine."""
 
@@ -313,7 +313,9 @@ class Planner:
         placement = self.models[name].placement
         sizes = () if placement is None else chain((1,), placement.sizes(pool.worker, 1, most))
         found = smallest_fleet(run, first, most, self._is_enough, self._distance, sizes)
-        return Found(found.tried, holds=False, limited=True) if found.holds and not self.holds(found.tried) else found
+        if found.holds and not self.holds(found.fleet):
+            return SmallestFleet(found.fleet, holds=False, limited=True)
+        return found
 
     def _is_enough(self, fleet: Fleet) -> bool:
         """True if more workers would not help."""
@@ -413,7 +415,7 @@ def smallest_fleet(
     is_enough: Callable[[Fleet], bool],
     distance: Callable[[Fleet], tuple[bool, float]],
     small_sizes: Iterable[int] = (),
-) -> Found:
+) -> SmallestFleet:
     """Return the smallest fleet of at most ``most`` workers that is enough, or else the one nearest to it.
 
     By steps of 1, 2, 4 … up or down from ``first`` to where fleets begin to be enough, and bisection of the last step.
@@ -449,17 +451,17 @@ def smallest_fleet(
         if is_enough(tried):
             return _bisected(run, fewer, tried, is_enough)
         fewer, nearest = tried, min(nearest, tried, key=distance)
-    return Found(nearest, holds=False, limited=is_limited)
+    return SmallestFleet(nearest, holds=False, limited=is_limited)
 
 
 def _bisected(
     run: Callable[[int], Fleet], fewer: Fleet | None, enough: Fleet, is_enough: Callable[[Fleet], bool]
-) -> Found:
+) -> SmallestFleet:
     """Between ``fewer`` workers, which are not enough (None: there are none), and ``enough``, which are."""
     while fewer is not None and enough.replicas - fewer.replicas > 1:
         tried = run((fewer.replicas + enough.replicas) // 2)
         fewer, enough = (fewer, tried) if is_enough(tried) else (tried, enough)
-    return Found(enough, holds=True, fewer=fewer)
+    return SmallestFleet(enough, holds=True, fewer=fewer)
 
 
 def _served_alike(fewer: Fleet, more: Fleet) -> bool:

@@ -185,7 +185,7 @@ _SAID = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ServedVerdict:
     """Verdict on what was served; ``kept`` is None where too few requests, or a late client, leave it
     open. ``sentence``: by how much."""
 
@@ -193,7 +193,7 @@ class Verdict:
     sentence: str
 
 
-def verdict(promise: Promise, planned: Mapping[str, Any], logs: Sequence[RequestLog]) -> Verdict:
+def verdict(promise: Promise, planned: Mapping[str, Any], logs: Sequence[RequestLog]) -> ServedVerdict:
     """Compare what was served with the promise, or with the plan's own figures where these are lower.
 
     The busiest stretch of the traffic may be planned to lie below a promise that holds over all of it. A promise is
@@ -203,25 +203,25 @@ def verdict(promise: Promise, planned: Mapping[str, Any], logs: Sequence[Request
     found = [_judged("attainment", in_time, least, promise)]
     sent = float(np.concatenate([log.in_time_from_sending for log in logs]).mean())
     if not found[0].kept and sent >= least:  # the client kept them from their schedule, not the server
-        found = [Verdict(None, f"{found[0].sentence}, but {sent:.4f} counted from when the client sent them")]
+        found = [ServedVerdict(None, f"{found[0].sentence}, but {sent:.4f} counted from when the client sent them")]
     right = _right(logs)[in_time]
     if promise.accuracy and len(right) and not np.isnan(right).any():
         least = min(promise.accuracy, planned["accuracy"])
         found.append(_judged("mean accuracy", right.astype(bool), least, promise))
     kept = False if any(each.kept is False for each in found) else all(each.kept for each in found) or None
-    return Verdict(kept, f"{_SAID[kept]}: {'; '.join(each.sentence for each in found)}")
+    return ServedVerdict(kept, f"{_SAID[kept]}: {'; '.join(each.sentence for each in found)}")
 
 
 def _in_time(logs: Sequence[RequestLog]) -> np.ndarray:
     return np.concatenate([log.in_time for log in logs])
 
 
-def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> Verdict:
+def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> ServedVerdict:
     share = float(met.mean())
     if share >= least:
-        return Verdict(True, f"{what} {share:.4f} for {least:.4g}")
+        return ServedVerdict(True, f"{what} {share:.4f} for {least:.4g}")
     most = attainment_at_most(met, promise.significance(2 if promise.accuracy else 1))
-    return Verdict(
+    return ServedVerdict(
         False if most < least else None, f"{what} {share:.4f}, at most {most:.4f} by chance, for {least:.4g}"
     )
 

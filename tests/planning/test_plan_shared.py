@@ -174,7 +174,7 @@ def test_the_smallest_shared_fleet_is_found() -> None:
     for at, each in enumerate(models):
         demands.append(demand(each, Poisson(each["rate"]).times(60.0, seed=at)))
     search = Planner(demands, reserve_us=2e3)
-    pools = {name: each[0].tried.pool for name in search.models if (each := search.apart(name))}
+    pools = {name: each[0].fleet.pool for name in search.models if (each := search.apart(name))}
     least = next(replicas for replicas in range(1, 10) if not search.served(pools, replicas, 1).misses(search.promises))
     assert shared["replicas"] <= least
     assert set(shared["fewer"]["misses"]) <= {"first", "other"}

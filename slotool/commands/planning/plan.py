@@ -322,7 +322,7 @@ def _served(
     from slotool.planning.service_files import cluster_remark, file_part, write_service
 
     best = fleets.best
-    services = [(out, "", planner, best.tried)] if best is not None else [
+    services = [(out, "", planner, best.fleet)] if best is not None else [
         (out.with_name(f"{out.stem}-{file_part(name, at)}{out.suffix}"), name, planner.only(name), fleet)
         for at, (name, fleet) in enumerate(fleets.of_models.items())
     ]  # fmt: skip
@@ -341,5 +341,5 @@ def _served(
     plan = replace(plan, out=out, scaling=limits.get(""))
     if verify_s is None:
         return plan
-    verified, kept, verdict = verified_plan(out, planner, best.tried, verify_s, reporter)
+    verified, kept, verdict = verified_plan(out, planner, best.fleet, verify_s, reporter)
     return replace(plan, verified=verified, kept=kept, verdict=verdict)

@@ -13,7 +13,7 @@ from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.errors import PromiseBroken
 
 if TYPE_CHECKING:
-    from slotool.planning.fleet import Fleet, Found
+    from slotool.planning.fleet import Fleet, SmallestFleet
     from slotool.planning.planner import Fleets, Planner
     from slotool.planning.promise import Promise, Verdict
 
@@ -152,9 +152,9 @@ class Plan(Result):
         return [records_table(title, rows, _MODELS)]
 
 
-def _fleet_row(found: Found, planner: Planner) -> dict[str, Any]:
+def _fleet_row(found: SmallestFleet, planner: Planner) -> dict[str, Any]:
     """Return the row of a fleet of the only model."""
-    fleet, promise = found.tried, planner.promises[""]
+    fleet, promise = found.fleet, planner.promises[""]
     fewer = found.fewer
     return {
         **_pool(fleet),
@@ -169,9 +169,9 @@ def _fleet_row(found: Found, planner: Planner) -> dict[str, Any]:
     }
 
 
-def _shared_row(found: Found, planner: Planner) -> dict[str, Any]:
+def _shared_row(found: SmallestFleet, planner: Planner) -> dict[str, Any]:
     """Return the row of a fleet that all models share."""
-    fleet, misses, fewer = found.tried, found.tried.misses(planner.promises), None
+    fleet, misses, fewer = found.fleet, found.fleet.misses(planner.promises), None
     if found.fewer is not None:
         fewer = {
             "replicas": found.fewer.replicas,
@@ -193,7 +193,7 @@ def _shared_row(found: Found, planner: Planner) -> dict[str, Any]:
 def _apart_row(fleets: Fleets, planner: Planner) -> dict[str, Any]:
     """Return the row of a fleet for each model."""
     best = {name: found[0] for name, found in fleets.apart.items()}
-    pools = [_pool(found.tried) for found in best.values()]
+    pools = [_pool(found.fleet) for found in best.values()]
     threads, replicas = {pool["threads"] for pool in pools}, sum(pool["replicas"] for pool in pools)
     workers = dict.fromkeys(pool["worker"] for pool in pools)
     return {
@@ -203,9 +203,9 @@ def _apart_row(fleets: Fleets, planner: Planner) -> dict[str, Any]:
         "replicas": replicas,
         "cost": sum(pool["cost"] for pool in pools),
         "holds": all(found.holds for found in best.values()) and replicas <= planner.max_workers,
-        "utilisation": sum(found.tried.replicas * found.tried.utilisation for found in best.values()) / replicas,
+        "utilisation": sum(found.fleet.replicas * found.fleet.utilisation for found in best.values()) / replicas,
         "max_queue": None,
-        "models": [_model_row(name, found.tried, planner, found.holds) for name, found in best.items()],
+        "models": [_model_row(name, found.fleet, planner, found.holds) for name, found in best.items()],
         "fewer": None,
     }
 
@@ -232,7 +232,7 @@ def _figures(verdict: Verdict, promise: Promise) -> dict[str, Any]:
     return {**asdict(verdict), "misses": verdict.misses(promise)}
 
 
-def explained(found: Sequence[Found], promise: Promise) -> str:
+def explained(found: Sequence[SmallestFleet], promise: Promise) -> str:
     """Explain of the first of ``found`` why not one worker fewer and, of the strictest tier that holds, why not a
     stricter one."""
     best, short = found[0], partial(_short_and_busy, promise=promise)
@@ -242,15 +242,15 @@ def explained(found: Sequence[Found], promise: Promise) -> str:
             most = max(reaches, key=lambda each: each.shown)
             return f"no fleet keeps the promise: {most.short_of(promise)}"
         limited = "; more workers would not change that" if best.limited else ""
-        return f"no fleet keeps the promise; closest: {best.tried}, with {short(best.tried)}{limited}"
-    said = f"the promise holds with {best.tried}; there is no smaller fleet"
+        return f"no fleet keeps the promise; closest: {best.fleet}, with {short(best.fleet)}{limited}"
+    said = f"the promise holds with {best.fleet}; there is no smaller fleet"
     if best.fewer is not None:
-        said = f"the promise holds with {best.tried}, not with {best.fewer.replicas:,}: {short(best.fewer)}"
+        said = f"the promise holds with {best.fleet}, not with {best.fewer.replicas:,}: {short(best.fewer)}"
     stricter = [each for each in found if not each.holds and each.rank < best.rank]
     if not stricter:
         return said
-    closest = max(stricter, key=lambda each: (each.rank, -each.tried.verdict.shortfall(promise)))
-    return f"{said}; a stricter tier does not: {closest.tried}, {short(closest.tried)}"
+    closest = max(stricter, key=lambda each: (each.rank, -each.fleet.verdict.shortfall(promise)))
+    return f"{said}; a stricter tier does not: {closest.fleet}, {short(closest.fleet)}"
 
 
 def _compared(fleets: Fleets, planner: Planner) -> str:
@@ -259,25 +259,25 @@ def _compared(fleets: Fleets, planner: Planner) -> str:
     failing = [name for name, found in fleets.apart.items() if not found[0].holds]
     if failing:
         return "; ".join(f"{name}: {explained(fleets.apart[name], planner.promises[name])}" for name in failing)
-    apart = [found[0].tried for found in fleets.apart.values()]
+    apart = [found[0].fleet for found in fleets.apart.values()]
     cost, limit = sum(fleet.cost for fleet in apart), planner.max_workers
     over = sum(fleet.replicas for fleet in apart) > limit
     said = f"apart {_together(apart)} (cost {cost:g}{', more than the limit' if over else ''}), together"
     if not fleets.shared:
         return f"{said} none: no type of workers serves all of the models in time"
     best = fleets.shared[0]
-    size = f"{best.tried.replicas:,} of {best.tried.pool.worker.name}"
+    size = f"{best.fleet.replicas:,} of {best.fleet.pool.worker.name}"
     if not best.holds:
         none = f"no plan within the limit, {_workers(limit)} of all models: " if over else ""
         pays = "" if over else "sharing does not pay, as "
-        return f"{none}{said} no fewer: {pays}{size} would leave {_left(best.tried, planner)}"
+        return f"{none}{said} no fewer: {pays}{size} would leave {_left(best.fleet, planner)}"
     fewer = "there is no smaller fleet"
     if best.fewer is not None:
         fewer = f"not with {best.fewer.replicas:,}, which would leave {_left(best.fewer, planner)}"
-    said = f"{said} {size} (cost {best.tried.cost:g}), busy {best.tried.utilisation:.0%} of the time; {fewer}"
-    if over or best.tried.cost < cost:
+    said = f"{said} {size} (cost {best.fleet.cost:g}), busy {best.fleet.utilisation:.0%} of the time; {fewer}"
+    if over or best.fleet.cost < cost:
         return said
-    if best.tried.cost > cost:
+    if best.fleet.cost > cost:
         return f"{said}; sharing does not pay, as this costs more"
     return (
         f"{said}; sharing saves nothing: of equal cost the shared fleet is the plan, as one service in place of "
