@@ -132,7 +132,7 @@ def _calibrated(nets: dict[str, dict[str, OperatorGraph]], folder: Path) -> dict
     try:
         with contextlib.suppress(AlreadyExistsError):
             found = slotool.calibrate(minutes=MINUTES, threads=1, keep_anyway=True, progress=None)
-            kept = f"{found.run.best}, {found.held_out_mape:.1%} off"
+            kept = f"{found.held_out_mape:.1%} off"
             print(f"  slotool calibrate: {kept}, {found.refused or 'not refused'}", file=sys.stderr)
         return {kind: _predicted(kind, of, folder, None) for kind, of in nets.items()}
     finally:

@@ -180,7 +180,8 @@ def phones_of(folder: Path) -> Devices:
     facts = ["device", "backend", "threads", "batch_size"]
     wide = table.pivot_table(index="subject", columns=facts, values="latency_s", aggfunc="median")
     wide = wide.loc[[name in graphs for name in wide.index], wide.notna().sum() >= MIN_LABELS]
-    settings = tuple(Setting("published", str(d), str(b), int(t), int(n)) for d, b, t, n in wide.columns.tolist())
+    named = wide.columns.to_frame(index=False).to_dict("records")
+    settings = tuple(Setting.from_document({"machine": "published", **own}) for own in named)
     networks = [graphs[str(name)] for name in wide.index]
     costs, terms, related = TypeCosts.of(networks), three_terms(networks), [setting.device for setting in settings]
     return Devices(network_features(networks), costs, terms, settings, wide.to_numpy(), related)
