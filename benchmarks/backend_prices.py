@@ -1,4 +1,4 @@
-"""Print the rows of ``slotool/predictors/features/backend_prices.py``, from networks that were measured in both
+"""Print the rows of ``slotool/predictors/transfer/backend_change.py``, from networks that were measured in both
 backends, and how well they tell kinds of networks that had no part; those of ONNX Runtime too, which are not shipped.
 
 TensorFlow: 200 random architectures, and those of them with depthwise convolutions once more with these written as

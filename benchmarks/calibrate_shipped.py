@@ -35,8 +35,8 @@ from slotool.predictors.trained.artifact import (
     TrainedPredictor,
     domain_of,
 )
+from slotool.predictors.trained.bounds import Floor
 from slotool.predictors.trained.calibration import Calibration, hold_out_kinds
-from slotool.predictors.trained.floor import Floor
 from slotool.predictors.transfer.adaptation import adapt_and_score
 from slotool.tables import LatencyTable
 

@@ -25,9 +25,8 @@ from benchmarks.calibrate_shipped import DATASETS, MODELS, applications, write
 from benchmarks.ten_labels import ten_left_out
 from slotool.artifacts import open_artifact
 from slotool.graphs import OperatorGraph
-from slotool.predictors.features.amounts import TOTALS, log_seconds
-from slotool.predictors.features.network_features import FEATURES
-from slotool.predictors.settings.labels import SettingsLabelled
+from slotool.predictors.features.network_features import FEATURES, WORK, log_seconds
+from slotool.predictors.labels import SettingsLabelled
 from slotool.predictors.settings.model import JITTER, SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.trained.artifact import SCORES, TrainedPredictor
@@ -42,7 +41,7 @@ def labels_of(model: SettingsModel, features: np.ndarray) -> np.ndarray:
     """The labels that a model was fitted to, float64 seconds [n, S], NaN where there is none: each function's weights
     are its labels, less what prices say, by the inverse of the kernel."""
     asked, kernel = model.encode(features), model.encoder.kernel(model.known, model.known)
-    by_prices = log_seconds(asked.work[:, : len(TOTALS)], model.total_prices_s)
+    by_prices = log_seconds(asked.work[:, : len(WORK)], model.total_prices_s)
     log_s = np.full(model.labelled.shape, np.nan)
     for setting, own in enumerate(model.labelled.T):
         system = kernel[np.ix_(own, own)] + (model.encoder.noise + JITTER) * np.eye(int(own.sum()))

@@ -29,8 +29,7 @@ import pandas as pd
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.predictors.features.network_features import FEATURES
-from slotool.predictors.labels import Setting
-from slotool.predictors.settings.labels import SettingsLabelled
+from slotool.predictors.labels import Setting, SettingsLabelled
 from slotool.predictors.training.many_settings import SettingsRun, hold_out_settings, train_settings
 
 ROOT = Path(__file__).parents[1]

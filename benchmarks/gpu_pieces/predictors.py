@@ -19,8 +19,7 @@ from benchmarks.zoo_latency import ten_labels
 from slotool.errors import InputError
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.predictors.base import Examples
-from slotool.predictors.colocated.labels import join_colocated
-from slotool.predictors.colocated.splits import colocated_splits
+from slotool.predictors.colocated.labels import colocated_splits, join_colocated
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.scoring import score

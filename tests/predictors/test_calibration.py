@@ -11,12 +11,11 @@ import pytest
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
 from slotool.predictors.features.domain import Distance, Domain
-from slotool.predictors.features.kinds import even_sample, held_out_kinds
 from slotool.predictors.labels import join_labels
 from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.splits import paper_split
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.trained.calibration import Calibration, HeldOutKind, hold_out_kinds
+from slotool.predictors.trained.calibration import Calibration, HeldOutKind, even_sample, held_out_kinds, hold_out_kinds
 from slotool.predictors.training.selection import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
@@ -190,16 +189,6 @@ def test_the_share_of_convolutions_is_of_the_cost() -> None:
     of_mlp, of_cnn = Domain.of(GRAPHS).distances([MLPS[0], CNNS[0]])
     assert of_mlp.convolved == 0
     assert 0.1 < of_cnn.convolved < 1
-
-
-def test_a_scale_of_before_is_read() -> None:
-    nowhere = [Distance(0.0, 0.1, 0.0, 0.0)] * 9
-    calibration = Calibration.of([HeldOutKind(str(k), np.full(9, 0.1 + k / 99), nowhere) for k in range(9)], "made up")
-    assert calibration is not None
-    document = calibration.document()
-    before = Calibration.from_document({**document, "scale": document["scale"][:5]})
-    assert np.allclose(before.widths(nowhere), calibration.widths(nowhere), rtol=1e-9)
-    assert np.allclose(Calibration.from_document(before.document()).scale, before.scale)
 
 
 def test_an_interval_of_an_absurd_spread_is_still_numbers(trained) -> None:

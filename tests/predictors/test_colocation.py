@@ -16,12 +16,10 @@ from slotool.graphs.store import read_graphs, write_graphs
 from slotool.machine import machine_id
 from slotool.predictors.base import COLOCATED, Examples
 from slotool.predictors.colocated.artifact import PredictorArtifact
-from slotool.predictors.colocated.labels import is_colocated, join_colocated
-from slotool.predictors.colocated.ridge import RidgePredictor
+from slotool.predictors.colocated.labels import colocated_splits, is_colocated, join_colocated, random_colocated_split
+from slotool.predictors.colocated.ridge import RidgePredictor, fair_s
 from slotool.predictors.colocated.sharing import SharingPredictor
-from slotool.predictors.colocated.splits import colocated_splits, random_colocated_split
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.features.resource_features import fair_s
 from slotool.predictors.labels import Setting
 from slotool.predictors.registry import names_of
 from slotool.predictors.solo.linear import LinearPredictor

@@ -12,12 +12,11 @@ from benchmarks.backend_prices import fitted, pairs
 from benchmarks.calibrate_shipped import DATASETS, MODELS, applications
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.predictors.base import Examples
-from slotool.predictors.features.backend_prices import BACKEND_LOG_PRICES, NO_PRICES
 from slotool.predictors.labels import Setting
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.transfer.adapted import AdaptedPredictor
-from slotool.predictors.transfer.backend_change import BackendChange, prices_in
+from slotool.predictors.transfer.backend_change import BACKEND_LOG_PRICES, NO_PRICES, BackendChange, prices_in
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 TORCH = Setting(machine="here", device="cpu", backend="torch", threads=2, batch_size=1)

@@ -13,7 +13,7 @@ from torch import nn
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.encodings import OperatorArrays
 from slotool.predictors.base import Examples
-from slotool.predictors.features import onednn, packed_graphs
+from slotool.predictors.features import packed_graphs
 from slotool.predictors.features.packed_graphs import Packed, Picker
 from slotool.predictors.solo import graph_network
 from slotool.predictors.solo.graph_network import GraphNetwork, GraphNetworkPredictor, GraphScaling
@@ -95,13 +95,13 @@ def test_picked_graphs_are_those_packed_alone(monkeypatch: pytest.MonkeyPatch, m
         assert_close(learnt(pick(torch.tensor(rows))), learnt(alone), 1e-5)
 
 
-def test_onednn_multiplies_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_graphs_multiplies_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = SCALING.pack(ARRAYS)
     expected = learnt(packed)
-    monkeypatch.setattr(onednn, "MIN_ROWS", 1)
-    assert_close(learnt(packed, onednn.linear), expected)
-    monkeypatch.setattr(onednn, "_there", lambda: False)
-    assert_close(learnt(packed, onednn.linear), expected, 0.0)
+    monkeypatch.setattr(packed_graphs, "MIN_ROWS", 1)
+    assert_close(learnt(packed, packed_graphs.linear), expected)
+    monkeypatch.setattr(packed_graphs, "_there", lambda: False)
+    assert_close(learnt(packed, packed_graphs.linear), expected, 0.0)
 
 
 def test_the_number_of_threads_changes_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,16 @@ from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
 from slotool.predictors.base import Examples
-from slotool.predictors.features.amounts import AMOUNTS, amounts, log_seconds, prices
-from slotool.predictors.features.network_features import CATEGORIES, FEATURES, network_features
-from slotool.predictors.labels import LabelledSet, Setting
-from slotool.predictors.settings.labels import SettingsLabelled, join_settings
+from slotool.predictors.features.network_features import (
+    AMOUNTS,
+    CATEGORIES,
+    FEATURES,
+    amounts,
+    log_seconds,
+    network_features,
+    prices,
+)
+from slotool.predictors.labels import LabelledSet, Setting, SettingsLabelled, join_settings
 from slotool.predictors.settings.model import SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor, matching
 from slotool.predictors.trained.artifact import TrainedPredictor

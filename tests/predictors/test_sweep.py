@@ -17,11 +17,10 @@ from slotool.graphs.graph import peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.features.type_costs import batch_cost_s
-from slotool.predictors.labels import Setting
-from slotool.predictors.settings.labels import SettingsLabelled
+from slotool.predictors.labels import Setting, SettingsLabelled
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.trained.batch_scaling import BatchScaledPredictor
+from slotool.predictors.trained.explanation import BatchScaledPredictor
 from slotool.predictors.training.many_settings import train_settings
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s

@@ -10,7 +10,7 @@ import pytest
 
 from slotool.graphs import GraphBuilder
 from slotool.graphs.store import write_graphs
-from slotool.predictors.settings.labels import join_settings
+from slotool.predictors.labels import join_settings
 from slotool.tables import LatencyTable
 from slotool.testing.backends import plain_cnn
 

@@ -72,7 +72,7 @@ class Chosen:
     @property
     def scaled(self) -> bool:
         """True if no label had the batch size of its latencies."""
-        from slotool.predictors.trained.batch_scaling import BatchScaledPredictor
+        from slotool.predictors.trained.explanation import BatchScaledPredictor
 
         return isinstance(self.opened.solo, BatchScaledPredictor)
 
@@ -101,7 +101,7 @@ class Chosen:
         Raises ``ArgumentError`` where none or several fit, naming the nearest, or those that fit.
         """
         from slotool.predictors.settings.predictor import SettingsPredictor, parting_facts, usual
-        from slotool.predictors.trained.batch_scaling import BatchScaledPredictor
+        from slotool.predictors.trained.explanation import BatchScaledPredictor
         from slotool.predictors.training.many_settings import of_setting
 
         known, found, size = self.settings, self.fitting(scaling=scaling, **facts), facts.get("batch_size")

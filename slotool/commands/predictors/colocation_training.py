@@ -76,8 +76,7 @@ def trained_on_colocations(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.base import COLOCATED
     from slotool.predictors.colocated.artifact import require_same_setting
-    from slotool.predictors.colocated.labels import join_colocated
-    from slotool.predictors.colocated.splits import colocated_splits, random_colocated_split
+    from slotool.predictors.colocated.labels import colocated_splits, join_colocated, random_colocated_split
     from slotool.predictors.registry import names_of, registry
     from slotool.predictors.trained.artifact import KIND, TrainedPredictor
     from slotool.predictors.training.selection import AUTO

@@ -101,7 +101,7 @@ def trained_on_settings(
     source: MeasuredNetworks, out: Path | None, seed: int, force: bool, reporter: Reporter
 ) -> SettingsTraining:
     """One predictor of all settings in ``source``, written to ``out``."""
-    from slotool.predictors.settings.labels import join_settings
+    from slotool.predictors.labels import join_settings
     from slotool.predictors.training.many_settings import FOLDS, train_settings
 
     labelled = join_settings(source.table(), source.read_graphs(), source.rows)

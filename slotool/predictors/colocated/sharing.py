@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from slotool.errors import InputError
 from slotool.predictors.base import COLOCATED, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.colocated.ridge import RESOURCE_FEATURES, fair_s, resource_features
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.features.resource_features import RESOURCE_FEATURES, fair_s, resource_features
 
 # More rows than these tell no more of so few numbers, and a fit takes the cube of them.
 MAX_ROWS = 1500

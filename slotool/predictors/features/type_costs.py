@@ -11,7 +11,6 @@ import numpy as np
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import MEASURES, OperatorArrays, once, operator_measures
 from slotool.graphs.operators import BYTES_PER_VALUE
-from slotool.predictors.features.backend_prices import Prices
 
 # Rates of no machine in particular; a machine's own are found as corrections common to all types.
 FLOPS_PER_SECOND = 2.5e11
@@ -22,6 +21,8 @@ TERMS = (CALLS, FLOPS, BYTES)
 # Log corrections of a type's term: a part common to the term, one common to the type, one of its own (deviations).
 COMMON_TO_TERM, COMMON_TO_TYPE, OWN = 1.0, 1.5, 1.0
 Column = tuple[str, str]
+# Log of the price of a type's calls, FLOPs and bytes.
+Prices = tuple[float, float, float]
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,20 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Document, Tensors
-from slotool.predictors.features.amounts import AMOUNTS, RIDGE, RIDGE_BY_CATEGORY, amounts, log_seconds, prices
-from slotool.predictors.features.amounts import TOTALS as WORK
-from slotool.predictors.features.network_features import FEATURES, TOTALS, network_features
-from slotool.predictors.labels import Setting
-from slotool.predictors.trained.floor import min_operator_seconds
+from slotool.predictors.features.network_features import (
+    AMOUNTS,
+    FEATURES,
+    RIDGE,
+    RIDGE_BY_CATEGORY,
+    TOTALS,
+    WORK,
+    amounts,
+    log_seconds,
+    network_features,
+    prices,
+)
+from slotool.predictors.labels import MIN_LABELS_OF_SETTING, Setting
+from slotool.predictors.trained.bounds import min_operator_seconds
 
 # More networks take the cube of their number to fit, the square to store.
 MAX_NETWORKS = 2000
@@ -69,7 +78,7 @@ class SettingsModel:
     of the totals alone, plus a level and a smooth function of the encoded network: prices hold for families of networks
     that nobody measured, where such a function knows nothing, and miss what is no sum of work, which it learns.
 
-    ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``TOTALS``, S]; ``min_operator_s`` [S]: seconds per
+    ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``WORK``, S]; ``min_operator_s`` [S]: seconds per
     operator of the labelled network that took fewest, 0 where unknown. ``known`` float32 [n, ``FEATURES``] are the
     encoded training networks; ``weights`` float64 [n, S] their weights in each function, 0 where a network has no
     label in a setting (``labelled``, bool [n, S]); ``level`` and ``variance`` float64 [S].
@@ -204,9 +213,6 @@ class Encoded:
 
     def take(self, rows: np.ndarray | Sequence[int]) -> Encoded:
         return Encoded(self.at[rows], self.roofline[rows], self.work[rows])
-
-
-MIN_LABELS_OF_SETTING = 10
 
 
 def _solved(

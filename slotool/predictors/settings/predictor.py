@@ -16,7 +16,7 @@ from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples
 from slotool.predictors.labels import Setting
 from slotool.predictors.registry import ADAPTED_BEFORE
 from slotool.predictors.settings.model import OPERATORS, Encoded, SettingsModel
-from slotool.predictors.trained.floor import raised, raised_in_words
+from slotool.predictors.trained.bounds import raised, raised_in_words
 from slotool.predictors.trained.residuals import Residuals
 
 

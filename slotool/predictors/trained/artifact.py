@@ -20,9 +20,8 @@ from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.registry import predictor_class, registry
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
-from slotool.predictors.trained.bounds import Bounds
+from slotool.predictors.trained.bounds import Bounds, Floor
 from slotool.predictors.trained.calibration import Calibration, hold_out_kinds
-from slotool.predictors.trained.floor import Floor
 from slotool.predictors.trained.residuals import MAX_RESIDUAL, Residuals
 from slotool.tables import LatencyTable
 

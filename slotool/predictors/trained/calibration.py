@@ -1,7 +1,8 @@
-"""Intervals for networks unlike those learnt from: how wrong a predictor was on kinds of networks held out."""
+"""Intervals for networks unlike the training networks, from errors on kinds of networks held out."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -13,8 +14,7 @@ from slotool import strict_json
 from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Examples, Predictor
-from slotool.predictors.features.domain import Distance, Domain
-from slotool.predictors.features.kinds import even_sample, held_out_kinds
+from slotool.predictors.features.domain import Distance, Domain, cost_shares
 from slotool.predictors.trained.residuals import MAX_RESIDUAL, Residuals
 
 # Held-out trainings learn from so many networks at most, and are asked so many of each kind.
@@ -27,8 +27,10 @@ DEGREES = 4
 MIN_SCALE, MAX_SCALE = 1e-3, 20.0
 # Median and deviation (of the logarithm) of what the seven numbers of a scale are before any residual is seen.
 START, START_DEVIATION = (0.1, 1.0, 0.5, 0.3, 0.2, 0.3, 0.2), 1.0
-# How many the scale had in files of before: it knew neither concentration nor convolutions.
-START_BEFORE = 5
+CLUSTERS = 8
+# A kind of fewer says little. One of more than this share is parted: without it hardly anything would be left to learn
+# from, and the errors would be those of a predictor of half the labels.
+MIN_ROWS, MAX_SHARE = 8, 0.2
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,10 @@ class Calibration:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         scale = np.array(strict_json.convert(document["scale"], list[float]), dtype=np.float64)
-        if len(scale) not in (START_BEFORE, len(START)) or not np.all(np.isfinite(scale) & (scale > 0)):
+        if len(scale) != len(START) or not np.all(np.isfinite(scale) & (scale > 0)):
             raise InputError(f"the scale of the predictor's intervals is not {len(START)} numbers greater than 0")
         return cls(
-            # Next to nothing goes by what files of before do not know.
-            np.pad(scale, (0, len(START) - len(scale)), constant_values=MIN_SCALE),
+            scale,
             Residuals.from_document(document["residuals"]),
             tuple(strict_json.convert(document["kinds"], list[Kind])),
             strict_json.convert(document["surrogate"], str),
@@ -209,3 +210,45 @@ class _Pooled:
 
 def _rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(values**2)))
+
+
+def held_out_kinds(graphs: Sequence[OperatorGraph], seed: int = 0) -> dict[str, np.ndarray]:
+    """Rows of each kind that may be held out, by name; no row is in two of them.
+
+    Kinds are those that the graphs name. One of more than ``MAX_SHARE`` of all is parted into clusters of networks that
+    spend their cost on the same types of operators, of about half that share each.
+    """
+    found: dict[str, np.ndarray] = {}
+    names = np.array([graph.kind for graph in graphs], dtype=object)
+    for name in sorted(set(names.tolist())):
+        rows = np.flatnonzero(names == name)
+        share = len(rows) / len(graphs)
+        if share <= MAX_SHARE:
+            found[f"kind {name}"] = rows
+            continue
+        labels = _clusters([graphs[i] for i in rows.tolist()], seed, math.ceil(2 * share / MAX_SHARE))
+        found |= {f"kind {name}, {own + 1}": rows[labels == own] for own in sorted(set(labels.tolist()))}
+    return {name: rows for name, rows in found.items() if len(rows) >= MIN_ROWS}
+
+
+def even_sample(graphs: Sequence[OperatorGraph], most: int, seed: int = 0) -> np.ndarray:
+    """Rows, sorted, ``most`` at most: of each cluster as many as of any other, as far as there are."""
+    if len(graphs) <= most:
+        return np.arange(len(graphs))
+    labels, rng = _clusters(graphs, seed), np.random.default_rng(seed)
+    order = rng.permutation(len(graphs))
+    # How many of its cluster come before it: the first of every cluster, then the second …
+    turn = np.empty(len(graphs), dtype=np.int64)
+    for cluster in set(labels.tolist()):
+        own = order[labels[order] == cluster]
+        turn[own] = np.arange(len(own))
+    return np.sort(order[np.argsort(turn[order], kind="stable")][:most])
+
+
+def _clusters(graphs: Sequence[OperatorGraph], seed: int, most: int = CLUSTERS) -> np.ndarray:
+    """int64 [n]: networks of one number spend their cost alike; ``most`` numbers."""
+    from sklearn.cluster import KMeans
+
+    shares = np.sqrt(cost_shares(graphs))
+    count = min(most, len(np.unique(shares.round(3), axis=0)))
+    return np.asarray(KMeans(count, n_init=4, random_state=seed).fit_predict(shares))

@@ -9,9 +9,8 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, facts_in, machines_in_words
+from slotool.predictors.labels import PRECISION, SETTING_COLUMNS, LabelledSet, Setting, facts_in, machines_in_words
 from slotool.predictors.scoring import PredictionsTable, Score
-from slotool.predictors.settings.labels import PRECISION
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.tables import LatencyTable
 

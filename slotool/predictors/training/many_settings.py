@@ -13,14 +13,13 @@ import numpy as np
 from slotool.artifacts import create_artifact
 from slotool.graphs import OperatorGraph
 from slotool.predictors.features.domain import Domain
-from slotool.predictors.features.kinds import even_sample
 from slotool.predictors.features.network_features import TOTALS, network_features
-from slotool.predictors.labels import Setting
-from slotool.predictors.settings.labels import SettingsLabelled
+from slotool.predictors.labels import Setting, SettingsLabelled
 from slotool.predictors.settings.model import MAX_NETWORKS, SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.trained.artifact import KIND, NOMINAL_COVERAGE, SCORES, TrainedPredictor, domain_of
 from slotool.predictors.trained.bounds import Bounds
+from slotool.predictors.trained.calibration import even_sample
 from slotool.predictors.trained.residuals import Residuals
 
 FOLDS = 5

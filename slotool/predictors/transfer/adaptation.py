@@ -19,8 +19,7 @@ from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.solo.three_term import fitted_terms, priced_terms
 from slotool.predictors.trained.artifact import KIND, SCORES, TrainedPredictor
-from slotool.predictors.trained.bounds import Bounds
-from slotool.predictors.trained.floor import Floor
+from slotool.predictors.trained.bounds import Bounds, Floor
 from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals
 from slotool.predictors.transfer.few_labels import FewLabels, Networks
 from slotool.predictors.transfer.odd_labels import (
