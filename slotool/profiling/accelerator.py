@@ -89,10 +89,6 @@ class Accelerator(ABC):
         """Entered, what the thread asks of the device goes to a stream of its own, and ``wait`` is for that alone."""
         return nullcontext()
 
-    def eviction(self) -> Callable[[], None] | None:
-        """A function that leaves nothing of a model in its caches, and returns when that is done, if there is one."""
-        return None
-
     def release(self) -> None:
         """Give back memory that is kept for later."""
         return
@@ -178,12 +174,6 @@ def mps_is_running(environment: Mapping[str, str] = os.environ) -> bool:
         return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
     except OSError:
         return False
-
-
-# Where torch does not say how large the L2 is: more than that of any device until now.
-USUAL_L2_BYTES = 256 << 20
-# Writing so many times the cache's size leaves nothing older in it, whatever its policy of replacement.
-EVICTED_TIMES = 2
 
 
 class CudaStopwatch:
@@ -297,18 +287,6 @@ class CudaAccelerator(NvidiaAccelerator):
         free, total = torch.cuda.mem_get_info(self._device)
         return DeviceMemory(int(free), int(total))
 
-    def eviction(self) -> Callable[[], None]:
-        import torch
-
-        size = EVICTED_TIMES * self._l2_bytes()
-        values = torch.zeros(size // 4, device=self._tensor_device)
-
-        def evict() -> None:
-            values.add_(1.0)
-            self.wait()
-
-        return evict
-
     def release(self) -> None:
         import torch
 
@@ -328,12 +306,3 @@ class CudaAccelerator(NvidiaAccelerator):
             "cudnn benchmark": torch.backends.cudnn.benchmark,
             "cudnn deterministic": torch.backends.cudnn.deterministic,
         }
-
-    @property
-    def _tensor_device(self) -> Any:
-        return self._device
-
-    def _l2_bytes(self) -> int:
-        import torch
-
-        return int(getattr(torch.cuda.get_device_properties(self._device), "L2_cache_size", 0)) or USUAL_L2_BYTES

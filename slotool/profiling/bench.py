@@ -32,14 +32,13 @@ class Bench:
     and its free memory.
     """
 
-    def __init__(self, backend: Backend, cores: list[int], rule: StoppingRule, cold: bool = False):
+    def __init__(self, backend: Backend, cores: list[int], rule: StoppingRule):
         self._backend, self._rule = backend, rule
         self._interference = Interference(cores, oversubscribed=backend.oversubscribed)
         self._hooks = MeasurementHooks(
             begin=self._begin,
             lost=self._lost_s,
             idle=self._interference.idle_s,
-            before_sample=backend.eviction() if cold else None,
             wait=backend.wait,
             stopwatch=backend.stopwatch(),
             ramp_up_s=backend.accelerator.ramp_up_s if backend.accelerator else 0.0,

@@ -45,7 +45,6 @@ def probed(settings: Settings, items: Sequence[Item]) -> Settings:
         threads=settings.threads,
         affinity=settings.cores_of()[0],
         rule=settings.round_rule,
-        cold=settings.cold,
         seed=settings.seed,
         streams=settings.on_streams,
     ) as worker:

@@ -44,7 +44,7 @@ class Settings:
 
     ``timeout_s`` and ``memory_limit_bytes`` bound one item (default: half of available memory). ``rule`` is kept over
     all ``rounds`` of an item. Between two rounds of an item all other items are measured, so a slow minute of the
-    machine spoils one round at most. ``cold``: caches are emptied before each sample. ``placement`` assigns cores to
+    machine spoils one round at most. ``placement`` assigns cores to
     co-runners: ``shared`` gives all of them the same ``threads`` cores, ``split`` gives each ``threads`` cores of its
     own. ``sharing``: co-runners have a process each, or on a device a stream each in one process. ``solo_runs``: solo
     samples of a co-runner, once before and once after each combination.
@@ -63,7 +63,6 @@ class Settings:
     memory_limit_bytes: int = field(default_factory=lambda: usable_memory() // 2)
     seed: int = 0
     rounds: int = 1
-    cold: bool = False
     placement: str | None = None
     solo_runs: int = 5
     sharing: str = PROCESSES
@@ -89,7 +88,7 @@ class Settings:
             "precision": self.rule.precision,
             "max_seconds_per_item": self.rule.max_seconds,
             "rounds": self.rounds,
-            "cache": "cold" if self.cold else "warm",
+            "cache": "warm",
             "machine": machine_id(),
         }
         shared |= {"device_name": self.device_name} if self.device_name else {}

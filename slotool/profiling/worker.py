@@ -78,12 +78,12 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench, dict[str, Any]
     gc.freeze()
     in_force = {"affinity": affinity, "threads": backend.threads(), "pools": _pools()}
     _verify(options, in_force)
-    first = Bench(backend, affinity, rule, cold=options["cold"])
+    first = Bench(backend, affinity, rule)
     bench: Bench | StreamBench = first
     if options["streams"]:
         from slotool.profiling.bench import StreamBench
 
-        bench = StreamBench(first, lambda: Bench(make(), affinity, rule, cold=options["cold"]))
+        bench = StreamBench(first, lambda: Bench(make(), affinity, rule))
     hello = {"pid": os.getpid(), **in_force, "device": bench.device(), "start_s": time.perf_counter() - started}
     return bench, hello
 

@@ -30,7 +30,7 @@ _MEASURED = (
     _measured("calls_per_sample", "integer", "calls in the block whose mean is one sample", 0, NOT_NEGATIVE),
     _measured("open_s", "number", "seconds until the subject was open", rule=NOT_NEGATIVE),
     _measured("prepare_s", "number", "seconds from there until it could be called", rule=NOT_NEGATIVE),
-    _measured("cache", "text", "warm, or cold: processor caches emptied before each call", "warm"),
+    _measured("cache", "text", "warm; cold in older tables: processor caches emptied before each call", "warm"),
     _measured("affinity", "text", "cores of the worker, joined by ','", ""),
     _measured("rounds", "integer", "rounds in which the item was measured", 1, NOT_NEGATIVE),
     _measured("discarded", "integer", "samples measured again, as other processes interrupted them", 0, NOT_NEGATIVE),

@@ -78,7 +78,7 @@ class MeasurementHooks:
 
     ``begin`` is called once, when the call is warm. ``lost``: seconds that other processes took since its last call
     (``Interference``). ``idle``: seconds since its last call in which no thread of this process ran or was ready to
-    run. ``before_sample`` runs untimed before each sample, which is then a single call (cold caches). ``wait`` returns
+    run. ``wait`` returns
     when the device has done what was called; it is timed, once per sample, so that calls within a sample may overlap on
     the device as they would. ``stopwatch``: the device's own clock, stopped before the host waits. ``ramp_up_s``: calls
     go on for so many seconds at most before the first sample, until their durations settle. ``single``: a sample is one
@@ -89,7 +89,6 @@ class MeasurementHooks:
     begin: Callable[[], None] = _nothing
     lost: Callable[[], float] = _none_lost
     idle: Callable[[], float] = _none_lost
-    before_sample: Callable[[], None] | None = None
     wait: Callable[[], None] = _nothing
     stopwatch: Stopwatch | None = None
     ramp_up_s: float = 0.0
@@ -125,9 +124,7 @@ def measure(
         first_call_s = _block(call, 1, clock, hooks.wait)
         quickest_s = _warm_up(call, clock, hooks.wait)
         settled = _ramped_up(call, clock, hooks)
-        calls = (
-            1 if hooks.before_sample or hooks.single or rule.single else block_size(quickest_s, clock_overhead(clock))
-        )
+        calls = 1 if hooks.single or rule.single else block_size(quickest_s, clock_overhead(clock))
         return replace(_Sampler(call, calls, rule, clock, hooks).run(first_call_s), settled=settled)
 
 
@@ -229,10 +226,7 @@ class _Sampler:
 
     def _take_one(self) -> None:
         hooks = self._hooks
-        if hooks.before_sample is not None:
-            hooks.before_sample()
-            hooks.lost()
-        elif hooks.single:
+        if hooks.single:
             # What was asked after the last sample has taken the caches, and the device has been idle: without this, a
             # call of 40 us takes more than 100.
             _block(self._call, 1, self._clock, hooks.wait)

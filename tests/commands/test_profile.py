@@ -36,7 +36,7 @@ def test_a_graph_is_measured_and_the_same_call_measures_nothing_twice(tmp_path: 
 
 @pytest.mark.parametrize(
     ("arguments", "argument"),
-    [({}, "subjects"), ({"subjects": network(), "cache": "lukewarm"}, "cache"),
+    [({}, "subjects"),
      ({"subjects": network(), "batch_sizes": [0]}, "batch_sizes"), ({"subjects": network(), "samples": 3}, "samples"),
      ({"subjects": network(), "threads": 10_000}, "threads"),
      ({"subjects": network(), "predictor": shipped_artifact("predictor-torch").path, "samples": 3}, "samples")],

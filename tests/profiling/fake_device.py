@@ -33,7 +33,6 @@ _FIELDS = (
     "clock_permille",
     "wake_us",
     "fail_in",
-    "flushed",
     "busy_percent",
 )
 _CONTEXTS = 64
@@ -52,7 +51,7 @@ class DeviceState:
 
     ``memory_bytes`` there is; ``throttled`` and ``power_capped`` are 0 or 1; ``clock_permille`` of the full clock;
     ``wake_us`` that the host takes to notice that the device is done; ``fail_in`` so many kernels from now one fails,
-    0 never; ``flushed`` is 1 when the caches are empty, so that the next kernel takes twice as long; ``busy_percent``
+    0 never; ``busy_percent``
     is how busy it says it was of late.
     """
 
@@ -62,7 +61,6 @@ class DeviceState:
     clock_permille: int
     wake_us: int
     fail_in: int
-    flushed: int
     busy_percent: int
 
     def __init__(self, folder: Path):
@@ -218,10 +216,6 @@ class FakeDevice:
         """Raises ``OutOfMemoryError`` when less than ``size`` bytes are free."""
         return Allocation(self.state, size)
 
-    def flush(self) -> None:
-        """Empty the caches: the next kernel takes twice as long."""
-        self.state.flushed = 1
-
     def _kernel(self, seconds: float, work: Callable[[], Any], result: Result, asked_s: float) -> None:
         with self._others_waiting() as had_to_wait:
             begun_s = time.perf_counter() if had_to_wait else max(self._end_s, asked_s)
@@ -230,8 +224,6 @@ class FakeDevice:
                 result.value = work()
             except Exception as error:
                 self._error = self._error or error
-            seconds *= 2 if self.state.flushed else 1
-            self.state.flushed = 0
             self._end_s = begun_s + seconds * 1000 / self.state.clock_permille
             time.sleep(max(0.0, self._end_s - time.perf_counter()))
         self._done += 1

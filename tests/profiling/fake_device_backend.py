@@ -98,9 +98,6 @@ class FakeAccelerator(Accelerator):
     def memory(self) -> DeviceMemory:
         return DeviceMemory(self.fake.state.free_bytes, self.fake.state.memory_bytes)
 
-    def eviction(self) -> Callable[[], None]:
-        return self.fake.flush
-
     def settings(self) -> Mapping[str, Any]:
         return {"fake": True}
 

@@ -26,7 +26,7 @@ class SimulatedCuda:
         self.devices, self.wake_s = devices, wake_s
         self.log: list[str] = []
         self.host_s = self.device_s = 0.0
-        self.free_bytes, self.total_bytes, self.l2_bytes = 70 << 30, 80 << 30, 1 << 20
+        self.free_bytes, self.total_bytes = 70 << 30, 80 << 30
 
     def clock(self) -> float:
         self.host_s += 1e-8
@@ -47,7 +47,6 @@ class SimulatedCuda:
         """In place of ``torch.cuda`` while the context is entered; afterwards torch is as it was."""
         import torch
 
-        from slotool.profiling.accelerator import CudaAccelerator
         from slotool.profiling.backends.torch_backend import TorchBackend
 
         kept = (
@@ -60,7 +59,6 @@ class SimulatedCuda:
             for name, value in self._members().items():
                 patches.enter_context(mock.patch.object(torch.cuda, name, value))
             patches.enter_context(mock.patch.object(TorchBackend, "tensor_device", "cpu"))
-            patches.enter_context(mock.patch.object(CudaAccelerator, "_tensor_device", "cpu"))
             try:
                 yield self
             finally:
@@ -120,7 +118,5 @@ class SimulatedCuda:
             "mem_get_info": lambda device=None: (self.free_bytes, self.total_bytes),
             "empty_cache": lambda: self.log.append("empty cache"),
             "get_device_name": lambda device=None: "Simulated H100",
-            "get_device_properties": lambda device=None: SimpleNamespace(
-                uuid=UUID, L2_cache_size=self.l2_bytes, total_memory=self.total_bytes
-            ),
+            "get_device_properties": lambda device=None: SimpleNamespace(uuid=UUID, total_memory=self.total_bytes),
         }

@@ -213,14 +213,6 @@ def test_strict_and_budget(slotool: Slotool, graphs: Path, out: Path) -> None:
     assert cut.document["rounds"] == 2
 
 
-def test_a_cold_cache_is_asked_for_and_recorded(slotool: Slotool, graphs: Path, out: Path) -> None:
-    done = slotool("profile", "solo", graphs, "-o", out, "--threads", 1, "--limit", 1, "--cache", "cold", "--runs", 5,
-                   "--max-seconds-per-item", 0, "--json")  # fmt: skip
-    assert done.exit_code == 0
-    rows = LatencyTable.load(out).rows
-    assert rows[["cache", "calls_per_sample"]].to_numpy().tolist() == [["cold", 1]]
-
-
 def test_models_side_by_side_and_points_with_copies(slotool: Slotool, out: Path, tmp_path: Path) -> None:
     write_graphs(tmp_path / "graphs.jsonl", [mlp(64, 4), mlp(512, 4)])
     Family.of("pair", [Network(name, GraphModule(mlp(n, 3))) for name, n in (("small", 4), ("large", 64))]).save(
@@ -282,7 +274,6 @@ def test_impossible_combinations_are_one_sentence(
         (["GRAPHS", "--threads", "4096"], "4096 threads"),
         (["GRAPHS", "--device", "cuda:77", "--backend", HOSTILE], "no device 'cuda:77'"),
         ([], "name graph files"),
-        (["GRAPHS", "--cache", "lukewarm"], "neither warm nor cold"),
         (["GRAPHS", "--budget", "soon"], "no duration"),
         (["--keras", "VGG61"], "'VGG61' is not in keras.applications"),
         (["--keras", "vgg16"], "did you mean VGG16?"),

@@ -37,9 +37,9 @@ def dense(units: int, layers: int = 1) -> OperatorGraph:
     return builder.graph()
 
 
-def measured(backend: Backend, graph: OperatorGraph, batch_size: int = 1, cold: bool = False) -> dict[str, Any]:
+def measured(backend: Backend, graph: OperatorGraph, batch_size: int = 1) -> dict[str, Any]:
     request = {"subject": dict(graph_subject(graph).request), "batch_size": batch_size}
-    return Bench(backend, [0], RULE, cold).answer(request)
+    return Bench(backend, [0], RULE).answer(request)
 
 
 def on_cuda(name: str) -> Any:
@@ -93,13 +93,6 @@ def test_the_events_enclose_the_work_and_the_host_sees_more() -> None:
     assert found["status"] == "ok", found
     device, host = np.median(found["device_samples_s"]), np.median(found["samples_s"])
     assert 0.5 * host < device <= host
-
-
-def test_cold_caches_are_slower() -> None:
-    """Weights of 4 MiB lie in the L2 of every device that torch still knows, unless it was emptied."""
-    backend = backend_class("torch")("cuda:0")
-    warm, cold = (measured(backend, dense(1024), cold=cold)["device_samples_s"] for cold in (False, True))
-    assert np.median(cold) > np.median(warm)
 
 
 def test_a_cuda_graph_is_no_slower_than_launching_each_kernel() -> None:

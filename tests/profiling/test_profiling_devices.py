@@ -13,7 +13,6 @@ import pytest
 import torch
 from test_profiling_timer import FakeClock, call_taking
 
-from slotool.errors import InputError
 from slotool.nvml import Slowdown
 from slotool.profiling.accelerator import DeviceWatch, mps_is_running
 from slotool.profiling.backends import Backend
@@ -74,10 +73,10 @@ class TestTorchOnSimulatedCuda(BackendConformance):
         """The device is there."""
 
 
-def ask(backend: Backend, rule: StoppingRule = RULE, cold: bool = False, **request: Any) -> dict[str, Any]:
+def ask(backend: Backend, rule: StoppingRule = RULE, **request: Any) -> dict[str, Any]:
     """What a measuring process answers."""
     subject = {"subject": dict(graph_subject(narrow_mlp()).request), "batch_size": 1}
-    return Bench(backend, [0], rule, cold).answer(subject | request)
+    return Bench(backend, [0], rule).answer(subject | request)
 
 
 def test_the_fake_device_returns_at_once_and_its_clock_counts_the_work_alone(fake: FakeDevice) -> None:
@@ -198,21 +197,6 @@ def test_heat_spoils_a_sample_and_the_power_limit_is_recorded(state: DeviceState
     state.power_capped, state.throttled = 0, 1
     hot = ask(FakeDeviceBackend(DEVICE))
     assert (hot["interrupted"], hot["power_capped"]) == (True, 0.0)
-
-
-def test_cold_caches_are_the_devices_or_refused(state: DeviceState, cuda: SimulatedCuda) -> None:
-    warm, cold = (ask(FakeDeviceBackend(DEVICE), cold=cold) for cold in (False, True))
-    assert np.median(cold["device_samples_s"]) > 1.5 * np.median(warm["device_samples_s"])
-    ask(TorchBackend("cuda:0"), cold=True)
-    # Evicted, and done with it, before the sample begins.
-    assert cuda.log[-5:] == ["synchronize", "record", "record", "synchronize", "elapsed"]
-
-    class Plain(TorchBackend):
-        def open_accelerator(self) -> None:
-            return None
-
-    with pytest.raises(InputError, match=r"--cache cold: the torch backend cannot empty the caches of cuda:0; use"):
-        Bench(Plain("cuda:0"), [0], RULE, cold=True)
 
 
 def test_float32_is_float32_and_rows_say_what_is_set(cuda: SimulatedCuda) -> None:

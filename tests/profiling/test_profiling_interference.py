@@ -17,7 +17,6 @@ from test_profiling_timer import FakeClock, call_taking
 
 from slotool.machine import gpu_models
 from slotool.process import cores_by_preference
-from slotool.profiling.backends.base import MAX_BYTES, USUAL_BYTES, eviction, largest_cache_bytes
 from slotool.timing.interference import Interference
 from slotool.timing.timer import MAX_REPEATS, MeasurementHooks, StoppingRule, measure
 from tests.profiling.attempts import shown_once
@@ -93,20 +92,6 @@ def test_a_machine_that_is_never_quiet_is_taken_as_it_is_and_said() -> None:
     assert 20 < len(found.samples_s) <= MAX_REPEATS * 20 + 1
 
 
-def test_cold_samples_are_single_calls_each_after_an_eviction_that_is_not_timed() -> None:
-    clock, evictions = FakeClock(), []
-
-    def evict() -> None:
-        evictions.append(clock.now)
-        clock.now += 5.0
-
-    call = call_taking(clock, [], [2e-6])
-    found = measure(call, StoppingRule(runs=20, max_seconds=0.0), clock, MeasurementHooks(before_sample=evict))
-    assert found.calls_per_sample == 1
-    assert len(evictions) == len(found.samples_s) == 20
-    assert found.samples_s.max() < 1e-5
-
-
 def test_a_device_is_waited_for_once_per_sample_and_its_own_clock_is_kept() -> None:
     clock, waits = FakeClock(), []
 
@@ -129,37 +114,6 @@ def test_a_device_is_waited_for_once_per_sample_and_its_own_clock_is_kept() -> N
     assert found.device_samples_s is not None
     np.testing.assert_allclose(found.device_samples_s, found.samples_s / 2, rtol=0.01)
     assert len(waits) >= 22
-
-
-def test_an_eviction_really_makes_the_next_read_slower() -> None:
-    # As large as fits the caches near a core, and no larger.
-    values = np.ones(1 << 17)
-
-    def read_s() -> float:
-        started = time.perf_counter()
-        values.sum()
-        return time.perf_counter() - started
-
-    evict = eviction()
-    for _ in range(20):
-        read_s()
-    warm = np.median([read_s() for _ in range(20)])
-    cold = []
-    for _ in range(7):
-        evict()
-        cold.append(read_s())
-    assert np.median(cold) > warm
-
-
-def test_cache_sizes_are_read_as_the_system_states_them(tmp_path: Path) -> None:
-    for index, size in enumerate(("32K", "2048K", "12M")):
-        folder = tmp_path / "cpu0" / "cache" / f"index{index}"
-        folder.mkdir(parents=True)
-        (folder / "size").write_text(f"{size}\n")
-    assert largest_cache_bytes(0, str(tmp_path)) == 12 << 20
-    assert largest_cache_bytes(1, str(tmp_path)) == USUAL_BYTES
-    (folder / "size").write_text("64G\n")
-    assert largest_cache_bytes(0, str(tmp_path)) == MAX_BYTES
 
 
 def test_hyperthread_siblings_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ MAX_SAMPLES = 100
     names={"batch_sizes": "--batch-size", "max_seconds": "--max-seconds-per-item", "predictor": "--for"},
     values={"until": share},
     panels={
-        "Sampling": ("runs", "precision", "rounds", "cache", "max_seconds"),
+        "Sampling": ("runs", "precision", "rounds", "max_seconds"),
         "Adapting a predictor": ("predictor", "samples", "until"),
         "Campaign": ("limit", "timeout_s", "budget_s", "dry_run", "strict"),
     },
@@ -55,7 +55,6 @@ def profile(
     runs: Annotated[int, at_least(1)] = 20,
     precision: Annotated[float, between(1e-4, 1)] = 0.01,
     rounds: Annotated[int, at_least(1)] | None = None,
-    cache: str = "warm",
     limit: Annotated[int, at_least(1)] | None = None,
     predictor: FilePath | None = None,
     samples: Annotated[int, at_least(3)] | None = None,
@@ -86,7 +85,6 @@ def profile(
         runs: Minimum samples per row.
         precision: A row is stable when its rounds agree on the median to this share.
         rounds: Rounds that a row's samples are spread over; None: 2, with ``predictor`` 1.
-        cache: warm, or cold: emptied before each sample.
         limit: Only the first subjects.
         predictor: Predictor to adapt: measure what it learns most from.
         samples: Networks to measure; None: 10, or with ``until`` all.
@@ -114,13 +112,10 @@ def profile(
 
     if predictor is None and (samples is not None or until is not None):
         raise ArgumentError("samples" if until is None else "until", "goes with a predictor to adapt")
-    if cache not in ("warm", "cold"):
-        raise ArgumentError("cache", f"{cache!r} is neither warm nor cold")
     settings = settings_of(
         backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
         # Whoever pays for single labels of a few networks wants the next one rather than a second round.
         rounds=rounds or (1 if predictor else 2), max_seconds=max_seconds, timeout_s=timeout_s, seed=seed,
-        cold=cache == "cold",
     )  # fmt: skip
     chosen = None
     if predictor is not None:
@@ -320,7 +315,6 @@ def settings_of(
     timeout_s: float = 60.0,
     placement: str | None = None,
     sharing: str = "processes",
-    cold: bool = False,
     single: bool = False,
 ) -> Settings:
     """Return the settings of a campaign. Raises ``ArgumentError``."""
@@ -347,7 +341,6 @@ def settings_of(
         timeout_s=timeout_s,
         seed=seed,
         rounds=rounds,
-        cold=cold,
         placement=placement,
         sharing=sharing,
     )

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -106,15 +105,6 @@ class Backend(ABC):
         """Whether the device has lowered its clock just now, for heat, so that timings would be too long."""
         return self.watch is not None and self.watch.throttled()
 
-    def eviction(self) -> Callable[[], None]:
-        """A function that empties the caches between a call and the next. Raises ``InputError`` where nothing can."""
-        evict = eviction() if self.device == "cpu" else self.accelerator and self.accelerator.eviction()
-        if not evict:
-            raise InputError(
-                f"--cache cold: the {self.name} backend cannot empty the caches of {self.device}; use --cache warm"
-            )
-        return evict
-
     def release(self) -> None:
         """Give back memory that is kept for the next subject; called when memory ran out."""
         if self.accelerator is not None:
@@ -148,30 +138,3 @@ class Backend(ABC):
         """Small normal values, float32 [WEIGHT_BLOCK], that weights are filled with."""
         block = np.random.default_rng(self.seed).standard_normal(WEIGHT_BLOCK, dtype=np.float32)
         return block * np.float32(WEIGHT_SCALE)
-
-
-# When the system does not say how large its caches are; and the most that is worth streaming through.
-USUAL_BYTES = 64 << 20
-MAX_BYTES = 1 << 30
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def eviction() -> Callable[[], None]:
-    """A function that reads and writes as many bytes as the largest cache holds, so that nothing older stays in it."""
-    values = np.zeros(largest_cache_bytes() // 8)
-
-    def evict() -> None:
-        np.add(values, 1.0, out=values)
-
-    return evict
-
-
-def largest_cache_bytes(core: int = 0, root: str = "/sys/devices/system/cpu") -> int:
-    """Bytes of the largest cache that ``core`` reaches, as the system states them, within sensible bounds."""
-    sizes = [_size(path.read_text()) for path in Path(root).glob(f"cpu{core}/cache/index*/size")]
-    return min(max(sizes, default=USUAL_BYTES), MAX_BYTES)
-
-
-def _size(text: str) -> int:
-    text = text.strip()
-    return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)

@@ -66,7 +66,6 @@ class Measurer(ABC):
             threads=settings.threads,
             affinity=cores,
             rule=settings.round_rule,
-            cold=settings.cold,
             seed=settings.seed,
             streams=settings.on_streams,
         )
@@ -88,7 +87,7 @@ class Measurer(ABC):
             "threads": settings.threads,
             "machine": machine_id(),
             "content": subject.content,
-            "cache": "cold" if settings.cold else "warm",
+            "cache": "warm",
             "affinity": ",".join(map(str, cores)),
             "reason": "",
             "first_call_s": None,
