@@ -43,7 +43,7 @@ class Network(Model):
     scores: Mapping[str, float] = field(default_factory=dict)
     sparse: bool = False
     link: Link | None = None
-    chain: _SparseChain | None = None
+    chain: SparseChain | None = None
 
     checks_inputs = True
 
@@ -122,7 +122,7 @@ class Network(Model):
             return self
         link = Link(device)
         if self.sparse:
-            return replace(self, link=link, chain=_SparseChain(self.name, self.mlp, link))
+            return replace(self, link=link, chain=SparseChain(self.name, self.mlp, link))
         return replace(self, module=moved(self.module, link), link=link)
 
     @cached_property
@@ -137,7 +137,7 @@ class Network(Model):
             return None
 
 
-class _SparseChain:
+class SparseChain:
     """Dense layers with ReLU between them on a device, whose inputs come as CSR matrices or as arrays.
 
     The first layer is held by columns: a sparse input needs but the columns of its features.
@@ -155,22 +155,26 @@ class _SparseChain:
     def __call__(self, x: Any, check: Check) -> torch.Tensor:
         if isinstance(x, np.ndarray):
             rows = self._link.to_device(x.reshape(len(x), self._inputs))
-            values = torch.addmm(self._bias, rows, self._columns)
-        else:
-            values = self._product_of_rows(self._checked(x))
+            return self._rest(torch.addmm(self._bias, rows, self._columns), check)
+        rows = self._checked(x)
+        starts, end = rows.indptr[:-1].astype(np.int64), int(rows.indptr[-1])
+        parts = (rows.indices[:end].astype(np.int64), starts, rows.data[:end].astype(np.float32, copy=False))
+        return self.of_features(*map(self._link.to_device, parts), check)
+
+    def of_features(
+        self, features: torch.Tensor, starts: torch.Tensor, values: torch.Tensor, check: Check = None
+    ) -> torch.Tensor:
+        """Return logits, float32 [n, classes], of inputs by their ``features`` int64 [entries], which are below the
+        number of inputs, with ``values`` float32; ``starts``: int64 [n], where each input's begin."""
+        summed = functional.embedding_bag(features, self._columns, starts, mode="sum", per_sample_weights=values)
+        return self._rest(summed + self._bias, check)
+
+    def _rest(self, values: torch.Tensor, check: Check) -> torch.Tensor:
         for weights, bias in self._others:
             if check is not None:
                 check()
             values = functional.linear(values.relu_(), weights, bias)
         return values
-
-    def _product_of_rows(self, rows: Any) -> torch.Tensor:
-        """float32 [n, units] of a CSR matrix on the host, whose column indices are below the number of inputs."""
-        starts, end = rows.indptr[:-1].astype(np.int64), int(rows.indptr[-1])
-        parts = (rows.indices[:end].astype(np.int64), starts, rows.data[:end].astype(np.float32, copy=False))
-        indices, offsets, values = map(self._link.to_device, parts)
-        summed = functional.embedding_bag(indices, self._columns, offsets, mode="sum", per_sample_weights=values)
-        return summed + self._bias
 
     def _checked(self, x: Any) -> Any:
         """Return sparse rows whose indices are checked: on the device an index is an address."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from slotool.devices import CPU
 from slotool.elastic.model import InferenceSession
-from slotool.elastic.network import Network
+from slotool.elastic.network import Network, SparseChain
 from slotool.elastic.slo_nn.activator import Activator, NodeLists
 from slotool.elastic.slo_nn.build import flat, right
 from slotool.elastic.slo_nn.calibration import DiscordantPairs, mean_share, min_share
@@ -23,6 +24,7 @@ from slotool.elastic.slo_nn.model import SloNN
 from slotool.elastic.slo_nn.rankers.ranker import RandomOrder
 from slotool.tables import OutcomeTable
 from slotool.timing.turns import Turns, in_turns
+from slotool.transfers import Link
 
 # Accuracy targets of the sweep: the full network's held-out accuracy less this much.
 SLACKS = (0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.003, 0.0)
@@ -243,13 +245,8 @@ class TorchDense:
     def __init__(self, source: Network):
         import torch
 
-        self.source = source
-        layers = source.mlp.layers
-        if source.sparse:
-            self._columns = torch.from_numpy(np.ascontiguousarray(layers[0].weights.T))
-            self._biases = [torch.from_numpy(layer.bias) for layer in layers]
-            self._weights = [torch.from_numpy(layer.weights) for layer in layers]
-            self._start = torch.zeros(1, dtype=torch.int64)
+        self.source, self._start = source, torch.zeros(1, dtype=torch.int64)
+        self._chain = SparseChain(source.name, source.mlp, Link(CPU)) if source.sparse else None
 
     def queries(self, x: Any, n: int) -> list[tuple[Any, ...]]:
         """Arguments of a call, from the first rows of [n, …]."""
@@ -263,17 +260,9 @@ class TorchDense:
     def __call__(self, x: Any, values: Any = None, starts: Any = None) -> Any:
         """int64 [n]: the best labels, of float32 [n, *input_shape]; or of sparse inputs by their features ``x`` int64
         with ``values`` float32, and ``starts`` int64 [n], where each input's begin (None: there is one)."""
-        import torch
-        from torch.nn import functional
-
-        if values is None:
+        if self._chain is None:
             return self.source.module(x).argmax(dim=1)
-        begins = self._start if starts is None else starts
-        hidden = functional.embedding_bag(x, self._columns, begins, mode="sum", per_sample_weights=values)
-        hidden = hidden + self._biases[0]
-        for weights, bias in zip(self._weights[1:], self._biases[1:], strict=True):
-            hidden = functional.linear(torch.relu(hidden), weights, bias)
-        return hidden.argmax(dim=1)
+        return self._chain.of_features(x, self._start if starts is None else starts, values).argmax(dim=1)
 
 
 def _nodes(model: SloNN, at: int) -> dict[int, int]:
