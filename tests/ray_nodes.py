@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import slotool
-from slotool.ray_cluster import QUIET
+from slotool.serving.engines.ray_cluster import QUIET
 
 # What ray needs at least; only what is small goes through it.
 STORE_BYTES = 80 << 20

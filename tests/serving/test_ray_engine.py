@@ -13,11 +13,11 @@ import pytest
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError
 from slotool.models.packing import pack, unpack
-from slotool.ray_cluster import workers_that_fit
 from slotool.scheduling.worker_counts import Autoscaler, Scaling
 from slotool.serving import ServedModel
 from slotool.serving.engines.messages import encode_point, tensors_of_inputs
 from slotool.serving.engines.ray import RayInferenceEngine
+from slotool.serving.engines.ray_cluster import workers_that_fit
 from slotool.serving.engines.ray_worker import CANCELLED, DONE, FAILED, MISSING, Load, Worker
 from slotool.serving.operations.runtime_changes import Autoscaling
 from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions

@@ -14,10 +14,10 @@ from slotool.elastic import ElasticModel
 from slotool.errors import InputError, RunError
 from slotool.models.packing import pack, unpack
 from slotool.models.signature import RowCountError
-from slotool.ray_cluster import connect, first_line, quiet_ray, with_cause, workers_that_fit
 from slotool.serving.engines.base import CallCancelled, Done, HangLimit, InferenceEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.messages import encode_point, outputs_of_tensors, tensors_of_inputs
+from slotool.serving.engines.ray_cluster import connect, first_line, quiet_ray, with_cause, workers_that_fit
 from slotool.serving.engines.ray_worker import CANCELLED, DONE, FAILED, MISCOUNTED, MISSING, Load, Worker
 from slotool.serving.outputs import Outputs
 from slotool.serving.served import ServedModel
