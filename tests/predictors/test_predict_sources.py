@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import slotool as library
 from slotool.commands.networks.networks import Networks
 from slotool.commands.predictors.calibrated_predictors import Place
-from slotool.commands.predictors.candidates import Candidates
-from slotool.commands.predictors.chosen_predictor import SHIPPED, TORCH, Chosen
+from slotool.commands.predictors.chosen_predictor import SHIPPED, TORCH, Candidates, Chosen
 from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs

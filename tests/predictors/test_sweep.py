@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 import slotool as library
-from slotool.commands.predictors.sweep_axis import SweepAxis
+from slotool.commands.predictors.predict_sweep import SweepAxis
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.errors import ArgumentError, GraphError
 from slotool.graphs.graph import peak_activation_bytes

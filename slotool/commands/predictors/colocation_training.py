@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any
 from slotool.commands.display import Part, table
 from slotool.commands.inputs import FilePath
 from slotool.commands.measured import MeasuredNetworks
-from slotool.commands.predictors.predictor_choice import DEPTHS, names_among, predictor_makers, trained_and_scored
-from slotool.commands.predictors.predictor_scores import covers
-from slotool.commands.predictors.predictor_training import PredictorTraining
+from slotool.commands.predictors.predictor_training import (
+    DEPTHS,
+    PredictorTraining,
+    covers,
+    names_among,
+    predictor_makers,
+    trained_and_scored,
+)
 from slotool.commands.progress import Reporter
 from slotool.errors import ArgumentError
 

@@ -12,14 +12,16 @@ from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, Table, table
 from slotool.commands.measured import MeasuredNetworks, Paths, Rows, unmatched
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.predictor_choice import DEPTHS, names_among, predictor_makers
-from slotool.commands.predictors.predictor_scores import (
+from slotool.commands.predictors.predictor_training import (
+    DEPTHS,
     FLOOR,
     FLOOR_MEANS,
     IN_SECONDS,
     RELATIVE,
     floor_relative,
     in_seconds,
+    names_among,
+    predictor_makers,
     relative,
 )
 from slotool.commands.progress import Reporter, Reporting, reporter_of

@@ -14,7 +14,7 @@ from slotool.commands.inputs import FilePath
 from slotool.commands.measured import MeasuredNetworks, Paths, unmatched
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.compare_predictors import compare_predictors
-from slotool.commands.predictors.predictor_scores import (
+from slotool.commands.predictors.predictor_training import (
     FLOOR,
     FLOOR_MEANS,
     IN_SECONDS,

@@ -11,13 +11,11 @@ from slotool.commands.command_line import command_line
 from slotool.commands.networks.named_networks import networks_in
 from slotool.commands.networks.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.candidates import Candidates
-from slotool.commands.predictors.chosen_predictor import is_of_here
+from slotool.commands.predictors.chosen_predictor import Candidates, is_of_here
 from slotool.commands.predictors.predict_points import predict_points
-from slotool.commands.predictors.prediction import Prediction
-from slotool.commands.predictors.sweep_axis import SweepAxis
+from slotool.commands.predictors.predict_sweep import SweepAxis
+from slotool.commands.predictors.prediction import Prediction, Versions
 from slotool.commands.predictors.swept_prediction import SweptPrediction
-from slotool.commands.predictors.versions import Versions
 from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.commands.values import at_least, latency
 from slotool.errors import ArgumentError

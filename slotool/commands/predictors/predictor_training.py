@@ -1,30 +1,36 @@
-"""Scores of trained predictors, as ``slotool.train_predictor`` returns them."""
+"""Training of predictors by name, and their scores: what ``train_predictor`` returns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool import devices
 from slotool.commands.display import Part, table
-from slotool.commands.predictors.predictor_scores import (
-    FLOOR,
-    FLOOR_MEANS,
-    IN_SECONDS,
-    RELATIVE,
-    floor_relative,
-    in_seconds,
-    relative,
-)
+from slotool.commands.inputs import as_list
+from slotool.commands.progress import Reporter
 from slotool.commands.result import Result
+from slotool.errors import ArgumentError
 from slotool.printable import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from slotool.plugins import Registry
+    from slotool.predictors.base import Asked, Predictor
+    from slotool.predictors.labels import LabelledSet
+    from slotool.predictors.splits import RowSplit
     from slotool.predictors.training.selection import TrainingRun
+
+IN_SECONDS = ("MAE s", "label mean s", "label deviation s", "floor s")
+RELATIVE = ("MAE/mean", "MAPE", "±5 %", "±10 %", "Spearman", "90 % covers")
+FLOOR = "noise floor"
+FLOOR_MEANS = f"{FLOOR}: what a predictor that knew every true latency would about score, for labels are measurements"
+# Numbers of hidden layers that the DNN tries; the paper's range.
+DEPTHS = tuple(range(1, 21))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -77,3 +83,105 @@ class PredictorTraining(Result):
             f"kept {self.kept}: {why}",
             *([f"wrote {self.out}"] if self.out else []),
         ]
+
+
+def in_seconds(score: Mapping[str, Any]) -> list[str]:
+    """Cells of ``IN_SECONDS``."""
+    floor_s = score["floor"]["mae_s"]
+    return [*(f"{score[key]:.3g}" for key in ("mae_s", "label_mean_s", "label_std_s")), _or_dash(floor_s, ".3g")]
+
+
+def relative(score: Mapping[str, Any]) -> list[str]:
+    """Cells of ``RELATIVE``; with several seeds, the mean relative errors with their deviation over seeds."""
+    deviation = score.get("deviation", {}) if score.get("seeds", 1) > 1 else {}
+    errors = [
+        f"{score[key]:.1%}" + (f" ± {100 * deviation[key]:.1f}" if key in deviation else "")
+        for key in ("mae_over_mean", "mape")
+    ]
+    within = [f"{score[key]:.0%}" for key in ("within_5_percent", "within_10_percent")]
+    return [*errors, *within, _or_dash(score["spearman"], ".3f"), covers(score)]
+
+
+def floor_relative(score: Mapping[str, Any]) -> list[str]:
+    """Cells of ``RELATIVE`` for the noise floor."""
+    floor = score["floor"]
+    errors = [_or_dash(floor[key], ".1%") for key in ("mae_over_mean", "mape")]
+    within = [_or_dash(floor[key], ".0%") for key in ("within_5_percent", "within_10_percent")]
+    return [*errors, *within, "–", "–"]
+
+
+def covers(score: Mapping[str, Any]) -> str:
+    """The share of labels inside the interval, and of how many where not all have one."""
+    covered = _or_dash(score["interval_coverage"], ".0%")
+    given = score.get("interval_given", 1.0)
+    return covered if given == 1.0 else f"{covered} of {given:.0%}"
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def names_among(
+    asked: str | Sequence[str], known: Sequence[str], argument: str, *, plugins: Registry[Any] | None = None
+) -> list[str]:
+    """Return the names of a sequence or a comma list, each once.
+
+    Raises ``ArgumentError`` for one that is neither known nor a plugin's.
+    """
+    names = list(dict.fromkeys(as_list(asked)))
+    for name in names:
+        if name not in known and not (plugins and name in plugins.plugins):
+            others = plugins.plugins if plugins else []
+            raise ArgumentError(argument, f"{name!r} is none of {', '.join([*known, *others])}")
+    return names
+
+
+def predictor_makers(
+    names: Sequence[str],
+    depths: Sequence[int],
+    *,
+    colocated: bool = False,
+    device: str = devices.CPU,
+) -> dict[str, Callable[[], Predictor[Any]]]:
+    """By name, what makes a new predictor; the DNN searches ``depths``. The DNN and the graph network, which torch
+    trains, do so on ``device``. Raises ``ArgumentError`` for a depth below 1, and for a device other than ``cpu`` where
+    neither is among them."""
+    from slotool.predictors.registry import predictor_class
+    from slotool.predictors.solo.dnn import DnnPredictor
+    from slotool.predictors.solo.graph_network import GraphNetworkPredictor
+
+    if not depths or min(depths) < 1:
+        raise ArgumentError("depths", "a depth is a whole number of hidden layers, at least 1")
+
+    on_device: dict[str, Callable[[], Predictor[Any]]] = {
+        DnnPredictor.name: lambda: DnnPredictor(depths, device=device),
+        GraphNetworkPredictor.name: lambda: GraphNetworkPredictor(device=device),
+    }
+    if devices.is_cuda(device) and not on_device.keys() & set(names):
+        raise ArgumentError("training_device", f"{', '.join(names)} train on the CPU only; leave it out")
+    return {name: on_device.get(name) or predictor_class(name, colocated=colocated) for name in names}
+
+
+def trained_and_scored(
+    reporter: Reporter,
+    candidates: Sequence[Predictor[Asked]],
+    labelled: LabelledSet[Asked],
+    split: RowSplit,
+    protocols: Mapping[str, Sequence[RowSplit]] | None = None,
+    *,
+    model: str | Sequence[str],
+    seed: int,
+) -> TrainingRun[Asked]:
+    """``train_and_score``, saying how far it is."""
+    from slotool.predictors.training.selection import train_and_score
+
+    text = f"training on {len(split.train)} {'networks' if protocols is None else 'co-locations'}"
+    # Of networks alone the last step holds out kinds of them for the interval of the one that is kept.
+    extra = 1 if protocols is None else len(protocols) * len(candidates)
+    with reporter.progress(text, total=extra + sum(candidate.fit_steps for candidate in candidates)) as progress:
+
+        def finished(what: str) -> None:
+            progress.say(f"{text}; {what}")
+            progress.advance()
+
+        return train_and_score(candidates, labelled, split, protocols, model=model, seed=seed, progress=finished)

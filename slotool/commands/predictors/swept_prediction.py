@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 from slotool.commands.display import Part, duration, number, table
 from slotool.commands.networks.networks import Captured, Networks
 from slotool.commands.predictors.chosen_predictor import is_of_here, machine_differences, machine_speed
-from slotool.commands.predictors.predict_sweep import Answer, SweepPoint, answers_of
-from slotool.commands.predictors.prediction import NOT_HERE, Prediction
-from slotool.commands.predictors.sweep_axis import BATCH, SweepAxis
-from slotool.commands.predictors.versions import Versions
+from slotool.commands.predictors.predict_sweep import BATCH, Answer, SweepAxis, SweepPoint, answers_of
+from slotool.commands.predictors.prediction import NOT_HERE, Prediction, Versions
 
 if TYPE_CHECKING:
     import numpy as np

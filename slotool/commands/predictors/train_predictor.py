@@ -11,13 +11,13 @@ from slotool.commands.command_line import command_line
 from slotool.commands.inputs import FilePath, as_list
 from slotool.commands.measured import ColocatedRows, MeasuredNetworks, Paths, unmatched
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.predictor_choice import (
+from slotool.commands.predictors.predictor_training import (
     DEPTHS,
+    PredictorTraining,
     names_among,
     predictor_makers,
     trained_and_scored,
 )
-from slotool.commands.predictors.predictor_training import PredictorTraining
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
