@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import Setting
-    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.trained.artifact import Predictions, TrainedPredictor
 
 # It knows attention, norms and mixers, which the others never saw; its latencies are those of one thread.
 ARCHITECTURES = "predictor-architectures"
@@ -48,7 +48,7 @@ class Chosen:
     and how good a calibration was; ``folder``: what other commands take to open it; ``refused``: that a calibration of
     this machine was measured and not kept, in words; ``calibrated``: whether ``calibrate`` left it for this machine.
     Where several could answer, ``coverage`` is what it knows of the networks, and ``others`` are the rest, each with
-    its own, best first."""
+    its own, best first, and ``predictions`` are of these networks."""
 
     opened: PredictorArtifact
     path: str
@@ -58,6 +58,14 @@ class Chosen:
     calibrated: bool = False
     coverage: Coverage | None = None
     others: tuple[Chosen, ...] = ()
+    predictions: Predictions | None = None
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> Predictions:
+        """Return predictions of solo latency; those that the choice was made by are not computed again.
+
+        ``graphs``: of a chosen candidate, the networks that it was chosen for.
+        """
+        return self.opened.require_solo().predict(graphs) if self.predictions is None else self.predictions
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -122,7 +130,7 @@ class Chosen:
             there = of_setting(there, there.predictor, chosen)
         if there is not None and size not in (None, known[chosen].batch_size):
             there = BatchScaledPredictor.of(there, size)
-        return replace(self, opened=replace(self.opened, solo=there), why=", ".join(why) or None)
+        return replace(self, opened=replace(self.opened, solo=there), why=", ".join(why) or None, predictions=None)
 
 
 def not_covered(each: Sequence[Chosen], *, named: bool, **facts: Any) -> ArgumentError:
@@ -197,7 +205,7 @@ def opened_predictors(
 
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
-        return [Chosen(opened, str(predictor), calibration_in_words(str(predictor)), str(predictor))], facts
+        return [Chosen(opened, str(predictor), calibration_in_words(opened), str(predictor))], facts
     if facts["device"] is None and facts["precision"] in (None, FLOAT32):
         rest = {name: facts[name] for name in ("precision", "threads")}
         return _of_backend(facts["backend"], asked, colocated, facts["threads"]), rest
@@ -217,7 +225,7 @@ def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: 
     own: list[Chosen] = []
     if own_folder is not None:
         opened = PredictorArtifact.load(str(own_folder))
-        calibrated = calibration_in_words(str(own_folder)) or "calibrated on this machine"
+        calibrated = calibration_in_words(opened) or "calibrated on this machine"
         own = [Chosen(opened, own_folder.name, f"{calibrated}; {why}", str(own_folder), calibrated=True)]
     if found in SHIPPED:
         refused = None if own else refused_here(found, threads)
@@ -270,22 +278,15 @@ def _default(asked: Networks, colocated: bool) -> tuple[str, str]:
     return TORCH, "a graph file names no framework; --backend chooses another"
 
 
-def calibration_in_words(folder: str) -> str | None:
-    """How good the calibration was that left this predictor; None where none did."""
+def calibration_in_words(opened: PredictorArtifact) -> str | None:
+    """Return how good the calibration was that left this predictor; None where none did."""
     from slotool import strict_json
-    from slotool.artifacts import open_artifact
-    from slotool.predictors.trained.artifact import KIND, SCORES
-    from slotool.predictors.transfer.adaptation import CALIBRATION
 
-    artifact = open_artifact(folder, KIND)
-    if not (artifact.path / SCORES).is_file():
+    if opened.calibration is None:
         return None
-    with strict_json.assembling(artifact.path, "a predictor that slotool calibrated", error=ArtifactError):
-        scores = strict_json.convert(artifact.json(SCORES), dict[str, Any])
-        if CALIBRATION not in scores:
-            return None
-        stated = strict_json.convert(scores[CALIBRATION], dict[str, Any])
-        where = "on this machine" if scores["setting"]["machine"] == machine_id() else "on another machine"
+    with strict_json.assembling(opened.path, "a predictor that slotool calibrated", error=ArtifactError):
+        stated = opened.calibration
+        where = "on this machine" if opened.setting.machine == machine_id() else "on another machine"
         doubt = f"; kept although {stated['refused']}" if stated["refused"] else ""
         return (
             f"calibrated {where} on {stated['date']}: held-out error {stated['held_out_mape']:.0%}, "
@@ -368,25 +369,24 @@ class Candidates:
         """
         if len(self.each) + len(self.unfit) == 1:
             return self.each[0]
-        found, unfit = (
-            [replace(one, coverage=_coverage(one, graphs)) for one in own] for own in (self.each, self.unfit)
-        )
+        found, unfit = ([_covering(one, graphs) for one in own] for own in (self.each, self.unfit))
         chosen, *others = sorted(found, key=lambda one: (not one.calibrated, *_rank(one)))
         if others and not chosen.calibrated:
             chosen = replace(chosen, why=f"{chosen.why}; {_compared(chosen, others)}")
         return replace(chosen, others=(*others, *sorted(unfit, key=_rank)))
 
 
-def _coverage(one: Chosen, graphs: Sequence[OperatorGraph]) -> Coverage:
-    trained = one.opened.require_solo()
-    predictions = trained.predict(graphs)
-    return Coverage(
+def _covering(one: Chosen, graphs: Sequence[OperatorGraph]) -> Chosen:
+    """Return the candidate with its predictions of these networks, and how far its training covers them."""
+    trained, predictions = one.opened.require_solo(), one.predict(graphs)
+    coverage = Coverage(
         here=(found := machine_differences(trained)) is None or found.similar,
         networks=len(graphs),
         covered=sum(outside is None for outside in predictions.outside),
         bounded=sum(why is None for why in predictions.no_interval),
         distance=sum(float(each.vector.sum()) for each in predictions.distances),
     )
+    return replace(one, coverage=coverage, predictions=predictions)
 
 
 def _rank(one: Chosen) -> tuple[Any, ...]:

@@ -169,7 +169,7 @@ def predict(
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
         found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
     else:
-        found = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
+        found = Prediction(chosen, trained, graphs, graphs, chosen.predict(graphs), slo_s=slo_s, out=written)
     found = replace(found, failed=failed)
     if explain:
         found = found.explained(None if plot is None else Path(plot))

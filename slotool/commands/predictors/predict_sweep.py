@@ -269,8 +269,7 @@ def _over_threads(
     for value in axis.values:
         if value in chosen:
             one = chosen[value]
-            predictions = one.opened.require_solo().predict(graphs)
-            found.append(Answer(value, one, size, networks, predictions, learnt=not one.scaled))
+            found.append(Answer(value, one, size, networks, one.predict(graphs), learnt=not one.scaled))
         else:
             command = f"slotool calibrate --backend {first.opened.setting.backend} --threads {value}"
             where = " on that machine" if value in known else ""

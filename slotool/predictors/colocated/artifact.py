@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from slotool.artifacts import open_artifact
-from slotool.errors import InputError
+from slotool import strict_json
+from slotool.artifacts import Artifact, open_artifact
+from slotool.errors import ArtifactError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, machines_in_words
-from slotool.predictors.trained.artifact import COLOCATED, KIND, SOLO, SOLO_LATENCIES, Predictions, TrainedPredictor
+from slotool.predictors.trained.artifact import (
+    CALIBRATION,
+    COLOCATED,
+    KIND,
+    SCORES,
+    SOLO,
+    SOLO_LATENCIES,
+    Predictions,
+    TrainedPredictor,
+)
 
 
 @dataclass(frozen=True)
@@ -33,12 +43,14 @@ class SoloLatency:
 @dataclass(frozen=True)
 class PredictorArtifact:
     """What a predictor artifact holds: the predictors ``solo`` and ``colocated``, either of which may be absent, and
-    ``solo_s``, measured solo latencies by graph id, which ``colocated`` starts from."""
+    ``solo_s``, measured solo latencies by graph id, which ``colocated`` starts from. ``calibration``: how good the
+    labels of ``calibrate`` were, where it made the predictor."""
 
     path: str
     solo: TrainedPredictor[OperatorGraph] | None
     colocated: TrainedPredictor[Colocation] | None
     solo_s: Mapping[str, float]
+    calibration: Mapping[str, Any] | None = None
 
     @classmethod
     def load(cls, path: str) -> Self:
@@ -50,6 +62,7 @@ class PredictorArtifact:
             solo=TrainedPredictor.load(artifact) if has_solo or not has_colocated else None,
             colocated=TrainedPredictor.load(artifact, COLOCATED) if has_colocated else None,
             solo_s=artifact.json(SOLO_LATENCIES) if has_colocated else {},
+            calibration=_calibration(artifact),
         )
 
     @property
@@ -119,6 +132,14 @@ def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: Label
                 f"the solo predictor is for {column.replace('_', ' ')} {own}, the co-located table for {theirs}"
                 f"{differ}: they must be of one setting (adapt-predictor takes a predictor to another one)"
             )
+
+
+def _calibration(artifact: Artifact) -> dict[str, Any] | None:
+    if SCORES not in artifact.manifest["files"]:
+        return None
+    with strict_json.assembling(artifact.path, "a predictor that slotool calibrated", error=ArtifactError):
+        found = strict_json.convert(artifact.json(SCORES), dict[str, Any]).get(CALIBRATION)
+        return None if found is None else strict_json.convert(found, dict[str, Any])
 
 
 def _by_id(alone: TrainedPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloLatency]:

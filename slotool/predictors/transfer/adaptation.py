@@ -18,7 +18,7 @@ from slotool.predictors.features.domain import Domain
 from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.solo.three_term import fitted_terms, priced_terms
-from slotool.predictors.trained.artifact import KIND, SCORES, TrainedPredictor
+from slotool.predictors.trained.artifact import CALIBRATION, KIND, SCORES, TrainedPredictor
 from slotool.predictors.trained.bounds import Bounds, Floor
 from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals
 from slotool.predictors.transfer.few_labels import FewLabels, Networks
@@ -35,8 +35,6 @@ from slotool.predictors.transfer.sampling import propose
 # Predictions that adapting is compared with: the base, the base times one factor, three coefficients of the labels.
 AS_IS, FACTOR, THREE_TERM = "as it is", "one factor", "three-term"
 ADAPTED = AdaptedPredictor.name
-# Key of the scores: how good the labels of ``calibrate`` were.
-CALIBRATION = "calibration"
 # Labels so many times what a base says are hardly in seconds; those that are further off than this while held out are
 # hardly of the networks that they name.
 MAX_TIMES, MAX_HELD_OUT = 200.0, 0.5
