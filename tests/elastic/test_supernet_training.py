@@ -21,7 +21,7 @@ from slotool.elastic.supernets.plan import SubnetNorm
 from slotool.elastic.supernets.search import SearchResult, SubnetRegression, evenly, pareto, score, search
 from slotool.elastic.supernets.space import Space, Subnet, wrap
 from slotool.elastic.supernets.supernet import Supernet, measure
-from slotool.elastic.supernets.training import Training, opened, train
+from slotool.elastic.supernets.training import Training, train
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import ControlSpace, by_demand
@@ -73,9 +73,8 @@ class Interrupted(Exception):
     pass
 
 
-@pytest.mark.parametrize("rule", ["sandwich", "progressive"])
-def test_taken_up_again_it_ends_with_the_same_weights(rule: str, tmp_path: Path) -> None:
-    training = Training(epochs=4, rule=rule)
+def test_taken_up_again_it_ends_with_the_same_weights(tmp_path: Path) -> None:
+    training = Training(epochs=4)
     calls: list[int] = []
 
     def stop() -> None:
@@ -94,19 +93,7 @@ def test_taken_up_again_it_ends_with_the_same_weights(rule: str, tmp_path: Path)
         train(space(), digits(), training, checkpoint=tmp_path / "state")
 
 
-def test_a_progressive_training_opens_its_dials_in_turn() -> None:
-    training = Training(epochs=8, rule="progressive")
-    names = [opened(space(), training, epoch) for epoch in range(8)]
-    assert names[0] == set()
-    assert names[2] == {"depth"}
-    assert names[4] == {"depth", "expand", "heads"}
-    assert names[7] == {"depth", "expand", "heads", "width"}
-    assert opened(space(), Training(), 0) == {"depth", "expand", "width"}
-
-
 def test_bad_trainings_are_refused() -> None:
-    with pytest.raises(InputError, match="'astrology' is neither sandwich nor progressive"):
-        Training(rule="astrology")
     with pytest.raises(InputError, match="epochs are at least 1"):
         Training(epochs=0)
     other = wrap(resnet((1, 9, 9), 10, channels=(8,), blocks=(2,)))
@@ -218,7 +205,6 @@ def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, mon
     ("arguments", "sentence"),
     [
         (["--network", "perceptron"], "'perceptron' is neither resnet nor transformer"),
-        (["--rule", "astrology"], "'astrology' is neither sandwich nor progressive"),
         (["--expand", "1,0.5"], "expand: shares ascend from above 0 to 1"),
         (["--width", "some"], "neither a number nor start:stop:step"),
         (["--device", "banana"], "'banana' is no device; cpu, cuda or cuda:N is expected"),

@@ -108,7 +108,6 @@ def train_supernet(
     network: str | None = None,
     module: str | nn.Module | None = None,
     graph: FilePath | OperatorGraph | None = None,
-    rule: str = "sandwich",
     epochs: Annotated[int, at_least(0)] | None = None,
     learning_rate: float = 0.003,
     drawn: Annotated[int, at_least(0)] = 1,
@@ -137,7 +136,6 @@ def train_supernet(
         network: ``"resnet"`` or ``"transformer"``, sized to the images; None: resnet.
         module: A torch network of your own; its weights are taken over.
         graph: A graph file with one network of your own; weights start at random.
-        rule: ``"sandwich"``, or ``"progressive"``: depth, inner sizes and width one by one.
         epochs: Passes over the data; 0 keeps the weights; None: by its size.
         learning_rate: Learning rate of Adam, at the height of the schedule.
         drawn: Random subnets per step, besides both ends.
@@ -177,7 +175,7 @@ def train_supernet(
         widths = width or ((1.0,) if own.has_attention else WIDTHS)
         space = own.wrapped(drop=drop, shares={"expand": expand, "heads": heads, "width": widths})
         passes = default_epochs(dataset, MIN_EPOCHS) if epochs is None else epochs
-        training = Training(passes, rule, drawn, learning_rate=learning_rate, seed=seed) if passes else None
+        training = Training(passes, drawn, learning_rate=learning_rate, seed=seed) if passes else None
         with reporter.progress(f"training on {dataset.name}", total=passes) as steps:
             trained = own.trained(space, dataset, training, checkpoint=checkpoint, device=on, progress=steps.advance)
         with reporter.progress("measuring the accuracy of subnets") as steps:
@@ -185,7 +183,7 @@ def train_supernet(
             made = make(name, own, space, trained, dataset, points, seed=seed, progress=steps.advance)
     source = _name(network, module, graph)
     if written is not None:
-        config = {"data": dataset.source or dataset.name, "network": source, "epochs": passes, "rule": rule}
+        config = {"data": dataset.source or dataset.name, "network": source, "epochs": passes}
         config |= {"drawn": drawn, "learning_rate": learning_rate}
         made.model.save(written, config=config, seed=seed, force=force)
     if checkpoint is not None:

@@ -1,11 +1,11 @@
-"""Train a supernet: sandwich rule with in-place distillation (Yu et al. 2020), or progressive shrinking (Cai 2020)."""
+"""Train a supernet: sandwich rule with in-place distillation (Yu et al. 2020)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,6 @@ from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.llvm import without_late_triton
 
-SANDWICH, PROGRESSIVE = "sandwich", "progressive"
-# Which dimensions open one after another as a network shrinks; until then they stand at the largest.
-SHRINKING = (("depth",), ("expand", "heads"), ("width",))
 WARM_UP = 0.2
 # Fewest epochs by default, on any data.
 MIN_EPOCHS = 5
@@ -35,14 +32,13 @@ MIN_EPOCHS = 5
 
 @dataclass(frozen=True)
 class Training:
-    """How to train. ``rule``: ``sandwich`` or ``progressive``, which opens depth, then the inner sizes, then width.
+    """Options of a training.
 
     ``drawn``: random subnets a step besides the largest and the smallest; 0 and ``alone`` train the largest only, as
-    any network. Raises ``InputError`` for a rule that there is not, or numbers out of range.
+    any network. Raises ``InputError`` for numbers out of range.
     """
 
     epochs: int = 5
-    rule: str = SANDWICH
     drawn: int = 1
     alone: bool = False
     batch_size: int = 128
@@ -51,8 +47,6 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.rule not in (SANDWICH, PROGRESSIVE):
-            raise InputError(f"{self.rule!r} is neither {SANDWICH} nor {PROGRESSIVE}")
         if self.epochs < 1 or self.batch_size < 2 or self.drawn < 0 or not self.learning_rate > 0:
             raise InputError("epochs are at least 1, batches at least 2, learning rates above 0")
 
@@ -100,16 +94,6 @@ def train(
     return module.eval()
 
 
-def opened(space: Space, training: Training, epoch: int) -> set[str]:
-    """The names of the dimensions that vary in this epoch: all, or as far as a progressive training has come."""
-    if training.rule == SANDWICH:
-        return {dimension.name for dimension in space.dimensions}
-    phases = [names for names in SHRINKING if {dimension.name for dimension in space.dimensions} & set(names)]
-    # The first of equal phases trains the whole network alone.
-    reached = epoch * (len(phases) + 1) // training.epochs
-    return {name for names in phases[:reached] for name in names}
-
-
 def _epoch(
     space: Space,
     module: GraphModule,
@@ -123,13 +107,12 @@ def _epoch(
     rng = np.random.default_rng([training.seed, epoch])
     x, y = torch.from_numpy(split.x), torch.from_numpy(split.y)
     batches = _batches(rng.permutation(len(y)), training.batch_size)
-    names = opened(space, training, epoch)
     for i, batch in enumerate(batches):
         done = (epoch + i / len(batches)) / training.epochs
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate * _schedule(done)
         optimiser.zero_grad(set_to_none=True)
-        subnets = [] if training.alone else list(_sandwich(space, names, training.drawn, rng))
+        subnets = [] if training.alone else [space.smallest, *(space.draw(rng) for _ in range(training.drawn))]
         _learn(space, module, x[batch].to(device), y[batch].to(device), subnets)
         optimiser.step()
 
@@ -141,17 +124,6 @@ def _learn(space: Space, module: GraphModule, x: Tensor, y: Tensor, subnets: Seq
     taught = answers.detach().softmax(dim=1)
     for subnet in subnets:
         functional.cross_entropy(learning_plan(space.narrowed(subnet), module)(x), taught).backward()
-
-
-def _sandwich(space: Space, names: set[str], drawn: int, rng: np.random.Generator) -> Iterator[Subnet]:
-    """The smallest subnet and some random ones, of those dimensions alone; nothing when none varies."""
-    if not names:
-        return
-    for subnet in (space.smallest, *(space.draw(rng) for _ in range(drawn))):
-        yield tuple(
-            value if dimension.name in names else dimension.choices[-1]
-            for dimension, value in zip(space.dimensions, subnet, strict=True)
-        )
 
 
 def _batches(order: np.ndarray, size: int) -> list[np.ndarray]:
