@@ -204,7 +204,10 @@ def _stacked(parts: list[str], name: str, inlining: Inlining, opset: int, along:
 
     axis = [inlining.add_constant(f"{name}/axis", [along])] if opset >= _AXES_ARE_INPUT else []
     for part in parts:
-        yield onnx.helper.make_node("Unsqueeze", [part, *axis], [f"{part}/row"], **({} if axis else {"axes": [along]}))
+        row = onnx.helper.make_node("Unsqueeze", [part, *axis], [f"{part}/row"])
+        if not axis:
+            row.attribute.append(onnx.helper.make_attribute("axes", [along]))
+        yield row
     yield onnx.helper.make_node("Concat", [f"{part}/row" for part in parts], [name], axis=along)
 
 

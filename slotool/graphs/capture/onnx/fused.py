@@ -135,7 +135,7 @@ def without_fusions(graph: onnx.GraphProto, name: str) -> None:
             "file that it was made from, or optimise that with GraphOptimizationLevel.ORT_ENABLE_EXTENDED"
         )
     shapes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    written = []
+    written: list[onnx.NodeProto] = []
     for node in graph.node:
         rewrite = _REWRITES.get(node.op_type) if node.domain == MICROSOFT else None
         writer = Writer(graph, node, shapes)
