@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture import capture_torch
-from slotool.graphs.capture.batch_axis import batch_size, share_of
+from slotool.graphs.capture.batch_axis import axis_of, batch_size, share_of
 from slotool.predictors.features.domain import Domain
 
 
@@ -294,8 +294,8 @@ def test_a_share_has_the_elements_of_one_example(rest: list[int], axis: int, win
     at = min(axis, len(rest))
     share = share_of([*rest[:at], batch * windows, *rest[at:]], batch)
     assert share is not None
-    assert torch.Size(share.shape).numel() == torch.Size(rest).numel() * windows
-    assert share.leading == (at == 0 and windows == 1)
+    assert torch.Size(share).numel() == torch.Size(rest).numel() * windows
+    assert axis_of([*rest[:at], batch * windows, *rest[at:]], batch) == (at, windows)
     assert share_of(rest, batch) is None
     assert share_of([batch, *rest, batch], batch) is None
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from slotool.graphs.operators import Shape
@@ -25,17 +24,6 @@ _PRIMES = (
 MAX_TRACES = 3
 # For networks that must really be run to be traced.
 _SMALL_PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
-
-
-@dataclass(frozen=True)
-class Share:
-    """One example's share of a tensor: its ``shape``.
-
-    ``leading``: whether axis 0 holds the batch and nothing else, as layers of images expect.
-    """
-
-    shape: Shape
-    leading: bool
 
 
 def batch_size(shapes: Iterable[Sequence[int]], *, small: bool = False) -> int:
@@ -66,8 +54,8 @@ def axis_of(shape: Sequence[int], batch: int) -> tuple[int, int] | None:
     return holding[0], shape[holding[0]] // batch
 
 
-def share_of(shape: Sequence[int], batch: int) -> Share | None:
-    """One example's share of a tensor of this shape, or None where the batch cannot be found in it, or twice.
+def share_of(shape: Sequence[int], batch: int) -> Shape | None:
+    """Return one example's share of a tensor of this shape; None where the batch cannot be found in it, or twice.
 
     Of an axis of batch × windows the windows stay: [batch·64, 49, 96] is (64, 49, 96) per example.
     """
@@ -75,5 +63,4 @@ def share_of(shape: Sequence[int], batch: int) -> Share | None:
     if found is None:
         return None
     axis, windows = found
-    within = (windows,) if windows > 1 else ()
-    return Share((*shape[:axis], *within, *shape[axis + 1 :]), axis == 0 and windows == 1)
+    return (*shape[:axis], *((windows,) if windows > 1 else ()), *shape[axis + 1 :])

@@ -39,12 +39,19 @@ def with_sizes(functional: Any, name: str, input_shape: InputShape) -> Any:
         keras.Input(shape, name=label, dtype=tensor.dtype)
         for shape, (label, tensor) in zip(shapes, own.items(), strict=True)
     ]
-    structured = keras.tree.pack_sequence_as(functional._inputs_struct, inputs)
     try:
-        return keras.Model(inputs, keras.tree.flatten(functional.call(structured)))
+        return _called(functional, inputs)
     except Exception as error:
         # What a layer says of sizes that do not fit it.
         raise GraphError(f"{name} cannot run on inputs of {list(map(list, shapes))} ({reason(error)})") from error
+
+
+def _called(functional: Any, inputs: Sequence[Any]) -> Any:
+    """What a functional model makes of these inputs, as another. Raises what its layers raise."""
+    import keras
+
+    structured = keras.tree.pack_sequence_as(functional._inputs_struct, list(inputs))
+    return keras.Model(list(inputs), keras.tree.flatten(functional.call(structured)))
 
 
 def _otherwise(has: Sequence[int | None], sizes: Sequence[int]) -> str:
@@ -65,9 +72,8 @@ def sized(functional: Any, given: Sequence[Any]) -> Any:
     if len(own) != len(shapes) or own == shapes or not any(None in each for each in own):
         return functional
     inputs = [keras.Input(batch_shape=tuple(each.shape), dtype=each.dtype) for each in given]
-    structured = keras.tree.pack_sequence_as(functional._inputs_struct, inputs)
     try:
-        return keras.Model(inputs, keras.tree.flatten(functional.call(structured)))
+        return _called(functional, inputs)
     except Exception:
         # What a layer says of sizes that do not fit it; then it is walked as it is.
         return functional
@@ -103,9 +109,8 @@ def _batched(functional: Any) -> Any:
         keras.Input(batch_shape=(batch, *shape), dtype=each.dtype)
         for shape, each in zip(shapes, functional.inputs, strict=True)
     ]
-    structured = keras.tree.pack_sequence_as(functional._inputs_struct, inputs)
     try:
-        return keras.Model(inputs, keras.tree.flatten(functional.call(structured)))
+        return _called(functional, inputs)
     except Exception:
         return None
 

@@ -24,7 +24,7 @@ class Part:
     """Code to record: ``call`` of tensors of these ``types`` and ``shapes`` without the batch, and the Keras variables
     that are its ``weights``."""
 
-    call: Callable[..., list[Any]]
+    call: Callable[..., Any]
     shapes: Sequence[Shape]
     types: Sequence[str]
     weights: Sequence[Any]
@@ -46,43 +46,40 @@ def is_exportable() -> bool:
 
 
 def part_of(node: Any) -> Part | None:
-    """A call of a layer or an operation; None where torch is not Keras' backend, and where the inputs have no batch as
-    their first axis, or free axes."""
+    """A call of a layer or an operation; None where it cannot be recorded."""
     import keras
 
-    tensors = list({id(each): each for each in node.input_tensors}.values())
-    if not is_exportable() or not tensors:
-        return None
-    leads = {each.shape[0] for each in tensors if each.shape}
-    if len(leads) != 1 or any(not each.shape or None in each.shape[1:] for each in tensors):
-        return None
     operation, arguments = node.operation, node.arguments
+    tensors = list({id(each): each for each in node.input_tensors}.values())
 
-    def call(*given: Any) -> list[Any]:
+    def call(*given: Any) -> Any:
         args, kwargs = arguments.fill_in({id(each): value for each, value in zip(tensors, given, strict=True)})
-        if hasattr(operation, "_call_has_training_arg") and operation._call_has_training_arg:
+        if getattr(operation, "_call_has_training_arg", False):
             kwargs = {**kwargs, "training": False}
-        return _tensors(operation(*args, **kwargs))
+        return operation(*args, **kwargs)
 
     flat = keras.tree.flatten((arguments.args, arguments.kwargs))
     weights = [*getattr(operation, "variables", ()), *(each for each in flat if hasattr(each, "trainable"))]
-    return Part(call, [tuple(each.shape[1:]) for each in tensors], [str(each.dtype) for each in tensors], weights)
+    return _part(call, tensors, weights)
 
 
 def whole_of(functional: Any) -> Part | None:
-    """A functional model; None where torch is not Keras' backend, and where the model has free axes."""
+    """A functional model; None where it cannot be recorded."""
     import keras
 
-    inputs = functional.inputs
-    if not is_exportable() or any(None in each.shape[1:] for each in inputs):
+    def call(*given: Any) -> Any:
+        return functional(keras.tree.pack_sequence_as(functional._inputs_struct, list(given)), training=False)
+
+    return _part(call, functional.inputs, functional.variables)
+
+
+def _part(call: Callable[..., Any], tensors: Sequence[Any], weights: Sequence[Any]) -> Part | None:
+    """None where torch is not Keras' backend, and where the inputs have no batch as their first axis, or free axes."""
+    leads = {each.shape[0] for each in tensors if each.shape}
+    closed = all(each.shape and None not in each.shape[1:] for each in tensors)
+    if not is_exportable() or len(leads) != 1 or not closed:
         return None
-
-    def call(*given: Any) -> list[Any]:
-        structured = keras.tree.pack_sequence_as(functional._inputs_struct, list(given))
-        return _tensors(functional(structured, training=False))
-
-    return Part(call, [tuple(each.shape[1:]) for each in inputs], [str(each.dtype) for each in inputs],
-                functional.variables)  # fmt: skip
+    return Part(call, [tuple(each.shape[1:]) for each in tensors], [str(each.dtype) for each in tensors], weights)
 
 
 def add_traced(
@@ -137,7 +134,7 @@ def _module_of(part: Part) -> nn.Module:
 
         def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
             with keras.StatelessScope(state_mapping=list(zip(part.weights, self.weights, strict=True))):
-                return tuple(part.call(*given))
+                return tuple(_tensors(part.call(*given)))
 
     return Called().eval()
 

@@ -84,7 +84,7 @@ class _Walk:
         self._origins = Origins()
         self._compute_constants()
         self.nodes = [node for node in join_patterns(reading, self.constants) if node.outputs[0] not in self.constants]
-        users = (name for node in self.nodes for name in (*node.inputs, *node.captured))
+        users = (name for node in self.nodes for name in node.inputs)
         self._used = Counter(users) + Counter(reading.outputs)
         self.channels_last = self._input_channels_last()
         self.batched: dict[str, Batched] = {}
@@ -263,7 +263,7 @@ class _Walk:
                 if min(value if isinstance(value, list) else [value], default=1) < 1:
                     where = f"{self._reading.name}: node {node.name!r}"
                     raise GraphError(f"{where} has {name} of {value}, where each must be at least 1")
-            if data.intersection((*node.inputs, *node.captured)) and node.op not in ("Shape", "Size"):
+            if data.intersection(node.inputs) and node.op not in ("Shape", "Size"):
                 data.update(node.outputs)
                 continue
             made = constant_of(node, self._reading.name) if node.op == "Constant" else None
@@ -313,7 +313,7 @@ class _Walk:
     def _inputs(self, node: Node) -> tuple[list[str], bool]:
         """The layers a node takes, and whether it runs on images whose channels are last: where it cannot, they are
         turned before it."""
-        data = [name for name in (*node.inputs, *node.captured) if name in self.names]
+        data = [name for name in node.inputs if name in self.names]
         last = [name for name in data if name in self.channels_last]
         if last and len(last) == len(data) and node.op in ANY_LAYOUT and not self._has_places(node):
             return [self.names[name] for name in data], True

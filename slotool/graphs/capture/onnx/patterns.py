@@ -35,7 +35,7 @@ def _without(empty: Container[str], node: Node) -> Node:
 class _Joining:
     def __init__(self, reading: Reading, constants: Mapping[str, Constant]):
         self._reading, self._constants = reading, constants
-        used = (name for node in reading.nodes for name in (*node.inputs, *node.captured))
+        used = (name for node in reading.nodes for name in node.inputs)
         self._uses = Counter(used) + Counter(reading.outputs)
         self._made: dict[str, Node] = {}
         self._absorbed: list[str] = []

@@ -47,17 +47,13 @@ class Constant:
 
 @dataclass(frozen=True)
 class Node:
-    """One call of an operator. An optional input left out is ``""``; operators of other domains carry theirs.
-
-    ``captured`` are values that its inner graphs take from the outer one.
-    """
+    """One call of an operator. An optional input left out is ``""``; operators of other domains carry theirs."""
 
     name: str
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    captured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -293,21 +289,8 @@ def _node(position: int, node: onnx.NodeProto) -> Node:
     own = node.domain in OWN_DOMAINS
     op = node.op_type if own else f"{node.domain}.{node.op_type}"
     attributes = {entry.name: _plain(onnx.helper.get_attribute_value(entry)) for entry in node.attribute}
-    inner = [
-        graph for entry in node.attribute for graph in (*entry.graphs, *([entry.g] if entry.HasField("g") else []))
-    ]
-    captured = tuple(sorted({name for graph in inner for name in _outer(graph)}))
     name = node.name or f"{node.op_type.lower()}_{position}"
-    return Node(name, op, tuple(node.input), tuple(filter(None, node.output)), attributes, captured)
-
-
-def _outer(graph: onnx.GraphProto) -> set[str]:
-    """Values that an inner graph (a branch, the body of a loop) uses and does not make."""
-    used, made = set(), {value.name for value in (*graph.input, *graph.initializer)}
-    for position, node in enumerate(graph.node):
-        used |= {*node.input, *_node(position, node).captured}
-        made |= set(node.output)
-    return (used | {value.name for value in graph.output}) - made
+    return Node(name, op, tuple(node.input), tuple(filter(None, node.output)), attributes)
 
 
 def _plain(value: Any) -> Any:

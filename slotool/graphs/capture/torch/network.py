@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.batch_axis import Share, share_of
+from slotool.graphs.capture.batch_axis import axis_of, share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
 from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS, ARITHMETIC
 from slotool.graphs.capture.torch.aten_layers import LAYERS, QUANTISED, steps_over_examples
@@ -259,8 +259,7 @@ class NetworkWalk:
     def _turns_channels(self, node: fx.Node, value: Any) -> bool:
         """Whether a call turns an image's channels last, or first again: no operator, but remembered."""
         order = axes_of_turn(node, len(shape_of(value) or ()))
-        share = share_of(shape_of(value) or (), self._batch)
-        if value not in self.names or share is None or not share.leading:
+        if value not in self.names or axis_of(shape_of(value) or (), self._batch) != (0, 1):
             return False
         to_last = order == [0, 2, 3, 1] and value not in self._last
         if not to_last and not (order == [0, 3, 1, 2] and value in self._last):
@@ -278,7 +277,7 @@ class NetworkWalk:
         if order is None or old is None or new is None or value in self._last or value not in self.names:
             return False
         rest = [axis for axis in order if before[axis] % self._batch]
-        if rest != sorted(rest) or old.shape != new.shape:
+        if rest != sorted(rest) or old != new:
             return False
         self.names[node] = self.names[value]
         return True
@@ -344,12 +343,12 @@ class NetworkWalk:
         whole, share = self.names.get(source), share_of(shape_of(node) or (), self._batch)
         if whole is None or (share is None and position_of(node)):
             return None
-        if share is None or share.shape == self._drafts.shape(whole):
+        if share is None or share == self._drafts.shape(whole):
             return whole
         emit = Emitter(self._drafts, f"{self._prefix}{node.name}")
         try:
-            part = emit.add("Slice", emit.add("Flatten", whole), axis=0, size=math.prod(share.shape))
-            return emit.add("Reshape", part, shape=share.shape)
+            part = emit.add("Slice", emit.add("Flatten", whole), axis=0, size=math.prod(share))
+            return emit.add("Reshape", part, shape=share)
         except GraphError:
             emit.undo()
             return None
@@ -415,7 +414,7 @@ class NetworkWalk:
         self._forms.batch_lost |= steps_over_examples(name, node, self._batch)
         flops = flops or round(fourier_flops(node) / self._batch)
         sources = [self.names[value] for value in data if value in self.names]
-        left = shape if share is None else share.shape
+        left = shape if share is None else share
         self.names[node] = self._drafts.add(self._prefix + node.name, name, sources, None, left, weights, flops)
 
     def _note_forms(self, node: Any, name: str, *, is_product: bool) -> None:
@@ -424,7 +423,7 @@ class NetworkWalk:
             self._forms.note(called(call), first_value(call), is_product=bool(self._call_flops.of(call)))
         self._forms.note(name, first_value(node), is_product=is_product and not inner)
 
-    def _flops(self, node: Any, share: Share | None) -> int:
+    def _flops(self, node: Any, share: Shape | None) -> int:
         """Of one example, with those of the weights that only this call needs."""
         flops = self._call_flops.of(node)
         self._forms.batch_lost |= bool(flops) and share is None

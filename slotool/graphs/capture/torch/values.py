@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.batch_axis import axis_of
+from slotool.graphs.capture.batch_axis import axis_of, share_of
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.operators import Effect, Shape, infer
 
@@ -48,12 +48,10 @@ class Value:
     @cached_property
     def shape(self) -> Shape:
         """Of one example; of a constant without a batch the whole."""
-        if self.found is None:
-            if self.is_data:
-                raise Untranslatable("the batch is lost")
-            return self.whole
-        axis, windows = self.found
-        return (*self.whole[:axis], *((windows,) if windows > 1 else ()), *self.whole[axis + 1 :])
+        share = share_of(self.whole, self.batch)
+        if share is None and self.is_data:
+            raise Untranslatable("the batch is lost")
+        return self.whole if share is None else share
 
     def at(self, axis: int) -> int:
         """An axis of the whole as one of one example's. Raises ``Untranslatable`` for that of the batch."""
