@@ -48,6 +48,6 @@ def test_no_exception_is_out_of_date() -> None:
 
 
 def test_the_reference_describes_every_function() -> None:
-    page = python_api.pages()["reference/python/api.md"].splitlines()
+    page = python_api.pages()["reference/python/commands.md"].splitlines()
     missing = [name for name in FUNCTIONS if f"::: {getattr(slotool, name).__module__}" not in page]
     assert not missing
