@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -167,14 +167,14 @@ def _bisected(is_too_long: Callable[[float], bool], max_us: float) -> float:
     return low_us
 
 
-def served(logs: Sequence[RequestLog]) -> dict[str, Any]:
-    """Figures of what clients logged; the accuracy is NaN without labels."""
-    took_us = [np.where(log.answered, 1e6 * log.latency_s, np.inf) for log in logs]
-    return figures(_in_time(logs), _right(logs), np.concatenate(took_us))
+def served(log: RequestLog) -> dict[str, Any]:
+    """Return figures of what a client logged; the accuracy is NaN without labels."""
+    return figures(log.in_time, _right(log), np.where(log.answered, 1e6 * log.latency_s, np.inf))
 
 
-def _right(logs: Sequence[RequestLog]) -> np.ndarray:
-    return np.concatenate([np.where(log.has_labels, log.correct, np.nan) for log in logs])
+def _right(log: RequestLog) -> np.ndarray:
+    right: np.ndarray = np.where(log.has_labels, log.correct, np.nan)
+    return right
 
 
 _SAID = {
@@ -193,27 +193,23 @@ class ServedVerdict:
     sentence: str
 
 
-def verdict(promise: Promise, planned: Mapping[str, Any], logs: Sequence[RequestLog]) -> ServedVerdict:
+def verdict(promise: Promise, planned: Mapping[str, Any], log: RequestLog) -> ServedVerdict:
     """Compare what was served with the promise, or with the plan's own figures where these are lower.
 
     The busiest stretch of the traffic may be planned to lie below a promise that holds over all of it. A promise is
     broken where it lies above the upper bound, at its confidence, of what was served.
     """
-    in_time, least = _in_time(logs), min(promise.attainment, planned["attainment"])
+    in_time, least = log.in_time, min(promise.attainment, planned["attainment"])
     found = [_judged("attainment", in_time, least, promise)]
-    sent = float(np.concatenate([log.in_time_from_sending for log in logs]).mean())
+    sent = float(log.in_time_from_sending.mean())
     if not found[0].kept and sent >= least:  # the client kept them from their schedule, not the server
         found = [ServedVerdict(None, f"{found[0].sentence}, but {sent:.4f} counted from when the client sent them")]
-    right = _right(logs)[in_time]
+    right = _right(log)[in_time]
     if promise.accuracy and len(right) and not np.isnan(right).any():
         least = min(promise.accuracy, planned["accuracy"])
         found.append(_judged("mean accuracy", right.astype(bool), least, promise))
     kept = False if any(each.kept is False for each in found) else all(each.kept for each in found) or None
     return ServedVerdict(kept, f"{_SAID[kept]}: {'; '.join(each.sentence for each in found)}")
-
-
-def _in_time(logs: Sequence[RequestLog]) -> np.ndarray:
-    return np.concatenate([log.in_time for log in logs])
 
 
 def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> ServedVerdict:

@@ -249,10 +249,10 @@ def test_front_end_and_client_take_their_part_of_cores_that_workers_keep_busy() 
 
 def test_what_was_served_counts_requests_without_an_answer() -> None:
     answered, lost = log(np.full(90, 0.5), 1.0), log(np.full(10, 0.5), 1.0, status=503)
-    found = verification.served([answered, lost])
+    found = verification.served(RequestLog(pd.concat([answered.rows, lost.rows], ignore_index=True)))
     assert (found["requests"], found["attainment"], found["accuracy"]) == (100, 0.9, 1.0)
     assert math.isinf(found["p99_s"])
-    none = verification.served([lost])
+    none = verification.served(lost)
     assert none["attainment"] == 0
     assert math.isnan(none["accuracy"])
 
@@ -290,8 +290,9 @@ def test_a_plan_is_verified_by_a_real_server(slotool: Slotool, tmp_path: Path, m
 def test_a_promise_is_broken_where_less_was_served_than_chance_explains(
     lost: int, planned: float, kept: bool | None
 ) -> None:
-    logs = [log(np.full(count, 0.5), 1.0, status) for count, status in ((100 - lost, 200), (lost, 503)) if count]
-    found = verification.verdict(Promise(20e3, 0.995), {"attainment": planned, "accuracy": 0.9}, logs)
+    rows = [log(np.full(count, 0.5), 1.0, status).rows for count, status in ((100 - lost, 200), (lost, 503)) if count]
+    joined = RequestLog(pd.concat(rows, ignore_index=True))
+    found = verification.verdict(Promise(20e3, 0.995), {"attainment": planned, "accuracy": 0.9}, joined)
     assert found.kept is kept, found.sentence
     assert f"attainment {1 - lost / 100:.4f}" in found.sentence
 
@@ -300,16 +301,16 @@ def test_the_accuracy_that_was_served_is_judged_too() -> None:
     rows = log(np.full(200, 0.5), 1.0).rows
     half_right = RequestLog(rows.assign(answer=np.arange(200) % 2))
     planned = {"attainment": 1.0, "accuracy": 0.9}
-    assert verification.verdict(Promise(20e3, 0.9, 0.8), planned, [half_right]).kept is False
-    assert verification.verdict(Promise(20e3, 0.9), planned, [half_right]).kept is True, "no accuracy was promised"
+    assert verification.verdict(Promise(20e3, 0.9, 0.8), planned, half_right).kept is False
+    assert verification.verdict(Promise(20e3, 0.9), planned, half_right).kept is True, "no accuracy was promised"
     unlabelled = RequestLog(rows.assign(label=-1))
-    assert verification.verdict(Promise(20e3, 0.9, 0.8), planned, [unlabelled]).kept is True
+    assert verification.verdict(Promise(20e3, 0.9, 0.8), planned, unlabelled).kept is True
 
 
 def test_a_late_client_breaks_no_promise() -> None:
     rows = log(np.full(200, 0.5), 1.0).rows
     late = RequestLog(rows.assign(sent_s=rows["sent_s"] + 0.05, done_s=rows["done_s"] + 0.05))
-    found = verification.verdict(Promise(20e3, 0.9), {"attainment": 1.0, "accuracy": 0.9}, [late])
+    found = verification.verdict(Promise(20e3, 0.9), {"attainment": 1.0, "accuracy": 0.9}, late)
     assert found.kept is None
     assert "1.0000 counted from when the client sent them" in found.sentence
 
@@ -332,7 +333,7 @@ def test_a_p99_that_never_came_is_shown_as_such() -> None:
         table(), arrivals=arrivals, deadline_ms=20, attainment=0.9,
         policies="slackfit", progress=None,
     )  # fmt: skip
-    figures = verification.served([log(np.full(10, 0.5), 1.0, status=503)])
+    figures = verification.served(log(np.full(10, 0.5), 1.0, status=503))
     shown = type(plan)(plan.rows, {**plan.facts, "verify_s": 1.0}, "", verified=[{"what": "served", **figures}])
     assert "never" in repr(shown)
 

@@ -107,9 +107,9 @@ class _Verification:
             figures += [
                 {**of, "what": "planned", "requests": len(busiest[name]), **planned},
                 {**of, "what": FRONT_END, **with_front_end[name]},
-                {**of, "what": "served", **verification.served([logs[name]])},
+                {**of, "what": "served", **verification.served(logs[name])},
             ]
-            judged = verification.verdict(planner.promises[name], planned, [logs[name]])
+            judged = verification.verdict(planner.promises[name], planned, logs[name])
             verdicts.append(replace(judged, sentence=f"{name}: {judged.sentence}" if name else judged.sentence))
         kept = False if any(each.kept is False for each in verdicts) else all(each.kept for each in verdicts) or None
         return figures, kept, "\n".join(each.sentence for each in verdicts)
