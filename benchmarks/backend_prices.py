@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from benchmarks.calibrate_shipped import DATASETS
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
-from slotool.predictors.features.type_costs import BYTES, CALLS, FLOPS, TERMS, Column, TypeCosts, covariance
+from slotool.predictors.features.type_costs import BYTES, CALLS, COST_TERMS, FLOPS, Column, TypeCosts, covariance
 from slotool.predictors.labels import join_labels
 from slotool.predictors.transfer.backend_change import priced_s
 from slotool.tables import LatencyTable
@@ -67,12 +67,12 @@ def pairs(backend: str) -> Pairs:
 def fitted(own: Pairs, standing_out: Sequence[str] = ()) -> dict[str, tuple[float, ...]]:
     """Log price of the terms of each type, and of any other type under ""."""
     costs = TypeCosts.of(own.graphs)
-    asked = (*costs.columns, *((term, "") for term in TERMS))
+    asked = (*costs.columns, *((term, "") for term in COST_TERMS))
     joint = _before(asked, costs.columns, standing_out)
     log_price = joint @ np.linalg.solve(joint[: len(costs.columns)], _likeliest(costs, own.log_times, standing_out)[1])
     by_column = dict(zip(asked, log_price.tolist(), strict=True))
     types = sorted({kind for _, kind in asked})
-    return {kind: tuple(by_column.get((term, kind), by_column[term, ""]) for term in TERMS) for kind in types}
+    return {kind: tuple(by_column.get((term, kind), by_column[term, ""]) for term in COST_TERMS) for kind in types}
 
 
 def types_that_stand_out(own: Pairs) -> list[str]:

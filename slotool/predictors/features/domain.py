@@ -19,7 +19,7 @@ from slotool.predictors.features.type_costs import OperatorRows, operator_type
 
 # Training networks that stand for all: those furthest from each other by what they spend their cost on.
 MAX_PROTOTYPES = 256
-TOTALS = ("operators", "weights", "FLOPs", "bytes of weights and outputs")
+SIZE_TOTALS = ("operators", "weights", "FLOPs", "bytes of weights and outputs")
 # Beyond these no interval was checked, so none is given: a share of the cost in operator types
 # never seen, a share of the cost spent unlike any training network, and how many times the largest was exceeded.
 MAX_UNSEEN, MAX_UNLIKE, MAX_FACTOR_BEYOND = 0.25, 0.5, 10.0
@@ -46,8 +46,8 @@ class Distance:
     what they count beyond these. ``examples_interact``, ``uncosted``: as its graph says. ``form``: element type, and
     whether compiled, where no training network was so. ``operators_beyond``: log of how many times larger its operators
     are than the largest of their type, mean by cost. ``totals_beyond``: the same of the whole network, of the worst of
-    ``TOTALS``, named in ``total``; ``below``: smaller than any of them. ``concentration``: 1 where one operator is all
-    of its cost, 1 ÷ √n where n cost the same; no distance, yet errors of operators average out where many count.
+    ``SIZE_TOTALS``, named in ``total``; ``below``: smaller than any of them. ``concentration``: 1 where one operator is
+    all of its cost, 1 ÷ √n where n cost the same; no distance, yet errors of operators average out where many count.
     ``convolved``: share of its cost in convolutions, which libraries compute in more ways than matrix products.
     ``inputs``: what it takes and what all training networks take, in words, where it takes something else.
     """
@@ -161,7 +161,7 @@ class Distance:
 class Domain:
     """``types``: of operators seen, sorted. ``shares``: float64 [prototypes, types] of cost. ``largest``: float64
     [types, 3] log1p of FLOPs, weights and outputs of the largest operator of each. ``totals``: float64 [2, 4], log of
-    least and most of ``TOTALS``. ``forms``: element types, and compiled or not. ``inputs``: what all networks take
+    least and most of ``SIZE_TOTALS``. ``forms``: element types, and compiled or not. ``inputs``: what all networks take
     (``inputs_of``), where anything else is too far; empty in files of before."""
 
     types: tuple[str, ...]
@@ -249,7 +249,7 @@ class Domain:
             unseen_types=tuple(sorted(new)),
             unseen_operators=int(unseen_operators),
             operators=len(graph.operators),
-            total=TOTALS[worst],
+            total=SIZE_TOTALS[worst],
             below=below,
             uncounted=graph.uncounted_flops_share,
             overcounted=max(0.0, graph.flops_mismatch),
@@ -285,7 +285,7 @@ class Domain:
             not len(shares)
             or shares.shape[1:] != (width,)
             or largest.shape != (width, 3)
-            or totals.shape != (2, len(TOTALS))
+            or totals.shape != (2, len(SIZE_TOTALS))
         ):
             raise InputError(f"what the predictor was trained on does not fit the {width} operator types it names")
         return cls(tuple(types), shares, largest, totals, tuple(forms), tuple(inputs))
@@ -328,7 +328,7 @@ def _sizes(*sizes: np.ndarray) -> np.ndarray:
 
 
 def _totals(rows: OperatorRows, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """float64 [n, 4]: log of ``TOTALS``."""
+    """float64 [n, 4]: log of ``SIZE_TOTALS``."""
     weights = rows.summed(rows.weights) - np.array([graph.shared_weights for graph in graphs])
     bytes_each = np.array([graph.bytes_per_value for graph in graphs])
     stored = bytes_each * (weights + rows.summed(rows.stored))

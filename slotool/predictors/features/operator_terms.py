@@ -14,13 +14,13 @@ from slotool.graphs.encodings import lane_padding
 from slotool.graphs.layout import Layout, distinct_layouts
 from slotool.graphs.operators import Shape
 
-TERMS = ("calls", "flops", "moved_bytes", "weight_bytes")
+OPERATOR_TERMS = ("calls", "flops", "moved_bytes", "weight_bytes")
 # Of products: how long its sums are, how many columns and rows it puts out, how many products it is, window, stride,
 # how much vector lanes of columns and of sums stay empty, and ``special``. All in log2. Of what is no product: length
 # of rows, number of inputs, rank, window, whether an input is stretched.
 SHAPE_FEATURES = ("sum", "columns", "rows", "products", "window", "stride", "lanes", "sum_lanes", "special")
 SIZE_FEATURES = ("small_kib", "middle_kib", "large_kib")
-FEATURES = (*SHAPE_FEATURES, *SIZE_FEATURES, "channels_last", "reordered")
+OPERATOR_FEATURES = (*SHAPE_FEATURES, *SIZE_FEATURES, "channels_last", "reordered")
 # Where a size in log2 of KiB leaves one cache for the next.
 TIERS = ((2.0, 8.0), (8.0, 12.0), (12.0, 16.0))
 PRODUCTS = (
@@ -38,9 +38,9 @@ Row = tuple[str, tuple[float, ...], tuple[float, ...]]
 class OperatorTerms:
     """What d operators that are unlike each other must do, and which of them n operators of networks are.
 
-    ``kinds`` str [d], ``terms`` float64 [d, ``TERMS``], ``features`` float64 [d, ``FEATURES``]. ``rows`` int64 [n]:
-    which of these each is; ``owners`` int64 [n], the graph it belongs to, ``counts`` float64 [n], how often it is
-    there, ``operators`` int64 [n], its number in its graph. ``graphs``: how many there are.
+    ``kinds`` str [d], ``terms`` float64 [d, ``OPERATOR_TERMS``], ``features`` float64 [d, ``OPERATOR_FEATURES``].
+    ``rows`` int64 [n]: which of these each is; ``owners`` int64 [n], the graph it belongs to, ``counts`` float64 [n],
+    how often it is there, ``operators`` int64 [n], its number in its graph. ``graphs``: how many there are.
 
     An activation that is an attribute of a layer is a row of its own, with that layer's number.
     """
@@ -79,8 +79,8 @@ class OperatorTerms:
         kinds, terms, features = zip(*known, strict=True) if known else ((), (), ())
         return cls(
             kinds=np.array(kinds, dtype=object),
-            terms=np.array(terms, dtype=np.float64).reshape(-1, len(TERMS)),
-            features=np.array(features, dtype=np.float64).reshape(-1, len(FEATURES)),
+            terms=np.array(terms, dtype=np.float64).reshape(-1, len(OPERATOR_TERMS)),
+            features=np.array(features, dtype=np.float64).reshape(-1, len(OPERATOR_FEATURES)),
             rows=np.array(rows, dtype=np.int64),
             owners=np.array(owners, dtype=np.int64),
             counts=np.array(counts, dtype=np.float64),

@@ -17,7 +17,7 @@ FLOPS_PER_SECOND = 2.5e11
 BYTES_PER_SECOND = 1e10
 SECONDS_PER_CALL = 5e-6
 CALLS, FLOPS, BYTES = "calls", "flops", "bytes"
-TERMS = (CALLS, FLOPS, BYTES)
+COST_TERMS = (CALLS, FLOPS, BYTES)
 # Log corrections of a type's term: a part common to the term, one common to the type, one of its own (deviations).
 COMMON_TO_TERM, COMMON_TO_TYPE, OWN = 1.0, 1.5, 1.0
 Column = tuple[str, str]
@@ -81,9 +81,9 @@ class OperatorRows:
 
     @cached_property
     def terms_s(self) -> dict[str, np.ndarray]:
-        """Each of ``TERMS`` of each operator by the neutral roofline, without its function: float64 seconds ≥ 0 [n]."""
+        """Each of ``COST_TERMS`` of each operator by the neutral roofline, without its function, float64 [n]."""
         terms = (SECONDS_PER_CALL * self.calls, self.flops / FLOPS_PER_SECOND, self.moved / BYTES_PER_SECOND)
-        return dict(zip(TERMS, terms, strict=True))
+        return dict(zip(COST_TERMS, terms, strict=True))
 
     @cached_property
     def cost_s(self) -> np.ndarray:
@@ -142,12 +142,12 @@ class TypeCosts:
 
     def by_term(self) -> np.ndarray:
         """float64 seconds [graphs, 3]: calls, FLOPs and bytes of all types."""
-        terms = [[column[0] == term for column in self.columns] for term in TERMS]
+        terms = [[column[0] == term for column in self.columns] for term in COST_TERMS]
         return np.asarray(self.seconds @ np.array(terms, dtype=np.float64).T)
 
     def priced_s(self, prices: Mapping[str, Prices]) -> np.ndarray:
         """``seconds`` at prices of work by type of operator, in log; under "" those of types that have none."""
-        log_price = [prices.get(kind, prices[""])[TERMS.index(term)] for term, kind in self.columns]
+        log_price = [prices.get(kind, prices[""])[COST_TERMS.index(term)] for term, kind in self.columns]
         return np.asarray(self.seconds * np.exp(np.array(log_price)))
 
     def shared_by(self, prices: Mapping[str, Prices]) -> TypeCosts:

@@ -16,11 +16,11 @@ from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, 
 
 # Weight bytes are priced in tiers, as they come from ever slower memory: 1 MiB, 32 MiB, beyond.
 CACHE_TIERS = (1 << 20, 1 << 25)
-TERMS = ("calls", "flops", "padded_flops", "moved_bytes", "tier_0_bytes", "tier_1_bytes", "tier_2_bytes")
+ADDITIVE_TERMS = ("calls", "flops", "padded_flops", "moved_bytes", "tier_0_bytes", "tier_1_bytes", "tier_2_bytes")
 
 
 class AdditivePredictor(Predictor[OperatorGraph]):
-    """Σ over operators of prices per operator type × ``TERMS``, plus a constant; no price is negative.
+    """Σ over operators of prices per operator type × ``ADDITIVE_TERMS``, plus a constant; no price is negative.
 
     Prices minimise the squared relative error over the training set (non-negative least squares), so a network of a
     microsecond counts as much as one of a second. It needs no room for the largest graph, so deep networks are no
@@ -58,11 +58,11 @@ class AdditivePredictor(Predictor[OperatorGraph]):
         return predicted_s
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return {"prices": self._prices}, {"types": self._types, "terms": list(TERMS), "floor_s": self._floor_s}
+        return {"prices": self._prices}, {"types": self._types, "terms": list(ADDITIVE_TERMS), "floor_s": self._floor_s}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        if document["terms"] != list(TERMS):
+        if document["terms"] != list(ADDITIVE_TERMS):
             raise InputError("the additive predictor was trained with other terms than this slotool has")
         restored = cls()
         restored._types, restored._floor_s = (
@@ -84,7 +84,7 @@ class AdditivePredictor(Predictor[OperatorGraph]):
 
 
 def _costs(operators: OperatorArrays) -> tuple[np.ndarray, ...]:
-    """``TERMS`` of each operator for one example, float64 [n] each."""
+    """``ADDITIVE_TERMS`` of each operator for one example, float64 [n] each."""
     own = operators.distinct
     flops, weights, weight_bytes, put_out, values, channels = (
         operators.each(numbers)

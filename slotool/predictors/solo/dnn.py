@@ -93,9 +93,9 @@ class DnnPredictor(FlatRegressor[Asked]):
         found: list[tuple[Candidate, FlatFeatures, Layers]] = []
 
         def attempt(features: FlatFeatures, depths: Sequence[int]) -> None:
-            sets = [(features.matrix(part.items), part.latency_s / self._unit_s) for part in (train, dev)]
+            fitting, choosing = ((features.matrix(part.items), part.latency_s / self._unit_s) for part in (train, dev))
             for depth in depths:
-                layers, dev_mae = _trained(*sets, depth, seed, self._device)
+                layers, dev_mae = _trained(fitting, choosing, depth, seed, self._device)
                 candidate = Candidate(features.weight_scale, depth, dev_mae * self._unit_s)
                 found.append((candidate, features, layers))
                 progress(f"dnn: depth {depth} ({candidate.weight_scale}), dev MAE {candidate.dev_mae_s:.3g} s")

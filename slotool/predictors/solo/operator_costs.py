@@ -12,7 +12,7 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.features.operator_terms import FEATURES, TERMS, OperatorTerms, is_product
+from slotool.predictors.features.operator_terms import OPERATOR_FEATURES, OPERATOR_TERMS, OperatorTerms, is_product
 
 # Before any label: seconds of a call, FLOPs and bytes in a second, and what a network costs beyond its operators.
 CALL_S, FLOPS_PER_SECOND, BYTES_PER_SECOND, NETWORK_S = 3e-6, 5e10, 1e10, 2e-5
@@ -29,13 +29,13 @@ MAX_LOG_PRICE, MAX_LOG_SHAPE = 6.0, 4.0
 
 
 class OperatorCostPredictor(Predictor[OperatorGraph]):
-    """latency = a constant + Σ over operators of Σ over ``TERMS`` of amount × e^(price of its kind + shape).
+    """latency = a constant + Σ over operators of Σ over ``OPERATOR_TERMS`` of amount × e^(price of its kind + shape).
 
-    ``shape`` is linear in the ``FEATURES`` of the operator, with two bends each, and changes the price of a FLOP, a
-    byte moved and a byte of weights, not that of a call. All prices are fitted together to |log(predicted ÷ label)| (a
-    square for small errors) with Gaussian priors: of a kind around those of all products, or of all else. So a kind
-    that was hardly seen pays what others pay, one never seen pays exactly that, and features beyond those shown count
-    as the nearest shown. The optimum is found by L-BFGS; dev set and seed play no part.
+    ``shape`` is linear in the ``OPERATOR_FEATURES`` of the operator, with two bends each, and changes the price of a
+    FLOP, a byte moved and a byte of weights, not that of a call. All prices are fitted together to |log(predicted ÷
+    label)| (a square for small errors) with Gaussian priors: of a kind around those of all products, or of all else. So
+    a kind that was hardly seen pays what others pay, one never seen pays exactly that, and features beyond those shown
+    count as the nearest shown. The optimum is found by L-BFGS; dev set and seed play no part.
     """
 
     name = "costs"
@@ -76,18 +76,26 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors = {**self._shapes.tensors(), **{f"prices.{name}": own for name, own in self._prices.items()}}
-        document = {"kinds": list(self._shapes.kinds), "terms": list(TERMS), "features": list(FEATURES)}
+        document = {
+            "kinds": list(self._shapes.kinds),
+            "terms": list(OPERATOR_TERMS),
+            "features": list(OPERATOR_FEATURES),
+        }
         return tensors, document
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        if document["terms"] != list(TERMS) or document["features"] != list(FEATURES):
+        if document["terms"] != list(OPERATOR_TERMS) or document["features"] != list(OPERATOR_FEATURES):
             raise InputError("the costs predictor was trained with other terms than this slotool has")
         restored = cls()
         restored._shapes = ShapeFeatures.from_tensors(tuple(strict_json.convert(document["kinds"], list[str])), tensors)
         restored._prices = {name: tensors[f"prices.{name}"] for name in ("common", "own", "shape", "network")}
-        rows, width = len(restored._shapes.kinds) + 2, len(FEATURES) * (1 + len(BENDS))
-        expected = {"common": (2, len(TERMS)), "own": (rows, len(TERMS)), "shape": (rows, width, len(TERMS) - 1)}
+        rows, width = len(restored._shapes.kinds) + 2, len(OPERATOR_FEATURES) * (1 + len(BENDS))
+        expected = {
+            "common": (2, len(OPERATOR_TERMS)),
+            "own": (rows, len(OPERATOR_TERMS)),
+            "shape": (rows, width, len(OPERATOR_TERMS) - 1),
+        }
         if any(restored._prices[name].shape != shape for name, shape in expected.items()):
             raise InputError(f"the prices of the costs predictor do not fit its {rows - 2} kinds of operators")
         return restored
@@ -117,7 +125,7 @@ class ShapeFeatures:
     @classmethod
     def fit(cls, terms: OperatorTerms) -> Self:
         kinds = tuple(sorted(set(terms.kinds.tolist())))
-        zeros = np.zeros((len(kinds) + 2, len(FEATURES)))
+        zeros = np.zeros((len(kinds) + 2, len(OPERATOR_FEATURES)))
         low, high, middle, deviation = zeros.copy(), zeros.copy(), zeros.copy(), np.ones_like(zeros)
         bends = np.stack([zeros] * len(BENDS))
         for row, kind in enumerate(kinds):
@@ -152,13 +160,13 @@ class ShapeFeatures:
     def from_tensors(cls, kinds: tuple[str, ...], tensors: Tensors) -> Self:
         names = ("low", "high", "deviation", "middle", "bends")
         found = cls(kinds, **{name: tensors[f"shapes.{name}"] for name in names})
-        if any(getattr(found, name).shape[-2:] != (len(kinds) + 2, len(FEATURES)) for name in names):
+        if any(getattr(found, name).shape[-2:] != (len(kinds) + 2, len(OPERATOR_FEATURES)) for name in names):
             raise InputError(f"the shapes of the costs predictor do not fit its {len(kinds)} kinds of operators")
         return found
 
 
 def _neutral_s(terms: OperatorTerms) -> np.ndarray:
-    """float64 seconds [d, ``TERMS``] before any price is known."""
+    """float64 seconds [d, ``OPERATOR_TERMS``] before any price is known."""
     rates = np.array([CALL_S, 1 / FLOPS_PER_SECOND, 1 / BYTES_PER_SECOND, 1 / BYTES_PER_SECOND])
     return np.asarray(terms.terms * rates)
 
@@ -174,8 +182,8 @@ def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iter
     # Networks repeat each other's operators: each is priced once.
     same = torch.from_numpy(terms.rows)
     rows = len(shapes.kinds) + 2
-    sizes = {"common": (2, len(TERMS)), "own": (rows, len(TERMS)), "network": (1,)}
-    sizes["shape"] = (rows, features.shape[1], len(TERMS) - 1)
+    sizes = {"common": (2, len(OPERATOR_TERMS)), "own": (rows, len(OPERATOR_TERMS)), "network": (1,)}
+    sizes["shape"] = (rows, features.shape[1], len(OPERATOR_TERMS) - 1)
     deviations = {"common": COMMON, "own": OWN, "shape": BY_FEATURE, "network": 1.0}
     prices = {name: torch.zeros(size, dtype=torch.float64, requires_grad=True) for name, size in sizes.items()}
 

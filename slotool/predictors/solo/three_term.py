@@ -14,7 +14,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import OperatorArrays, once
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 
-TERMS = ("flops", "operators", "activation_elements")
+THREE_TERMS = ("flops", "operators", "activation_elements")
 # Answers keep to at least this share of the shortest latency shown: a price of zero makes no latency of zero.
 MIN_SHARE = 1e-3
 
@@ -46,11 +46,11 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
         return np.asarray(np.exp(priced_terms(three_terms(graphs), self._prices_s, self._min_s)))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return {"prices_s": self._prices_s}, {"terms": list(TERMS), "least_s": self._min_s}
+        return {"prices_s": self._prices_s}, {"terms": list(THREE_TERMS), "least_s": self._min_s}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        if document["terms"] != list(TERMS):
+        if document["terms"] != list(THREE_TERMS):
             raise InputError("the three-term predictor was trained with other terms than this slotool has")
         restored = cls()
         restored._prices_s, restored._min_s = tensors["prices_s"], float(document["least_s"])
@@ -58,7 +58,7 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
 
 
 def fitted_terms(terms: np.ndarray, latency_s: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return prices of ``TERMS``, float64 seconds ≥ 0 [3], and the least answer, in seconds."""
+    """Return prices of ``THREE_TERMS``, float64 seconds ≥ 0 [3], and the least answer, in seconds."""
     relative = terms / latency_s[:, None]
     scale = np.maximum(relative.max(axis=0), 1e-300)
     return nnls(relative / scale, np.ones(len(relative)))[0] / scale, MIN_SHARE * float(latency_s.min())
@@ -79,7 +79,7 @@ def left_out_terms(terms: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
 
 
 def three_terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """Return ``TERMS``, float64 [n, 3]; of a ``Batch`` they are computed once."""
+    """Return ``THREE_TERMS``, float64 [n, 3]; of a ``Batch`` they are computed once."""
     return once(graphs, _summed_terms)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Document
-from slotool.predictors.features.type_costs import TERMS, OperatorRows, Prices, TypeCosts
+from slotool.predictors.features.type_costs import COST_TERMS, OperatorRows, Prices, TypeCosts
 from slotool.predictors.labels import Setting
 
 # Where nothing is known, and of torch.
@@ -137,4 +137,4 @@ def _operators_priced_s(rows: OperatorRows, prices: Mapping[str, Prices]) -> np.
     if not prices:
         return rows.cost_s
     times = np.exp(np.array([prices.get(kind, prices[""]) for kind in rows.types]))[rows.kinds]
-    return np.asarray(sum(rows.terms_s[term] * own for term, own in zip(TERMS, times.T, strict=True)))
+    return np.asarray(sum(rows.terms_s[term] * own for term, own in zip(COST_TERMS, times.T, strict=True)))
