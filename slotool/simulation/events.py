@@ -18,7 +18,7 @@ from numba.core.errors import NumbaExperimentalFeatureWarning
 from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.scheduling.batching import BatchingPolicy
-from slotool.scheduling.batching.kernel import CHOOSE
+from slotool.scheduling.batching.kernel import CHOOSE, first_free
 from slotool.scheduling.edf import RECENT
 from slotool.simulation.scenario import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, Scenario, SimulationResult
 from slotool.simulation.service import ServiceTimes, after_call, after_rest, draw_us, how_rested
@@ -253,15 +253,6 @@ def _record(
 # Of arrays, not of the tuples above: Numba would count references to each array of a tuple handed on, and compile twice
 # as long.
 @njit(inline="always")
-def _first_free(free_us: Any) -> int:
-    """The worker that is idle first, of equal ones the first."""
-    worker = 0
-    for other in range(len(free_us)):
-        worker = other if free_us[other] < free_us[worker] else worker
-    return worker
-
-
-@njit(inline="always")
 def _next_us(arrival_us: Any, starts: Any, arrived: Any, lost_us: Any) -> float:
     """When the next query comes, or a batch is given back; ``inf``: none."""
     next_us = np.inf
@@ -334,7 +325,7 @@ def _run(
     status, started_us, done_us, rows, batches, busy_us, calls = found
     now = 0.0
     while True:
-        worker = _first_free(free_us)
+        worker = first_free(free_us)
         now = max(now, free_us[worker])
         if _most_urgent(-np.inf, arrival_us, queue_us, queue_query, head, tail, status) < 0:
             now = max(now, _next_us(arrival_us, starts, arrived, lost_us))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slotool.compilation import njit
+from slotool.compilation import count_until, njit
 from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.tolerance_tiers import LARGE_ENOUGH, LAST_CALL, MAX_AHEAD
 from slotool.simulation.events import ROUNDING_US
@@ -163,7 +163,7 @@ def _gather(
             ends_by_us, passed_us = min(ends_by_us, asked.deadline_us[query] - needs_us), max(passed_us, needs_us)
             if passed > MAX_PASSED:
                 break
-        elif count == room or now + worst_us[row, np.searchsorted(sizes, count + 1)] > ends_by_us:
+        elif count == room or now + worst_us[row, count_until(sizes, count)] > ends_by_us:
             return count, False, passed_us
         else:
             members[count] = query
@@ -190,7 +190,7 @@ def _loses_others(
             return True
         size = min(_room(row, slack_us - passed_us, ensembles), left)
         needed = 2 if ensembles.at_once[row] else 1
-        idle_us += needed * _expected_us(row, np.searchsorted(ensembles.sizes, size), on, ensembles) / workers
+        idle_us += needed * _expected_us(row, count_until(ensembles.sizes, size - 1), on, ensembles) / workers
         left -= size
         while size > 0:
             size -= not asked.is_taken[query]
@@ -214,7 +214,7 @@ def _take(
         version, count = asks[row, step], 0
         for query in members:
             count += both or taken[row, example[query]] > step
-        cell = version * len(sizes) + np.searchsorted(sizes, count)
+        cell = version * len(sizes) + count_until(sizes, count - 1)
         is_other = step == 1 and both
         how = other_rested if is_other else rested
         one_us = draw_us(service.values, service.idle, service.starts, cell, service.seed, drawn, how)
@@ -295,7 +295,7 @@ def run(
         )
         calls += 1
         busy_us += took_us
-        _learn(on, row, done - now, np.searchsorted(ensembles.sizes, size), ensembles)
+        _learn(on, row, done - now, count_until(ensembles.sizes, size - 1), ensembles)
         for each in batch:
             others += row != asked.choices[asked.tier[each], 0, one_idle]
             asked.is_taken[each] = True

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from slotool.compilation import count_until
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits, widest
@@ -207,7 +208,7 @@ def choose_by_rate(
         return REJECT
     if not plan[0] > 0:
         return REJECT
-    recent = len(arrived_us) - np.searchsorted(arrived_us, now_us - plan[0], side="right")
+    recent = len(arrived_us) - count_until(arrived_us, now_us - plan[0])
     span_us = plan[0]
     if recent == len(arrived_us) and recent > 1:
         recent, span_us = recent - 1, max(now_us - arrived_us[0], 1.0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.compilation import copy, njit
+from slotool.compilation import copy, count_until, njit
 from slotool.scheduling.batching.grid import ControlGrid, remembered
 
 # How the instant at which a worker comes free is read off a table of steps: as the step after it, which a worker
@@ -197,8 +197,9 @@ def _look(
     most = int(WAITING[-1])
     waiting = np.zeros((len(_GAPS), most + 1, _STEPS + 1))
     end = len(arrival_us)
-    for instant_us in instants_us[::-1]:
-        first = int(np.searchsorted(arrival_us, instant_us, side="right"))
+    for back in range(1, len(instants_us) + 1):
+        instant_us = instants_us[-back]
+        first = count_until(arrival_us, instant_us)
         look_back(arrival_us, deadline_us, counts, accuracies, times_us, _STEPS, BETWEEN, ring, first, end)
         end = first
         for f in range(reach - 1):

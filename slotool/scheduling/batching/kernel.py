@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from slotool.compilation import njit
+from slotool.compilation import count_until, njit
 
 REJECT = -1
 
@@ -110,12 +110,12 @@ _RUNS = 32
 @njit(cache=True)
 def arrival_rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadline_us: float) -> float:
     count = len(arrived_us)
-    first = np.searchsorted(arrived_us, now_us - window_us, side="right")
+    first = count_until(arrived_us, now_us - window_us)
     rate = (count - first) / window_us
     if first == 0 and count > 1:
         # The service is younger than the window.
         rate = (count - 1) / max(now_us - arrived_us[0], 0.5 * deadline_us)
-    lately = count - np.searchsorted(arrived_us, now_us - deadline_us, side="right")
+    lately = count - count_until(arrived_us, now_us - deadline_us)
     fastest: float = max(rate, (lately - ALERT * np.sqrt(lately)) / deadline_us)
     return fastest
 
@@ -123,7 +123,7 @@ def arrival_rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadli
 @njit(cache=True)
 def dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float) -> float:
     """Variance ÷ mean of how many arrive in a bin, within the window."""
-    first = int(np.searchsorted(arrived_us, now_us - window_us, side="right"))
+    first = count_until(arrived_us, now_us - window_us)
     if first >= len(arrived_us):
         return _UNKNOWN_DISPERSION
     if first < len(arrived_us) - _REMEMBERED:
@@ -165,6 +165,15 @@ def between(axis: Any, value: float) -> tuple[int, float]:
     return below, share
 
 
+@njit(cache=True, inline="always")
+def first_free(free_us: Any) -> int:
+    """The worker that is idle first, of equal ones the first."""
+    worker = 0
+    for other in range(len(free_us)):
+        worker = other if free_us[other] < free_us[worker] else worker
+    return worker
+
+
 @njit(cache=True)
 def working(free_us: Any) -> int:
     workers = 0
@@ -203,7 +212,7 @@ def deadline_infeasible(
     rank = 0
     while rank < len(deadlines_us):
         batch, member = rank // sizes[fastest], rank % sizes[fastest]
-        column = np.searchsorted(sizes, member + 1)
+        column = count_until(sizes, member)
         done_us = now_us + (batch // workers) * latency_us[0, fastest] + latency_us[0, column]
         if done_us > deadlines_us[rank] + ROUNDING_US:
             return True

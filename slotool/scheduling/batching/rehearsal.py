@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from slotool.compilation import njit
+from slotool.compilation import count_until, njit
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import CHOOSE, ROUNDING_US
+from slotool.scheduling.batching.kernel import CHOOSE, ROUNDING_US, first_free
 from slotool.scheduling.edf import RECENT
 
 # Loads, of what the fastest batches of all workers can serve, squared coefficients of variation of the gaps between
@@ -150,13 +150,13 @@ def _brought(
     deadlines_us, free_us = arrival_us + deadline_us, np.zeros(workers)
     head, brought, columns = 0, 0.0, len(sizes)
     while head < len(arrival_us):
-        worker = np.argmin(free_us)
+        worker = first_free(free_us)
         now = max(free_us[worker], arrival_us[head])
         if deadlines_us[head] <= now:
             brought -= aversion
             head += 1
             continue
-        arrived = int(np.searchsorted(arrival_us, now, side="right"))
+        arrived = count_until(arrival_us, now)
         cell = choose(latency_us, accuracy, sizes, plan, now, deadlines_us[head:arrived], 0, 0,
                       arrival_us[max(0, arrived - RECENT) : arrived], free_us)  # fmt: skip
         if cell < 0:
@@ -164,7 +164,7 @@ def _brought(
             head += 1
             continue
         row, size = cell // columns, min(sizes[cell % columns], arrived - head)
-        free_us[worker] = now + latency_us[row, np.searchsorted(sizes, size)]
+        free_us[worker] = now + latency_us[row, count_until(sizes, size - 1)]
         for query in range(head, head + size):
             in_time = free_us[worker] <= deadlines_us[query] + ROUNDING_US
             brought += accuracy[row] if in_time else -aversion

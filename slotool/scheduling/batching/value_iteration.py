@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import special
 
-from slotool.compilation import njit
+from slotool.compilation import count_until, njit
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid, remembered
 from slotool.scheduling.batching.kernel import (
@@ -163,14 +163,14 @@ def _moves(
                     waiting = queues[last]
                 # Queries left in the queue have waited before, about as long as they took to arrive.
                 aged = 1.0 + stay / (stay + 0.5 * sizes[-1] + 1.0) if stay > 0 else waiting / (waiting + 1.0)
-                left = np.searchsorted(levels_us, deadline_us - until_us * aged, side="right") - 1
+                left = count_until(levels_us, deadline_us - until_us * aged) - 1
                 if waiting <= 0:
                     left, waiting = shape[0] - 1, 1.0
                 elif left < 0:
                     lost[j, i] += min(waiting, 1.0) / shape[2]
                     left = 0
                 waiting = max(waiting, 1.0)
-                at = min(np.searchsorted(queues, waiting, side="right") - 1, last - 1)
+                at = min(count_until(queues, waiting) - 1, last - 1)
                 level[j, i, q], place[j, i, q] = left, at
                 weight[j, i, q] = (waiting - queues[at]) / (queues[at + 1] - queues[at])
     return level, place, weight, lost
@@ -248,7 +248,7 @@ def _choose(
                     break
                 taken = min(queues[i], float(sizes[column]))
                 stay = queues[i] - taken
-                at = min(np.searchsorted(queues, stay, side="right") - 1, last - 1)
+                at = min(count_until(queues, stay) - 1, last - 1)
                 share = (stay - queues[at]) / (queues[at + 1] - queues[at])
                 value = after[j, at] * (1.0 - share) + after[j, at + 1] * share
                 best[column] = max(best[column], taken * (gains[j, column] - average) + value)
@@ -304,13 +304,13 @@ def _aging_loss(
     """Value lost if the queries left in the queue have waited longer than the tables assume; ``left_us``: their slack
     then."""
     supposed_us = plan[_DEADLINE] - until_us * (1.0 + stay / (stay + 0.5 * sizes[-1] + 1.0))
-    level = int(np.searchsorted(levels_us, left_us, side="right")) - 1
-    supposed = max(int(np.searchsorted(levels_us, supposed_us, side="right")) - 1, 0)
+    level = count_until(levels_us, left_us) - 1
+    supposed = max(count_until(levels_us, supposed_us) - 1, 0)
     late = plan[table] + plan[_AVERSION] if level < 0 else 0.0
     level = max(level, 0)
     if level >= supposed:
         return late
-    at = min(int(np.searchsorted(queues, stay + coming, side="right")) - 1, len(queues) - 2)
+    at = min(count_until(queues, stay + coming) - 1, len(queues) - 2)
     before = table + 1 + len(levels_us) * len(queues) + at
     loss: float = late + plan[before + supposed * len(queues)] - plan[before + level * len(queues)]
     return loss
@@ -362,7 +362,7 @@ def choose_by_value(
         rest_us = max_call_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers)
         allowed_us = min(slack_us, rest_us + ROUNDING_US)
         stay = min(float(waiting - taken), queues[-1])
-        place = min(np.searchsorted(queues, stay, side="right") - 1, count - 2)
+        place = min(count_until(queues, stay) - 1, count - 2)
         part = (stay - queues[place]) / max(queues[place + 1] - queues[place], _MIN_STEP)
         for level in range(levels):
             row = int(plan[_HEAD + levels + level * columns + column])
