@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slotool.graphs.capture.drafts import Step, Steps
-from slotool.graphs.capture.keras.windows import WINDOWS, activation_of, trained
+from slotool.graphs.capture.keras.windows import WINDOWS, activation_of, has_channels_last, trained
 from slotool.graphs.operators import Shape
 
 Attributes = Mapping[str, Any]
@@ -46,6 +46,14 @@ def _pool(layer: Any) -> Attributes:
     return {"kernel": tuple(layer.pool_size), "stride": tuple(layer.strides), "padding": layer.padding}
 
 
+def _global_pool(layer: Any) -> Attributes:
+    return {"keepdims": bool(layer.keepdims)}
+
+
+def _separable(layer: Any) -> Attributes:
+    return {"filters": layer.filters, "multiplier": layer.depth_multiplier, **_window(layer)}
+
+
 def _around(value: Any) -> tuple[int, int, int, int]:
     (top, bottom), (left, right) = value
     return top, bottom, left, right
@@ -76,29 +84,19 @@ SINGLE: dict[str, Callable[[Any], Attributes | None]] = {
     "Dense": lambda layer: {"units": layer.units, **trained(layer)},
     "Conv2D": lambda layer: {"filters": layer.filters, "groups": layer.groups, **_window(layer)},
     "DepthwiseConv2D": lambda layer: {"multiplier": layer.depth_multiplier, **_window(layer)},
-    "SeparableConv2D": lambda layer: {
-        "filters": layer.filters,
-        "multiplier": layer.depth_multiplier,
-        **_window(layer),
-    },
-    "MaxPooling2D": _pool,
-    "AveragePooling2D": _pool,
-    "GlobalAveragePooling2D": lambda layer: {"keepdims": bool(layer.keepdims)},
-    "GlobalMaxPooling2D": lambda layer: {"keepdims": bool(layer.keepdims)},
+    "SeparableConv2D": _separable,
+    **dict.fromkeys(("MaxPooling2D", "AveragePooling2D"), _pool),
+    **{f"Global{kind}Pooling2D": _global_pool for kind in ("Average", "Max")},
     "ZeroPadding2D": lambda layer: {"padding": _around(layer.padding)},
     "Cropping2D": lambda layer: {"cropping": _around(layer.cropping)},
-    "Flatten": _no_attributes,
     "Embedding": lambda layer: {"vocabulary": layer.input_dim, "units": layer.output_dim},
     "GroupNormalization": lambda layer: {"groups": layer.groups, **_norm(layer)},
     "BatchNormalization": _norm,
     "LayerNormalization": _norm,
     "Normalization": lambda layer: {"fixed": layer.input_mean is not None},
-    "LayerScale": _no_attributes,
-    "Rescaling": _no_attributes,
-    "Softmax": _no_attributes,
-    "Add": _no_attributes,
-    "Multiply": _no_attributes,
-    "Concatenate": _no_attributes,
+    **dict.fromkeys(
+        ("Flatten", "LayerScale", "Rescaling", "Softmax", "Add", "Multiply", "Concatenate"), _no_attributes
+    ),
     **dict.fromkeys(DROPPED, _no_attributes),
     "Activation": lambda layer: {"activation": activation_of(layer)},
     "ReLU": _relu,
@@ -110,8 +108,12 @@ SINGLE: dict[str, Callable[[Any], Attributes | None]] = {
 def steps_of(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, Any]) -> Steps:
     """What a layer is, step by step, the last its output; ``call`` are the arguments it was called with by name. None:
     one operator or none of ours."""
-    known = SEVERAL.get(type(layer).__name__)
-    return None if known is None or not inputs else known(layer, inputs, shape, call)
+    name = type(layer).__name__
+    # Images come with their channels first; sequences and volumes as Keras has them, which is last.
+    turned = name in WINDOWS and len(shape) != 3 and not has_channels_last(layer)
+    if name not in SEVERAL or turned or not inputs:
+        return None
+    return SEVERAL[name](layer, inputs, shape, call)
 
 
 def _attention(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, Any]) -> Steps:

@@ -142,7 +142,7 @@ def activation_of(layer: Any) -> str | None:
 
 def _convolution(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
     """Over steps or a volume."""
-    if not has_channels_last(layer) or layer.padding not in ("same", "valid", "causal"):
+    if layer.padding not in ("same", "valid", "causal"):
         return None
     rank = layer.rank
     window = {
@@ -163,7 +163,7 @@ def _convolution(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str,
 
 def _separable1d(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
     """A window along steps of each channel, then the channels mixed."""
-    if not has_channels_last(layer) or layer.padding not in ("same", "valid"):
+    if layer.padding not in ("same", "valid"):
         return None
     channels = inputs[0][-1]
     along = {
@@ -188,16 +188,12 @@ def _transposed(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, 
     if rank == 2:
         window = {**given, **_spreading(layer, kernel, inputs[0][1:], shape[1:])}
         return [("output", "Conv2DTranspose", window, (0,))]
-    if not has_channels_last(layer):
-        return None
     window = {**given, **_spreading(layer, kernel, inputs[0][:-1], shape[:-1])}
     return around((f"Conv{rank}DTranspose", window), rank + 1)
 
 
 def _pool(layer: Any, inputs: Sequence[Shape], _: Shape, __: dict[str, Any]) -> Steps:
     """Over steps or a volume."""
-    if not has_channels_last(layer):
-        return None
     window = {"kernel": tuple(layer.pool_size), "stride": tuple(layer.strides), "padding": layer.padding}
     return around((type(layer).__name__, window), len(inputs[0]))
 
@@ -206,8 +202,6 @@ def _global_pool(op: str) -> Callable[..., Steps]:
     """Over steps or a volume."""
 
     def pool(layer: Any, inputs: Sequence[Shape], *_: object) -> Steps:
-        if not has_channels_last(layer):
-            return None
         return [("output", op, {"axes": tuple(range(len(inputs[0]) - 1)), "keepdims": bool(layer.keepdims)}, (0,))]
 
     return pool
@@ -219,13 +213,11 @@ def _upsampling(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, 
         mode = _MODES.get(layer.interpolation)
         return None if mode is None else [("output", "Resize", {"size": shape[1:], "mode": mode}, (0,))]
     window: Window = ("Resize", {"size": shape[:-1], "mode": "nearest"})
-    return around(window, len(shape)) if has_channels_last(layer) else None
+    return around(window, len(shape))
 
 
 def _padded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
     """Steps or a volume."""
-    if not has_channels_last(layer):
-        return None
     pairs = layer.padding if isinstance(layer.padding[0], list | tuple) else (layer.padding,)
     pads = (*(before for before, _ in pairs), 0, *(after for _, after in pairs), 0)
     return [("output", "Pad", {"pads": pads}, (0,))]
@@ -233,8 +225,6 @@ def _padded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]
 
 def _cropped(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
     """Steps or a volume, axis by axis."""
-    if not has_channels_last(layer):
-        return None
     pairs = layer.cropping if isinstance(layer.cropping[0], list | tuple) else (layer.cropping,)
     steps: list[Step] = []
     for axis, (before, _) in enumerate(pairs):
@@ -247,8 +237,6 @@ def _cropped(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any
 def _adaptive(function: str) -> Callable[..., Steps]:
     def pool(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
         image = len(shape) == 3
-        if not image and not has_channels_last(layer):
-            return None
         window: Window = ("AdaptivePooling", {"size": shape[1:] if image else shape[:-1], "function": function})
         return [("output", *window, (0,))] if image else around(window, len(shape))
 
