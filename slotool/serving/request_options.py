@@ -177,11 +177,6 @@ def merged(in_parameters: RequestOptions, in_headers: RequestOptions) -> Request
     return found
 
 
-def of_request(parameters: Mapping[str, Any], headers: Mapping[str, str]) -> RequestOptions:
-    """Return the options in a request's parameters and headers; raises as the functions for either."""
-    return merged(from_parameters(parameters), from_headers(headers))
-
-
 def require_single(headers: Sequence[tuple[bytes, bytes]], more: Sequence[str] = ()) -> None:
     """Raise ``Rejection`` (400) where a request states an option's header twice: one of them is not what it means.
 

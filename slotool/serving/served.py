@@ -181,11 +181,6 @@ class Interface:
                 columns[name] = np.full(len(columns[self.inputs[0].name]), number, dtype=np.int32)
         return Columns.unchecked(columns)
 
-    @cached_property
-    def has_open_sizes(self) -> bool:
-        """True if examples may have other shapes than each other."""
-        return any(FREE in tensor.shape[1:] for tensor in self.inputs)
-
     def _misspelt(self, parameters: Mapping[str, Any]) -> str:
         """The sentence for a parameter that is nearly one of the model's; empty where there is none."""
         for name in parameters.keys() - self.parameters.keys():

@@ -16,8 +16,12 @@ from tritonclient.utils import InferenceServerException
 
 from slotool.scheduling import by_demand
 from slotool.serving.rejections import Rejection
-from slotool.serving.request_options import OPTIONS, RequestOptions, from_headers, from_parameters, of_request
+from slotool.serving.request_options import OPTIONS, RequestOptions, from_headers, from_parameters, merged
 from tests.serving.live_server import HTTP, ThreeLinear, live_server, served, space, tier_rules
+
+
+def of_request(parameters: dict[str, Any], headers: dict[str, str]) -> RequestOptions:
+    return merged(from_parameters(parameters), from_headers(headers))
 
 
 def test_parameters_and_headers_say_the_same() -> None:

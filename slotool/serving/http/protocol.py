@@ -308,9 +308,6 @@ class HttpProtocol(asyncio.Protocol):
         if exchange.head is not None and exchange.reply is None:
             # Others may have come while its body did.
             exchange.reply = self._inferences.early_rejection(exchange.head)
-        self._begin_admitted(exchange)
-
-    def _begin_admitted(self, exchange: Exchange) -> None:
         self._exchange = exchange
         if exchange.reply is not None:
             self._reply(exchange.reply)

@@ -17,7 +17,7 @@ from slotool.serving.rejections import Rejection
 class Intake:
     """Bounds the bodies that were begun and are not whole: ``max_bytes`` of all together, ``max_s`` seconds for each.
 
-    A half-sent body costs memory and nothing else, so it is no request in progress (``Admission``). Where all together
+    A half-sent body costs memory and nothing else, so it is no request in progress. Where all together
     are too large, the largest is rejected.
     """
 
