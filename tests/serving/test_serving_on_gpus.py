@@ -90,7 +90,7 @@ def test_every_worker_process_has_a_gpu_of_its_own(artifact: Path) -> None:
         made.return_value.started_s = 0.0
         engine = LocalInferenceEngine(2, devices=("cuda:0", "cuda:1"))
         engine.open(served, lambda worker, alive: None)
-        engine._started(1)
+        engine._start(1)
     assert [call.args[-1] for call in made.call_args_list] == ["cuda:0", "cuda:1", "cuda:1"]
 
 

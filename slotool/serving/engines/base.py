@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
-from slotool.errors import InputError, WorkerError
+from slotool.errors import InputError, RunError, WorkerError
 from slotool.machine import usable_cores
 from slotool.scheduling.workers import CallTimes
 from slotool.serving.outputs import Outputs
@@ -148,3 +149,129 @@ class HangLimit:
             return self.hang_s
         limit_s = max(MIN_S, MIN_FACTOR * usual_s, min(USUAL_FACTOR * usual_s, self.hang_s / 2))
         return min(self.hang_s, limit_s)
+
+
+class Replica(Protocol):
+    """Worker of a ``ReplicatedEngine``.
+
+    Attributes:
+        call: call that it computes; None while it has none.
+        loaded: models that it has ready; the same object for all that load the same.
+        is_removed: it is not needed any more, and has ended.
+    """
+
+    call: Any
+    loaded: Any
+    is_removed: bool
+
+    @property
+    def is_there(self) -> bool:
+        """True if the router counts it among the live workers."""
+
+
+AnyReplica = TypeVar("AnyReplica", bound=Replica)
+
+
+class ReplicatedEngine(InferenceEngine, Generic[AnyReplica]):
+    """Workers that come, go and are exchanged one by one, each between two calls.
+
+    ``max_replicas``: how many there may be at a time, where workers come and go by ``scale_to``; their number cannot be
+    set as well then.
+    """
+
+    def __init__(self, replicas: int, threads: int, hang_s: float, max_replicas: int | None):
+        self.workers, self._max_replicas, self.can_reconfigure = replicas, max_replicas, max_replicas is None
+        self._threads, self._hang = threads, HangLimit(hang_s)
+        # What workers are to have ready.
+        self._loaded: Any = None
+        self._replicas: list[AnyReplica] = []
+        # Of other models: on their way, and warm ones that wait for the call of the worker before them, by its number.
+        self._staged: list[AnyReplica] = []
+        self._successors: dict[int, AnyReplica] = {}
+        self._on_change: WorkerChange = _nobody_listens
+        self._watch: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    @abstractmethod
+    def _start(self, worker: int) -> AnyReplica:
+        """Return a worker that loads beside those that serve. Raises ``OSError`` where there is no memory, process or
+        descriptor left just now."""
+
+    @abstractmethod
+    def _end(self, replica: AnyReplica) -> None:
+        """End it, with what listens to it."""
+
+    @abstractmethod
+    def _attend(self, worker: int) -> None:
+        """From now on notice what becomes of the worker of this number."""
+
+    def _require_reconfigurable(self) -> None:
+        if not self.can_reconfigure:
+            raise InputError("workers come and go with the load (--max-replicas): their number cannot be set as well")
+
+    def scale_to(self, workers: int) -> bool:
+        """Not while other models are on their way, nor while a worker that would be kept is still busy with the models
+        before: it ends after that call, and the next attempt starts another in its place. One that was to end and is
+        still busy with the models of now stays."""
+        self.listen()
+        if self._staged or any(map(self._is_outdated, range(min(workers, len(self._replicas))))):
+            return False
+        self.workers = workers
+        for worker in range(workers):
+            if worker < len(self._replicas) and not self._replicas[worker].is_removed:
+                continue
+            try:
+                self._put(worker, self._start(worker))
+            except OSError:
+                self.workers = worker
+                return False
+        self._remove_spare()
+        return True
+
+    def _is_outdated(self, worker: int) -> bool:
+        """True if a worker is still there that was not needed any more when other models came."""
+        replica = self._replicas[worker]
+        return not replica.is_removed and worker not in self._successors and replica.loaded is not self._loaded
+
+    def _change_over(self, loaded: Any, staged: Sequence[AnyReplica], threads: int) -> None:
+        """Exchange idle workers at once; a busy one when its call has ended, before it is given another."""
+        self._loaded, self._threads, self._staged, self.workers = loaded, threads, [], len(staged)
+        for worker, replica in enumerate(staged):
+            before = self._replicas[worker] if worker < len(self._replicas) else None
+            if worker in self._successors:  # of the change before, for which the call was too long
+                self._end(self._successors.pop(worker))
+            if before is not None and before.call is not None:
+                self._successors[worker] = replica
+                continue
+            was_there = before is not None and before.is_there
+            self._put(worker, replica)
+            if not was_there:  # new, lost or not warm yet: the router has not heard of it
+                self._on_change(worker, True)
+        self._remove_spare()
+
+    def _put(self, worker: int, replica: AnyReplica) -> None:
+        """Have ``replica`` be the worker of this number, in place of the one before."""
+        if worker < len(self._replicas) and not self._replicas[worker].is_removed:
+            self._end(self._replicas[worker])
+        self._replicas[worker:] = [replica, *self._replicas[worker + 1 :]]
+        self._attend(worker)
+
+    def _remove_spare(self) -> None:
+        for worker in range(self.workers, len(self._replicas)):
+            self._remove_if_idle(worker)
+
+    def _remove_if_idle(self, worker: int) -> None:
+        replica = self._replicas[worker]
+        if replica.call is not None or replica.is_removed:
+            return
+        if worker in self._successors:
+            self._end(self._successors.pop(worker))
+        was_there, replica.is_removed = replica.is_there, True
+        self._end(replica)
+        if was_there:
+            self._on_change(worker, False)
+
+
+def _nobody_listens(worker: int, alive: bool) -> None:
+    raise RunError("the engine is not open")

@@ -14,7 +14,7 @@ from slotool.data.columns import Inputs
 from slotool.devices import CPU
 from slotool.errors import InputError, RunError
 from slotool.process import cores_by_preference
-from slotool.serving.engines.base import Done, HangLimit, InferenceEngine, WorkerChange, WorkerLost
+from slotool.serving.engines.base import Done, ReplicatedEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.messages import MAX_MESSAGE_BYTES, READY, REPLY
 from slotool.serving.engines.worker_process import WorkerProcess
@@ -32,7 +32,7 @@ LOW_PRIORITY_S = 5.0
 START_FACTOR, MIN_START_LIMIT_S = 10.0, 20.0
 
 
-class LocalInferenceEngine(InferenceEngine):
+class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
     """``replicas`` processes of ``threads`` threads, each with every model warm (model-switching's ⟨R, T⟩).
 
     Each process runs on as many cores as it has threads, where there are enough for all. A worker that dies, or takes
@@ -54,33 +54,20 @@ class LocalInferenceEngine(InferenceEngine):
         max_replicas: int | None = None,
         devices: Sequence[str] = (CPU,),
     ):
-        self.workers, self._max_replicas = replicas, max_replicas
-        self.can_reconfigure = max_replicas is None
-        self._threads, self._hang = threads, HangLimit(hang_s)
+        super().__init__(replicas, threads, hang_s, max_replicas)
         self._devices = tuple(devices)
-        self._models: dict[str, ServedModel] = {}
-        self._processes: list[WorkerProcess] = []
-        # Of other models: on their way, and warm ones that wait for the call of the process before them, by worker.
-        self._staged: list[WorkerProcess] = []
-        self._successors: dict[int, WorkerProcess] = {}
-        self._on_change: WorkerChange = _nobody_listens
-        self._watch: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
         self._start_took_s = 0.0
-        # Numbers whose processes have ended because they were not needed any more.
-        self._removed: set[int] = set()
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         _require_loadable(models)
-        self._models, self._on_change = dict(models), on_change
+        self._loaded, self._on_change = dict(models), on_change
         cores = self._cores(self.workers, self._threads)
-        self._processes = [
-            self._new(worker, self._models, own, self._threads, low_priority=False) for worker, own in enumerate(cores)
+        self._replicas = [
+            self._new(worker, self._loaded, own, self._threads, low_priority=False) for worker, own in enumerate(cores)
         ]
         deadline_s = time.monotonic() + START_TIMEOUT_S
         try:
-            for process in self._processes:
+            for process in self._replicas:
                 process.wait_until_warm(max(0.0, deadline_s - time.monotonic()))
                 self._note_start(process)
         except RunError:
@@ -94,8 +81,8 @@ class LocalInferenceEngine(InferenceEngine):
 
         Raises ``InputError`` for other workers where these come and go by ``scale_to``.
         """
-        if workers is not None and not self.can_reconfigure:
-            raise InputError("workers come and go with the load (--max-replicas): their number cannot be set as well")
+        if workers is not None:
+            self._require_reconfigurable()
         count, threads = workers or (self.workers, self._threads)
         _require_loadable(models)
         self.listen()
@@ -129,7 +116,7 @@ class LocalInferenceEngine(InferenceEngine):
         return partial(self._change_over, models, staged, threads)
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
-        PointRunner(self._models[model].model, points)
+        PointRunner(self._loaded[model].model, points)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -141,81 +128,46 @@ class LocalInferenceEngine(InferenceEngine):
             self._listen_in(loop)
 
     def is_starting(self, worker: int) -> bool:
-        process = self._processes[worker] if worker < len(self._processes) else None
+        process = self._replicas[worker] if worker < len(self._replicas) else None
         return process is not None and process.is_open and not process.was_warm
 
     def ready_in_s(self) -> float:
         """A replacement is expected to take as long to start as the last worker that did."""
         now_s = time.monotonic()
-        expected = self._processes[: self.workers]
+        expected = self._replicas[: self.workers]
         return max(0.0, min(process.starts_at_s + self._start_took_s - now_s for process in expected))
 
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         self.listen()
-        process = self._processes[worker]
+        process = self._replicas[worker]
         try:
             process.begin(model, point, x, done)
         except OSError:
             self._lost(worker)
 
     def cancel(self, worker: int) -> None:
-        self._processes[worker].cancel()
-
-    def scale_to(self, workers: int) -> bool:
-        """Not while other models are on their way, nor while a worker that would be kept is still busy with the models
-        before: it ends after that call, and the next attempt starts another in its place. One that was to end and is
-        still busy with the models of now stays."""
-        self.listen()
-        if self._staged or any(map(self._is_outdated, range(min(workers, len(self._processes))))):
-            return False
-        self.workers = workers
-        for worker in range(workers):
-            if worker < len(self._processes) and worker not in self._removed:
-                continue
-            try:
-                process = self._started(worker)
-            except OSError:  # no memory, no process or no descriptor left just now
-                self.workers = worker
-                return False
-            self._join(worker, process)
-        for worker in range(workers, len(self._processes)):
-            self._remove_if_idle(worker)
-        return True
-
-    def _is_outdated(self, worker: int) -> bool:
-        """Whether a worker is still there that was not needed any more when other models came."""
-        is_there = worker not in self._removed and worker not in self._successors
-        return is_there and self._processes[worker].models is not self._models
-
-    def _remove_if_idle(self, worker: int) -> None:
-        process = self._processes[worker]
-        if process.call is not None or worker in self._removed:
-            return
-        assert self._loop is not None
-        self._removed.add(worker)
-        if worker in self._successors:
-            self._successors.pop(worker).end()
-        if process.is_open:
-            self._loop.remove_reader(process.socket)
-            process.end()
-            if process.was_warm:
-                self._on_change(worker, False)
+        self._replicas[worker].cancel()
 
     def close(self) -> None:
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
-        for process in (*self._staged, *self._successors.values()):
-            process.end()
-        for process in self._processes:
-            # One that could not be replaced yet has no socket any more.
-            if self._loop is not None and not self._loop.is_closed() and process.is_open:
-                self._loop.remove_reader(process.socket)
-            process.end()
+        for process in (*self._staged, *self._successors.values(), *self._replicas):
+            self._end(process)
+
+    def _end(self, replica: WorkerProcess) -> None:
+        # One that could not be replaced yet has no socket any more.
+        if replica.is_open and self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(replica.socket)
+        replica.end()
+
+    def _attend(self, worker: int) -> None:
+        assert self._loop is not None
+        self._loop.add_reader(self._replicas[worker].socket, self._hear, worker)
 
     def pid(self, worker: int) -> int:
         """Of the process that is ``worker`` now."""
-        return self._processes[worker].popen.pid
+        return self._replicas[worker].popen.pid
 
     def inject(self, worker: int, action: str, factor: float = 1.0, lasts_s: float | None = None) -> int:
         """Kill, stop or slow a worker, to see what becomes of its requests; returns its process.
@@ -228,7 +180,7 @@ class LocalInferenceEngine(InferenceEngine):
         assert self._loop is not None
         if not 0 <= worker < self.workers:
             raise InputError(f"there is no worker {worker}; there are {self.workers}, numbered from 0")
-        process = self._processes[worker]
+        process = self._replicas[worker]
         if process.popen.poll() is not None:
             raise InputError(f"worker {worker} is not running")
         if action == "kill":
@@ -244,48 +196,9 @@ class LocalInferenceEngine(InferenceEngine):
                 self._loop.call_later(lasts_s, process.slow, 1.0)
         return process.popen.pid
 
-    def _change_over(self, models: dict[str, ServedModel], staged: list[WorkerProcess], threads: int) -> None:
-        """Idle workers at once; a busy one when its call has ended, before it is given another."""
-        self._models, self._staged = models, []
-        self.workers, self._threads = len(staged), threads
-        for worker, process in enumerate(staged):
-            if worker >= len(self._processes) or worker in self._removed:
-                self._join(worker, process)
-                self._on_change(worker, True)
-                continue
-            before = self._processes[worker]
-            if worker in self._successors:  # of the change before, for which the call was too long
-                self._successors.pop(worker).end()
-            if before.call is not None:
-                self._successors[worker] = process
-                continue
-            was_there = before.was_warm and before.is_open
-            self._succeed(worker, process)
-            if not was_there:  # lost or not warm yet: the router has not heard of it
-                self._on_change(worker, True)
-        for worker in range(self.workers, len(self._processes)):
-            self._remove_if_idle(worker)
-
-    def _join(self, worker: int, process: WorkerProcess) -> None:
-        """``process`` is a worker that was not there before."""
-        assert self._loop is not None
-        self._processes[worker:] = [process, *self._processes[worker + 1 :]]
-        self._removed.discard(worker)
-        self._loop.add_reader(process.socket, self._hear, worker)
-
-    def _succeed(self, worker: int, process: WorkerProcess) -> None:
-        before, loop = self._processes[worker], self._loop
-        assert loop is not None
-        if before.is_open:
-            loop.remove_reader(before.socket)
-            before.end()
-        self._processes[worker] = process
-        loop.add_reader(process.socket, self._hear, worker)
-
-    def _started(self, worker: int) -> WorkerProcess:
-        """A process that joins or replaces those that serve."""
+    def _start(self, worker: int) -> WorkerProcess:
         cores = self._cores(max(self.workers, worker + 1), self._threads)[worker]
-        return self._new(worker, self._models, cores, self._threads, low_priority=True)
+        return self._new(worker, self._loaded, cores, self._threads, low_priority=True)
 
     def _new(
         self, worker: int, models: Mapping[str, ServedModel], cores: list[int], threads: int, *, low_priority: bool
@@ -302,12 +215,12 @@ class LocalInferenceEngine(InferenceEngine):
 
     def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        for worker, process in enumerate(self._processes):
+        for worker, process in enumerate(self._replicas):
             loop.add_reader(process.socket, self._hear, worker)
         self._watch = loop.call_later(self._hang.look_s, self._look_for_hung)
 
     def _hear(self, worker: int) -> None:
-        process = self._processes[worker]
+        process = self._replicas[worker]
         try:
             message = process.socket.recv(MAX_MESSAGE_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -321,7 +234,7 @@ class LocalInferenceEngine(InferenceEngine):
             self._hang.observe(*call.terms, time.monotonic() - call.begun_s)
             report = process.finish(message)
             if worker in self._successors:
-                self._succeed(worker, self._successors.pop(worker))
+                self._put(worker, self._successors.pop(worker))
             report()
             if worker >= self.workers:
                 self._remove_if_idle(worker)
@@ -335,7 +248,7 @@ class LocalInferenceEngine(InferenceEngine):
 
     def _lost(self, worker: int) -> None:
         """Replace the process; its call ends as lost."""
-        process, loop = self._processes[worker], self._loop
+        process, loop = self._replicas[worker], self._loop
         assert loop is not None
         loop.remove_reader(process.socket)
         code = process.end()
@@ -346,7 +259,7 @@ class LocalInferenceEngine(InferenceEngine):
         if worker >= self.workers:
             self._remove_if_idle(worker)
         elif worker in self._successors:
-            self._succeed(worker, self._successors.pop(worker))
+            self._put(worker, self._successors.pop(worker))
             loop.call_soon(self._on_change, worker, True)  # once the router knows of the loss
         elif process.stays_dead_s:
             process.starts_at_s += process.stays_dead_s
@@ -365,27 +278,27 @@ class LocalInferenceEngine(InferenceEngine):
     def _replace_later(self, worker: int, pauses: int) -> None:
         assert self._loop is not None
         pause_s = min(FIRST_PAUSE_S * 2**pauses, MAX_PAUSE_S)
-        self._processes[worker].starts_at_s = time.monotonic() + pause_s
+        self._replicas[worker].starts_at_s = time.monotonic() + pause_s
         self._loop.call_later(pause_s, self._replace, worker, pauses + 1)
 
     def _replace(self, worker: int, pauses: int) -> None:
-        if self._closed or self._loop is None or self._processes[worker].is_open:  # one of other models has come
+        if self._closed or self._loop is None or self._replicas[worker].is_open:  # one of other models has come
             return
         if worker >= self.workers:  # not needed any more
-            self._removed.add(worker)
+            self._replicas[worker].is_removed = True
             return
         try:
-            process = self._processes[worker] = self._started(worker)
+            process = self._start(worker)
         except OSError:  # no memory, no process or no descriptor left just now
             self._replace_later(worker, pauses)
             return
         process.pauses = pauses
-        self._loop.add_reader(process.socket, self._hear, worker)
+        self._put(worker, process)
 
     def _look_for_hung(self) -> None:
         now_s = time.monotonic()
-        for worker, process in enumerate(self._processes):
-            if worker in self._removed:
+        for process in self._replicas:
+            if process.is_removed:
                 continue
             call = process.call
             limit_s = math.inf if call is None else self._hang.of(*call.terms)
@@ -413,7 +326,3 @@ async def _readable(loop: asyncio.AbstractEventLoop, process: WorkerProcess) -> 
         await said.wait()
     finally:
         loop.remove_reader(process.socket)
-
-
-def _nobody_listens(worker: int, alive: bool) -> None:
-    raise RunError("the engine is not open")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
-from slotool.errors import InputError, RunError
+from slotool.errors import RunError
 from slotool.models.packing import pack, unpack
 from slotool.models.signature import RowCountError
-from slotool.serving.engines.base import CallCancelled, Done, HangLimit, InferenceEngine, WorkerChange, WorkerLost
+from slotool.serving.engines.base import CallCancelled, Done, ReplicatedEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.messages import encode_point, outputs_of_tensors, tensors_of_inputs
 from slotool.serving.engines.ray_cluster import connect, first_line, quiet_ray, with_cause, workers_that_fit
@@ -40,22 +41,31 @@ class _Call:
     terms: tuple[str, OperatingPoint, int]
 
 
+# Numbers of lives, of all workers.
+_LIVES = itertools.count()
+
+
 @dataclass(slots=True)
 class _Place:
-    """A worker as the router sees it; ``life`` counts how often it was lost or replaced, ``lost_s`` is since when it is
-    lost, if it is now. ``removed``: it is not needed any more. ``start_losses``: losses before it served.
+    """A worker as the router sees it; ``life``: another number once it was lost or has ended, by which late answers are
+    told apart; ``lost_s``: since when it is lost, if it is now; ``start_losses``: losses before it served.
     """
 
     actor: Any
-    load: Load
-    life: int = 0
+    loaded: Load
     call: _Call | None = None
     lost_s: float | None = None
-    removed: bool = False
+    is_removed: bool = False
     start_losses: int = 0
+    life: int = field(default_factory=_LIVES.__next__)
+
+    @property
+    def is_there(self) -> bool:
+        """True unless it is lost or not needed any more."""
+        return self.lost_s is None and not self.is_removed
 
 
-class RayInferenceEngine(InferenceEngine):
+class RayInferenceEngine(ReplicatedEngine[_Place]):
     """``replicas`` actors of ``threads`` CPUs each, spread over a cluster, each with every model warm.
 
     ``address``: as of ``ray.init``: ``auto``, ``host:port``, ``ray://host:port``; ``local`` starts a cluster, of this
@@ -81,28 +91,20 @@ class RayInferenceEngine(InferenceEngine):
         hang_s: float = 60.0,
         max_replicas: int | None = None,
     ):
-        self.workers, self.can_reconfigure = replicas, max_replicas is None
-        self._threads, self._address, self._hang = threads, address, HangLimit(hang_s)
-        self._places: list[_Place] = []
-        # Of other models or threads: on their way, and warm ones that wait for the call of the worker before them.
-        self._staged: list[_Place] = []
-        self._successors: dict[int, _Place] = {}
+        super().__init__(replicas, threads, hang_s, max_replicas)
+        self._address = address
         self._calls = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._on_change: WorkerChange = lambda worker, alive: None
-        self._watch: asyncio.TimerHandle | None = None
         self._connected = False
-        self._closed = False
         self._warm_took_s = 0.0
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
-        self._load, self._on_change = Load(models, self._threads), on_change
+        self._loaded, self._on_change = Load(models, self._threads), on_change
         self._ray = quiet_ray()
         self._connected = connect(self._ray, self._address)
-        self._places = self._new_places(self._load, self.workers)
+        self._replicas = self._new_places(self._loaded, self.workers)
         try:
             began_s = time.monotonic()
-            self._wait_until_warm(self._places, f"{self.workers} workers of {self._threads} CPUs each")
+            self._wait_until_warm(self._replicas, f"{self.workers} workers of {self._threads} CPUs each")
             self._warm_took_s = time.monotonic() - began_s
         except BaseException:
             self.close()
@@ -116,9 +118,9 @@ class RayInferenceEngine(InferenceEngine):
         Raises ``RunError`` also where the cluster has no CPUs for them meanwhile, ``InputError`` for other workers
         where these come and go by ``scale_to``.
         """
-        if workers is not None and not self.can_reconfigure:
-            raise InputError("workers come and go with the load (--max-replicas): their number cannot be set as well")
-        count, threads = workers or (self.workers, self._load.threads)
+        if workers is not None:
+            self._require_reconfigurable()
+        count, threads = workers or (self.workers, self._threads)
         self.listen()
         load = Load(models, threads)
         staged = self._staged = self._new_places(load, count)
@@ -130,47 +132,7 @@ class RayInferenceEngine(InferenceEngine):
                 self._ray.kill(place.actor)
             self._staged = []
             raise
-        return partial(self._change_over, load, staged)
-
-    def _change_over(self, load: Load, staged: list[_Place]) -> None:
-        """Idle workers at once; a busy one when its call has ended, before it is given another."""
-        self._load, self.workers, self._staged = load, len(staged), []
-        for worker, place in enumerate(staged):
-            before = self._places[worker] if worker < len(self._places) else None
-            if worker in self._successors:  # of the change before, for which the call was too long
-                self._ray.kill(self._successors.pop(worker).actor)
-            if before is not None and before.call is not None:
-                self._successors[worker] = place
-                continue
-            was_there = before is not None and before.lost_s is None and not before.removed
-            self._succeed(worker, place)
-            if not was_there:  # new or lost: the router has not heard of it
-                self._on_change(worker, True)
-        for worker in range(self.workers, len(self._places)):
-            self._remove_if_idle(worker)
-
-    def _succeed(self, worker: int, place: _Place) -> None:
-        if worker < len(self._places):
-            before, self._places[worker] = self._places[worker], place
-            place.life = before.life + 1
-            if not before.removed:
-                self._ray.kill(before.actor)
-        else:
-            self._places.append(place)
-        self._stay_with(worker)
-
-    def _remove_if_idle(self, worker: int) -> None:
-        place = self._places[worker]
-        if place.call is not None or place.removed:
-            return
-        if worker in self._successors:
-            self._ray.kill(self._successors.pop(worker).actor)
-        was_there = place.lost_s is None
-        place.removed, place.lost_s = True, None
-        place.life += 1
-        self._ray.kill(place.actor)
-        if was_there:
-            self._on_change(worker, False)
+        return partial(self._change_over, load, staged, threads)
 
     def room_for(self, workers: int) -> int | None:
         """As many more as the nodes of the cluster have free CPUs for.
@@ -178,37 +140,13 @@ class RayInferenceEngine(InferenceEngine):
         Not known while workers start: they may have taken their CPUs, or not yet.
         """
         since_s = time.monotonic() - START_TIMEOUT_S
-        if any(place.lost_s is not None and place.lost_s > since_s for place in self._places):
+        if any(place.lost_s is not None and place.lost_s > since_s for place in self._replicas):
             return None
-        there = sum(not place.removed for place in self._places[:workers])
-        return min(workers, there + workers_that_fit(self._ray, self._load.threads))
-
-    def scale_to(self, workers: int) -> bool:
-        """Not while other models are on their way, nor while a worker that would be kept is still busy with the models
-        before. One that was to end and is still busy with the models of now stays."""
-        self.listen()
-        if self._staged or any(map(self._is_outdated, range(min(workers, len(self._places))))):
-            return False
-        self.workers = workers
-        for worker in range(workers):
-            before = self._places[worker] if worker < len(self._places) else None
-            if before is not None and not before.removed:
-                continue
-            place = _Place(self._new_actor(self._load.threads), self._load, lost_s=time.monotonic())
-            place.life = 0 if before is None else before.life + 1
-            self._places[worker:] = [place, *self._places[worker + 1 :]]
-            self._back(worker, place)
-        for worker in range(workers, len(self._places)):
-            self._remove_if_idle(worker)
-        return True
-
-    def _is_outdated(self, worker: int) -> bool:
-        """Whether a worker is still there that was not needed any more when other models came."""
-        place = self._places[worker]
-        return not place.removed and worker not in self._successors and place.load is not self._load
+        there = sum(not place.is_removed for place in self._replicas[:workers])
+        return min(workers, there + workers_that_fit(self._ray, self._threads))
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
-        PointRunner(self._load.models[model].model, points)
+        PointRunner(self._loaded.models[model].model, points)
 
     def cores(self) -> int:
         """Of the whole cluster."""
@@ -220,21 +158,21 @@ class RayInferenceEngine(InferenceEngine):
 
     def ready_in_s(self) -> float:
         """A lost actor is expected to take as long to be warm again as all took together at first."""
-        lost_s = [place.lost_s for place in self._places if place.lost_s is not None]
+        lost_s = [place.lost_s for place in self._replicas if place.lost_s is not None]
         return max(0.0, min(lost_s) + self._warm_took_s - time.monotonic()) if lost_s else 0.0
 
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         self.listen()
-        place = self._places[worker]
+        place = self._replicas[worker]
         self._calls += 1
-        served = place.load.models[model].model
+        served = place.loaded.models[model].model
         call = place.call = _Call(self._calls, served, done, time.monotonic(), (model, point, len(x)))
         packed = pack(tensors_of_inputs(x))
         answer = place.actor.compute.remote(call.number, model, encode_point(point), packed)
         self._when_done(answer, partial(self._answered, worker, place.life))
 
     def cancel(self, worker: int) -> None:
-        place = self._places[worker]
+        place = self._replicas[worker]
         if place.call is not None:
             place.actor.cancel.options(concurrency_group="control").remote(place.call.number)
 
@@ -244,15 +182,29 @@ class RayInferenceEngine(InferenceEngine):
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
-        for place in (*self._places, *self._staged, *self._successors.values()):
-            if not place.removed:
+        for place in (*self._replicas, *self._staged, *self._successors.values()):
+            if not place.is_removed:
                 self._ray.kill(place.actor)
         if self._connected:
             self._ray.shutdown()
 
+    def _start(self, worker: int) -> _Place:
+        return _Place(self._new_actor(self._threads), self._loaded, lost_s=time.monotonic())
+
+    def _end(self, replica: _Place) -> None:
+        replica.lost_s, replica.life = None, next(_LIVES)
+        self._ray.kill(replica.actor)
+
+    def _attend(self, worker: int) -> None:
+        place = self._replicas[worker]
+        if place.lost_s is None:
+            self._stay_with(worker)
+        else:
+            self._back(worker, place)
+
     def node(self, worker: int) -> str:
         """The id of the node that ``worker`` runs on."""
-        asked = self._places[worker].actor.where.options(concurrency_group="control").remote()
+        asked = self._replicas[worker].actor.where.options(concurrency_group="control").remote()
         return str(self._ray.get(asked))
 
     def _new_places(self, load: Load, workers: int) -> list[_Place]:
@@ -267,7 +219,7 @@ class RayInferenceEngine(InferenceEngine):
     def _wait_until_warm(self, places: Sequence[_Place], wanted: str) -> None:
         """Raises ``RunError`` where some do not get warm. ``wanted``: what the cluster is to have, for a sentence."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        loading = {place.load.on(place.actor): place for place in places}
+        loading = {place.loaded.on(place.actor): place for place in places}
         while loading:
             done, _ = self._ray.wait(list(loading), timeout=ASK_AGAIN_S)
             if self._closed:
@@ -282,12 +234,12 @@ class RayInferenceEngine(InferenceEngine):
             except self._ray.exceptions.RayError as error:
                 self._require_to_come(place, error)
                 time.sleep(ASK_AGAIN_S)
-                loading[place.load.on(place.actor)] = place
+                loading[place.loaded.on(place.actor)] = place
                 continue
             if kind == FAILED:
                 raise RunError(f"a worker cannot run its models: {said[0]}")
             if kind == MISSING:
-                loading[place.load.on(place.actor, said[0])] = place
+                loading[place.loaded.on(place.actor, said[0])] = place
 
     def _require_to_come(self, place: _Place, error: Exception) -> None:
         """Raises ``RunError`` for a worker that was lost while it started, unless ray starts it again by itself."""
@@ -305,7 +257,7 @@ class RayInferenceEngine(InferenceEngine):
 
     def _stay_with(self, worker: int) -> None:
         """Notice when the actor is lost, also while it is idle."""
-        place = self._places[worker]
+        place = self._replicas[worker]
         vigil = place.actor.stay.options(concurrency_group="control").remote()
         self._when_done(vigil, partial(self._lost, worker, place.life))
 
@@ -321,7 +273,7 @@ class RayInferenceEngine(InferenceEngine):
         reference.future().add_done_callback(forward)
 
     def _answered(self, worker: int, life: int, answer: Any) -> None:
-        place = self._places[worker]
+        place = self._replicas[worker]
         if isinstance(answer, Exception):
             self._lost(worker, life, answer)
             return
@@ -337,17 +289,17 @@ class RayInferenceEngine(InferenceEngine):
         else:
             outcome = RowCountError(said[0]) if kind == MISCOUNTED else RunError(said[0])
         if worker in self._successors:  # before the worker is given another call
-            self._succeed(worker, self._successors.pop(worker))
+            self._put(worker, self._successors.pop(worker))
         call.done(outcome)
         if worker >= self.workers:
             self._remove_if_idle(worker)
 
     def _lost(self, worker: int, life: int, why: Any) -> None:
         """Say so once, and wait until ray has started the actor again, if it is still needed."""
-        place, successor = self._places[worker], self._successors.get(worker)
+        place, successor = self._replicas[worker], self._successors.get(worker)
         if self._closed or place.life != life:
             return
-        place.life += 1
+        place.life = next(_LIVES)
         place.lost_s = time.monotonic()
         call, place.call = place.call, None
         if successor is None and worker < self.workers:
@@ -359,26 +311,26 @@ class RayInferenceEngine(InferenceEngine):
         if worker >= self.workers:
             self._remove_if_idle(worker)
         elif successor is not None:
-            self._succeed(worker, self._successors.pop(worker))
+            self._put(worker, self._successors.pop(worker))
             assert self._loop is not None
             self._loop.call_soon(self._on_change, worker, True)  # once the router knows of the loss
 
     def _back(self, worker: int, place: _Place, missing: list[str] | None = None) -> None:
         """Have a worker that was lost make its models ready; ask again where ray has not started it yet."""
-        if not self._closed and self._places[worker] is place and not place.removed:
-            self._when_done(place.load.on(place.actor, missing), partial(self._is_back, worker, place))
+        if not self._closed and self._replicas[worker] is place and not place.is_removed:
+            self._when_done(place.loaded.on(place.actor, missing), partial(self._is_back, worker, place))
 
     def _is_back(self, worker: int, place: _Place, answer: Any) -> None:
         loop = self._loop
         assert loop is not None
-        if self._places[worker] is not place or place.removed:
+        if self._replicas[worker] is not place or place.is_removed:
             return
         if isinstance(answer, self._ray.exceptions.ActorUnavailableError):
             loop.call_later(ASK_AGAIN_S, self._back, worker, place)
         elif isinstance(answer, Exception) or answer[0] == FAILED:
             self._on_change(worker, False)
             self._ray.kill(place.actor)
-            place.actor = self._new_actor(place.load.threads)
+            place.actor = self._new_actor(place.loaded.threads)
             loop.call_later(ASK_AGAIN_S, self._back, worker, place)
         elif answer[0] == MISSING:
             self._back(worker, place, answer[1])
@@ -389,7 +341,7 @@ class RayInferenceEngine(InferenceEngine):
 
     def _look_for_hung(self) -> None:
         now_s = time.monotonic()
-        for place in self._places:
+        for place in self._replicas:
             if place.call is not None and now_s - place.call.begun_s > self._hang.of(*place.call.terms):
                 self._ray.kill(place.actor, no_restart=False)  # its calls then fail
         assert self._loop is not None

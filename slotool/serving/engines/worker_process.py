@@ -70,7 +70,7 @@ class WorkerProcess:
         device: str = devices.CPU,
     ):
         self._numbers = {name: number for number, name in enumerate(models)}
-        self.models = models
+        self.loaded = models
         self._tensors = SharedTensors()
         self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         own_device, there = devices.alone(device, os.environ)
@@ -102,6 +102,7 @@ class WorkerProcess:
         # ``starts_at_s``: when it began to start or, once it has ended, when the next one will.
         self.started_s = self.starts_at_s = time.monotonic()
         self.call: _Call | None = None
+        self.is_removed = False
         self.was_warm = False
         self.pauses = 0
         # Seconds until it is replaced once it has ended, where a fault says so.
@@ -114,6 +115,11 @@ class WorkerProcess:
     def is_open(self) -> bool:
         """Whether its loss has not been noticed: one that was lost has no socket any more."""
         return self.socket.fileno() >= 0
+
+    @property
+    def is_there(self) -> bool:
+        """True if it is warm and not lost."""
+        return self.was_warm and self.is_open
 
     def wait_until_warm(self, timeout_s: float) -> None:
         """Raises ``RunError`` when it does not get there."""
@@ -161,7 +167,7 @@ class WorkerProcess:
         """A copy of what the worker left."""
         try:
             tensors = self._tensors.unpack(length, after=call.size, copy=True)
-            return outputs_of_tensors(tensors, self.models[call.model].model)
+            return outputs_of_tensors(tensors, self.loaded[call.model].model)
         except RunError as error:
             return error
         finally:
