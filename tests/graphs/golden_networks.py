@@ -146,7 +146,7 @@ class ByValues(nn.Module):
 
 
 class Refused(nn.Module):
-    """What torch.export refuses and torch.fx traces."""
+    """A layer that was quantised dynamically behind plain ones."""
 
     def __init__(self) -> None:
         super().__init__()

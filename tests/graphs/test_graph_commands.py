@@ -216,7 +216,7 @@ def test_capture_fails_when_all_of_what_was_asked_for_does(slotool, tmp_path: Pa
         ),
         (["--torch", "a:b", "--input-shape", "1,x"], "is not a list of sizes"),
         (["--torch", "no_such_nets:b", "--input-shape", "8"], "no module no_such_nets"),
-        (["--torch", "command_nets:tiny", "--input-shape", "9"], "cannot run on an input of [9]"),
+        (["--torch", "command_nets:tiny", "--input-shape", "9"], "cannot run on inputs of [9]"),
         (["--torch", "command_nets:tiny", "--input-shape", "1,8,8", "-o", "graph.txt"], "ends in .parquet or .jsonl"),
         (["--keras", "none.keras"], "none.keras: no such file"),
     ],
