@@ -101,7 +101,7 @@ def resolve(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> tuple[d
         raise GraphError(f"{op} takes {wanted} inputs, not {len(inputs)}")
     try:
         kind.settle(kept, inputs)
-        effect = kind.infer(kept, inputs)
+        effect = kind.infer({**kind.attributes, **kept}, inputs)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise GraphError(f"{op} cannot take inputs {list(map(list, inputs))} with {kept}") from error
     if any(size < 1 for size in effect.shape):

@@ -49,14 +49,14 @@ def within(axis: int, rank: int) -> int:
 
 def chosen_axis(attributes: Attributes, shape: Shape) -> int:
     """The attribute ``axis``, by default that of the channels."""
-    axis: int = attributes.get("axis", channel_axis(shape))
-    return axis
+    axis: int | None = attributes.get("axis")
+    return channel_axis(shape) if axis is None else axis
 
 
 def chosen_axes(attributes: Attributes, shape: Shape) -> tuple[int, ...]:
     """The attribute ``axes``, by default that of the channels."""
-    axes: tuple[int, ...] = attributes.get("axes", (channel_axis(shape),))
-    return axes
+    axes: tuple[int, ...] | None = attributes.get("axes")
+    return (channel_axis(shape),) if axes is None else axes
 
 
 def settle_axis(attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:

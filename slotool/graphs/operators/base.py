@@ -66,6 +66,15 @@ class Operator:
         """Whether slotool knows how this operator behaves; an unknown one is kept by name."""
         return self.op in OPERATORS and not self.foreign
 
+    def __getitem__(self, name: str) -> Any:
+        """Return an attribute of a known operator, its default where it is left out."""
+        return self.attributes[name] if name in self.attributes else OPERATORS[self.op].attributes[name]
+
+    @property
+    def complete(self) -> dict[str, Any]:
+        """All attributes of a known operator, with the defaults of those left out."""
+        return {**OPERATORS[self.op].attributes, **self.attributes}
+
     @property
     def output_bytes(self) -> int:
         return BYTES_PER_VALUE * math.prod(self.shape)
@@ -164,7 +173,8 @@ class OperatorType:
         """Bring attributes whose form depends on the shapes of the inputs to their canonical form."""
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        """Return shape and costs for inputs of these shapes, without the batch. Raises ``GraphError``."""
+        """Return shape and costs for inputs of these shapes, without the batch; ``attributes`` are complete. Raises
+        ``GraphError``."""
         raise NotImplementedError
 
     def statistics(self, operator: Operator) -> int:
@@ -173,7 +183,7 @@ class OperatorType:
 
     def place_count(self, operator: Operator) -> int:
         """Return how many places a lookup chooses from."""
-        axis: int = operator.attributes.get("axis", 0)
+        axis: int = operator["axis"]
         return operator.input_shapes[0][axis]
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:

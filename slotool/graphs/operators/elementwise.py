@@ -9,7 +9,14 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.attributes import Attributes, Shape, broadcast, channel_axis, settle_channel_axis
+from slotool.graphs.operators.attributes import (
+    Attributes,
+    Shape,
+    broadcast,
+    channel_axis,
+    chosen_axis,
+    settle_channel_axis,
+)
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, alike, is_computed, layer_name
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, INT32, KINDS, RANKS, Writer, widest
@@ -73,7 +80,7 @@ class PReLU(OperatorType):
     feature_axis = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        return Effect(inputs[0], 1 if attributes.get("shared") else inputs[0][0], math.prod(inputs[0]))
+        return Effect(inputs[0], 1 if attributes["shared"] else inputs[0][0], math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
@@ -81,7 +88,7 @@ class PReLU(OperatorType):
         return nn.PReLU(operator.weights, device=device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        if operator.attributes.get("shared"):
+        if operator["shared"]:
             return writer.node("PRelu", values[0], writer.weight(1))
         channels, *around = operator.shape
         slope = writer.node("Reshape", writer.weight(channels), writer.integers(channels, *[1] * len(around)))
@@ -97,20 +104,18 @@ class Softmax(_ValueByValue):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        return nn.Softmax(dim=1 + self._axis(operator))
+        return nn.Softmax(dim=1 + chosen_axis(operator.attributes, operator.shape))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        return writer.node("Softmax", writer.cast(values[0], FLOAT), axis=1 + self._axis(operator))
+        return writer.node(
+            "Softmax", writer.cast(values[0], FLOAT), axis=1 + chosen_axis(operator.attributes, operator.shape)
+        )
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        at = values[0].at(self._axis(operator))
+        at = values[0].at(chosen_axis(operator.attributes, operator.shape))
         return Value(keras.layers.Softmax(axis=at, name=layer_name(operator.name))(values[0].tensor), values[0].order)
-
-    def _axis(self, operator: Operator) -> int:
-        axis: int = operator.attributes.get("axis", channel_axis(operator.shape))
-        return axis
 
 
 class Activation(_ValueByValue):
@@ -130,7 +135,7 @@ class Activation(_ValueByValue):
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        (value,), name, called = values, operator.attributes["activation"], layer_name(operator.name)
+        (value,), name, called = values, operator["activation"], layer_name(operator.name)
         if name == "softmax":
             layer = keras.layers.Softmax(axis=value.at(channel_axis(operator.shape)), name=called)
         else:
@@ -346,7 +351,7 @@ class Elementwise(OperatorType):
         return Value(called(*tensors, *[function.number] * (2 - len(tensors))), order)
 
     def _function(self, operator: Operator) -> tuple[str, FunctionNames]:
-        name = operator.attributes["function"]
+        name = operator["function"]
         return name, FUNCTIONS[name]
 
 
@@ -414,19 +419,19 @@ class Cast(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         import torch
 
-        dtype = getattr(torch, operator.attributes["dtype"])
+        dtype = getattr(torch, operator["dtype"])
         return lambda x: x.to(dtype)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        dtype = operator.attributes["dtype"]
+        dtype = operator["dtype"]
         if dtype not in KINDS:
             raise GraphError(f"operator {operator.name!r}: {dtype} cannot be built in ONNX")
         return writer.node("Cast", values[0], to=KINDS[dtype])
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
-        return KINDS.get(operator.attributes["dtype"], FLOAT)
+        return KINDS.get(operator["dtype"], FLOAT)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        return Value(keras.ops.cast(values[0].tensor, operator.attributes["dtype"]), values[0].order)
+        return Value(keras.ops.cast(values[0].tensor, operator["dtype"]), values[0].order)

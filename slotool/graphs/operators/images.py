@@ -49,17 +49,17 @@ class ZeroPadding2D(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        top, bottom, left, right = zero_padding(operator.attributes["padding"])
+        top, bottom, left, right = zero_padding(operator["padding"])
         return nn.ZeroPad2d((left, right, top, bottom))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        top, bottom, left, right = zero_padding(operator.attributes["padding"])
+        top, bottom, left, right = zero_padding(operator["padding"])
         return writer.node("Pad", values[0], writer.integers(0, 0, top, left, 0, 0, bottom, right))
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        top, bottom, left, right = zero_padding(operator.attributes["padding"])
+        top, bottom, left, right = zero_padding(operator["padding"])
         layer = keras.layers.ZeroPadding2D(((top, bottom), (left, right)), name=layer_name(operator.name))
         return by_layer(layer, operator.shape, values)
 
@@ -76,11 +76,11 @@ class Cropping2D(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        top, bottom, left, right = zero_padding(operator.attributes["cropping"])
+        top, bottom, left, right = zero_padding(operator["cropping"])
         return nn.ZeroPad2d((-left, -right, -top, -bottom))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        top, _, left, _ = zero_padding(operator.attributes["cropping"])
+        top, _, left, _ = zero_padding(operator["cropping"])
         _, height, width = operator.shape
         starts, ends = writer.integers(top, left), writer.integers(top + height, left + width)
         return writer.node("Slice", values[0], starts, ends, writer.integers(2, 3))
@@ -88,7 +88,7 @@ class Cropping2D(OperatorType):
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        top, bottom, left, right = zero_padding(operator.attributes["cropping"])
+        top, bottom, left, right = zero_padding(operator["cropping"])
         layer = keras.layers.Cropping2D(((top, bottom), (left, right)), name=layer_name(operator.name))
         return by_layer(layer, operator.shape, values)
 
@@ -104,7 +104,7 @@ class Resize(OperatorType):
         if kept < 1:
             raise GraphError(f"Resize to {list(attributes['size'])} needs an axis of channels before these")
         shape = (*inputs[0][:kept], *attributes["size"])
-        reads = _READS[attributes.get("mode", "nearest")] ** len(attributes["size"])
+        reads = _READS[attributes["mode"]] ** len(attributes["size"])
         return Effect(shape, 0, 2 * reads * math.prod(shape) if reads > 1 else 0)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
@@ -112,12 +112,12 @@ class Resize(OperatorType):
 
         from slotool.graphs.operators.torch_parts import over_last_axes
 
-        size, mode = operator.attributes["size"], operator.attributes.get("mode", "nearest")
+        size, mode = operator["size"], operator["mode"]
         mode = {"cubic": "bicubic", "linear": _LINEAR.get(len(size), "linear")}.get(mode, mode)
         return over_last_axes(partial(functional.interpolate, size=size, mode=mode), len(size))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        mode = operator.attributes.get("mode", "nearest")
+        mode = operator["mode"]
         if mode not in _ONNX_MODES:
             raise GraphError(f"operator {operator.name!r}: Resize by {mode} cannot be built in ONNX")
         sizes = writer.integers(1 if values[0] in writer.free else writer.batch_size, *operator.shape)
@@ -136,13 +136,13 @@ class GridSample(OperatorType):
         if len(image) != len(grid) or grid[-1] != len(image) - 1:
             raise GraphError(f"GridSample cannot take {list(image)} at places {list(grid)}")
         shape = (image[0], *grid[:-1])
-        reads = _READS[attributes.get("mode", "linear")] ** grid[-1]
+        reads = _READS[attributes["mode"]] ** grid[-1]
         return Effect(shape, 0, 2 * reads * math.prod(shape))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch.nn import functional
 
-        mode = {"linear": "bilinear", "cubic": "bicubic"}.get(operator.attributes.get("mode", "linear"), "nearest")
+        mode = {"linear": "bilinear", "cubic": "bicubic"}.get(operator["mode"], "nearest")
 
         def sampled(x: Tensor, grid: Tensor) -> Tensor:
             if len(grid) != len(x):
@@ -152,7 +152,7 @@ class GridSample(OperatorType):
         return sampled
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        mode = operator.attributes.get("mode", "linear")
+        mode = operator["mode"]
         return writer.node(
             "GridSample", *writer.of_one_batch(values, operator.input_shapes), mode=mode, align_corners=0
         )
@@ -171,10 +171,10 @@ class PixelShuffle(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        return nn.PixelShuffle(operator.attributes["factor"])
+        return nn.PixelShuffle(operator["factor"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        return writer.node("DepthToSpace", values[0], blocksize=operator.attributes["factor"], mode="CRD")
+        return writer.node("DepthToSpace", values[0], blocksize=operator["factor"], mode="CRD")
 
 
 class PixelUnshuffle(OperatorType):
@@ -190,9 +190,9 @@ class PixelUnshuffle(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        return nn.PixelUnshuffle(operator.attributes["factor"])
+        return nn.PixelUnshuffle(operator["factor"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        (channels, height, width), factor = operator.input_shapes[0], operator.attributes["factor"]
+        (channels, height, width), factor = operator.input_shapes[0], operator["factor"]
         apart = writer.shaped(values[0], channels, height // factor, factor, width // factor, factor)
         return writer.shaped(writer.turned(apart, [0, 2, 4, 1, 3]), *operator.shape)

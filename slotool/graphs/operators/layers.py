@@ -40,7 +40,7 @@ class Constant(OperatorType):
     has_memory = False
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        return Effect(attributes["shape"], attributes.get("weights", 0), attributes.get("flops", 0), moved=0)
+        return Effect(attributes["shape"], attributes["weights"], attributes["flops"], moved=0)
 
 
 class Dense(OperatorType):
@@ -53,19 +53,19 @@ class Dense(OperatorType):
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         *outer, features = inputs[0]
         units, positions = attributes["units"], math.prod(outer)
-        bias = units if attributes.get("bias", True) else 0
+        bias = units if attributes["bias"] else 0
         return Effect((*outer, units), features * units + bias, 2 * features * units * positions)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        features, units = operator.input_shapes[0][-1], operator.attributes["units"]
-        return nn.Linear(features, units, bias=operator.attributes.get("bias", True), device=device)
+        features, units = operator.input_shapes[0][-1], operator["units"]
+        return nn.Linear(features, units, bias=operator["bias"], device=device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        (shape,), units = operator.input_shapes, operator.attributes["units"]
+        (shape,), units = operator.input_shapes, operator["units"]
         weight = writer.weight(units, shape[-1])
-        bias = [writer.weight(units)] if operator.attributes.get("bias", True) else []
+        bias = [writer.weight(units)] if operator["bias"] else []
         if len(shape) == 1:
             return writer.node("Gemm", values[0], weight, *bias, transB=1)
         product = writer.node("MatMul", values[0], writer.node("Transpose", weight, perm=[1, 0]))
@@ -77,9 +77,9 @@ class Dense(OperatorType):
         (value,), rank = values, len(operator.shape)
         order = value.order if value.order[-1] == rank - 1 else tuple(range(rank))
         layer = keras.layers.Dense(
-            operator.attributes["units"],
-            activation=operator.attributes.get("activation"),
-            use_bias=operator.attributes.get("bias", True),
+            operator["units"],
+            activation=operator["activation"],
+            use_bias=operator["bias"],
             kernel_initializer=weights,
             bias_initializer=weights,
             name=layer_name(operator.name),
@@ -153,7 +153,7 @@ class ScaledDotProductAttention(OperatorType):
         attention = partial(
             functional.scaled_dot_product_attention,
             # torch takes a mask or hides what is to come, not both.
-            is_causal=operator.attributes.get("causal", False) and not mask,
+            is_causal=operator["causal"] and not mask,
             enable_gqa=len(query) > 2 and query[-3] != key[-3],
         )
         return partial(_attended, attention=attention)
@@ -176,7 +176,7 @@ class ScaledDotProductAttention(OperatorType):
                 scores = writer.node("Add", scores, hidden)
             else:
                 scores = writer.node("Where", writer.cast(hidden, BOOL), scores, writer.number(-np.inf))
-        elif operator.attributes.get("causal"):
+        elif operator["causal"]:
             scores = writer.node("Add", scores, writer.array(_later_hidden(operator)[None]))
         return writer.node("MatMul", writer.node("Softmax", scores, axis=-1), value)
 
@@ -191,7 +191,7 @@ class ScaledDotProductAttention(OperatorType):
         scores = keras.ops.matmul(query * shape[-1] ** -0.5, keras.ops.swapaxes(key, -1, -2))
         if len(values) > 3:
             scores = _masked(scores, values[3], operator.input_shapes[3], rank)
-        elif operator.attributes.get("causal"):
+        elif operator["causal"]:
             scores = scores + _later_hidden(operator)
         return Value.as_stated(keras.ops.matmul(keras.ops.softmax(scores, axis=-1), value), rank)
 

@@ -31,22 +31,22 @@ class Embedding(OperatorType):
         return Effect(shape, weights, moved=math.prod(inputs[0]) + 2 * math.prod(shape))
 
     def place_count(self, operator: Operator) -> int:
-        return int(operator.attributes["vocabulary"])
+        return int(operator["vocabulary"])
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        return nn.Embedding(operator.attributes["vocabulary"], operator.attributes["units"], device=device)
+        return nn.Embedding(operator["vocabulary"], operator["units"], device=device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        table = writer.weight(operator.attributes["vocabulary"], operator.attributes["units"])
+        table = writer.weight(operator["vocabulary"], operator["units"])
         places = values[0] if writer.kind(values[0]) == INT32 else writer.cast(values[0], INT64)
         return writer.node("Gather", table, places, axis=0)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        vocabulary, units = operator.attributes["vocabulary"], operator.attributes["units"]
+        vocabulary, units = operator["vocabulary"], operator["units"]
         layer = keras.layers.Embedding(
             vocabulary, units, embeddings_initializer=weights, name=layer_name(operator.name)
         )
@@ -68,10 +68,10 @@ class Gather(OperatorType):
         return Effect(shape, moved=2 * math.prod(shape) + math.prod(indices))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        return partial(_gathered, axis=operator.attributes["axis"])
+        return partial(_gathered, axis=operator["axis"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        (data, places), (shape, indices), axis = values, operator.input_shapes, operator.attributes["axis"]
+        (data, places), (shape, indices), axis = values, operator.input_shapes, operator["axis"]
         if writer.kind(places) != INT32:
             places = writer.cast(places, INT64)
         if places in writer.free or writer.batch_size == 1:
@@ -92,7 +92,7 @@ class Gather(OperatorType):
         data, places = values
         if is_computed(places):
             raise GraphError(f"operator {operator.name!r}: Gather of computed places cannot be built in Keras")
-        axis = operator.attributes["axis"]
+        axis = operator["axis"]
         return Value.as_stated(keras.ops.take(data.stated(), places.stated()[0], axis=axis + 1), len(operator.shape))
 
 
@@ -129,7 +129,7 @@ class GatherElements(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from slotool.graphs.operators.torch_parts import of_one_batch
 
-        axis = operator.attributes["axis"] + 1
+        axis = operator["axis"] + 1
 
         def gathered(data: Tensor, places: Tensor) -> Tensor:
             data, places = of_one_batch(data, places)
@@ -139,7 +139,7 @@ class GatherElements(OperatorType):
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         data, places = writer.of_one_batch(values, operator.input_shapes)
-        return writer.node("GatherElements", data, writer.cast(places, INT64), axis=operator.attributes["axis"] + 1)
+        return writer.node("GatherElements", data, writer.cast(places, INT64), axis=operator["axis"] + 1)
 
 
 class Scatter(OperatorType):
@@ -152,7 +152,7 @@ class Scatter(OperatorType):
     settle = staticmethod(settle_axis)
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        if attributes.get("in_place"):
+        if attributes["in_place"]:
             return Effect(inputs[0], moved=0)
         if len(inputs) > 3:
             raise GraphError("Scatter takes data, indices and updates")
@@ -162,7 +162,7 @@ class Scatter(OperatorType):
         from slotool.graphs.operators.torch_parts import of_one_batch
 
         self._require_places(operator, "torch")
-        axis = operator.attributes.get("axis", 0) + 1
+        axis = operator["axis"] + 1
 
         def scattered(data: Tensor, places: Tensor, values: Tensor) -> Tensor:
             data, places, values = of_one_batch(data, places, values)
@@ -173,7 +173,7 @@ class Scatter(OperatorType):
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         self._require_places(operator, "ONNX")
         data, places, updates = writer.of_one_batch(values, operator.input_shapes)
-        places, axis = writer.cast(places, INT64), operator.attributes.get("axis", 0) + 1
+        places, axis = writer.cast(places, INT64), operator["axis"] + 1
         return writer.node("ScatterElements", data, places, writer.cast(updates, writer.kind(data)), axis=axis)
 
     def _require_places(self, operator: Operator, library: str) -> None:

@@ -12,7 +12,6 @@ from slotool.graphs.operators.attributes import (
     Attributes,
     Shape,
     broadcast,
-    channel_axis,
     chosen_axis,
     settle_axis,
     settle_channel_axis,
@@ -96,14 +95,14 @@ class Transpose(OperatorType):
         return Effect(tuple(inputs[0][axis] for axis in attributes["axes"]), moved=0)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        order = (0, *(axis + 1 for axis in operator.attributes["axes"]))
+        order = (0, *(axis + 1 for axis in operator["axes"]))
         return lambda x: x.permute(order)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        return writer.node("Transpose", values[0], perm=[0, *(axis + 1 for axis in operator.attributes["axes"])])
+        return writer.node("Transpose", values[0], perm=[0, *(axis + 1 for axis in operator["axes"])])
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        axes = list(operator.attributes["axes"])
+        axes = list(operator["axes"])
         return Value(values[0].tensor, tuple(axes.index(axis) for axis in values[0].order))
 
 
@@ -118,9 +117,9 @@ class Slice(OperatorType):
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         shape, axis, size = list(inputs[0]), attributes["axis"], attributes["size"]
-        if attributes.get("start", 0) + (size - 1) * attributes.get("step", 1) >= shape[axis]:
+        if attributes["start"] + (size - 1) * attributes["step"] >= shape[axis]:
             raise GraphError(f"there are no such {size} values along axis {axis} of {shape}")
-        if attributes.get("keepdims", True):
+        if attributes["keepdims"]:
             shape[axis] = size
         elif size == 1:
             del shape[axis]
@@ -129,8 +128,8 @@ class Slice(OperatorType):
         return Effect(tuple(shape), moved=0)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        axis, places = operator.attributes["axis"] + 1, self._places(operator)
-        if not operator.attributes.get("keepdims", True):
+        axis, places = operator["axis"] + 1, self._places(operator)
+        if not operator["keepdims"]:
             return lambda x: x.select(axis, places.start)
         if places.step == 1:
             return lambda x: x.narrow(axis, places.start, len(places))
@@ -138,22 +137,22 @@ class Slice(OperatorType):
         return lambda x: x[where]
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        axis, places = operator.attributes["axis"] + 1, self._places(operator)
-        if not operator.attributes.get("keepdims", True):
+        axis, places = operator["axis"] + 1, self._places(operator)
+        if not operator["keepdims"]:
             return writer.node("Gather", values[0], writer.number(places.start, INT64), axis=axis)
         return writer.cut(values[0], axis, places.start, places.stop, places.step)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        (value,), axis, places = values, operator.attributes["axis"], self._places(operator)
+        (value,), axis, places = values, operator["axis"], self._places(operator)
         before = (slice(None),) * value.at(axis)
-        if not operator.attributes.get("keepdims", True):
+        if not operator["keepdims"]:
             return Value(value.tensor[(*before, places.start)], without(value.order, [axis]))
         return Value(value.tensor[(*before, slice(places.start, places.stop, places.step))], value.order)
 
     def _places(self, operator: Operator) -> range:
         """Return the places along the axis whose values are left."""
-        attributes = operator.attributes
-        start, size, step = attributes.get("start", 0), attributes["size"], attributes.get("step", 1)
+        attributes = operator.complete
+        start, size, step = attributes["start"], attributes["size"], attributes["step"]
         return range(start, start + (size - 1) * step + 1, step)
 
 
@@ -230,11 +229,11 @@ class Concatenate(OperatorType):
 
         from slotool.graphs.operators.torch_parts import of_one_batch
 
-        axis = operator.attributes.get("axis", channel_axis(operator.shape)) + 1
+        axis = chosen_axis(operator.attributes, operator.shape) + 1
         return lambda *parts: torch.cat(tuple(of_one_batch(*parts)), dim=axis)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        axis = operator.attributes.get("axis", channel_axis(operator.shape)) + 1
+        axis = chosen_axis(operator.attributes, operator.shape) + 1
         return writer.node("Concat", *writer.of_one_batch(writer.alike(values), operator.input_shapes), axis=axis)
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
@@ -248,7 +247,7 @@ class Concatenate(OperatorType):
         parts = for_each_example(values)
         order = next((value.order for value in values if is_computed(value)), values[0].order)
         tensors = [part.in_order(order) for part in parts]
-        at = 1 + order.index(operator.attributes.get("axis", channel_axis(operator.shape)))
+        at = 1 + order.index(chosen_axis(operator.attributes, operator.shape))
         if all(map(is_computed, parts)):
             return Value(keras.layers.Concatenate(axis=at, name=layer_name(operator.name))(tensors), order)
         return Value(keras.ops.concatenate(tensors, axis=at), order)
@@ -273,11 +272,11 @@ class Stack(OperatorType):
 
         from slotool.graphs.operators.torch_parts import of_one_batch
 
-        axis = operator.attributes["axis"] + 1
+        axis = operator["axis"] + 1
         return lambda *parts: torch.stack(tuple(of_one_batch(*parts)), dim=axis)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        axis = operator.attributes["axis"] + 1
+        axis = operator["axis"] + 1
         parts = writer.of_one_batch(writer.alike(values), operator.input_shapes)
         return writer.node("Concat", *(writer.node("Unsqueeze", x, writer.integers(axis)) for x in parts), axis=axis)
 
@@ -288,7 +287,7 @@ class Stack(OperatorType):
         import keras
 
         parts = [part.stated() for part in for_each_example(values)]
-        return Value.as_stated(keras.ops.stack(parts, axis=operator.attributes["axis"] + 1), len(operator.shape))
+        return Value.as_stated(keras.ops.stack(parts, axis=operator["axis"] + 1), len(operator.shape))
 
 
 class Repeat(OperatorType):
@@ -304,16 +303,16 @@ class Repeat(OperatorType):
         return Effect(tuple(size * times for size, times in zip(inputs[0], repeats, strict=True)))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        repeats = (1, *operator.attributes["repeats"])
+        repeats = (1, *operator["repeats"])
         return lambda x: x.repeat(repeats)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        return writer.node("Tile", values[0], writer.integers(1, *operator.attributes["repeats"]))
+        return writer.node("Tile", values[0], writer.integers(1, *operator["repeats"]))
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        tiled = keras.ops.tile(values[0].stated(), (1, *operator.attributes["repeats"]))
+        tiled = keras.ops.tile(values[0].stated(), (1, *operator["repeats"]))
         return Value.as_stated(tiled, len(operator.shape))
 
 
@@ -324,7 +323,7 @@ class Pad(OperatorType):
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         pads, rank = attributes["pads"], len(inputs[0])
-        if attributes.get("mode", "constant") not in PAD_MODES:
+        if attributes["mode"] not in PAD_MODES:
             raise GraphError(f"unknown mode {attributes['mode']!r} of Pad; known are {', '.join(PAD_MODES)}")
         if len(pads) != 2 * rank:
             raise GraphError(f"Pad of {list(inputs[0])} needs {2 * rank} numbers, not {len(pads)}")
@@ -333,7 +332,7 @@ class Pad(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch.nn import functional
 
-        pads, mode, rank = operator.attributes["pads"], operator.attributes.get("mode", "constant"), len(operator.shape)
+        pads, mode, rank = operator["pads"], operator["mode"], len(operator.shape)
         around = [(pads[axis], pads[rank + axis]) for axis in range(rank)]
         if mode == "constant":
             flat = [side for sides in reversed(around) for side in sides]
@@ -341,15 +340,15 @@ class Pad(OperatorType):
         return partial(_padded, around=around, pad=partial(functional.pad, mode=_TORCH_PAD_MODES[mode]))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        pads, rank = operator.attributes["pads"], len(operator.shape)
+        pads, rank = operator["pads"], len(operator.shape)
         around = writer.integers(0, *pads[:rank], 0, *pads[rank:])
-        return writer.node("Pad", values[0], around, mode=operator.attributes.get("mode", "constant"))
+        return writer.node("Pad", values[0], around, mode=operator["mode"])
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        (value,), pads, rank = values, operator.attributes["pads"], len(operator.shape)
-        mode = operator.attributes.get("mode", "constant")
+        (value,), pads, rank = values, operator["pads"], len(operator.shape)
+        mode = operator["mode"]
         if mode not in ("constant", "reflect"):
             raise GraphError(f"operator {operator.name!r}: Pad by {mode} cannot be built in Keras")
         around = [(0, 0), *((pads[axis], pads[rank + axis]) for axis in value.order)]
@@ -378,12 +377,12 @@ class Roll(OperatorType):
         return Effect(inputs[0])
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        shifts, axes = operator.attributes["shifts"], [axis + 1 for axis in operator.attributes["axes"]]
+        shifts, axes = operator["shifts"], [axis + 1 for axis in operator["axes"]]
         return lambda x: x.roll(shifts, axes)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         value = values[0]
-        for shift, axis in zip(operator.attributes["shifts"], operator.attributes["axes"], strict=True):
+        for shift, axis in zip(operator["shifts"], operator["axes"], strict=True):
             size = operator.shape[axis]
             at = -shift % size
             if at:
@@ -395,7 +394,7 @@ class Roll(OperatorType):
         import keras
 
         (value,), tensor = values, values[0].tensor
-        for shift, axis in zip(operator.attributes["shifts"], operator.attributes["axes"], strict=True):
+        for shift, axis in zip(operator["shifts"], operator["axes"], strict=True):
             tensor = keras.ops.roll(tensor, shift, axis=value.at(axis))
         return Value(tensor, value.order)
 
@@ -409,17 +408,17 @@ class Flip(OperatorType):
         return Effect(inputs[0])
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        axes = [axis + 1 for axis in operator.attributes["axes"]]
+        axes = [axis + 1 for axis in operator["axes"]]
         return lambda x: x.flip(axes)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         value = values[0]
-        for axis in operator.attributes["axes"]:
+        for axis in operator["axes"]:
             value = writer.cut(value, axis + 1, -1, -(operator.shape[axis] + 1), -1)
         return value
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        axes = [values[0].at(axis) for axis in operator.attributes["axes"]]
+        axes = [values[0].at(axis) for axis in operator["axes"]]
         return Value(keras.ops.flip(values[0].tensor, axis=axes), values[0].order)

@@ -38,12 +38,12 @@ class _Norm(OperatorType, abstract=True):
 
     def trained(self, attributes: Attributes) -> int:
         """Return how many of the two are trained."""
-        return int(attributes.get("scale", True)) + int(attributes.get("center", True))
+        return int(attributes["scale"]) + int(attributes["center"])
 
     def without_unused(self, norm: nn.Module, operator: Operator) -> nn.Module:
         """Return a torch norm without the parameters that the operator lacks."""
         for part, name in (("scale", "weight"), ("center", "bias")):
-            if not operator.attributes.get(part, True):
+            if not operator[part]:
                 setattr(norm, name, None)
         return norm
 
@@ -51,7 +51,7 @@ class _Norm(OperatorType, abstract=True):
         """Return both, as ONNX takes them; one that is not trained is made of nothing but its neutral number."""
         parts = []
         for part, neutral in (("scale", 1.0), ("center", 0.0)):
-            if operator.attributes.get(part, True):
+            if operator[part]:
                 parts.append(writer.weight(*sizes))
             else:
                 made = writer.repeated(neutral, math.prod(sizes))
@@ -63,7 +63,7 @@ class _Norm(OperatorType, abstract=True):
         import keras
 
         if "center" in self.attributes:
-            options |= {part: operator.attributes.get(part, True) for part in ("scale", "center")}
+            options |= {part: operator[part] for part in ("scale", "center")}
         layer = getattr(keras.layers, operator.op)(epsilon=EPSILON, name=layer_name(operator.name), **options)
         return Value(layer(value.tensor), value.order)
 
@@ -80,7 +80,7 @@ class BatchNormalization(_Norm):
         return Effect(inputs[0], parts * inputs[0][chosen_axis(attributes, inputs[0])], 2 * math.prod(inputs[0]))
 
     def statistics(self, operator: Operator) -> int:
-        return 2 * operator.weights // (2 + self.trained(operator.attributes))
+        return 2 * operator.weights // (2 + self.trained(operator.complete))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
@@ -142,13 +142,13 @@ class RMSNormalization(_Norm):
     settle = staticmethod(settle_channel_axes)
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        weights = attributes.get("scale", True) * _sizes(attributes, inputs[0])
+        weights = attributes["scale"] * _sizes(attributes, inputs[0])
         return Effect(inputs[0], weights, 4 * math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        scale = operator.attributes.get("scale", True)
+        scale = operator["scale"]
         # torch's own epsilon depends on the type of the values.
         norm = nn.RMSNorm(_normalised_sizes(operator), eps=EPSILON, elementwise_affine=scale, device=device)
         return _with_axes_last(norm, operator)
@@ -159,7 +159,7 @@ class RMSNormalization(_Norm):
         squares = writer.node("Pow", x, writer.number(2.0))
         mean = writer.node("ReduceMean", squares, writer.integers(*range(-len(axes), 0)), keepdims=1)
         x = writer.node("Div", x, writer.node("Sqrt", writer.node("Add", mean, writer.number(EPSILON))))
-        if operator.attributes.get("scale", True):
+        if operator["scale"]:
             x = writer.node("Mul", x, writer.weight(*_normalised_sizes(operator)))
         return writer.turned(x, np.argsort(order).tolist())
 
@@ -206,24 +206,24 @@ class GroupNormalization(_Norm):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        norm = nn.GroupNorm(operator.attributes["groups"], operator.shape[0], device=device)
+        norm = nn.GroupNorm(operator["groups"], operator.shape[0], device=device)
         return self.without_unused(norm, operator)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         """Append an instance norm over groups, then scale and shift of each channel, as torch exports it."""
-        (channels, *around), groups = operator.shape, operator.attributes["groups"]
+        (channels, *around), groups = operator.shape, operator["groups"]
         grouped = writer.shaped(values[0], groups, math.prod(operator.shape) // groups)
         ones, zeros = writer.repeated(1.0, groups), writer.repeated(0.0, groups)
         x = writer.node("InstanceNormalization", grouped, ones, zeros, epsilon=EPSILON)
         x = writer.shaped(x, *operator.shape)
         for part, op in (("scale", "Mul"), ("center", "Add")):
-            if operator.attributes.get(part, True):
+            if operator[part]:
                 sizes = writer.integers(channels, *[1] * len(around))
                 x = writer.node(op, x, writer.node("Reshape", writer.weight(channels), sizes))
         return x
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        groups = operator.attributes["groups"]
+        groups = operator["groups"]
         return self.keras_layer(operator, values[0], groups=groups, axis=values[0].at(0))
 
 
@@ -239,10 +239,10 @@ class LocalResponseNormalization(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        return nn.LocalResponseNorm(operator.attributes["size"])
+        return nn.LocalResponseNorm(operator["size"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        return writer.node("LRN", values[0], size=operator.attributes["size"])
+        return writer.node("LRN", values[0], size=operator["size"])
 
 
 class Normalization(OperatorType):
@@ -252,7 +252,7 @@ class Normalization(OperatorType):
     layout = "values"
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        weights = 0 if attributes.get("fixed") else 2 * inputs[0][channel_axis(inputs[0])] + 1
+        weights = 0 if attributes["fixed"] else 2 * inputs[0][channel_axis(inputs[0])] + 1
         return Effect(inputs[0], weights, 2 * math.prod(inputs[0]))
 
     def statistics(self, operator: Operator) -> int:
@@ -261,12 +261,12 @@ class Normalization(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from slotool.graphs.operators.torch_parts import Normalization as Layer
 
-        if operator.attributes.get("fixed"):
+        if operator["fixed"]:
             return lambda x: x.mul(1.0)
         return Layer(per_channel(operator.shape), device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        if operator.attributes.get("fixed"):
+        if operator["fixed"]:
             return rescaled(writer, values[0])
         mean, deviation = (writer.weight(*per_channel(operator.shape), trained=False) for _ in range(2))
         return writer.node("Div", writer.node("Sub", values[0], mean), deviation)

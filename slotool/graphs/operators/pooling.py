@@ -53,8 +53,8 @@ class _Pooling(Window, abstract=True):
         return Effect(shape, 0, math.prod(shape) * math.prod(sides(attributes["kernel"], self.axes)))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        attributes = operator.attributes
-        around, ceil = padding_around(attributes, operator.input_shapes[0]), "ceil" in attributes
+        attributes = operator.complete
+        around, ceil = padding_around(attributes, operator.input_shapes[0]), attributes["ceil"]
         options: dict[str, Any] = {"ceil_mode": ceil} if ceil else {}
         # Padding of torch's own only where the padding in front would not be the same.
         own = (ceil or not attributes.get("count_padding", True)) and around[::2] == around[1::2]
@@ -72,11 +72,11 @@ class _Pooling(Window, abstract=True):
         return sides(attributes["kernel"], self.axes), sides(attributes["stride"], self.axes)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        attributes = operator.attributes
+        attributes = operator.complete
         around = padding_around(attributes, operator.input_shapes[0])
         kernel, stride = self.window(attributes)
         options = self.onnx_options(attributes)
-        if attributes.get("ceil"):
+        if attributes["ceil"]:
             options["ceil_mode"] = 1
         pads = [*around[::2], *around[1::2]]
         return writer.node(self.onnx_op, values[0], kernel_shape=kernel, strides=stride, pads=pads, **options)
@@ -90,7 +90,7 @@ class _Pooling(Window, abstract=True):
 
         if self.axes != 2:
             return super().keras(operator, values, weights)
-        layer = getattr(keras.layers, operator.op)(pair(operator.attributes["kernel"]), **keras_window(operator))
+        layer = getattr(keras.layers, operator.op)(pair(operator["kernel"]), **keras_window(operator))
         return by_layer(behind_keras_padding(operator, layer, self.outside), operator.shape, values)
 
 
@@ -102,13 +102,13 @@ class _MaxPooling(_Pooling, abstract=True):
     def torch_pool(self, attributes: Attributes, pads: bool, options: dict[str, Any]) -> nn.Module:
         from torch import nn
 
-        if "dilation" in attributes:
+        if attributes["dilation"] != 1:
             options["dilation"] = attributes["dilation"]
         pool: nn.Module = getattr(nn, f"MaxPool{self.axes}d")(*self.window(attributes), **options)
         return pool
 
     def onnx_options(self, attributes: Attributes) -> dict[str, Any]:
-        return {"dilations": sides(attributes["dilation"], self.axes)} if "dilation" in attributes else {}
+        return {"dilations": sides(attributes["dilation"], self.axes)} if attributes["dilation"] != 1 else {}
 
 
 class _AveragePooling(_Pooling, abstract=True):
@@ -123,12 +123,12 @@ class _AveragePooling(_Pooling, abstract=True):
         from torch import nn
 
         if pads:
-            options["count_include_pad"] = attributes.get("count_padding", True)
+            options["count_include_pad"] = attributes["count_padding"]
         pool: nn.Module = getattr(nn, f"AvgPool{self.axes}d")(*self.window(attributes), **options)
         return pool
 
     def onnx_options(self, attributes: Attributes) -> dict[str, Any]:
-        return {"count_include_pad": int(attributes.get("count_padding", True))}
+        return {"count_include_pad": int(attributes["count_padding"])}
 
 
 class MaxPooling1D(_MaxPooling):
@@ -165,22 +165,22 @@ class _GlobalPooling(OperatorType, abstract=True):
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         channels, _, _ = inputs[0]
-        return Effect((channels, 1, 1) if attributes.get("keepdims") else (channels,), 0, math.prod(inputs[0]))
+        return Effect((channels, 1, 1) if attributes["keepdims"] else (channels,), 0, math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         import torch
 
-        keepdims = operator.attributes.get("keepdims", False)
+        keepdims = operator["keepdims"]
         return partial(getattr(torch, self.torch_name), dim=(2, 3), keepdim=keepdims)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         pooled = writer.node(self.onnx_op, values[0])
-        return pooled if operator.attributes.get("keepdims") else writer.node("Flatten", pooled, axis=1)
+        return pooled if operator["keepdims"] else writer.node("Flatten", pooled, axis=1)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        keepdims = operator.attributes.get("keepdims", False)
+        keepdims = operator["keepdims"]
         layer = getattr(keras.layers, operator.op)(keepdims=keepdims, name=layer_name(operator.name))
         return by_layer(layer, operator.shape, values)
 
@@ -202,7 +202,7 @@ class AdaptivePooling(OperatorType):
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         kept = len(inputs[0]) - len(attributes["size"])
-        if attributes.get("function", "mean") not in ("mean", "max"):
+        if attributes["function"] not in ("mean", "max"):
             raise GraphError(f"AdaptivePooling's function {attributes['function']!r} is neither 'mean' nor 'max'")
         if kept < 1:
             raise GraphError(f"AdaptivePooling to {list(attributes['size'])} needs an axis of channels before these")
@@ -213,20 +213,20 @@ class AdaptivePooling(OperatorType):
 
         from slotool.graphs.operators.torch_parts import over_last_axes
 
-        size = operator.attributes["size"]
-        kind = "max" if operator.attributes.get("function") == "max" else "avg"
+        size = operator["size"]
+        kind = "max" if operator["function"] == "max" else "avg"
         pool = getattr(functional, f"adaptive_{kind}_pool{len(size)}d")
         return over_last_axes(partial(pool, output_size=size), len(size))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        (shape,), size = operator.input_shapes, operator.attributes["size"]
+        (shape,), size = operator.input_shapes, operator["size"]
         last = shape[-len(size) :]
         if any(length % places for length, places in zip(last, size, strict=True)):
             raise GraphError(
                 f"operator {operator.name!r}: AdaptivePooling in windows of several sizes cannot be built in ONNX"
             )
         kernel = [length // places for length, places in zip(last, size, strict=True)]
-        kind = "MaxPool" if operator.attributes.get("function") == "max" else "AveragePool"
+        kind = "MaxPool" if operator["function"] == "max" else "AveragePool"
         if len(shape) == len(size) + 1:
             return writer.node(kind, values[0], kernel_shape=kernel, strides=kernel)
         flat = writer.shaped(values[0], -1, *last)
@@ -246,7 +246,7 @@ class Unfold(Window):
         from torch import nn
 
         around = padding_around(operator.attributes, operator.input_shapes[0])
-        unfold = nn.Unfold(pair(operator.attributes["kernel"]), **_steps(operator))
+        unfold = nn.Unfold(pair(operator["kernel"]), **_steps(operator))
         return padded(unfold, around, 0.0) if any(around) else unfold
 
 
@@ -267,7 +267,7 @@ class Fold(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        attributes = operator.attributes
+        attributes = operator.complete
         height, width = attributes["size"]
         top, bottom, left, right = padding_around(attributes, (1, height, width))
         whole = (height + top + bottom, width + left + right)
@@ -277,5 +277,5 @@ class Fold(OperatorType):
 
 
 def _steps(operator: Operator) -> dict[str, Any]:
-    attributes = operator.attributes
-    return {"stride": pair(attributes.get("stride", 1)), "dilation": pair(attributes.get("dilation", 1))}
+    attributes = operator.complete
+    return {"stride": pair(attributes["stride"]), "dilation": pair(attributes["dilation"])}

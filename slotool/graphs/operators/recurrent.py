@@ -50,8 +50,8 @@ class _Recurrent(OperatorType, abstract=True):
         if len(sequences) > 1:
             raise GraphError(f"a recurrent layer cannot take inputs of {list(inputs[0])}")
         gates, units = len(self.gate_order), attributes["units"]
-        layers, directions = attributes.get("layers", 1), 1 + attributes.get("bidirectional", False)
-        bias = attributes.get("biases", 2) * gates * units if attributes.get("bias", True) else 0
+        layers, directions = attributes["layers"], 1 + attributes["bidirectional"]
+        bias = attributes["biases"] * gates * units if attributes["bias"] else 0
         projection = attributes.get("projection", 0)
         answer = projection or units
         states = directions * layers * answer
@@ -73,15 +73,15 @@ class _Recurrent(OperatorType, abstract=True):
 
         from slotool.graphs.operators.torch_parts import Recurrent
 
-        attributes = operator.attributes
+        attributes = operator.complete
         projection = {"proj_size": attributes["projection"]} if attributes.get("projection") else {}
         layer = getattr(nn, self.torch_name)(
             operator.input_shapes[0][-1],
             attributes["units"],
-            attributes.get("layers", 1),
-            bias=attributes.get("bias", True),
+            attributes["layers"],
+            bias=attributes["bias"],
             batch_first=True,
-            bidirectional=attributes.get("bidirectional", False),
+            bidirectional=attributes["bidirectional"],
             device=device,
             **projection,
         )
@@ -89,19 +89,19 @@ class _Recurrent(OperatorType, abstract=True):
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         """Append layers whose gates are in another order than torch's, both directions and biases in one matrix."""
-        (*sequences, steps, features), attributes = operator.input_shapes[0], operator.attributes
-        units, directions = attributes["units"], 1 + attributes.get("bidirectional", False)
+        (*sequences, steps, features), attributes = operator.input_shapes[0], operator.complete
+        units, directions = attributes["units"], 1 + attributes["bidirectional"]
         if attributes.get("projection"):
             raise GraphError(f"operator {operator.name!r}: an LSTM with a projection cannot be built in ONNX")
         # Several sequences of one example are as good as examples.
         x = writer.node("Reshape", values[0], writer.integers(-1, steps, features)) if sequences else values[0]
         x = writer.node("Transpose", x, perm=[1, 0, 2])
-        layers = attributes.get("layers", 1)
+        layers = attributes["layers"]
         states = self._both([_first_states(writer, value, layers * directions, units) for value in values[1:]])
         for layer in range(layers):
             rows = (writer.integers(layer * directions), writer.integers((layer + 1) * directions), writer.integers(0))
             own = [writer.node("Slice", state, *rows) for state in states] if layers > 1 else states
-            sides = [self._gates(writer, units, features, attributes.get("bias", True)) for _ in range(directions)]
+            sides = [self._gates(writer, units, features, attributes["bias"]) for _ in range(directions)]
             joined = [writer.node("Concat", *parts, axis=0) for parts in zip(*sides, strict=True)]
             direction = "bidirectional" if directions == 2 else "forward"
             given = [*joined, *[""] * (4 - len(joined)), *own] if own else joined
@@ -128,7 +128,7 @@ class _Recurrent(OperatorType, abstract=True):
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        attributes = operator.attributes
+        attributes = operator.complete
         if len(operator.input_shapes[0]) != 2 or not is_computed(values[0]):
             raise GraphError(
                 f"operator {operator.name!r}: {operator.op} over several sequences cannot be built in Keras"
@@ -136,11 +136,11 @@ class _Recurrent(OperatorType, abstract=True):
         if attributes.get("projection"):
             raise GraphError(f"operator {operator.name!r}: an LSTM with a projection cannot be built in Keras")
         x = values[0].stated()
-        directions = 1 + attributes.get("bidirectional", False)
-        rows = directions * attributes.get("layers", 1)
+        directions = 1 + attributes["bidirectional"]
+        rows = directions * attributes["layers"]
         states = [keras.ops.reshape(value.stated(), (-1, rows, attributes["units"])) for value in values[1:]]
         states = self._both(states)
-        for number in range(attributes.get("layers", 1)):
+        for number in range(attributes["layers"]):
             own = [[state[:, number * directions + side] for state in states] for side in range(directions)]
             sides = [_one_way(operator, number, weights, side > 0, x, own[side]) for side in range(directions)]
             x = sides[0] if directions == 1 else keras.ops.concatenate(sides, axis=-1)
@@ -166,10 +166,10 @@ def _one_way(
     import keras
 
     layer = getattr(keras.layers, operator.op)(
-        operator.attributes["units"],
+        operator["units"],
         return_sequences=True,
         go_backwards=backwards,
-        use_bias=operator.attributes.get("bias", True),
+        use_bias=operator["bias"],
         kernel_initializer=weights,
         recurrent_initializer=weights,
         name=f"{layer_name(operator.name)}_{number}{'_backwards' if backwards else ''}",

@@ -29,15 +29,15 @@ class _Reduction(OperatorType, abstract=True):
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         (shape,), axes = inputs, attributes["axes"]
-        if attributes.get("keepdims"):
+        if attributes["keepdims"]:
             reduced = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
         else:
             reduced = tuple(size for axis, size in enumerate(shape) if axis not in axes)
         return Effect(reduced, 0, math.prod(shape))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        axes = [axis + 1 for axis in operator.attributes["axes"]]
-        return partial(self.reduced, axes=axes, keepdims=operator.attributes.get("keepdims", False))
+        axes = [axis + 1 for axis in operator["axes"]]
+        return partial(self.reduced, axes=axes, keepdims=operator["keepdims"])
 
     def reduced(self, x: Tensor, axes: list[int], keepdims: bool) -> Tensor:
         """Return the reduction of a tensor whose axes count the batch."""
@@ -54,8 +54,8 @@ class _Reduction(OperatorType, abstract=True):
 
     def onnx_node(self, writer: Writer, operator: Operator, op: str, value: str) -> str:
         """Append a node that reduces a value along the operator's axes."""
-        axes = writer.integers(*(axis + 1 for axis in operator.attributes["axes"]))
-        return writer.node(op, value, axes, keepdims=int(operator.attributes.get("keepdims", False)))
+        axes = writer.integers(*(axis + 1 for axis in operator["axes"]))
+        return writer.node(op, value, axes, keepdims=int(operator["keepdims"]))
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
         kind = super().onnx_kind(operator, kinds)
@@ -66,8 +66,8 @@ class _Reduction(OperatorType, abstract=True):
 
         if not self.keras_name:
             return super().keras(operator, values, weights)
-        (value,), axes = values, operator.attributes["axes"]
-        keepdims = operator.attributes.get("keepdims", False)
+        (value,), axes = values, operator["axes"]
+        keepdims = operator["keepdims"]
         tensor = keras.ops.cast(value.tensor, "bool") if self.onnx_type == BOOL else value.tensor
         reduced = getattr(keras.ops, self.keras_name)(
             tensor, axis=tuple(value.at(axis) for axis in axes), keepdims=keepdims
@@ -146,7 +146,7 @@ class Variance(_Reduction):
         return x.var(axes, correction=0, keepdim=keepdims)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        axes = writer.integers(*(axis + 1 for axis in operator.attributes["axes"]))
+        axes = writer.integers(*(axis + 1 for axis in operator["axes"]))
         apart = writer.node("Sub", values[0], writer.node("ReduceMean", values[0], axes, keepdims=1))
         return self.onnx_node(writer, operator, "ReduceMean", writer.node("Mul", apart, apart))
 
@@ -165,10 +165,10 @@ class _Position(_Reduction, abstract=True):
         return at.reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)]) if keepdims else at
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        axis, *others = operator.attributes["axes"]
+        axis, *others = operator["axes"]
         if others:
             raise GraphError(f"operator {operator.name!r}: {operator.op} along several axes cannot be built in ONNX")
-        keepdims = int(operator.attributes.get("keepdims", False))
+        keepdims = int(operator["keepdims"])
         return writer.node(operator.op, values[0], axis=axis + 1, keepdims=keepdims)
 
 
@@ -188,12 +188,12 @@ class CumulativeSum(OperatorType):
         return Effect(inputs[0], 0, math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        axis = operator.attributes["axis"] + 1
+        axis = operator["axis"] + 1
         return lambda x: x.cumsum(axis)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         value = writer.cast(values[0], INT64) if writer.kind(values[0]) == BOOL else values[0]
-        return writer.node("CumSum", value, writer.number(operator.attributes["axis"] + 1, INT64))
+        return writer.node("CumSum", value, writer.number(operator["axis"] + 1, INT64))
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
         return INT64 if kinds[0] == BOOL else kinds[0]
@@ -206,14 +206,14 @@ class _Ordered(OperatorType, abstract=True):
     settle = staticmethod(settle_axis)
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
-        return INT64 if operator.attributes.get("indices") else kinds[0]
+        return INT64 if operator["indices"] else kinds[0]
 
     def onnx_part(self, writer: Writer, operator: Operator, value: str, largest: int) -> str:
         """Append a node that returns the first values, as many as the operator's shape has along its axis."""
-        axis = operator.attributes["axis"]
+        axis = operator["axis"]
         count = writer.integers(operator.shape[axis])
         parts = writer.nodes_of("TopK", 2, value, count, axis=axis + 1, largest=largest)
-        return parts[1 if operator.attributes.get("indices") else 0]
+        return parts[1 if operator["indices"] else 0]
 
 
 class Sort(_Ordered):
@@ -224,7 +224,7 @@ class Sort(_Ordered):
         return Effect(inputs[0], 0, comparisons * math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        axis, part = operator.attributes["axis"] + 1, 1 if operator.attributes.get("indices") else 0
+        axis, part = operator["axis"] + 1, 1 if operator["indices"] else 0
         return lambda x: x.sort(axis)[part]
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -244,8 +244,8 @@ class TopK(_Ordered):
         return Effect(tuple(shape), 0, math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        k, axis = operator.attributes["k"], operator.attributes["axis"] + 1
-        part = 1 if operator.attributes.get("indices") else 0
+        k, axis = operator["k"], operator["axis"] + 1
+        part = 1 if operator["indices"] else 0
         return lambda x: x.topk(k, axis)[part]
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:

@@ -104,9 +104,9 @@ class Window(OperatorType, abstract=True):
 
 def keras_window(operator: Operator) -> dict[str, Any]:
     """Return stride, padding and name of a Keras layer that moves a window over an image."""
-    padding = operator.attributes.get("padding", "valid")
+    padding = operator["padding"]
     return {
-        "strides": pair(operator.attributes.get("stride", 1)),
+        "strides": pair(operator["stride"]),
         "padding": padding if isinstance(padding, str) else "valid",
         "name": layer_name(operator.name),
     }
@@ -116,7 +116,7 @@ def behind_keras_padding(operator: Operator, layer: Callable[[Any], Any], value:
     """Return a Keras layer behind the padding that Keras has no option for: rows and columns on each side."""
     import keras
 
-    padding = operator.attributes.get("padding", "valid")
+    padding = operator["padding"]
     if isinstance(padding, str):
         return layer
     rows, columns = pair(padding)
@@ -135,11 +135,11 @@ class _Convolution(Window, abstract=True):
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         attributes, channels = self.as_groups(attributes, inputs[0][0]), inputs[0][0]
-        filters, groups = attributes["filters"], attributes.get("groups", 1)
+        filters, groups = attributes["filters"], attributes["groups"]
         _require_groups(channels, filters, groups)
         size = output_size(attributes, inputs[0])
         weights = math.prod(sides(attributes["kernel"], len(size))) * (channels // groups) * filters
-        bias = filters if attributes.get("bias", True) else 0
+        bias = filters if attributes["bias"] else 0
         return Effect((filters, *size), weights + bias, 2 * weights * math.prod(size))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
@@ -151,13 +151,13 @@ class _Convolution(Window, abstract=True):
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         if self.axes != 2:
             return super().keras(operator, values, weights)
-        attributes = operator.attributes
+        attributes = operator.complete
         options = {
             **keras_window(operator),
             "kernel_size": pair(attributes["kernel"]),
-            "dilation_rate": pair(attributes.get("dilation", 1)),
-            "activation": attributes.get("activation"),
-            "use_bias": attributes.get("bias", True),
+            "dilation_rate": pair(attributes["dilation"]),
+            "activation": attributes["activation"],
+            "use_bias": attributes["bias"],
             "bias_initializer": weights,
         }
         layer = self.keras_layer(attributes, weights, options)
@@ -167,11 +167,11 @@ class _Convolution(Window, abstract=True):
         """Return the Keras layer of this type."""
         import keras
 
-        groups = attributes.get("groups", 1)
+        groups = attributes["groups"]
         return keras.layers.Conv2D(attributes["filters"], groups=groups, kernel_initializer=weights, **options)
 
     def _grouped(self, operator: Operator) -> Attributes:
-        return self.as_groups(operator.attributes, operator.input_shapes[0][0])
+        return self.as_groups(operator.complete, operator.input_shapes[0][0])
 
 
 def _require_groups(channels: int, filters: int, groups: int) -> None:
@@ -188,11 +188,11 @@ def _torch_convolution(attributes: Attributes, inputs: Shape, device: str) -> nn
         inputs[0],
         attributes["filters"],
         sides(attributes["kernel"], rank),
-        sides(attributes.get("stride", 1), rank),
+        sides(attributes["stride"], rank),
         padding=around[::2] if symmetric else 0,
-        dilation=sides(attributes.get("dilation", 1), rank),
-        groups=attributes.get("groups", 1),
-        bias=attributes.get("bias", True),
+        dilation=sides(attributes["dilation"], rank),
+        groups=attributes["groups"],
+        bias=attributes["bias"],
         device=device,
     )
     return layer if symmetric else padded(layer, around, 0.0)
@@ -200,17 +200,17 @@ def _torch_convolution(attributes: Attributes, inputs: Shape, device: str) -> nn
 
 def _onnx_convolution(writer: Writer, attributes: Attributes, inputs: Shape, value: str) -> str:
     rank, around = len(inputs) - 1, padding_around(attributes, inputs)
-    kernel, groups, filters = sides(attributes["kernel"], rank), attributes.get("groups", 1), attributes["filters"]
+    kernel, groups, filters = sides(attributes["kernel"], rank), attributes["groups"], attributes["filters"]
     weight = writer.weight(filters, inputs[0] // groups, *kernel)
-    bias = [writer.weight(filters)] if attributes.get("bias", True) else []
+    bias = [writer.weight(filters)] if attributes["bias"] else []
     return writer.node(
         "Conv",
         value,
         weight,
         *bias,
         kernel_shape=kernel,
-        strides=sides(attributes.get("stride", 1), rank),
-        dilations=sides(attributes.get("dilation", 1), rank),
+        strides=sides(attributes["stride"], rank),
+        dilations=sides(attributes["dilation"], rank),
         pads=[*around[::2], *around[1::2]],
         group=groups,
     )
@@ -233,12 +233,12 @@ class DepthwiseConv2D(_Convolution):
     layout = "image"
 
     def as_groups(self, attributes: Attributes, channels: int) -> Attributes:
-        return {**attributes, "filters": channels * attributes.get("multiplier", 1), "groups": channels}
+        return {**attributes, "filters": channels * attributes["multiplier"], "groups": channels}
 
     def keras_layer(self, attributes: Attributes, weights: Initializer, options: Attributes) -> Any:
         import keras
 
-        multiplier = attributes.get("multiplier", 1)
+        multiplier = attributes["multiplier"]
         return keras.layers.DepthwiseConv2D(depth_multiplier=multiplier, depthwise_initializer=weights, **options)
 
 
@@ -257,13 +257,13 @@ class SeparableConv2D(_Convolution):
         from torch import nn
 
         (shape,) = operator.input_shapes
-        spatial, mixing = self._parts(operator.attributes, shape[0])
+        spatial, mixing = self._parts(operator.complete, shape[0])
         middle = (spatial["filters"], *operator.shape[1:])
         return nn.Sequential(_torch_convolution(spatial, shape, device), _torch_convolution(mixing, middle, device))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         (shape,) = operator.input_shapes
-        spatial, mixing = self._parts(operator.attributes, shape[0])
+        spatial, mixing = self._parts(operator.complete, shape[0])
         value = _onnx_convolution(writer, spatial, shape, values[0])
         return _onnx_convolution(writer, mixing, (spatial["filters"], *operator.shape[1:]), value)
 
@@ -272,16 +272,17 @@ class SeparableConv2D(_Convolution):
 
         return keras.layers.SeparableConv2D(
             attributes["filters"],
-            depth_multiplier=attributes.get("multiplier", 1),
+            depth_multiplier=attributes["multiplier"],
             depthwise_initializer=weights,
             pointwise_initializer=weights,
             **options,
         )
 
     def _parts(self, attributes: Attributes, channels: int) -> tuple[Attributes, Attributes]:
-        middle = channels * attributes.get("multiplier", 1)
+        middle = channels * attributes["multiplier"]
         spatial = {**attributes, "filters": middle, "groups": channels, "bias": False}
-        return spatial, {"filters": attributes["filters"], "kernel": 1, "bias": attributes.get("bias", True)}
+        mixing = {**WINDOW, "filters": attributes["filters"], "kernel": 1, "groups": 1, "bias": attributes["bias"]}
+        return spatial, mixing
 
 
 class _TransposedConvolution(Window, abstract=True):
@@ -299,52 +300,52 @@ class _TransposedConvolution(Window, abstract=True):
                 del attributes[name]
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        channels, filters, groups = inputs[0][0], attributes["filters"], attributes.get("groups", 1)
+        channels, filters, groups = inputs[0][0], attributes["filters"], attributes["groups"]
         _require_groups(channels, filters, groups)
         rank = self.axes
-        (reach, stride), padding = _reach_and_stride(attributes, rank), sides(attributes.get("padding", 0), rank)
-        extra = sides(attributes.get("output_padding", 0), rank)
+        (reach, stride), padding = _reach_and_stride(attributes, rank), sides(attributes["padding"], rank)
+        extra = sides(attributes["output_padding"], rank)
         size = [
             (length - 1) * stride[axis] - 2 * padding[axis] + reach[axis] + extra[axis]
             for axis, length in enumerate(inputs[0][1:])
         ]
         weights = math.prod(sides(attributes["kernel"], rank)) * channels * (filters // groups)
-        bias = filters if attributes.get("bias", True) else 0
+        bias = filters if attributes["bias"] else 0
         return Effect((filters, *size), weights + bias, 2 * weights * math.prod(inputs[0][1:]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch import nn
 
-        attributes, rank = operator.attributes, self.axes
+        attributes, rank = operator.complete, self.axes
         layer: nn.Module = getattr(nn, f"ConvTranspose{rank}d")(
             operator.input_shapes[0][0],
             attributes["filters"],
             sides(attributes["kernel"], rank),
-            sides(attributes.get("stride", 1), rank),
-            padding=sides(attributes.get("padding", 0), rank),
-            output_padding=sides(attributes.get("output_padding", 0), rank),
-            groups=attributes.get("groups", 1),
-            bias=attributes.get("bias", True),
-            dilation=sides(attributes.get("dilation", 1), rank),
+            sides(attributes["stride"], rank),
+            padding=sides(attributes["padding"], rank),
+            output_padding=sides(attributes["output_padding"], rank),
+            groups=attributes["groups"],
+            bias=attributes["bias"],
+            dilation=sides(attributes["dilation"], rank),
             device=device,
         )
         return layer
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        attributes, rank = operator.attributes, self.axes
-        kernel, groups, filters = sides(attributes["kernel"], rank), attributes.get("groups", 1), attributes["filters"]
+        attributes, rank = operator.complete, self.axes
+        kernel, groups, filters = sides(attributes["kernel"], rank), attributes["groups"], attributes["filters"]
         weight = writer.weight(operator.input_shapes[0][0], filters // groups, *kernel)
-        bias = [writer.weight(filters)] if attributes.get("bias", True) else []
+        bias = [writer.weight(filters)] if attributes["bias"] else []
         return writer.node(
             "ConvTranspose",
             values[0],
             weight,
             *bias,
             kernel_shape=kernel,
-            strides=sides(attributes.get("stride", 1), rank),
-            dilations=sides(attributes.get("dilation", 1), rank),
-            pads=[*sides(attributes.get("padding", 0), rank)] * 2,
-            output_padding=sides(attributes.get("output_padding", 0), rank),
+            strides=sides(attributes["stride"], rank),
+            dilations=sides(attributes["dilation"], rank),
+            pads=[*sides(attributes["padding"], rank)] * 2,
+            output_padding=sides(attributes["output_padding"], rank),
             group=groups,
         )
 
