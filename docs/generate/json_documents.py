@@ -474,7 +474,6 @@ k               list            shares of nodes to prepare
 ranker          text            how nodes are ranked
 examples        integer         examples of the training split
 most_table_bytes integer        bytes that tables may take
-predicted_s     number          seconds that it may take
 data            text            data set
 payoff.k        list            shares of nodes
 payoff.latency_us list          latency of one query at each, µs, by tables of few examples

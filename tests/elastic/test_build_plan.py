@@ -23,4 +23,3 @@ def test_a_plan_says_what_would_be_done() -> None:
     made = plan(subject, "freehash", TableSettings((0.3, 0.5)))
     assert made.layers == {layer.name: 112 for layer in subject.mlp.layers[:2]}
     assert (made.k, made.ranker, made.examples) == ((0.3, 0.5), "freehash", len(digits().train))
-    assert 0 < made.predicted_s < 3600

@@ -77,7 +77,7 @@ def build_tables(
             chosen for it, and the k to use is shown.
         confidence: Confidence of that promise: 0.9 is nine in ten.
         last_layer: Tables for the last layer only; its own library runs the rest.
-        dry_run: Only make the plan and predict its time.
+        dry_run: Only make the plan, and measure what choosing nodes can save.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.

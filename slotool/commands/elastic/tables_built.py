@@ -65,7 +65,7 @@ def loss_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 @result
 class TablesPlan(Verdict):
-    """``plan``: what would be done, and how long it would take. ``data``: name of the data set. ``payoff``: what
+    """``plan``: what would be done. ``data``: name of the data set. ``payoff``: what
     choosing nodes can save on this machine."""
 
     plan: BuildPlan = unlisted()
@@ -92,8 +92,7 @@ class TablesPlan(Verdict):
         return [
             f"activated layers: {layers}; {len(plan.k)} values of k from {plan.k[0]:.4g} to {plan.k[-1]:.4g}",
             f"ranker {plan.ranker}: learnt from {plan.examples:,} training examples of {self.data}",
-            f"tables of at most {plan.most_table_bytes:,} bytes; about {duration(plan.predicted_s)}, by two small "
-            "builds",
+            f"tables of at most {plan.most_table_bytes:,} bytes",
             self.payoff.sentence,
             timing_sentence(self.payoff.turns.document),
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 QUERIES = 400
 # Less of a query's time is not worth choosing nodes: of what all nodes take, and of what the whole network takes.
 MIN_SHARE = 0.05
-# A plan's build time is extrapolated from two builds: with TIMED_EXAMPLES training examples, and TIMED_PART of them.
-TIMED_EXAMPLES, TIMED_PART = 4_096, 0.25
+# Training examples that the tables of a trial are learnt from.
+TRIAL_EXAMPLES = 4_096
 
 
 @dataclass(frozen=True)
@@ -128,11 +127,10 @@ def _int8_timed(model: SloNN, x: Any) -> list[Timed]:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What a build would do, and its predicted time on this machine under its present load.
+    """Work of a build.
 
     ``layers``: number of nodes of each activated layer, by name. ``k``: the k grid. ``ranker``: its name.
-    ``examples``: size of the training split. ``most_table_bytes``: upper limit of the tables' bytes. ``predicted_s``:
-    build time in seconds.
+    ``examples``: size of the training split. ``most_table_bytes``: upper limit of the tables' bytes.
     """
 
     layers: dict[str, int]
@@ -140,40 +138,22 @@ class BuildPlan:
     ranker: str
     examples: int
     most_table_bytes: int
-    predicted_s: float
 
 
 def plan(subject: TableSubject, ranker: str, settings: TableSettings) -> BuildPlan:
-    """Plan ``build``. Two small builds are timed and extrapolated by a power law of the number of examples."""
-    n = len(subject.data.train)
-    most = min(n, TIMED_EXAMPLES) if n > 2 * TIMED_EXAMPLES else n // 2
-    _time(subject, ranker, settings, int(TIMED_PART * most))  # loads and compiles what it needs
-    part, whole = (_time(subject, ranker, settings, int(share * most)) for share in (TIMED_PART, 1.0))
-    power = float(np.clip(np.log(whole / part) / np.log(1 / TIMED_PART), 0.5, 1.5))
+    """Return the plan of a ``build``."""
     return BuildPlan(
         layers={subject.mlp.layers[at].name: subject.mlp.layers[at].units for at in subject.activated},
         k=subject.shares(settings),
         ranker=ranker,
-        examples=n,
+        examples=len(subject.data.train),
         most_table_bytes=int(TABLE_BYTES_SHARE * subject.mlp.nbytes),
-        predicted_s=whole * float((n / most) ** power),
     )
 
 
 def trial(subject: TableSubject, ranker: str, settings: TableSettings) -> SloNN:
     """A model whose tables are learnt on few examples: as fast as ``build`` makes it, and less accurate."""
-    return build("trial", _part(subject, settings, TIMED_EXAMPLES), ranker, settings)
-
-
-def _part(subject: TableSubject, settings: TableSettings, examples: int) -> TableSubject:
-    examples = min(examples, len(subject.data.train))
+    examples = min(TRIAL_EXAMPLES, len(subject.data.train))
     validation = len(subject.data.validation) * examples // len(subject.data.train)
     least = (max(MIN_TRAINING_EXAMPLES, examples), max(MIN_VALIDATION_EXAMPLES, validation))
-    return subject.sampled(*least, settings.seed)
-
-
-def _time(subject: TableSubject, ranker: str, settings: TableSettings, examples: int) -> float:
-    part = _part(subject, settings, examples)
-    started = time.perf_counter()
-    build("timed", part, ranker, settings)
-    return time.perf_counter() - started
+    return build("trial", subject.sampled(*least, settings.seed), ranker, settings)
