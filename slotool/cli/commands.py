@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -28,8 +27,6 @@ _OTHERS = "Options"
 _NAME_COLUMNS = 20
 _OF_THE_TERMINAL = ("quiet", "verbose", "no_progress", "color", "install_completion", "show_completion")
 STATED = ("COMMANDLINE", "DEFAULT_MAP")
-# Functions take seconds; options take them with a unit.
-_UNIT = re.compile(r"_(s|ms|gb)$")
 
 _running: list[typer.Context] = []
 
@@ -135,10 +132,10 @@ def refuse_without_effect(options: Sequence[str], why: str) -> None:
 def _option_of(command: Any, error: ArgumentError) -> str:
     """The option, or the argument, for an argument of the function that the command calls: ``--slo`` for ``slo_s``."""
     name = error.argument
-    for param in command.params:
-        if param.name in (name, _UNIT.sub("", name), name.removesuffix("s")):  # several prices are a --price each
-            return next((str(opt) for opt in param.opts if opt.startswith("--")), name.upper())
-    return name
+    param = next((param for param in command.params if param.name == name), None)
+    if param is None:
+        return name
+    return next((str(opt) for opt in param.opts if opt.startswith("--")), name.upper())
 
 
 def _naming_file(error: typer.BadParameter, ctx: typer.Context) -> typer.BadParameter:

@@ -168,8 +168,6 @@ def test_two_outputs_are_two_files(slotool: Slotool) -> None:
     "command",
     [
         ("gen-rules", "outcomes.csv", "-o", "rules.json"),
-        ("gen-switching-plan", "models/f", "-o", "plan.json", "--outcomes", "o.csv", "--latency", "l.csv",
-         "--deadline-ms", "20"),
         ("evaluate", "models/f", "-o", "outcomes.csv"),
         ("simulate", "latency.csv", "--arrivals", "arrivals.parquet", "--deadline-ms", "20"),
     ],
