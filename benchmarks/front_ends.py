@@ -35,7 +35,7 @@ from benchmarks.serving_peers import (
     raw_question,
     save_onnx,
 )
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.data import load_dataset
 from slotool.elastic import load_model
 

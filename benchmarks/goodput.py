@@ -21,7 +21,7 @@ import torch
 from benchmarks.load_client import Load, Samples, run
 from benchmarks.peer_servers import client_cores, server_core
 from benchmarks.serving_peers import binary_question
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.elastic import load_model
 from slotool.elastic.family import Family
 from slotool.elastic.network import Network

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.planning.server_process import server_process

@@ -37,7 +37,7 @@ from benchmarks.peer_servers import (
 )
 from benchmarks.served_request import _bare_grpc, _grpc_caller, _process_of
 from benchmarks.serving_peers import HERE, ROOT, binary_question, installed
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.process import allow_connections, bound_to

@@ -37,7 +37,7 @@ import torch
 
 from benchmarks.peer_servers import OPEN_CONNECTIONS, Question, Running, free_port, served, spread, summed_up
 from benchmarks.rate_search import greatest_rate
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.errors import RunError

@@ -21,8 +21,7 @@ import pandas as pd
 
 from slotool.profiling.rows import judged
 from slotool.tables import LatencyTable
-from slotool.tables.rounds import repetition_interval, round_medians, rounds_of
-from slotool.tables.statistics import median_interval
+from slotool.tables.rounds import median_interval, repetition_interval, round_medians, rounds_of
 from slotool.timing.timer import StoppingRule, check_counts, is_stable
 
 HERE = Path(__file__).parent

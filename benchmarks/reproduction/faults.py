@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.reproduction.paper import Found
 from benchmarks.reproduction.workspace import Workspace
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.reports.figure import duration, percent
 from slotool.tables import LatencyTable
 

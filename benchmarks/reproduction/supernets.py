@@ -108,7 +108,7 @@ def clippers(service: Service) -> list[str]:
 def _supernet(workspace: Workspace) -> tuple[Supernet, str, str]:
     """The shipped supernet of digits, or the one of the paper's scale; its data for ``--data``; its artifact."""
     from slotool.artifacts import open_artifact
-    from slotool.artifacts.shipped import shipped_artifact
+    from slotool.artifacts.bundle import shipped_artifact
     from slotool.elastic.supernets.supernet import Supernet
 
     if workspace.scale == "paper":

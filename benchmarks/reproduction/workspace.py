@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.atomic import whole_file
 from slotool.cli.demo import Document, run_command
 from slotool.data.registry import shipped_dataset, shipped_table

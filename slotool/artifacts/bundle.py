@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+import slotool
 from slotool import __version__, strict_json
 from slotool.atomic import replaceable, whole_folder
 from slotool.errors import AlreadyExistsError, ArtifactError, InputError
@@ -250,3 +251,12 @@ def _entry(path: Path) -> dict[str, Any]:
     with open_regular(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"sha256": digest, "bytes": path.stat().st_size}
+
+
+def shipped_artifact(name: str, kind: str | None = None) -> Artifact:
+    """The artifact of this name that slotool ships. Raises ``ArtifactError`` when there is none, or of another kind."""
+    package = Path(slotool.__file__).parent
+    for models in (package / "shipped", package.parent / "models"):
+        if (models / name).is_dir():
+            return open_artifact(models / name, kind)
+    raise ArtifactError(f"this installation of slotool came without the artifact {name}")

@@ -83,7 +83,7 @@ def save(value: Any, path: FilePath, *, force: bool = False) -> Path:
 def _is_saveable(value: Any) -> bool:
     from slotool.rules.ruleset.rules import RuleSet
     from slotool.rules.switching import SwitchingPlan
-    from slotool.tables.table import Table
+    from slotool.tables.schema import Table
 
     return isinstance(value, RuleSet | SwitchingPlan | Table)
 

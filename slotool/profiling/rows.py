@@ -10,8 +10,7 @@ import numpy as np
 
 from slotool import strict_json
 from slotool.tables.latency import EARLIER_NAMES
-from slotool.tables.rounds import USUAL_NOISE, round_medians, rounds_agree
-from slotool.tables.statistics import median_interval
+from slotool.tables.rounds import USUAL_NOISE, median_interval, round_medians, rounds_agree
 from slotool.timing.timer import StoppingRule, is_stable
 
 Row = Mapping[str, Any]

@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from slotool.tables.latency import LATENCY_SCHEMA, LatencyTable
     from slotool.tables.outcomes import OUTCOME_SCHEMA, OutcomeTable
     from slotool.tables.points import FULL, OperatingPoint
-    from slotool.tables.schema import Column, Constraint, Schema, schema_name
-    from slotool.tables.table import Table
+    from slotool.tables.schema import Column, Constraint, Schema, Table, schema_name
 
 __all__ = [
     "FULL",
@@ -36,7 +35,7 @@ _MODULES = {
     "OperatingPoint": "points",
     "OutcomeTable": "outcomes",
     "Schema": "schema",
-    "Table": "table",
+    "Table": "schema",
     "schema_name": "schema",
 }
 

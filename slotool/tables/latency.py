@@ -10,10 +10,15 @@ import pandas as pd
 
 from slotool.errors import InputError, TableError
 from slotool.tables.points import OperatingPoint
-from slotool.tables.rounds import RoundNoise, fit_noise, repetition_interval, round_medians
-from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Constraint, Kind, Schema
-from slotool.tables.statistics import median_interval, tail_quantile
-from slotool.tables.table import Table
+from slotool.tables.rounds import (
+    RoundNoise,
+    fit_noise,
+    median_interval,
+    repetition_interval,
+    round_medians,
+    tail_quantile,
+)
+from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Constraint, Kind, Schema, Table
 
 # Of rows that do not say what they were measured on.
 UNKNOWN_DEVICE = UNKNOWN_MACHINE = "unknown"

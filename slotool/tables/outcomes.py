@@ -12,8 +12,7 @@ import pandas as pd
 
 from slotool.errors import TableError
 from slotool.tables.labels import label_texts
-from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema, list_of
-from slotool.tables.table import Table
+from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema, Table, list_of
 
 OUTCOME_SCHEMA = Schema(
     "outcome",

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from slotool.process import collector_off
-from slotool.tables.statistics import median_interval
+from slotool.tables.rounds import median_interval
 
 Call = Callable[[], object]
 Clock = Callable[[], float]

@@ -17,7 +17,7 @@ from slotool.machine import usable_cores
 from slotool.process import collector_off, cores_by_preference, torch_threads
 from slotool.tables import OutcomeTable
 from slotool.tables.outcomes import DISTURBED, SAMPLES
-from slotool.tables.statistics import median_interval
+from slotool.tables.rounds import median_interval
 from slotool.timing.interference import AGREEMENT, NOT_DECIDED, Interference, state
 from slotool.timing.timer import MAX_LOST, MAX_REPEATS, Clock
 

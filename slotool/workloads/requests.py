@@ -10,8 +10,8 @@ import pandas as pd
 
 from slotool.errors import TableError
 from slotool.tables import Column, Schema, Table
+from slotool.tables.rounds import tail_quantile
 from slotool.tables.schema import FINITE, NOT_NEGATIVE, POSITIVE
-from slotool.tables.statistics import tail_quantile
 
 REQUESTS_SCHEMA = Schema(
     "requests",

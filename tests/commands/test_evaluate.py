@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import slotool
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import ArgumentError
 from slotool.tables import OutcomeTable
 

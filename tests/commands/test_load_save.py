@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import slotool
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.rules import RuleSet
 from slotool.tables import LatencyTable, OutcomeTable

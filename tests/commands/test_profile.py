@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import slotool
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import AlreadyExistsError, ArgumentError
 from slotool.graphs import GraphBuilder, OperatorGraph
 

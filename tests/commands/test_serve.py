@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import slotool
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import InputError, TimedOut
 
 MLP = shipped_artifact("mlp").path

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import InputError
 from slotool.planning import PlanSearch
 from slotool.rules.switching import EFFECTIVE_ACCURACY, RESOLUTION, LoadTest, SwitchingPlan

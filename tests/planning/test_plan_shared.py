@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import slotool as api
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken
 from slotool.planning import front_end
 from slotool.planning.planner import Demand, Planner, sampled_together

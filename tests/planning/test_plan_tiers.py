@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import slotool as api
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken, SlotoolWarning
 from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.planner import Demand, Planner

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import RunError
 from slotool.planning.server_process import server_process
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import slotool as api
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.commands.planning.plan_verified import FRONT_END, examples_sent
 from slotool.data import DataSource
 from slotool.errors import InputError, PromiseBroken

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import slotool as library
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.graphs.generators import CNN_SPACE, RandomGraphs
 from slotool.graphs.graph import GraphBuilder, peak_activation_bytes
 from slotool.graphs.store import write_graphs

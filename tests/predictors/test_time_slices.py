@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.elastic.slo_nn.model import SloNN
 from slotool.errors import InputError
 from slotool.predictors.colocated.time_slices import fill

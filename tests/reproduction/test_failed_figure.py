@@ -12,7 +12,7 @@ from benchmarks.reproduction.paper import Figure, Found, Paper
 from benchmarks.reproduction.papers import PAPERS
 from benchmarks.reproduction.reproduce import reproduce
 from benchmarks.reproduction.workspace import Workspace
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import RunError
 from tests.docs.preloaded import launchers
 

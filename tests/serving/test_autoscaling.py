@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import ArgumentError, InputError
 from slotool.scheduling.worker_counts import CALM_S, CALM_SHARE, Autoscaler, Scaling
 from slotool.serving import InferenceResult, Router

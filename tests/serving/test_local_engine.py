@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.elastic import load_model
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError, RunError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.elastic.loading import load_served
 from slotool.elastic.model import identities
 from slotool.errors import InputError

@@ -17,7 +17,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.data.columns import Inputs
 from slotool.elastic import load_model
 from slotool.scheduling import ControlSpace, by_demand

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slotool.artifacts.shipped import shipped_artifact
+from slotool.artifacts.bundle import shipped_artifact
 from slotool.elastic import ElasticModel, load_served
 from slotool.scheduling import ControlSpace, FirstApplicable, FixedPoint, Policy
 from slotool.scheduling.batching import ControlGrid, SlackFit

@@ -15,12 +15,12 @@ from slotool.tables.rounds import (
     USUAL_NOISE,
     RoundNoise,
     fit_noise,
+    median_interval,
     repetition_interval,
     round_medians,
     rounds_agree,
     rounds_of,
 )
-from slotool.tables.statistics import median_interval
 
 ROWS, PER_ROUND = 600, 12
 World = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]

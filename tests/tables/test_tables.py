@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from slotool.errors import InputError, TableError
 from slotool.tables import FULL, LatencyTable, OutcomeTable, schema_name
+from slotool.tables.rounds import median_interval, tail_quantile
 from slotool.tables.schema import Column, Schema
-from slotool.tables.statistics import median_interval, tail_quantile
 
 ROWS = [
     {"subject": "a", "samples_s": [0.001, 0.002, 0.003], "threads": 2, "first_call_s": 0.5},

@@ -364,7 +364,7 @@ def _stated(found: Calibrated) -> dict[str, Any]:
 
 
 def _sources(predictor: str | Path | None, backend: str) -> list[TrainedPredictor[Any]]:
-    from slotool.artifacts.shipped import shipped_artifact
+    from slotool.artifacts.bundle import shipped_artifact
     from slotool.predictors.trained.artifact import TrainedPredictor
 
     if predictor is not None:

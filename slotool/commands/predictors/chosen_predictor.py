@@ -255,7 +255,7 @@ def _require_backend(name: str) -> None:
 
 
 def _shipped(name: str, why: str) -> Chosen:
-    from slotool.artifacts.shipped import shipped_artifact
+    from slotool.artifacts.bundle import shipped_artifact
     from slotool.predictors.colocated.artifact import PredictorArtifact
 
     folder = shipped_artifact(name).path
