@@ -20,7 +20,8 @@ from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import MEASURES, OperatorArrays
 from slotool.llvm import without_late_triton
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.features.packed_graphs import Packed, Picker, alike, exchange, linear
+from slotool.predictors.features import packed_graphs
+from slotool.predictors.features.packed_graphs import Packed, Picker, alike, exchange
 
 DENSE, RECURRENT = "Dense", ("LSTM", "GRU", "SimpleRNN")
 # Of a recurrent layer whose steps one kernel runs, each step takes this share of a call: 1.1 µs for 16 units in torch
@@ -411,12 +412,12 @@ def _train(
             for few, left_out in zip(rows.split(at_once), blind.split(at_once), strict=True):
                 shown = pick(few)
                 shown = replace(shown, operators=_without_context(shown.operators, left_out[shown.graph]))
-                ((network(shown, linear) - labels[few]).abs().sum() / len(rows)).backward()
+                ((network(shown, packed_graphs.linear) - labels[few]).abs().sum() / len(rows)).backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             slower.step()
         with torch.inference_mode():
-            error = float((network(dev_packed, linear) - dev_labels).abs().mean())
+            error = float((network(dev_packed, packed_graphs.linear) - dev_labels).abs().mean())
         smoothed = smoothed + (error - smoothed) / EPOCHS_SMOOTHED if epoch else error
         if smoothed < best:
             best, best_at = smoothed, epoch
