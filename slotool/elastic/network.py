@@ -159,7 +159,8 @@ class SparseChain:
         rows = self._checked(x)
         starts, end = rows.indptr[:-1].astype(np.int64), int(rows.indptr[-1])
         parts = (rows.indices[:end].astype(np.int64), starts, rows.data[:end].astype(np.float32, copy=False))
-        return self.of_features(*map(self._link.to_device, parts), check)
+        features, offsets, values = map(self._link.to_device, parts)
+        return self.of_features(features, offsets, values, check)
 
     def of_features(
         self, features: torch.Tensor, starts: torch.Tensor, values: torch.Tensor, check: Check = None
