@@ -62,7 +62,7 @@ class FlatEncoding:
 
     @property
     def weight_columns(self) -> slice:
-        """Where the weight counts lie in a row: what a learner wants to scale."""
+        """Columns of the weight counts, which a learner wants to scale."""
         start = self.nodes * (len(self.operator_types) + 1)
         return slice(start, start + self.nodes)
 
@@ -122,8 +122,8 @@ def measures_of(operator: Operator) -> tuple[float, ...]:
 
 
 def feature_axis(op: str, shape: Shape) -> int:
-    """Which axis of its input or output an operator of this type takes for features: the last of a Dense layer's, and
-    of anything but an image, whose channels stand first."""
+    """Return the axis of the features in an input or output of this type: the last of a Dense layer's, and of anything
+    but an image, whose channels stand first."""
     axis = OPERATORS[op].feature_axis if op in OPERATORS else None
     return channel_axis(shape) if axis is None else axis % len(shape)
 
@@ -159,12 +159,12 @@ def _read_bytes(operator: Operator, inputs: Sequence[Shape]) -> float:
 
 
 def lane_padding(channels: int) -> float:
-    """What computing so many channels costs, over what it would cost without empty vector lanes."""
+    """Return the cost of computing so many channels over their cost without empty vector lanes."""
     return -(-channels // LANES) * LANES / channels
 
 
 def _area(attributes: Mapping[str, Any], name: str) -> float:
-    """Of a window given as 3 or (3, 5); 1 where there is none, or none of numbers."""
+    """Return the area of a window given as 3 or (3, 5); 1 where there is none, or none of numbers."""
     value = attributes.get(name, 1)
     if type(value) is int and value > 0:
         return float(value * value)
@@ -215,7 +215,7 @@ class OperatorArrays:
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> OperatorArrays:
-        """Of a ``Batch`` the same ones each time."""
+        """Return the arrays of these graphs; of a ``Batch`` the same ones each time."""
         return once(graphs, cls._of)
 
     @classmethod
@@ -230,7 +230,7 @@ class OperatorArrays:
         return cls(list(distinct.values()), rows, sizes)
 
     def part(self, first: int, last: int) -> OperatorArrays:
-        """Those of the graphs from ``first`` up to ``last``."""
+        """Return the arrays of the graphs from ``first`` up to ``last``."""
         if (first, last) == (0, len(self.sizes)):
             return self
         start, stop = (int(self.sizes[:graph].sum()) for graph in (first, last))

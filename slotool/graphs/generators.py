@@ -23,7 +23,7 @@ MAX_SKIPPED_IN_A_ROW = 20_000
 
 @dataclass(frozen=True)
 class NetworkLimits:
-    """What a network may take at most, None for no limit: bytes of weights and of one batch's outputs, and FLOPs for
+    """Limits of a network, None for no limit: bytes of weights and of one batch's outputs, and FLOPs for
     one example."""
 
     memory_bytes: int | None = None
@@ -219,7 +219,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What to draw from: ``depth`` hidden layers, each of 2^e units (MLP) or channels (CNN), e in ``exponents``.
+    """Search space: ``depth`` hidden layers, each of 2^e units (MLP) or channels (CNN), e in ``exponents``.
 
     Both ranges include their ends. ``input_shape`` is (features,) or (channels, height, width). For CNNs each layer is
     one of ``blocks`` and ``downsampling``, and images are square of one of ``resolutions``, or as ``input_shape``
@@ -257,7 +257,7 @@ class SearchSpace:
         return tuple((self.input_shape[0], size, size) for size in self.resolutions) or (self.input_shape,)
 
     def size_of(self, depth: int) -> int:
-        """How many different networks of this depth there are."""
+        """Return the number of different networks of this depth."""
         layers = (self.exponents[1] - self.exponents[0] + 1) * len(self.blocks) * len(self.downsampling)
         return len(self.input_shapes) * int(layers**depth)
 
@@ -355,7 +355,8 @@ class RandomGraphs(RandomNetworks):
         return bytes([shape, *chain.from_iterable(zip(exponents, blocks, downsampling, strict=True))])
 
     def _one_of(self, choices: int) -> int:
-        """Where there is no choice, no chance is spent: plain networks stay the same for the same seed."""
+        """Draw one of so many. Without a choice no chance is spent, so plain networks stay the same for the same
+        seed."""
         return self._random.randrange(choices) if choices > 1 else 0
 
     def _graph(self, genes: Genes) -> OperatorGraph:

@@ -118,7 +118,7 @@ class OperatorGraph:
 
     @property
     def flops_mismatch(self) -> float:
-        """What its operators count beyond ``counted_flops``, as a share of these: -0.5 for half of them, 1 for twice
+        """FLOPs of its operators beyond ``counted_flops``, as a share of these: -0.5 for half of them, 1 for twice
         as many; 0 where nobody has counted."""
         return self.matrix_flops / self.counted_flops - 1 if self.counted_flops else 0.0
 
@@ -133,7 +133,7 @@ class OperatorGraph:
 
     @property
     def plain(self) -> bool:
-        """Whether it is an uncompiled float32 network: what slotool builds, measures and learns from."""
+        """True if it is an uncompiled float32 network, as slotool builds, measures and learns from."""
         return self.element_type == FLOAT32 and not self.compiled
 
     @property
@@ -148,7 +148,7 @@ class OperatorGraph:
 
     @property
     def input_shape(self) -> Shape:
-        """Of its first input."""
+        """Shape of its first input."""
         return self.operators[0].shape
 
     @property
@@ -166,12 +166,12 @@ class OperatorGraph:
 
     @property
     def weight_bytes(self) -> int:
-        """Of its weights in its own element type, of several the widest."""
+        """Bytes of its weights in its own element type, of several the widest."""
         return self.bytes_per_value * self.weights
 
     @property
     def moved_bytes(self) -> int:
-        """What its operators read and write for one example, weights apart, in its own element type."""
+        """Bytes that its operators read and write for one example, weights apart, in its own element type."""
         return self.bytes_per_value * sum(operator.moved for operator in self.operators)
 
     @property
@@ -190,7 +190,7 @@ class OperatorGraph:
 
     @cached_property
     def network(self) -> nx.DiGraph:
-        """The same as a networkx graph: node attribute ``operator``, edges in the direction of data."""
+        """The graph in networkx: node attribute ``operator``, edges in the direction of data."""
         import networkx as nx
 
         network = nx.DiGraph()
@@ -204,7 +204,7 @@ class OperatorGraph:
         return {**self._facts(), "operators": [operator.document() for operator in self.operators]}
 
     def _facts(self) -> dict[str, Any]:
-        """What the JSON form says before the operators; what is as in most networks is left out."""
+        """Return the JSON form before the operators, without what is as in most networks."""
         facts: dict[str, Any] = {"kind": self.kind}
         if self.name:
             facts["name"] = self.name
@@ -416,5 +416,5 @@ def _is_input(operator: Operator) -> bool:
 
 
 def _activates(operator: Operator) -> bool:
-    """Whether its last step is a function of values."""
+    """True if its last step is a function of values."""
     return operator.op != "Activation" and operator.attributes.get("activation", "linear") not in ("linear", None)

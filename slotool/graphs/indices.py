@@ -35,7 +35,7 @@ class Indices:
                 self.unsure.add(operator.name)
 
     def bound_of(self, operator: Operator) -> tuple[int, int]:
-        """Which input of a lookup says the places, and how many there are."""
+        """Return the input of a lookup that holds the places, and how many places there are."""
         kind = OPERATORS[operator.op]
         assert kind.places is not None
         return kind.places, kind.place_count(operator)
@@ -79,7 +79,7 @@ def dtype_of(operator: Operator) -> type[np.generic]:
 
 
 def is_whole(operator: Operator) -> bool:
-    """Whether an InputLayer or Constant holds whole numbers or truths."""
+    """True if an InputLayer or Constant holds whole numbers or truths."""
     return operator.attributes.get("dtype", "float32") in (*_WHOLE, "bool")
 
 
@@ -93,5 +93,5 @@ def batch_free(graph: OperatorGraph) -> frozenset[str]:
 
 
 def is_trained(operator: Operator) -> bool:
-    """Whether a Constant is trained numbers, not derived ones."""
+    """True if a Constant is trained numbers, not derived ones."""
     return operator.weights == math.prod(operator.shape) and operator.attributes.get("dtype", "float32") == "float32"

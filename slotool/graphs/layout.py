@@ -1,4 +1,4 @@
-"""How torch lays out values in memory: which are stored channels last, and which are read across their rows.
+"""Layout of values in memory by torch: which are stored channels last, and which are read across their rows.
 
 A value of a graph has strides as a tensor has, of a batch of one: per axis, the batch first, how many values apart two
 neighbours lie. Views only change
@@ -20,7 +20,7 @@ CHANNELS_LAST = (1, 2, 0)
 
 
 class Layout(NamedTuple):
-    """Of one operator: whether its first input is an image stored channels last; whether an input is laid out in
+    """Layout of one operator: whether its first input is an image stored channels last; whether an input is laid out in
     another order than it is read in."""
 
     channels_last: bool
@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
 
 def layouts_of(graph: OperatorGraph) -> list[Layout]:
-    """Of each operator."""
+    """Return the layout of each operator."""
     found, numbers = distinct_layouts([graph])
     return [found[number][1] for number in numbers]
 
@@ -77,7 +77,7 @@ def _layout_of_type(operator: Operator) -> str:
 
 
 def _strides(operator: Operator, inputs: Sequence[tuple[Shape, Strides]]) -> Strides:
-    """Of its output."""
+    """Return the strides of its output."""
     shape = operator.shape
     viewed = _of_view(operator, *inputs[0]) if inputs else _dense(shape)
     if viewed is not None:
@@ -98,7 +98,7 @@ def _strides(operator: Operator, inputs: Sequence[tuple[Shape, Strides]]) -> Str
 
 
 def _of_view(operator: Operator, first: Shape, given: Strides) -> Strides | None:
-    """Of an operator that moves nothing; None for one that does."""
+    """Return the strides of an operator that moves nothing; None for one that does."""
     shape, attributes = operator.shape, operator.attributes
     if operator.moved:
         return None
@@ -116,7 +116,7 @@ def _of_view(operator: Operator, first: Shape, given: Strides) -> Strides | None
 
 
 def _dense(shape: Shape, order: Iterable[int] | None = None) -> Strides:
-    """Of values without gaps, axes from slowest to fastest in this ``order``."""
+    """Return the strides of values without gaps, axes from slowest to fastest in this ``order``."""
     strides, step = [0] * len(shape), 1
     for axis in reversed(list(range(len(shape)) if order is None else order)):
         strides[axis] = step
@@ -150,8 +150,8 @@ def _as_shape(shape: Shape, strides: Strides, new: Shape) -> Strides | None:
 
 
 def _is_channels_last(shape: Shape, strides: Strides) -> bool:
-    """As ATen, ``is_channels_last_strides_2d``: axes grow in that order, the batch the slowest. An image of one channel
-    or of one place, to which the order makes no difference, is not."""
+    """True as for ATen's ``is_channels_last_strides_2d``: axes grow in that order, the batch the slowest. False
+    for an image of one channel or of one place, to which the order makes no difference."""
     if len(shape) != 3 or shape[0] == 1 or math.prod(shape[1:]) == 1 or strides[1] == 0:
         return False
     sizes, least = (1, *shape), 0

@@ -23,7 +23,7 @@ IR_VERSION = 9
 
 
 def input_names(graph: OperatorGraph) -> list[str]:
-    """What the model calls its inputs, in order: ``input``, then ``input_1`` and on."""
+    """Return the names of the model's inputs, in order: ``input``, then ``input_1`` and on."""
     return ["input", *(f"input_{at}" for at in range(1, len(graph.inputs)))]
 
 

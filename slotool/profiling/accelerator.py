@@ -37,7 +37,7 @@ class DeviceMemory:
 
 
 class DeviceReadings(Protocol):
-    """What a device says of itself; ``NvmlDevice`` is one. None where it says nothing."""
+    """Readings of a device; ``NvmlDevice`` is one. None for a reading that it lacks."""
 
     @property
     def remarks(self) -> list[str]: ...
@@ -71,7 +71,7 @@ class Accelerator(ABC):
     @property
     @abstractmethod
     def readings(self) -> DeviceReadings:
-        """What it says of its clock, its power and its users."""
+        """Readings of its clock, its power and its users."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -94,11 +94,11 @@ class Accelerator(ABC):
         return
 
     def settings(self) -> Mapping[str, Any]:
-        """What is set on it and bears on a latency, name by name."""
+        """Return the settings of it that bear on a latency, by name."""
         return {}
 
     def colocation(self) -> str:
-        """How processes share it: ``PROCESSES`` or ``MPS``."""
+        """Return how processes share it: ``PROCESSES`` or ``MPS``."""
         return PROCESSES
 
 
@@ -117,7 +117,7 @@ class DeviceWatch:
         self._look_around()
 
     def throttled(self) -> bool:
-        """Whether heat or the board's protection holds the clock down now. The power limit is counted apart: it is how
+        """True if heat or the board's protection holds the clock down now. The power limit is counted apart: it is how
         the device runs, not a disturbance."""
         slowdown = self._readings.slowdown()
         if slowdown is None:
@@ -127,8 +127,8 @@ class DeviceWatch:
         return slowdown.throttled
 
     def columns(self) -> dict[str, Any]:
-        """What a row says of the time since ``begin``: ``power_capped``, the share of samples under the power limit;
-        ``clock_mhz`` at the end; ``remarks``, sentences."""
+        """Return the columns of a row about the time since ``begin``: ``power_capped``, the share of samples under the
+        power limit; ``clock_mhz`` at the end; ``remarks``, sentences."""
         self._look_around()
         remarks = [*self._readings.remarks[:MAX_REMARKS]]
         if self._others:
@@ -151,8 +151,8 @@ class DeviceWatch:
 
 
 def of_this_campaign(pids: Collection[int]) -> list[int]:
-    """Which of these processes are this one, its parent, children of the same parent, or the server of NVIDIA's
-    Multi-Process Service, by which this one computes."""
+    """Return those of these processes that are this one, its parent, children of the same parent, or the server of
+    NVIDIA's Multi-Process Service, by which this one computes."""
     parent = os.getppid()
     return [pid for pid in pids if pid in (os.getpid(), parent) or _is_ours(pid, parent)]
 
@@ -167,7 +167,7 @@ def _is_ours(pid: int, parent: int) -> bool:
 
 
 def mps_is_running(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the control pipe of NVIDIA's Multi-Process Service is there: CUDA processes then compute at once."""
+    """True if the control pipe of NVIDIA's Multi-Process Service is there: CUDA processes then compute at once."""
     folder = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_FOLDER)
     try:
         kind = (folder / "control").stat().st_mode

@@ -29,7 +29,7 @@ MIN_STOP_S = 0.02
 
 @dataclass(frozen=True)
 class Spans:
-    """What a member did: ``samples`` float64 [n, 2], begin and end of each sample in order, in seconds of
+    """Samples and stops of a member: ``samples`` float64 [n, 2], begin and end of each sample in order, in seconds of
     ``time.perf_counter``; ``stops`` float64 [m, 3], begin and end of each piece of time in which the process was
     stopped (SIGSTOP, a frozen container), and for how many seconds."""
 
@@ -86,7 +86,7 @@ class SharedMemoryBarrier:
         idle: Callable[[], float] = _never_idle,
         wait: Callable[[], None] = _nothing,
     ) -> Spans:
-        """As a member: wait for the others, then call until ``stop``, ``calls`` times per sample. ``idle``: seconds
+        """Run as a member: wait for the others, then call until ``stop``, ``calls`` times per sample. ``idle``: seconds
         since its last call in which no thread of this process ran or was ready to run (``Interference.idle_s``).
         ``wait`` returns when the device has done what was called; it is a part of every sample, so none is left to be
         done when this returns."""
@@ -110,7 +110,7 @@ class SharedMemoryBarrier:
         return Spans(np.array(spans).reshape(-1, 2), _stops(begun, np.array(checks).reshape(-1, 2)))
 
     def keep_busy(self, member: int, call: Call, wait: Callable[[], None] = _nothing) -> None:
-        """As a member that only keeps the core or the device busy: ``run`` without recording samples."""
+        """Run as a member without recording samples, to keep the core or the device busy."""
         slots, mine = self._slots, _FIRST + member
         self._await_go(member)
         while not slots[_STOP]:
@@ -120,12 +120,12 @@ class SharedMemoryBarrier:
             slots[mine] += 1
 
     def fail(self) -> None:
-        """As a member that cannot go on: the others need not go on for its sake."""
+        """Fail as a member that cannot go on: the others need not go on for its sake."""
         self._slots[_FAILED] = 1
 
     @property
     def failed(self) -> bool:
-        """Whether a member has failed."""
+        """True if a member has failed."""
         return bool(self._slots[_FAILED])
 
     def _await_go(self, member: int) -> None:
@@ -190,7 +190,7 @@ def coordinate(
     alive: Callable[[], bool],
     poll_s: float = 0.01,
 ) -> bool:
-    """As the parent: start all members at once, stop them when each has ``samples`` co-located samples.
+    """Run as the parent: start all members at once, stop them when each has ``samples`` co-located samples.
 
     ``seconds``: minimum and maximum co-located time, whatever the samples. Ends early when a member dies or fails;
     returns whether all are alive.

@@ -1,4 +1,4 @@
-"""What a measuring process does when it is asked: a backend, the model that lies on it, and the ways to time it."""
+"""Answers of a measuring process: a backend, the model that lies on it, and the ways to time it."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Bench:
             self._backend.watch.begin()
 
     def _watched(self, remarks: Sequence[str] = ()) -> dict[str, Any]:
-        """What a row says of its device; nothing of a CPU."""
+        """Return the columns of a row about its device; none for a CPU."""
         watch = self._backend.watch
         if watch is None:
             return {}
@@ -243,7 +243,7 @@ class StreamBench:
         self._seats: dict[int, Bench] = {}
 
     def device(self) -> dict[str, Any]:
-        """As ``Bench.device``; asked before any seat is taken."""
+        """Return the device as ``Bench.device`` does; called before any seat is taken."""
         assert self._first is not None
         return self._first.device()
 

@@ -94,7 +94,7 @@ class BusyCopies:
 
 
 def pauses_s(seconds: float, least_s: float = MIN_GAP_S) -> np.ndarray:
-    """How long other processes had this core, each time they had it, within ``seconds``: float64 [n].
+    """Return how long other processes had this core, each time they had it, within ``seconds``: float64 [n].
 
     Reads the clock in a loop: between two readings further apart than ``least_s`` another process ran. The median is
     the scheduler's time slice.

@@ -87,7 +87,7 @@ def plan_only(
     budgeted: bool = False,
     in_order: bool = False,
 ) -> Plan:
-    """What a campaign would do, leaving every file as it is."""
+    """Return the plan of a campaign, leaving every file as it is."""
     _check(items, settings, out)
     settings = probed(settings, items)
     journal = JournalContent() if force else read_journal(journal_path(out), settings.configuration())
@@ -167,7 +167,7 @@ class Campaign:
 
     @property
     def has_rows(self) -> bool:
-        """Whether the journal keeps rows for the next run."""
+        """True if the journal keeps rows for the next run."""
         return bool(self._journal.rows)
 
     def _due(self, started: float) -> Iterator[Item]:
@@ -217,7 +217,7 @@ class Campaign:
 
 
 def journal_path(out: Path) -> Path:
-    """Where the journal of an output lies while its campaign is unfinished."""
+    """Return the path of an output's journal, which lies there while its campaign is unfinished."""
     return out.with_name(f"{out.name}.journal")
 
 

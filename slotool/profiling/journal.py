@@ -101,7 +101,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class _Header:
-    """What a journal's first line must say, and of which type."""
+    """Keys of a journal's first line, each with its type."""
 
     id: str
     replaces: bool
@@ -111,7 +111,7 @@ class _Header:
 
 @dataclass(frozen=True)
 class JournalContent:
-    """What ``read_journal`` finds: ``id`` and ``replaces`` as of ``Journal``, empty and False without a journal."""
+    """Content of a journal: ``id`` and ``replaces`` as of ``Journal``, empty and False without a journal."""
 
     id: str = ""
     replaces: bool = False
@@ -211,7 +211,7 @@ def _parse(data: bytes, path: Path) -> tuple[dict[str, Any] | None, list[dict[st
 
 
 def _may_begin(data: bytes) -> bool:
-    """Whether this can be the beginning of a journal's first line, or all that a death left of it."""
+    """True if this can be the beginning of a journal's first line, or all that a death left of it."""
     digits, rest = data[:_CHECKSUM_DIGITS], data[_CHECKSUM_DIGITS:]
     begin = b' {"format"'
     return all(digit in b"0123456789abcdef" for digit in digits) and begin[: len(rest)] == rest[: len(begin)]

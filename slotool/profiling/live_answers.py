@@ -1,4 +1,4 @@
-"""What live services answer to labelled examples: under a budget, with a journal, no faster than they allow."""
+"""Answers of live services to labelled examples: under a budget, with a journal, no faster than they allow."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class CallLimits:
     concurrency: int = 1
 
     def allow(self, requests: int, spent: float) -> bool:
-        """Whether so many calls of that price in all keep the limits."""
+        """True if so many calls of that price in all keep the limits."""
         return requests <= self.requests and spent <= self.budget * (1 + 1e-9)
 
     def price(self, versions: list[str]) -> float:
-        """Of calls of these versions."""
+        """Return the price of calls of these versions."""
         return math.fsum(self.prices.get(version, 0.0) for version in versions)
 
 
@@ -77,7 +77,7 @@ class LiveAnswers:
 
     @property
     def rows(self) -> dict[tuple[int, str], Mapping[str, Any]]:
-        """What the last call of each example and version gave."""
+        """Rows of the last call of each example and version."""
         return {(int(row["example"]), str(row["version"])): row for row in self._journal.rows}
 
     @property
@@ -105,7 +105,7 @@ class LiveAnswers:
                     self._journal.append(*answers)
 
     def table(self, provenance: Mapping[str, Any]) -> OutcomeTable:
-        """Of the examples that every version was asked for. Raises ``InputError`` when there is none."""
+        """Return the table of examples that every version was asked for. Raises ``InputError`` when there is none."""
         rows = self.rows
         whole = [i for i in range(len(self._split)) if all((i, version) in rows for version in self._versions)]
         if not whole:

@@ -1,4 +1,4 @@
-"""Whether an error means that memory ran out, whichever library raised it and however it was wrapped since."""
+"""Errors that mean that memory ran out, whichever library raised them and however they were wrapped since."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PHRASES = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error``, what caused it, what was being handled when it was raised, or one of a group of them is a lack
+    """True if ``error``, what caused it, what was being handled when it was raised, or one of a group of them is a lack
     of memory, of the host or of a device."""
     return any(_says_so(one) for one in _chain(error))
 

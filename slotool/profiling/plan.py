@@ -1,4 +1,4 @@
-"""What a campaign is to do: settings, the rows it will write, those it has already, and how long the rest may take."""
+"""Plan of a campaign: settings, the rows it will write, those it has already, and how long the rest may take."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONTEXT_BYTES = 512 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
+    """Settings of a campaign.
 
     ``timeout_s`` and ``memory_limit_bytes`` bound one item (default: half of available memory). ``rule`` is kept over
     all ``rounds`` of an item. Between two rounds of an item all other items are measured, so a slow minute of the
@@ -77,7 +77,7 @@ class Settings:
         return "colocated" if self.placement else "solo"
 
     def configuration(self) -> dict[str, Any]:
-        """What the numbers depend on: rows of one table share it, and a resumed campaign must have the same."""
+        """Return what the numbers depend on: rows of one table share it, and a resumed campaign must have the same."""
         shared = {
             "kind": self.kind,
             "backend": self.backend,
@@ -99,12 +99,12 @@ class Settings:
 
     @property
     def on_streams(self) -> bool:
-        """Whether co-runners are streams of one process."""
+        """True if co-runners are streams of one process."""
         return self.placement is not None and self.sharing == STREAMS
 
     @property
     def limit_bytes(self) -> int:
-        """What one item may take: of the device's memory, where that is known, else of the host's."""
+        """Bytes that one item may take: of the device's memory, where that is known, else of the host's."""
         return self.memory_limit_bytes if self.device_limit_bytes is None else self.device_limit_bytes
 
     def needed_bytes(self, item: Item) -> int:
@@ -115,7 +115,7 @@ class Settings:
         return int(DEVICE_SLACK * item.memory_bytes) + (contexts - 1) * CONTEXT_BYTES
 
     def fits(self, item: Item) -> bool:
-        """Whether an item keeps the memory limit."""
+        """True if an item keeps the memory limit."""
         return self.needed_bytes(item) <= self.limit_bytes
 
     @property
@@ -142,7 +142,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Item:
-    """What is measured in one go and finished as one: co-located subjects at a batch size, a row each.
+    """Subjects that are measured in one go and finished as one: co-located subjects at a batch size, a row each.
 
     ``background`` subjects run at the same time and get no row.
     """
@@ -271,7 +271,7 @@ def _rounds_made(row: Row, settings: Settings) -> int:
 
 
 def _may_do_now(row: Row, item: Item, settings: Settings) -> bool:
-    """Whether a row has no samples for a limit that has grown since."""
+    """True if a row has no samples for a limit that has grown since."""
     if row["status"] == "skipped":
         return settings.fits(item)
     if row["status"] == OUT_OF_MEMORY:

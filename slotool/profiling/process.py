@@ -26,7 +26,7 @@ class WorkerHung(WorkerError):
 
 
 class MeasuringProcess(Protocol):
-    """What measurers ask: a ``MeasuringWorker``, or a seat in one that several share."""
+    """Process that measurers use: a ``MeasuringWorker``, or a seat in one that several share."""
 
     @property
     def pid(self) -> int: ...

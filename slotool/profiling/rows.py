@@ -59,7 +59,7 @@ def check_row(row: Row) -> None:
 
 
 def key_of(row: Row) -> Key:
-    """What a row is about; a table has one row of each."""
+    """Return the key of a row; a table has one row of each."""
     return str(row["subject"]), str(row["point"]), int(row["batch_size"]), str(row.get("co_runners", ""))
 
 
@@ -97,7 +97,7 @@ def pooled(first: Row, second: Row) -> dict[str, Any]:
 
 
 def _device_columns(first: Row, second: Row) -> dict[str, Any]:
-    """What both rounds saw of their device; nothing where the rows do not say."""
+    """Return the columns of both rounds about their device; none where the rows do not say."""
     if "power_capped" not in first or "power_capped" not in second:
         return {}
     rounds = first["rounds"], second["rounds"]
@@ -116,8 +116,8 @@ def by_key(rows: Iterable[Row], rule: StoppingRule) -> dict[Key, Row]:
 
 
 def doubt(row: Row) -> float:
-    """How far the row's median may be off, relative, where the row is not stable: by its samples, by the spread of its
-    rounds, or, with one round, by what rounds usually differ. 0 where it is stable or has no samples."""
+    """Return how far the row's median may be off, relative, where the row is not stable: by its samples, by the spread
+    of its rounds, or, with one round, by what rounds usually differ. 0 where it is stable or has no samples."""
     if row["status"] != "ok" or row["stable"]:
         return 0.0
     samples = np.asarray(row["samples_s"])

@@ -1,4 +1,4 @@
-"""What a campaign measures: operator graphs and the operating points of model artifacts."""
+"""Subjects of a campaign: operator graphs and the operating points of model artifacts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """How rows of its co-runners call it."""
+        """Name of it in rows of its co-runners."""
         return self.name if self.point == FULL.key else f"{self.name}@{self.point}"
 
     def memory_bytes(self, batch_size: int) -> int:

@@ -151,7 +151,7 @@ def convnext(
 
 
 def with_groups(graph: OperatorGraph) -> OperatorGraph:
-    """The same network with depthwise convolutions written as convolutions of as many groups as channels, as
+    """Return the network with depthwise convolutions written as convolutions of as many groups as channels, as
     ``keras.applications`` writes those of its ConvNeXts: TensorFlow computes them by another kernel."""
     builder = GraphBuilder(graph.kind)
     channels = {operator.name: operator.shape[0] for operator in graph.operators if operator.shape}

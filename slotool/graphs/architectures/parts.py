@@ -28,7 +28,7 @@ class Architecture:
 
     @property
     def size(self) -> int:
-        """How many different networks there are."""
+        """Number of different networks."""
         return math.prod(map(len, self.sizes.values()))
 
     def graph(self, choices: tuple[int, ...]) -> OperatorGraph:

@@ -105,7 +105,7 @@ def _windowed(b: GraphBuilder, last: str, size: int, shift: int) -> str:
 
 
 def _attention_with_bias(b: GraphBuilder, last: str, heads: int, *, masked: bool) -> str:
-    """As swin transformers write it: both products, the softmax and the biases one by one."""
+    """Append attention as swin transformers write it: both products, the softmax and the biases one by one."""
     windows, length, width = b.shape(last)
     joint = b.add("Reshape", b.add("Dense", last, units=3 * width), shape=[windows, length, 3, heads, HEAD_SIZE])
     joint = b.add("Transpose", joint, axes=[2, 0, 3, 1, 4])

@@ -146,7 +146,7 @@ def _operator(
 
 
 def _countable(operator: Operator) -> Operator:
-    """Itself. Raises ``GraphError`` for sizes that arrays of 64-bit numbers cannot add up."""
+    """Return the operator. Raises ``GraphError`` for sizes that arrays of 64-bit numbers cannot add up."""
     sizes = {"output values": math.prod(operator.shape), "weights": operator.weights, "FLOPs": operator.flops}
     for what, size in sizes.items():
         if size > MAX_OPERATOR_SIZE:

@@ -14,7 +14,7 @@ Attributes = Mapping[str, Any]
 
 
 def channel_axis(shape: Shape) -> int:
-    """Which axis holds what normalisation and softmax work on: channels of an image, else the last."""
+    """Return the axis along which normalisation and softmax work: the channels of an image, else the last."""
     return 0 if len(shape) == 3 else len(shape) - 1
 
 
@@ -25,7 +25,7 @@ def per_channel(shape: Shape) -> Shape:
 
 
 def stretches_as(shape: Shape, other: Shape) -> bool:
-    """Whether arrays of these shapes broadcast alike: leading axes of one size do not count."""
+    """True if arrays of these shapes broadcast alike: leading axes of size one do not count."""
     first, second = ([*dropwhile(lambda size: size == 1, sizes)] for sizes in (shape, other))
     return first == second
 
@@ -79,7 +79,7 @@ def settle_axes(attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
 
 
 def settle_channel_axes(attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
-    """As ``settle_axes``, and leave them out where they are that of the channels alone."""
+    """Count ``axes`` as ``settle_axes`` does, and leave them out where they are that of the channels alone."""
     settle_axes(attributes, inputs)
     if attributes.get("axes") == (channel_axis(inputs[0]),):
         del attributes["axes"]

@@ -63,7 +63,7 @@ class Operator:
 
     @property
     def known(self) -> bool:
-        """Whether slotool knows how this operator behaves; an unknown one is kept by name."""
+        """True if slotool has its type; an operator of any other type is kept by name."""
         return self.op in OPERATORS and not self.foreign
 
     def __getitem__(self, name: str) -> Any:
@@ -85,7 +85,7 @@ class Operator:
 
     @property
     def moved_bytes(self) -> int:
-        """What it reads and writes for one example, weights apart, in bytes of float32."""
+        """Bytes of float32 that it reads and writes for one example, weights apart."""
         return BYTES_PER_VALUE * self.moved
 
     @cached_property

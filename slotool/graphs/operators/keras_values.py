@@ -29,7 +29,7 @@ class Value:
         return cls(tensor, tuple(range(rank)))
 
     def at(self, axis: int) -> int:
-        """Where an axis of the graph's value is, the batch counted."""
+        """Return the axis of the tensor, the batch counted, that is this axis of the graph's value."""
         return 1 + self.order.index(axis)
 
     def in_order(self, order: Order) -> Any:
@@ -45,7 +45,7 @@ class Value:
         return self.in_order(tuple(range(len(self.order))))
 
     def for_layer(self) -> Any:
-        """As Keras layers take it: an image channels last, all else as stated."""
+        """Return the tensor as Keras layers take it: an image channels last, all else as stated."""
         return self.in_order(usual_order(len(self.order)))
 
 
@@ -87,7 +87,7 @@ def alike(values: Sequence[Value], shapes: Sequence[Shape]) -> tuple[list[Any], 
 
 
 def is_computed(value: Value) -> bool:
-    """Whether it depends on the input, so has a batch."""
+    """True if it depends on the input, so has a batch."""
     import keras
 
     return isinstance(value.tensor, keras.KerasTensor)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Embedding(OperatorType):
-    """Of whole numbers below ``vocabulary`` each one's row of ``units`` numbers."""
+    """A row of ``units`` numbers for each of the whole numbers, which are below ``vocabulary``."""
 
     attributes = {"vocabulary": REQUIRED, "units": REQUIRED}
     feature_axis = -1
@@ -112,7 +112,7 @@ def _gathered(data: Tensor, places: Tensor, axis: int) -> Tensor:
 
 
 class GatherElements(OperatorType):
-    """Of each place of the indices the value that they name along an axis (torch.gather)."""
+    """The value that each index names along an axis, at the place of the index (torch.gather)."""
 
     attributes = {"axis": REQUIRED}
     inputs = 2
@@ -143,7 +143,7 @@ class GatherElements(OperatorType):
 
 
 class Scatter(OperatorType):
-    """Of data, indices and updates: data with updates written or added at places that the indices name. ``in_place``:
+    """Data with updates written or added at places that indices name; inputs are data, indices, updates. ``in_place``:
     the data after another operator has written into a view of it."""
 
     attributes = {"axis": 0, "in_place": False}

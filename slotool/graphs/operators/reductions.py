@@ -152,7 +152,7 @@ class Variance(_Reduction):
 
 
 class _Position(_Reduction, abstract=True):
-    """Where the largest or smallest value is, several axes counted as one."""
+    """Position of the largest or smallest value, several axes counted as one."""
 
     onnx_type = INT64
 

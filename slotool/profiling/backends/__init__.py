@@ -1,4 +1,4 @@
-"""What can execute a subject: one file per backend, imported only when it is asked for."""
+"""Backends, which execute subjects: one file each, imported only when it is named."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Backend(ABC):
         """
 
     def facts(self) -> dict[str, Any]:
-        """What a row says of the subject prepared last: columns besides those of the timer."""
+        """Return columns of a row about the subject prepared last, besides those of the timer."""
         return {}
 
     def wait(self) -> None:
@@ -102,7 +102,7 @@ class Backend(ABC):
         return self.accelerator.stopwatch() if self.accelerator else None
 
     def throttled(self) -> bool:
-        """Whether the device has lowered its clock just now, for heat, so that timings would be too long."""
+        """True if the device has lowered its clock just now, for heat, so that timings would be too long."""
         return self.watch is not None and self.watch.throttled()
 
     def release(self) -> None:
@@ -111,12 +111,12 @@ class Backend(ABC):
             self.accelerator.release()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Whether what it raised means that memory ran out."""
+        """True if what it raised means that memory ran out."""
         return is_out_of_memory(error)
 
     @abstractmethod
     def array(self, output: Any) -> np.ndarray:
-        """What a call returned, as an array [batch, …] laid out like the graph's shapes (channels first)."""
+        """Return the output of a call as an array [batch, …] laid out like the graph's shapes (channels first)."""
 
     def feeds(self, graph: OperatorGraph, batch_size: int) -> list[np.ndarray]:
         """An array [batch, *shape] for each of a graph's inputs, the same for the same seed: normal values; of whole

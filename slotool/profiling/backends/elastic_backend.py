@@ -97,7 +97,7 @@ MAX_EXAMPLES = 4_096
 
 @lru_cache(maxsize=2)
 def _queries(model: ElasticModel, data: bytes) -> Queries:
-    """Of the data set that the JSON ``data`` describes, with labels or without."""
+    """Return queries of the data set that the JSON ``data`` describes, with labels or without."""
     return Queries(model, dataset_of(model, orjson.loads(data), needs_labels=False).validation, limit=MAX_EXAMPLES)
 
 

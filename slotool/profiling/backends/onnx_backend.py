@@ -114,7 +114,7 @@ class OnnxBackend(Backend):
 
     @property
     def _place(self) -> tuple[str, int]:
-        """Where input and output lie, as ONNX Runtime calls it."""
+        """Device of input and output, as ONNX Runtime calls it."""
         return ("cpu", 0) if self.device == "cpu" else ("cuda", int(self.device.partition(":")[2]))
 
     def _session(
@@ -232,7 +232,7 @@ class OnnxAccelerator(NvidiaAccelerator):
 
 
 def _cuda_devices() -> int:
-    """How many there are: by torch, where that has CUDA, else by the driver."""
+    """Return the number of CUDA devices: by torch, where that has CUDA, else by the driver."""
     import torch
 
     return torch.cuda.device_count() or len(gpu_models())

@@ -121,8 +121,8 @@ def _turn_weights(graph: onnx.GraphProto, arrays: dict[str, np.ndarray]) -> None
 
 
 def int8_share(graph: OperatorGraph, optimised: onnx.ModelProto) -> float:
-    """Which share of a graph's FLOPs its operators have whose product runs on whole numbers: nodes are named after
-    them, as ``Writer`` has it."""
+    """Return the share of a graph's FLOPs in operators whose product runs on whole numbers: nodes are named after them,
+    as ``Writer`` has it."""
     inside = {node.name.rpartition("/")[0] for node in optimised.graph.node if node.op_type in INT8_PRODUCTS}
     found = sum(operator.flops for operator in graph.operators if operator.name in inside)
     return found / graph.flops if graph.flops else 0.0

@@ -52,7 +52,7 @@ class TorchBackend(OnTorch):
 
     @property
     def tensor_device(self) -> str:
-        """Where torch puts weights and inputs."""
+        """Device on which torch puts weights and inputs."""
         return self.device
 
     def set_threads(self, threads: int) -> None:
@@ -132,8 +132,8 @@ def _aligned(values: int) -> int:
 
 
 class CudaGraphBackend(TorchBackend):
-    """What ``TorchBackend`` runs, captured once and replayed: without what the host takes to launch each kernel, which
-    is most of the latency of a small network. The input stays in the same place."""
+    """Calls of ``TorchBackend``, captured once and replayed: without the time to launch each kernel, which is
+    most of the latency of a small network. The input stays in the same place."""
 
     name = "torch-cuda-graph"
     no_device_advice = "CUDA graphs need a CUDA device, as --device cuda:0; --backend torch runs on the CPU"

@@ -1,4 +1,4 @@
-"""What turns an item into rows: one file per way of measuring."""
+"""Measurers, which turn items into rows: one file per way of measuring."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class ColocatedMeasurer(Measurer):
         return np.array(answer["samples_s"])
 
     def _colocated(self, members: Sequence[_Member]) -> tuple[list[dict[str, Any]], float]:
-        """What each member answered, and the share of a core that the rest of the machine took."""
+        """Return the answer of each member, and the share of a core that the rest of the machine took."""
         rule, workers = self.settings.round_rule, [member.worker for member in members]
         barrier = SharedMemoryBarrier.create(len(members))
         try:
@@ -365,7 +365,7 @@ class Seat:
 
 
 class StreamsMeasurer(ColocatedMeasurer):
-    """As ``ColocatedMeasurer``, with a seat in one worker for each co-runner. When the worker dies all of them start
+    """``ColocatedMeasurer`` with a seat in one worker for each co-runner. When the worker dies all of them start
     anew."""
 
     def __init__(self, settings: Settings):

@@ -109,7 +109,7 @@ class Measurer(ABC):
 
 
 def request_for(subject: Subject, item: Item, do: str) -> dict[str, Any]:
-    """What a worker is asked about a subject."""
+    """Return the request to a worker about a subject."""
     return {"do": do, "subject": dict(subject.request), "batch_size": item.batch_size}
 
 
