@@ -24,7 +24,7 @@ import slotool
 from slotool.cli.help import EXAMPLE, Docstring, read_docstring
 from slotool.commands import values
 from slotool.commands.command_line import CommandLine
-from slotool.commands.data_options import source_in
+from slotool.commands.inputs import source_in
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output

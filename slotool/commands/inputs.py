@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from slotool.errors import ArgumentError
+from slotool.commands.command_line import command_line
+from slotool.errors import ArgumentError, InputError
 from slotool.machine import given_cores, usable_cores
+
+if TYPE_CHECKING:
+    from slotool.data import DataSource
 
 FilePath = str | Path
 
@@ -67,3 +71,36 @@ def torch_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@command_line(python_only=("data",), metavars={"label": "COLUMN", "input": "COLUMN=TENSOR", "images": "SIZE:SCALE"})
+def source_in(
+    data: str | None, *, label: str | None = None, input: Sequence[str] = (), images: str | None = None
+) -> DataSource | None:
+    """Return the data set that these options describe; None where none is named.
+
+    Args:
+        data: Data set: a name, file or folder, also with :LABEL.
+        label: Its labels; None: by usual names.
+        input: A column and the input it becomes; repeatable.
+        images: Conversion of images, such as 224:imagenet.
+
+    Raises:
+        ArgumentError: An option cannot be read, or describes no data set.
+    """
+    from slotool.data.options import DataSource, ImageOptions, parse_inputs
+
+    if not data:
+        for argument, value in (("label", label), ("input", input), ("images", images)):
+            if value:
+                raise ArgumentError(argument, "describes how a data set is read: name one")
+        return None
+    try:
+        columns = parse_inputs(list(input))
+    except InputError as error:
+        raise ArgumentError("input", str(error)) from error
+    try:
+        read = ImageOptions() if images is None else ImageOptions.parse(images)
+    except InputError as error:
+        raise ArgumentError("images", str(error)) from error
+    return DataSource(data, label, columns, read)

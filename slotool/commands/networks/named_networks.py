@@ -92,14 +92,12 @@ def _sources(
         raise ArgumentError(
             "input_shape", "it belongs to --torch, to models of your own and to free axes of --onnx and .keras files"
         )
-    for argument, given in (("input_dtype", input_dtype), ("factory_arguments", factory_arguments)):
-        if given and not own:
+    for argument, value in (("input_dtype", input_dtype), ("factory_arguments", factory_arguments)):
+        if value and not own:
             raise ArgumentError(argument, "it belongs to --torch, or --keras module:factory")
     shapes = [_shape(text) for text in input_shape] or [()]
-    if onnx:
-        pairs = zip(onnx, _one_each(shapes, len(onnx), "input_shape", "shapes", "--onnx"), strict=True)
-        return [Source("onnx", str(path), shape) for path, shape in pairs]
-    framework, names = ("torch", list(torch)) if torch else (KERAS, list(keras))
+    given = {"torch": list(torch), "onnx": list(map(str, onnx)), KERAS: list(keras)}
+    framework, names = next((framework, names) for framework, names in given.items() if names)
     arguments = [arguments_of(text, GraphError) for text in factory_arguments] or [{}]
     if len(names) == 1 < len(arguments):
         names = names * len(arguments)
@@ -110,7 +108,7 @@ def _sources(
         _one_each(arguments, len(names), "factory_arguments", "lists of arguments", f"--{framework}"),
         strict=True,
     )
-    return [Source(framework, name, shape, dtype, given) for name, shape, given in each]
+    return [Source(framework, name, shape, dtype, passed) for name, shape, passed in each]
 
 
 def _one_each(given: list[Any], networks: int, argument: str, noun: str, option: str) -> list[Any]:
