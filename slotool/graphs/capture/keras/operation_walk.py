@@ -158,9 +158,10 @@ class OperationWalk:
         if [effects[name].shape for name in outputs_of(steps)] != wanted:
             raise GraphError(f"{label} is not as it should be")
         taken = {at for *_, inputs in steps for at in inputs if isinstance(at, int) and at not in sources}
-        constants = {at: self._constant(arrays[at], call.inputs[at], label) for at in sorted(taken)}
+        names: dict[str | int, str] = dict(sources.items())
+        names |= {at: self._constant(arrays[at], call.inputs[at], label) for at in sorted(taken)}
         self.weights += sum(effect.weights for effect in effects.values())
-        made = self._drafts.add_steps(label, steps, effects, {**sources, **constants})
+        made = self._drafts.add_steps(label, steps, effects, names)
         if not image and self._channels_last:
             self._plain |= {name for name in made if len(self._drafts.shape(name)) == 3}
         return made

@@ -200,7 +200,7 @@ class _Walk:
             return None
         subscripts = batch_first(str(call.attribute("equation")), axes, made.axis)
         sources: list[str] = self._with_constants(node, made, call.constants)
-        shapes = dict(enumerate(map(self.drafts.shape, sources)))
+        shapes: dict[str | int, Shape] = dict(enumerate(map(self.drafts.shape, sources)))
         steps = contraction(subscripts, list(shapes.values()), [axis is None for axis in axes]) or []
         effects = effects_of(steps, shapes)
         if not steps or effects[OUTPUT].shape != made.example:

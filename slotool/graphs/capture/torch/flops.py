@@ -36,8 +36,6 @@ GROUPED = ("grouped_mm_fallback", "grouped_mm", "_grouped_mm")
 LOOPS = ("while_loop",)
 # Products with vectors, which torch's counter leaves out, and which of their arguments is the first factor.
 VECTOR_PRODUCTS = {"mv": 0, "dot": 0, "vdot": 0, "addmv": 1}
-# FLOPs of two batches that differ from their sizes by less are proportional to them.
-PROPORTIONAL = 1e-3
 
 
 class CallFlops:
