@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from slotool.artifacts import open_artifact
+from slotool.data.columns import Columns
 from slotool.elastic import ElasticModel, load_model
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
@@ -56,6 +57,20 @@ class ElasticModelConformance:
                 assert logits.dtype == np.float32
                 assert not np.isnan(logits).any()
                 assert np.isfinite(logits.max(axis=1)).all(), "at least one class must have been computed"
+
+    def test_named_tensors_are_answered_as_arrays_are(self, model: ElasticModel) -> None:
+        x, signature = self.inputs(model, BATCH), model.signature
+        columns = Columns({signature.inputs[0].name: x})
+        model.check_inputs(columns)
+        outputs = model.respond(columns, model.full)
+        assert list(outputs) == [spec.name for spec in signature.outputs]
+        np.testing.assert_allclose(outputs[signature.outputs[0].name], model.forward(x, model.full), atol=1e-5)
+        x[0] = np.nan
+        try:
+            model.check_inputs(Columns({signature.inputs[0].name: x}))
+        except InputError:
+            return
+        raise AssertionError("NaN is no input")
 
     def test_a_pass_ends_where_it_is_cancelled_and_the_next_is_whole(self, model: ElasticModel) -> None:
         class Enough(Exception):
