@@ -58,9 +58,6 @@ class RankerConformance:
             part = considered if isinstance(considered, np.ndarray) else considered.toarray()
             assert not ranker.informed or (np.isclose(part, activations) | (part == 0)).all()
 
-    def test_a_look_up_reads_less_than_the_layer(self) -> None:
-        assert 0 <= self.fitted().lookup_bytes(self.layer()) < self.layer().weights.nbytes
-
     def test_keys_are_buckets(self) -> None:
         ranker = self.fitted()
         for n in (0, 1, 300):

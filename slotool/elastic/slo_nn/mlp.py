@@ -30,11 +30,6 @@ class DenseLayer:
     def units(self) -> int:
         return len(self.bias)
 
-    @property
-    def node_bytes(self) -> int:
-        """Bytes of a node's weights and bias."""
-        return int(self.weights[0].nbytes + self.bias.itemsize)
-
     def check(self) -> None:
         """Raises ``InputError`` where weights and bias are not of one layer; compiled code goes by their shapes."""
         rows = self.weights.ndim == 2 and self.bias.shape == self.weights.shape[:1] and self.weights.size

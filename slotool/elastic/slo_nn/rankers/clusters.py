@@ -128,9 +128,6 @@ class Clusters(Ranker):
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
         return ((1 << bits // 2) + (1 << bits)) * (layer.inputs + 4)
 
-    def lookup_bytes(self, layer: DenseLayer) -> int:
-        return int((len(self.coarse) + self.fine.shape[1]) * (layer.inputs + 8))
-
 
 def _centres(inputs: Any, count: int, iterations: int, rng: np.random.Generator) -> np.ndarray:
     """float32 [≤ count, d]: centres of k-means clusters. On one thread, because several add up in any order."""

@@ -80,9 +80,6 @@ class FreeHash(Ranker):
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
         return tables * bits * (np.min_scalar_type(layer.units - 1).itemsize + 4)
 
-    def lookup_bytes(self, layer: DenseLayer) -> int:
-        return self.thresholds.nbytes
-
 
 class CentredFreeHash(FreeHash):
     """FreeHash with each sampled node's median pre-activation as its threshold, so that every bit halves the inputs.

@@ -94,9 +94,6 @@ class Mongoose(Ranker):
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
         return tables * bits * (layer.inputs + 4)
 
-    def lookup_bytes(self, layer: DenseLayer) -> int:
-        return self.projections.nbytes
-
     @property
     def _rows(self) -> np.ndarray:
         """float32 [tables · bits, inputs]."""

@@ -84,10 +84,6 @@ class Ranker(ABC):
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
         """About what ``tensors`` of a ranker fitted to ``layer`` take."""
 
-    @abstractmethod
-    def lookup_bytes(self, layer: DenseLayer) -> int:
-        """Bytes that one input's keys read, but for the weights of ``computed_nodes``, whose values are used."""
-
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.tensors().values())
@@ -167,7 +163,4 @@ class RandomOrder(Ranker):
 
     @classmethod
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
-        return 0
-
-    def lookup_bytes(self, layer: DenseLayer) -> int:
         return 0
