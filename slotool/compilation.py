@@ -82,6 +82,9 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
         return dispatcher
     function, compile_or_load, cache = dispatcher.py_func, dispatcher.compile, dispatcher._cache
     folder = getattr(cache, "cache_path", None)
+    if folder:
+        load_index = cache._cache_file._load_index
+        cache._cache_file._load_index = lambda: _unless_outdated(load_index)
 
     def compile_once(wanted: Any) -> Any:
         args, returned = normalize_signature(wanted if only is None else only)
@@ -110,6 +113,15 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
     if only is not None:
         dispatcher._compile_for_args = compile_for_first
     return dispatcher
+
+
+def _unless_outdated(load_index: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """What a function's index holds. Numba reads its signatures before it looks at the stamp: one of before an upgrade
+    may name types that are no longer there."""
+    try:
+        return load_index()
+    except (AttributeError, ImportError):
+        return {}
 
 
 def compile_now(function: Any, signature: Any = None) -> None:

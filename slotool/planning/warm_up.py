@@ -29,7 +29,7 @@ STEPS, NONE = 20, 0.02
 MIN_CALLS = 50
 
 
-class Calls(NamedTuple):
+class ProbeCalls(NamedTuple):
     """Calls of a probe, float64 [calls] in order: when they began, how long they took, and of as many requests at the
     same point what the latency table says, next to as many busy workers; int64: on which worker; float64: how long
     that had ended its last one, NaN for calls whose requests did not wait for it."""
@@ -49,7 +49,7 @@ def with_warm_up(front_end: FrontEnd, worker: WorkerType, workers: int, probes: 
     return replace(front_end, overhead=_warmed(rested, logged))
 
 
-def _warmed(rested: Overhead, logged: Sequence[Calls]) -> Overhead:
+def _warmed(rested: Overhead, logged: Sequence[ProbeCalls]) -> Overhead:
     """Return the overhead of ``with_warm_up``, from that of calls on workers that rested."""
     beyond_us = np.concatenate([each.took_us - each.table_us for each in logged])
     rested_us = np.concatenate([rested.longer(each.table_us) - each.table_us for each in logged])
@@ -66,7 +66,7 @@ def _warmed(rested: Overhead, logged: Sequence[Calls]) -> Overhead:
     )  # fmt: skip
 
 
-def calls_of(log: RequestLog, worker: WorkerType, workers: int) -> Calls:
+def calls_of(log: RequestLog, worker: WorkerType, workers: int) -> ProbeCalls:
     """The calls that answered the requests of ``log``; as in a server, the worker that rested the longest has the next.
     Calls of points and batch sizes that the table lacks are left out."""
     beside = worker.beside or (worker.profile.samples_us,)
@@ -88,7 +88,7 @@ def calls_of(log: RequestLog, worker: WorkerType, workers: int) -> Calls:
             found.append((max(began_us, free_at_us), took_us, table_us, at, turned_us))
             free_us[at] = found[-1][0] + took_us
     columns = np.array(found).reshape(-1, 5).T
-    return Calls(columns[0], columns[1], columns[2], columns[3].astype(np.int64), columns[4])
+    return ProbeCalls(columns[0], columns[1], columns[2], columns[3].astype(np.int64), columns[4])
 
 
 def _grouped(log: RequestLog) -> pd.DataFrame:
@@ -105,7 +105,7 @@ def _grouped(log: RequestLog) -> pd.DataFrame:
     return calls.assign(begun_s=calls["done_s"] - calls["took_s"]).sort_values("begun_s")
 
 
-def _turnaround_us(logged: Sequence[Calls]) -> float:
+def _turnaround_us(logged: Sequence[ProbeCalls]) -> float:
     """Between two calls of a worker with requests waiting: the median, as the delays of answers vary."""
     turned_us = np.concatenate([each.turned_us for each in logged])
     turned_us = turned_us[~np.isnan(turned_us)]
@@ -124,7 +124,7 @@ class _Fit(NamedTuple):
 
 
 def _fitted(
-    logged: Sequence[Calls], beyond_us: np.ndarray, rested_us: np.ndarray, memory_us: float, saturation: float
+    logged: Sequence[ProbeCalls], beyond_us: np.ndarray, rested_us: np.ndarray, memory_us: float, saturation: float
 ) -> _Fit:
     """Fit by least absolute deviations: a call that was disturbed says nothing of the others."""
     rested = np.concatenate([_rested(each, memory_us, saturation) for each in logged])
@@ -137,7 +137,7 @@ def _fitted(
     return _Fit(float(found[0]), float(found[1]), memory_us, saturation, float(off_us.mean()))
 
 
-def _rested(calls: Calls, memory_us: float, saturation: float) -> np.ndarray:
+def _rested(calls: ProbeCalls, memory_us: float, saturation: float) -> np.ndarray:
     """Return how rested the worker of each call was as it began, as the simulation does: float64 [calls]."""
     share, until_us = np.zeros(calls.worker.max(initial=0) + 1), np.zeros(calls.worker.max(initial=0) + 1)
     found = np.zeros(len(calls.worker))

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from slotool.rules.evidence.units import PERCENT, LossUnit
+from slotool.rules.evidence.losses import PERCENT, LossUnit
 
 # One colour per slot, distinct for colour-blind eyes and on white paper.
 PALETTE = ("#0b5fa5", "#c2540a", "#19775a", "#7a3db8", "#b02a4c", "#5c6670", "#8a6d00", "#0f7c8a")

@@ -42,7 +42,7 @@ def first_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -
     return [min(pair) for pair in zip(worst_us(space, first, sizes), longest_us, strict=True)]
 
 
-class Calls:
+class EnsembleCalls:
     """Calls of an ensemble: ``sizes``, ascending from 1, and what they take, in µs: ``worst_us`` and ``first_us`` as of
     these functions, and ``expected_us``, as learnt by ``observe``; until then the worst cases, and not ``is_known``.
 
@@ -122,8 +122,8 @@ class ToleranceTiers(Policy):
         self._in_turn = {point: other for point in own if (other := points.in_turn(point)) is not None}
         # Per tolerance and objective, what is offered, as points and as calls; per ensemble, its calls.
         self._offered: dict[tuple[float, str], list[tuple[OperatingPoint, OperatingPoint]]] = {}
-        self._offered_calls: dict[tuple[float | None, str], list[tuple[Calls, Calls]]] = {}
-        self._calls: dict[OperatingPoint, Calls] = {}
+        self._offered_calls: dict[tuple[float | None, str], list[tuple[EnsembleCalls, EnsembleCalls]]] = {}
+        self._calls: dict[OperatingPoint, EnsembleCalls] = {}
         self.points = tuple(dict.fromkeys([*own, *self._in_turn.values(), self._best]))
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
@@ -202,7 +202,7 @@ class ToleranceTiers(Policy):
         return CannotMeet(f"it leaves no time {left}, and such calls would lose some of {len(queue)} that wait")
 
     def _gathered(
-        self, pair: tuple[Calls, Calls], one_idle: bool, room: int, begins_us: float, queue: EdfQueue
+        self, pair: tuple[EnsembleCalls, EnsembleCalls], one_idle: bool, room: int, begins_us: float, queue: EdfQueue
     ) -> tuple[int, bool, float]:
         """Examples that share a call of ``pair`` with the most urgent query, as ``Dispatcher`` takes them; whether they
         are all that could; and the longest that one it passes needs after it, in µs."""
@@ -228,7 +228,7 @@ class ToleranceTiers(Policy):
             examples = taken
         return examples, True, passed_us
 
-    def _loses_others(self, offered: list[Calls], passed_us: float, now_us: float, queue: EdfQueue) -> bool:
+    def _loses_others(self, offered: list[EnsembleCalls], passed_us: float, now_us: float, queue: EdfQueue) -> bool:
         """Whether a query would be late if each of the next calls were the first of ``offered`` that the most urgent
         query then has time for, as large as it, and one that needs ``passed_us`` after the call, have time for."""
         ends_by_us, idle_us, at = queue.deadlines_us, now_us, 0
@@ -245,18 +245,18 @@ class ToleranceTiers(Policy):
             at += size
         return False
 
-    def _own_calls(self, query: Query) -> Calls | None:
+    def _own_calls(self, query: Query) -> EnsembleCalls | None:
         """Of ``own_point``."""
         offered = self._calls_offered(query)
         return offered[0][1] if offered else None
 
-    def _calls_of(self, point: OperatingPoint) -> Calls:
+    def _calls_of(self, point: OperatingPoint) -> EnsembleCalls:
         found = self._calls.get(point)
         if found is None:
-            found = self._calls[point] = Calls(self._space, point, concurrent=point in self._in_turn)
+            found = self._calls[point] = EnsembleCalls(self._space, point, concurrent=point in self._in_turn)
         return found
 
-    def _calls_offered(self, query: Query) -> list[tuple[Calls, Calls]]:
+    def _calls_offered(self, query: Query) -> list[tuple[EnsembleCalls, EnsembleCalls]]:
         """Calls of ``choices`` of its tier; none without a tolerance, and where its objective has none."""
         key = query.tolerance, query.objective
         found = self._offered_calls.get(key)

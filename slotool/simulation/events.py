@@ -131,7 +131,7 @@ class _Grids(NamedTuple):
     plan: Any
 
 
-class _Calls(NamedTuple):
+class _CallTimes(NamedTuple):
     """Latencies of calls as in ``ServiceTimes``, the cells of all models one behind the other: those of model m from
     ``first[m]`` on, in blocks by how many other workers of the machine are busy, whichever model's calls they compute.
     ``seed`` and what follows: by model."""
@@ -146,10 +146,10 @@ class _Calls(NamedTuple):
     saturation: Any
 
 
-def _calls(times: Sequence[ServiceTimes]) -> _Calls:
+def _calls(times: Sequence[ServiceTimes]) -> _CallTimes:
     ends = np.cumsum([0, *(len(each.values) for each in times)])
     has_idle = any(len(each.idle) for each in times)
-    return _Calls(
+    return _CallTimes(
         np.concatenate([each.values for each in times]),
         np.concatenate([*(each.starts[:-1] + end for each, end in zip(times, ends, strict=False)), ends[-1:]]),
         np.concatenate([each.idle if len(each.idle) else each.values for each in times]) if has_idle else np.empty(0),
@@ -219,7 +219,7 @@ _OF_MODELS = [_padded([array]) for array in (np.empty((0, 0)), _F, _I, _F)]
 _RUN = types.void(
     types.UniTuple(types.FunctionType(CHOOSE), MAX_MODELS),
     typeof(_Grids(*_OF_MODELS)),
-    typeof(_Calls(_F, _I, _F, _I, _I, _I, _F, _F)),
+    typeof(_CallTimes(_F, _I, _F, _I, _I, _I, _F, _F)),
     typeof(_Queries(_F, _F, _I)),
     typeof(_Queue(_F, _I, _I, _I, _I)),
     typeof(_Workers(_F, _F, np.empty((0, 0)), _F, _I, _I, _I)),
@@ -314,7 +314,7 @@ def _busy_beside(worker: int, per_machine: int, now: float, free_us: Any) -> int
 
 @njit(_RUN, cache=True)
 def _run(
-    choose: Any, grids: _Grids, of_calls: _Calls, queries: _Queries, queue: _Queue, of_workers: _Workers,
+    choose: Any, grids: _Grids, of_calls: _CallTimes, queries: _Queries, queue: _Queue, of_workers: _Workers,
     found: _Results,
 ) -> None:  # fmt: skip
     latencies_us, accuracies, all_sizes, plans = grids

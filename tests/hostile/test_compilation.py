@@ -67,6 +67,33 @@ def test_code_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path) ->
     assert run(3, 20) == [23, 0, 1]
 
 
+RENAMED = """
+from typing import NamedTuple
+import slotool.compilation
+slotool.compilation._PACKAGE = "renamed"
+from slotool.compilation import njit
+
+class {name}(NamedTuple):
+    size: int
+
+@njit(cache=True)
+def size_of(it):
+    return it.size
+
+print(size_of({name}(3)), sum(size_of.stats.cache_hits.values()))
+"""
+
+
+def test_a_signature_of_a_type_that_is_no_more_is_compiled_anew(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command, printed = [sys.executable, "-c", "import renamed"], []
+    for name in ("Before", "Before", "Since", "Since"):
+        (tmp_path / "renamed.py").write_text(RENAMED.format(name=name))
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
+        printed.append(ended.stdout.split())
+    assert printed == [["3", "0"], ["3", "1"], ["3", "0"], ["3", "1"]]
+
+
 def test_processes_that_start_together_compile_a_function_once(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}

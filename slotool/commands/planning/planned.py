@@ -380,7 +380,7 @@ def _tier_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
 
 def _promised(tier: Mapping[str, Any], best_version: str) -> str:
     """Describe what is promised of a tier, in the units of ``gen-rules``."""
-    from slotool.rules.evidence.units import tolerance_unit
+    from slotool.rules.evidence.losses import tolerance_unit
 
     share = "" if tier["share"] == 1 else f" ({tier['share']:.0%} of the requests)"
     named = f"tier {tier['tolerance']:g}{share}"

@@ -20,7 +20,7 @@ from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
-    from slotool.rules.evidence.units import LossUnit
+    from slotool.rules.evidence.losses import LossUnit
     from slotool.tables import OutcomeTable
 
 TOLERANCES = tuple(round(0.01 * step, 2) for step in range(11))

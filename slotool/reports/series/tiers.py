@@ -22,7 +22,7 @@ from slotool.reports.figure import (
 )
 from slotool.reports.series.accuracy import pareto
 from slotool.rules.analysis import category_confidences, category_errors, category_shares, version_facts
-from slotool.rules.evidence.units import OWN, LossUnit, error_unit
+from slotool.rules.evidence.losses import OWN, LossUnit, error_unit
 from slotool.rules.monitor.verdict import TierVerdict
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import OSFA

@@ -1,4 +1,4 @@
-"""What tolerances limit: the mean error, or the share of requests that are answered too much worse.
+"""What tolerances limit: the mean error, or the share of requests answered too much worse; and the unit it is shown in.
 
 A tolerance of kind ``quantile`` is a share of requests. At most so many may get an answer whose error lies above the
 best version's by more than a limit; the quantile 1 − tolerance of e − b, over requests, is then at most this limit. So
@@ -6,10 +6,15 @@ a rare bad answer counts, and many good ones do not make up for it. Let the loss
 above the limit, else 0: the best version's is 0 everywhere, and the kind is an absolute tolerance of the mean loss. All
 that is known of those holds for it, and for losses of 0 and 1 their exact binomial test. Bounds on quantiles of a loss
 by counting those beyond: Snell et al., Quantile Risk Control, arXiv 2212.13629.
+
+Shown to a person, errors of at most 1 are shares: a difference of 0.01 is one point. Larger ones, such as wrong words
+or milliseconds, have a unit of their own, in which the table states them. Relative tolerances and shares of requests
+are in percent.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -60,3 +65,41 @@ def degradation(loss: np.ndarray, best_loss: float, comparison: Comparison) -> n
 def excess_of(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: Comparison) -> np.ndarray:
     """How much worse than tolerated each answer is: float64 like ``error``. Errors in [0, 1]."""
     return error - best_error * (1.0 + tolerance) if kind == "relative" else error - best_error - tolerance
+
+
+@dataclass(frozen=True)
+class LossUnit:
+    """``per_one``: how many of it a loss of 1 is. ``name``: "%", "points", or empty, the table's own."""
+
+    per_one: float
+    name: str
+
+    def number(self, loss: float) -> str:
+        """``loss`` in this unit, to three digits."""
+        return f"{loss * self.per_one:.3g}"
+
+    def amount(self, loss: float) -> str:
+        """The number with its unit: "2 %", "0.3 points", "1.2"."""
+        return self.named(self.number(loss))
+
+    def named(self, number: str) -> str:
+        """A number, or a range of them, with the unit: "1 point", "0–2 points"."""
+        name = self.name.removesuffix("s") if number == "1" else self.name
+        return f"{number} {name}".rstrip()
+
+    def heading(self, what: str) -> str:
+        """The heading of a column of numbers: "tolerance, %"."""
+        return f"{what}, {self.name}" if self.name else what
+
+
+PERCENT, POINTS, OWN = LossUnit(100.0, "%"), LossUnit(100.0, "points"), LossUnit(1.0, "")
+
+
+def error_unit(max_error: float) -> LossUnit:
+    """Of differences of errors, none of which exceeds ``max_error``."""
+    return POINTS if max_error <= 1.0 else OWN
+
+
+def tolerance_unit(kind: str, max_error: float) -> LossUnit:
+    """Of tolerances of this kind, and of the losses that they limit."""
+    return error_unit(max_error) if kind == "absolute" else PERCENT

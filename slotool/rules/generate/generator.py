@@ -10,8 +10,14 @@ import numpy as np
 from slotool.errors import InputError, TableError
 from slotool.plugins import Registry
 from slotool.rules.evidence.groups import Groups
-from slotool.rules.evidence.losses import TOLERANCE_KINDS, ToleranceKind, comparison_of, losses
-from slotool.rules.evidence.units import LossUnit, tolerance_unit
+from slotool.rules.evidence.losses import (
+    TOLERANCE_KINDS,
+    LossUnit,
+    ToleranceKind,
+    comparison_of,
+    losses,
+    tolerance_unit,
+)
 from slotool.rules.generate.base import Assessment, Problem, RuleGenerator
 from slotool.rules.generate.bootstrap import Bootstrap, NaiveOSFA
 from slotool.rules.generate.certified import Certified

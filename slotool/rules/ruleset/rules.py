@@ -18,8 +18,18 @@ import numpy as np
 from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
-from slotool.rules.evidence.losses import TOLERANCE_KINDS, Comparison, comparison_of, degradation, excess_of, losses
-from slotool.rules.evidence.units import OWN, LossUnit, error_unit, tolerance_unit
+from slotool.rules.evidence.losses import (
+    OWN,
+    TOLERANCE_KINDS,
+    Comparison,
+    LossUnit,
+    comparison_of,
+    degradation,
+    error_unit,
+    excess_of,
+    losses,
+    tolerance_unit,
+)
 from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import OSFA
