@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import slotool
-from slotool.commands.predictors.settings_training import worse_than_baseline
+from slotool.commands.predictors.predictor_training import worse_than_baseline
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs

@@ -14,9 +14,11 @@ from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import (
     DEPTHS,
     PredictorTraining,
+    SettingsTraining,
     names_among,
     predictor_makers,
     trained_and_scored,
+    trained_on_settings,
 )
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.values import at_least
@@ -24,7 +26,6 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.commands.predictors.colocation_training import ColocationTraining
-    from slotool.commands.predictors.settings_training import SettingsTraining
 
 
 @command_line(required=("out",), names={"graphs": "--graphs -g"})
@@ -85,7 +86,6 @@ def train_predictor(
     """
     from slotool.artifacts.bundle import refuse_existing
     from slotool.commands.predictors.colocation_training import trained_on_colocations
-    from slotool.commands.predictors.settings_training import trained_on_settings
     from slotool.predictors.base import SOLO
     from slotool.predictors.registry import BASELINES, names_of, registry
     from slotool.predictors.settings.predictor import SettingsPredictor
