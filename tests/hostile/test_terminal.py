@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import io
 import json
 from pathlib import Path
@@ -112,10 +110,7 @@ def test_a_report_shows_names_as_text(slotool: Any, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     told(done)
     page = (tmp_path / "r.html").read_text()
-    own = page.replace(page.partition("<script>")[2].partition("</script>")[0], "")
-    assert not [obeyed for obeyed in (*OBEYED, "<b>x", "<script>alert") if obeyed in own]
-    packed = page.partition('id="plots" type="text/plain">')[2].partition("</script>")[0]
-    assert "[/red]" in gzip.decompress(base64.b64decode(packed, validate=True)).decode()
+    assert not [obeyed for obeyed in (*OBEYED, "<b>x", "<script>alert") if obeyed in page]
 
 
 @pytest.mark.parametrize("name", ["[/red]", f"a{COLOUR}b"])

@@ -111,7 +111,7 @@ def profile(
     from slotool.profiling.plan import solo_items
 
     if predictor is None and (samples is not None or until is not None):
-        raise ArgumentError("samples" if until is None else "until", "goes with a predictor to adapt")
+        raise ArgumentError("samples" if until is None else "until", "goes with --for, the predictor to adapt")
     settings = settings_of(
         backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
         # Whoever pays for single labels of a few networks wants the next one rather than a second round.
