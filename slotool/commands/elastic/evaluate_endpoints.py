@@ -171,8 +171,8 @@ def _opened(
     """The services as one family, the examples to ask for, and what tells this evaluation from another."""
     import numpy as np
 
-    from slotool.commands.elastic.family import dataset_for
     from slotool.elastic.family import Family
+    from slotool.elastic.labelled_data import labelled_data
     from slotool.elastic.versions import common_signature, open_versions, some_inputs
     from slotool.models.tasks import make_task
 
@@ -188,7 +188,7 @@ def _opened(
         confidence_output=asked["confidence"],
     )
     options: DataOptions
-    dataset, options, _ = dataset_for(opened, task, data, inputs, images)
+    dataset, options, _ = labelled_data(opened, task, data, inputs, images)
     examples: Any = dataset.examples(split)
     if limit is not None:
         examples = examples.take(np.arange(min(limit, len(examples))))

@@ -15,22 +15,18 @@ from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.commands.values import at_least, prices
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import ArgumentError
 from slotool.printable import counted
 from slotool.timing.interference import NOT_DECIDED, state
 
 if TYPE_CHECKING:
     from slotool.data import Dataset, DataSource
     from slotool.data.dataset import Split
-    from slotool.data.options import DataOptions, ImageOptions
+    from slotool.data.options import ImageOptions
     from slotool.elastic.family import Family
-    from slotool.elastic.versions import ModelVersion
-    from slotool.models import Model, Signature, Task
     from slotool.tables import LatencyTable, OutcomeTable
 
 NONE = "none"
-# What an artifact says of data that no file holds.
-IN_MEMORY = "data in memory"
 # What learns a calibration.
 LEARNING = "validation"
 
@@ -162,6 +158,7 @@ def family(
     """
     from slotool.elastic.family import KIND, Family
     from slotool.elastic.family_making import Measuring
+    from slotool.elastic.labelled_data import labelled_data
     from slotool.elastic.versions import common_signature, open_versions, some_inputs
     from slotool.machine import machine_id
     from slotool.models.tasks import make_task
@@ -178,7 +175,7 @@ def family(
         opened = open_versions(located, threads, rename)
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
-        dataset, options, source = dataset_for(opened, chosen, data, inputs, images)
+        dataset, options, source = labelled_data(opened, chosen, data, inputs, images)
         examples, learning = _splits(dataset, split, calibration)
         title = name or ("family" if out is None else Path(out).name)
         made = Family(
@@ -240,81 +237,6 @@ def _require_arguments(
     if cost and (free := [version for version in versions if version not in cost]):
         problem = "prices and seconds cannot be compared, so price all versions or none"
         raise ArgumentError("cost", f"{', '.join(free)} has none: {problem}")
-
-
-def dataset_for(
-    opened: Sequence[tuple[ModelVersion, Model]],
-    task: Task,
-    data: str | DataSource | tuple[Any, Any],
-    inputs: Mapping[str, str] | None,
-    images: ImageOptions | None,
-) -> tuple[Dataset, DataOptions, Any]:
-    """The data set as ``opened`` models take it, how it is read, and what an artifact says of where it is."""
-    from slotool.data.options import DataOptions, DataSource, ImageOptions
-    from slotool.elastic.versions import common_signature, with_names
-
-    signature = common_signature([(version.name, model) for version, model in opened])
-    asked = DataOptions(None, task.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
-    asked = with_names(asked, opened)
-    options = asked if isinstance(data, tuple) else asked.of_source(DataSource.of(data))
-    source = IN_MEMORY if isinstance(data, tuple) else DataSource.of(data).document()
-    dataset = _open(data, options)
-    if (numbered := _numbered_classes(dataset, signature, task, options)) is not None:
-        dataset = _open(data, replace(options, classes=numbered))
-    _require_classes(dataset, options.classes)
-    return dataset, options, source
-
-
-def _open(data: Any, options: DataOptions) -> Dataset:
-    """The data set that ``data`` names, or that it is."""
-    import numpy as np
-
-    from slotool.data.adapters.factory import opened
-    from slotool.data.assembly import assemble
-    from slotool.data.registry import open_dataset
-    from slotool.data.table import ColumnSource
-
-    if not isinstance(data, tuple):
-        return open_dataset(data, options, stored=True)
-    if len(data) != 2 or len(data[0]) != len(data[1]):
-        raise ArgumentError("data", "(features, labels) are expected, with as many labels as rows of features")
-    x, y = data
-    frame = {str(name): np.asarray(x[name]) for name in x.columns} if hasattr(x, "columns") else {"features": x}
-    label = next(name for name in ("label", "label_", "label__") if name not in frame)
-    table = opened(IN_MEMORY, {**frame, label: y})
-    assert isinstance(table, ColumnSource)  # of arrays by name
-    return assemble(table, replace(options, label=label))
-
-
-def _numbered_classes(
-    dataset: Dataset, signature: Signature, task: Task, options: DataOptions
-) -> tuple[str, ...] | None:
-    """The numbers of a model's classes, where the labels are such and some class has no example; else None.
-
-    Raises ``InputError`` where models that do not name their classes have another number of them than the data set."""
-    from slotool.models import Classification
-    from slotool.models.signature import FREE
-
-    if options.classes or not isinstance(task, Classification) or task.scores == "labels":
-        return None
-    shape = signature.output(task.output).shape
-    if len(shape) != 2 or shape[1] in (FREE, dataset.classes):
-        return None
-    numbers = tuple(map(str, range(shape[1])))
-    if set(dataset.labels) <= set(numbers):
-        return numbers
-    raise InputError(
-        f"{task.output} has {shape[1]} classes, {dataset.name} has {dataset.classes} ({', '.join(dataset.labels[:5])}"
-        f"{', …' if dataset.classes > 5 else ''}), and the models do not name theirs; add an example of each class, or "
-        f"label examples by the numbers of the classes, 0 to {shape[1] - 1}; to predict numbers, the task is regression"
-    )
-
-
-def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
-    """Raises ``InputError`` where a data set that is no table has other classes than the models know."""
-    if classes and tuple(dataset.labels) != tuple(classes):
-        held, known = ", ".join(dataset.labels[:20]), ", ".join(classes[:20])
-        raise InputError(f"{dataset.name} has the classes {held}; the models know {known}")
 
 
 def _splits(dataset: Dataset, split: str | None, calibration: str) -> tuple[Split, Split | None]:

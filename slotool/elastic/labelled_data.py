@@ -1,0 +1,98 @@
+"""Labelled data of a user's in the form that versions of a service take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from slotool.data import Dataset, DataSource
+from slotool.data.adapters.factory import opened as opened_data
+from slotool.data.assembly import assemble
+from slotool.data.options import DataOptions, ImageOptions
+from slotool.data.registry import open_dataset
+from slotool.data.table import ColumnSource
+from slotool.elastic.versions import ModelVersion, common_signature, with_names
+from slotool.errors import ArgumentError, InputError
+from slotool.models import Classification, Model, Signature, Task
+from slotool.models.signature import FREE
+
+# Where the data are, for an artifact whose data came as arrays.
+IN_MEMORY = "data in memory"
+
+
+def labelled_data(
+    opened: Sequence[tuple[ModelVersion, Model]],
+    task: Task,
+    data: str | DataSource | tuple[Any, Any],
+    inputs: Mapping[str, str] | None,
+    images: ImageOptions | None,
+) -> tuple[Dataset, DataOptions, Any]:
+    """Return the data set in the form that versions take, how it is read, and where it is, for an artifact.
+
+    Args:
+        opened: Versions with their models.
+        task: Task of the versions.
+        data: Name or source of a data set, or (features, labels) with as many labels as rows of features.
+        inputs: Tensor by column of the data set, where names differ.
+        images: How images become tensors.
+
+    Raises:
+        InputError: Data set and versions have other classes.
+        ArgumentError: ``data`` in memory is no such pair.
+    """
+    signature = common_signature([(version.name, model) for version, model in opened])
+    asked = DataOptions(None, task.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
+    asked = with_names(asked, opened)
+    options = asked if isinstance(data, tuple) else asked.of_source(DataSource.of(data))
+    source = IN_MEMORY if isinstance(data, tuple) else DataSource.of(data).document()
+    dataset = _open(data, options)
+    if (numbered := _numbered_classes(dataset, signature, task, options)) is not None:
+        dataset = _open(data, replace(options, classes=numbered))
+    _require_classes(dataset, options.classes)
+    return dataset, options, source
+
+
+def _open(data: Any, options: DataOptions) -> Dataset:
+    """Return the data set that ``data`` names or holds."""
+    if not isinstance(data, tuple):
+        return open_dataset(data, options, stored=True)
+    if len(data) != 2 or len(data[0]) != len(data[1]):
+        raise ArgumentError("data", "(features, labels) are expected, with as many labels as rows of features")
+    x, y = data
+    frame = {str(name): np.asarray(x[name]) for name in x.columns} if hasattr(x, "columns") else {"features": x}
+    label = next(name for name in ("label", "label_", "label__") if name not in frame)
+    table = opened_data(IN_MEMORY, {**frame, label: y})
+    assert isinstance(table, ColumnSource)  # of arrays by name
+    return assemble(table, replace(options, label=label))
+
+
+def _numbered_classes(
+    dataset: Dataset, signature: Signature, task: Task, options: DataOptions
+) -> tuple[str, ...] | None:
+    """Return the numbers of a model's classes, where labels are such and some class has no example; else None.
+
+    Raises ``InputError`` where models that do not name their classes have another number of them than the data set.
+    """
+    if options.classes or not isinstance(task, Classification) or task.scores == "labels":
+        return None
+    shape = signature.output(task.output).shape
+    if len(shape) != 2 or shape[1] in (FREE, dataset.classes):
+        return None
+    numbers = tuple(map(str, range(shape[1])))
+    if set(dataset.labels) <= set(numbers):
+        return numbers
+    raise InputError(
+        f"{task.output} has {shape[1]} classes, {dataset.name} has {dataset.classes} ({', '.join(dataset.labels[:5])}"
+        f"{', …' if dataset.classes > 5 else ''}), and the models do not name theirs; add an example of each class, or "
+        f"label examples by the numbers of the classes, 0 to {shape[1] - 1}; to predict numbers, the task is regression"
+    )
+
+
+def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
+    """Raise ``InputError`` where a data set that is no table has other classes than the models know."""
+    if classes and tuple(dataset.labels) != tuple(classes):
+        held, known = ", ".join(dataset.labels[:20]), ", ".join(classes[:20])
+        raise InputError(f"{dataset.name} has the classes {held}; the models know {known}")
