@@ -43,6 +43,7 @@ def test_captured_graphs_are_as_recorded(group: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("group", SLOW)
 def test_all_captured_graphs_are_as_recorded(group: str) -> None:
     check(group, every=1)
