@@ -65,9 +65,10 @@ class ElasticModelConformance:
         outputs = model.respond(columns, model.full)
         assert list(outputs) == [spec.name for spec in signature.outputs]
         np.testing.assert_allclose(outputs[signature.outputs[0].name], model.forward(x, model.full), atol=1e-5)
-        x[0] = np.nan
+        spoilt = x.copy()
+        spoilt[0] = np.nan
         try:
-            model.check_inputs(Columns({signature.inputs[0].name: x}))
+            model.check_inputs(Columns({signature.inputs[0].name: spoilt}))
         except InputError:
             return
         raise AssertionError("NaN is no input")

@@ -37,7 +37,7 @@ def test_a_model_that_is_not_built_is_built_by_the_shape_that_is_said(keras: Any
 
     assert _captured(Residual(), input_shape=(16,)).matrix_flops == 2 * 16 * (16 + 3)
     assert _captured(keras.Sequential([layers.Dense(5)]), input_shape=(7,)).matrix_flops == 2 * 7 * 5
-    with pytest.raises(GraphError, match=r"is not built, .*input_shape 28,28,1"):
+    with pytest.raises(GraphError, match=r"is not built, .*--input-shape 28,28,1"):
         slotool.capture(Residual(), progress=None)
     with pytest.raises(GraphError, match=r"does not run on inputs of \[9\] and float32.*9"):
         slotool.capture(Residual(), input_shape=(9,), progress=None)
@@ -66,7 +66,7 @@ def test_several_inputs_are_said_by_the_names_of_keys_or_of_arguments(keras: Any
         graph = _captured(model, input_shape={"ids": (9,), "facts": (4,)})
         assert {op.name: op.attributes.get("dtype") for op in graph.inputs} == {"ids": "int32", "facts": None}
         assert graph.matrix_flops == 2 * (4 * 6 + 6 * 2)
-    with pytest.raises(GraphError, match=r"several inputs, .*input_shape 'ids=28;facts=28'"):
+    with pytest.raises(GraphError, match=r"several inputs, .*--input-shape 'ids=28;facts=28'"):
         slotool.capture(OfArguments(), input_shape=(4,), progress=None)
 
 

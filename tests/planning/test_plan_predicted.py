@@ -64,7 +64,7 @@ def test_a_family_that_was_never_measured_can_be_planned(tmp_path: Path) -> None
 
 def test_versions_have_names_of_their_own(tmp_path: Path) -> None:
     out = tmp_path / "latency.parquet"
-    with pytest.raises(ArgumentError, match="latency table of out"):
+    with pytest.raises(ArgumentError, match="latency table of --out"):
         api.predict(NETWORKS, input_shape=SHAPE, family="nets")
     with pytest.raises(ArgumentError, match="two networks are named Sequential"):
         api.predict(list(NETWORKS.values()), input_shape=SHAPE, family="nets", out=out)
