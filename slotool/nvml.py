@@ -117,6 +117,10 @@ class NvmlDevice:
         """Of the multiprocessors, now."""
         return self._as(int, "the clock", "nvmlDeviceGetClockInfo", _SM_CLOCK)
 
+    def columns(self) -> dict[str, float | None]:
+        """Return the readings of this moment that are columns of latency tables, by the names of these."""
+        return {"clock_mhz": self.clock_mhz}
+
     @property
     def max_clock_mhz(self) -> int | None:
         """Of the multiprocessors, at most."""

@@ -43,10 +43,9 @@ class DeviceReadings(Protocol):
     def remarks(self) -> list[str]: ...
 
     @property
-    def clock_mhz(self) -> int | None: ...
-
-    @property
     def power_limit_w(self) -> float | None: ...
+
+    def columns(self) -> Mapping[str, Any]: ...
 
     def slowdown(self) -> Slowdown | None: ...
 
@@ -128,7 +127,7 @@ class DeviceWatch:
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of a row about the time since ``begin``: ``power_capped``, the share of samples under the
-        power limit; ``clock_mhz`` at the end; ``remarks``, sentences."""
+        power limit; ``clock_mhz`` and other columns of its readings, at the end; ``remarks``, sentences."""
         self._look_around()
         remarks = [*self._readings.remarks[:MAX_REMARKS]]
         if self._others:
@@ -137,7 +136,7 @@ class DeviceWatch:
         elif self._unseen:
             remarks.append("whether others use the device is not known: the driver numbers processes otherwise")
         share = self._capped / self._asked if self._asked else 0.0
-        return {"power_capped": share, "clock_mhz": self._readings.clock_mhz, "remarks": "; ".join(remarks)}
+        return {"power_capped": share, **self._readings.columns(), "remarks": "; ".join(remarks)}
 
     def _look_around(self) -> None:
         found = self._readings.processes()

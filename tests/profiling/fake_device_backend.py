@@ -60,9 +60,8 @@ class FakeReadings:
     def __init__(self, device: FakeDevice):
         self._state, self.remarks = device.state, list[str]()
 
-    @property
-    def clock_mhz(self) -> int:
-        return FULL_CLOCK_MHZ * self._state.clock_permille // 1000
+    def columns(self) -> dict[str, int]:
+        return {"clock_mhz": FULL_CLOCK_MHZ * self._state.clock_permille // 1000}
 
     def slowdown(self) -> Slowdown:
         return Slowdown(bool(self._state.throttled), bool(self._state.power_capped))

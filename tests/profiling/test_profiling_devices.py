@@ -217,10 +217,13 @@ class Readings:
     """A device on which others may work."""
 
     remarks = ("NVML does not say the clock: Not Supported",)
-    clock_mhz = power_limit_w = None
+    power_limit_w = None
 
     def __init__(self, pids: list[int] | None, slowdown: Slowdown | None = None):
         self.pids, self.reasons = pids, slowdown
+
+    def columns(self) -> dict[str, int | None]:
+        return {"clock_mhz": None}
 
     def processes(self) -> list[int] | None:
         return self.pids

@@ -97,8 +97,8 @@ def test_each_reading_that_fails_is_none_and_one_remark(driver: Driver, function
     nvml = Nvml()
     device, devices = nvml.device("GPU-x"), nvml.devices()
     for _ in range(2):
-        found = [nvml.driver, nvml.cuda, device.name, device.power_limit_w, device.clock_mhz, device.max_clock_mhz]
-        found += [device.persistence, device.slowdown(), device.processes()]
+        found = [nvml.driver, nvml.cuda, device.name, device.power_limit_w, *device.columns().values()]
+        found += [device.max_clock_mhz, device.persistence, device.slowdown(), device.processes()]
         found += [device.memory_bytes, device.busy_percent()]
     assert len(nvml.remarks) == 1
     assert nvml.remarks[0].startswith("NVML does not say ")

@@ -28,6 +28,7 @@ from slotool.profiling.plan import CONTEXT_BYTES, Item, Settings
 from slotool.profiling.process import START_TIMEOUT_S, MeasuringProcess, MeasuringWorker, WorkerHung
 from slotool.profiling.rows import by_key
 from slotool.profiling.subjects import Subject
+from slotool.tables.latency import MEASURED_COLUMNS
 
 # A combination during which other processes took more than this share of a core is measured again, so many times.
 MAX_OTHERS = 0.02
@@ -39,12 +40,11 @@ SPARE_BYTES = 2 << 30
 # Minimum co-located time: long enough to contain several time slices of the scheduler, which are some milliseconds.
 MIN_SECONDS = 0.5
 
-# What of the answers to preparing, and to running co-located, stands in the row.
+# Columns that the answer to preparing has; of the answer to running co-located, each that is a column.
 _OF_PREPARING = (
     *("open_s", "prepare_s", "first_call_s", "calls_per_sample", "int8_share"),
     *("device_name", "device_settings"),
 )
-_OF_DEVICE = ("power_capped", "clock_mhz", "remarks")
 
 # What a worker is kept for: a subject's name, which copy of it, and its cores.
 Key = tuple[str, int, tuple[int, ...]]
@@ -150,7 +150,7 @@ class ColocatedMeasurer(Measurer):
         ):
             calls = member.answer["calls_per_sample"]
             found = self._answer(member, colocated_s / calls, np.concatenate(alone_s), others)
-            answers.append(found | {name: run[name] for name in _OF_DEVICE if name in run})
+            answers.append(found | {name: run[name] for name in MEASURED_COLUMNS if name in run})
         throttled = any(run["throttled"] for run in runs)
         return _Attempt(answers, others, stopped_share(spans) > MAX_STOPPED_SHARE or throttled)
 
