@@ -123,6 +123,9 @@ class OperatorType:
     attributes: ClassVar[Attributes] = {}
     # Canonical forms of attributes whose name is not in ``attributes.FORMS``.
     forms: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    # Calls that are this operator of their first input, such as ``torch.tril``, ``onnx.Trilu`` or ``keras.Tril``, and
+    # functions that return its attributes from a capture's ``Call``, None where it is not this operator.
+    captured: ClassVar[Mapping[str, Callable[[Any], Attributes | None]]] = {}
     # Number of inputs; None: one or more.
     inputs: ClassVar[int | None] = 1
     # True if its FLOPs are those of matrix products or convolutions.
@@ -147,6 +150,7 @@ class OperatorType:
         super().__init_subclass__()
         if not abstract:
             OPERATORS[cls.__name__] = cls()
+            CAPTURED.update({call: (cls.__name__, read) for call, read in vars(cls).get("captured", {}).items()})
 
     def canonical(self, attributes: Attributes) -> dict[str, Any]:
         """Return the attributes that differ from their default, each in its one form. Raises ``GraphError``."""
@@ -204,6 +208,15 @@ class OperatorType:
 
 
 OPERATORS: dict[str, OperatorType] = {}
+# Operator and reader of the attributes of each call in ``captured`` of a type.
+CAPTURED: dict[str, tuple[str, Callable[[Any], Attributes | None]]] = {}
+
+
+def captured_as(library: str, name: str, call: Any) -> tuple[str, dict[str, Any]] | None:
+    """Return the operator whose ``captured`` has a call of a library, with the call's attributes; None for no other."""
+    op, read = CAPTURED.get(f"{library}.{name}", ("", lambda _: None))
+    attributes = read(call)
+    return None if attributes is None else (op, dict(attributes))
 
 
 def _cannot_be_built(operator: Operator, library: str) -> GraphError:

@@ -12,6 +12,7 @@ from typing import Any
 
 from slotool.graphs.capture.drafts import OUTPUT, Step, Steps, contraction
 from slotool.graphs.operators import OPERATORS, Shape
+from slotool.graphs.operators.base import captured_as
 from slotool.graphs.operators.elementwise import FUNCTIONS
 
 
@@ -142,8 +143,13 @@ def attention(call: Call) -> Steps:
 
 def operation_steps(call: Call) -> Steps:
     """What a call is, step by step; its outputs are the steps whose names begin with ``OUTPUT``, in order."""
-    known = OPERATIONS.get(type(call.operation).__name__)
-    return None if known is None or not call.inputs or all(call.fixed) else known(call)
+    if not call.inputs or all(call.fixed):
+        return None
+    name = type(call.operation).__name__
+    if (known := OPERATIONS.get(name)) is not None:
+        return known(call)
+    found = captured_as("keras", name, call)
+    return None if found is None else [one(found[0], **found[1])]
 
 
 def _function(name: str) -> Callable[[Call], Steps]:

@@ -13,6 +13,7 @@ from typing import Any
 from slotool.graphs.capture.onnx.calls import REDUCTIONS, Call, Chain
 from slotool.graphs.capture.onnx.layers import LAYERS
 from slotool.graphs.operators import DTYPES, Shape, per_channel, stretches_as
+from slotool.graphs.operators.base import captured_as
 from slotool.graphs.operators.elementwise import FUNCTIONS
 from slotool.graphs.operators.onnx_writer import KINDS
 
@@ -23,8 +24,12 @@ _DTYPES = {16: "bfloat16", **{number: dtype for dtype, number in KINDS.items()}}
 
 def chain_of(call: Call) -> Chain:
     """Return a node as our operators."""
-    known = OPERATORS.get(call.node.op)
-    return None if known is None or not call.values else known(call)
+    if not call.values:
+        return None
+    if (known := OPERATORS.get(call.node.op)) is not None:
+        return known(call)
+    found = captured_as("onnx", call.node.op, call)
+    return None if found is None else [found]
 
 
 def product_flops(call: Call) -> int:

@@ -9,8 +9,17 @@ from typing import Any
 
 from slotool.graphs.capture.torch.values import Call, Untranslatable, Value, is_view
 from slotool.graphs.operators import broadcast
+from slotool.graphs.operators.base import captured_as
 
 Names = list[str]
+
+
+def by_type(call: Call) -> Names:
+    """A call that is in ``captured`` of an operator's type."""
+    if (found := captured_as("torch", call.name, call)) is None:
+        raise Untranslatable("is another call of that name")
+    op, attributes = found
+    return [call.emit.add(op, call.source(call.data()), **attributes)]
 
 
 def view(call: Call) -> Names:

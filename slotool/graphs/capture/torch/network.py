@@ -15,7 +15,7 @@ from slotool.graphs.capture.batch_axis import axis_of, share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
 from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS, ARITHMETIC
 from slotool.graphs.capture.torch.aten_layers import LAYERS, QUANTISED, steps_over_examples
-from slotool.graphs.capture.torch.aten_moving import MOVING, order_of
+from slotool.graphs.capture.torch.aten_moving import MOVING, by_type, order_of
 from slotool.graphs.capture.torch.flops import (
     CallFlops,
     block_of,
@@ -43,6 +43,7 @@ from slotool.graphs.capture.torch.nodes import (
 from slotool.graphs.capture.torch.values import Call, Emitter, Untranslatable, Value
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
+from slotool.graphs.operators.base import CAPTURED
 
 CALLS = {**MOVING, **ARITHMETIC, **LAYERS}
 # What leaves an image with its channels last as it is, unless it must copy.
@@ -286,7 +287,7 @@ class NetworkWalk:
 
     def _as_operators(self, node: fx.Node, name: str, data: list[Any]) -> bool:
         """Append the operators of a call that tables know, and return True if they do."""
-        if name not in CALLS:
+        if name not in CALLS and f"torch.{name}" not in CAPTURED:
             return False
         last = name in LAST_CALLS and all(value in self._last for value in data)
         return (last and self._translated(node, name, turned=True)) or self._translated(node, name, turned=False)
@@ -298,7 +299,9 @@ class NetworkWalk:
         try:
             outs = tuple(self._value(node, val, turned=turned) for val in values_of(node))
             arguments = self._arguments(node, turned=turned)
-            made = CALLS[name](Call(name, arguments, outs, emit, self._name_of, turned, not self._layers_alone))
+            made = CALLS.get(name, by_type)(
+                Call(name, arguments, outs, emit, self._name_of, turned, not self._layers_alone)
+            )
             right = len(made) >= len(outs) and all(
                 not part or self._drafts.shape(part) == out.shape for part, out in zip(made, outs, strict=False)
             )
