@@ -8,6 +8,7 @@ import re
 import pytest
 
 from docs.generate import commands, json_documents, metrics, tables
+from slotool.serving.request_options import OPTIONS
 from slotool.tables import LATENCY_SCHEMA
 from tests.docs.pages import ROOT
 
@@ -27,6 +28,13 @@ def test_every_column_command_and_metric_has_its_row() -> None:
     assert "## slotool profile solo\n" in page
     assert "| `--deadline-ms` | number ≥ 0.001 | required |" in page
     assert "| `slotool_requests_total` | counter | `model`, `outcome` |" in metrics.page()
+
+
+def test_every_option_of_a_request_is_on_the_page_of_the_protocol() -> None:
+    page = (ROOT / "docs" / "reference" / "protocol.md").read_text()
+    for option in OPTIONS:
+        for name in filter(None, (option.parameter, option.header.title())):
+            assert f"`{name}`" in page, f"docs/reference/protocol.md, Request options: no {name}"
 
 
 def test_every_json_document_is_described_and_nothing_else() -> None:
