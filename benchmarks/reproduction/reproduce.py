@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _AGREES = {True: "yes", False: "no", None: "–"}
 
 
-@writes(folders=("out",))
+@writes(folders=("out",), resumes=True)
 def reproduce(
     figures: str | Sequence[str] = (),
     out: FilePath = "reproduction",
