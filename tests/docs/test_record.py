@@ -80,13 +80,22 @@ def test_benchmarks_import_only_what_there_is() -> None:
                             if not exists(place, name.name)]  # fmt: skip
     assert missing == []
     assert not exists(ROOT / "slotool" / "machine", "no_such")
+    assert not exists(ROOT / "slotool" / "no_such", "machine")
+
+
+def test_a_folder_that_a_move_left_behind_hides_no_module(tmp_path: Path) -> None:
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved.py").write_text("NAME = 1\n")
+    assert exists(tmp_path / "moved", "NAME")
 
 
 def exists(module: Path, name: str) -> bool:
-    """Whether the file or folder of ``module`` has ``name``; nothing is imported."""
+    """True if the file or folder of ``module`` has ``name``; nothing is imported."""
     if (module / name).is_dir() or (module / f"{name}.py").is_file():
         return True
-    file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+    file = next((path for path in (module / "__init__.py", module.with_suffix(".py")) if path.is_file()), None)
+    if file is None:
+        return False
     found: set[str] = set()
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
