@@ -147,6 +147,10 @@ class CallTimes:
         """Return the estimate, 0 where such a call was never observed."""
         return self._us.get((point, examples), 0.0)
 
+    def forget(self, point: OperatingPoint, examples: int) -> None:
+        """Drop the estimate, as if such a call was never observed."""
+        self._us.pop((point, examples), None)
+
     def doubt(self, point: OperatingPoint, examples: int) -> None:
         """Lower the estimate a little, so that after many queries that it rules out one is tried again."""
         self._us[point, examples] *= DOUBT

@@ -20,7 +20,9 @@ from slotool.scheduling.batching.baselines import FixedBatching
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.engines import LocalInferenceEngine, local
+from slotool.serving.engines.base import USUAL_FACTOR, HangLimit
 from slotool.serving.request_options import RequestOptions
+from slotool.tables import OperatingPoint
 
 HERE = lambda: False  # noqa: E731
 X = np.random.default_rng(0).random((64, 1, 8, 8)).astype(np.float32)
@@ -188,6 +190,19 @@ def test_an_artifact_that_a_worker_cannot_load_is_reported_at_the_start(tmp_path
     served = family()
     with pytest.raises(RunError, match="cannot run its models"):
         Router({"family": ServedModel("family", served.model, served.policy, None, tmp_path)}, LocalInferenceEngine())
+
+
+def test_calls_have_the_whole_limit_again_after_one_that_was_too_long() -> None:
+    """A machine that became many times as busy loses a request once by what was usual, not at each retry."""
+    limit, call = HangLimit(60.0), ("family", OperatingPoint.of(version="small"), 1)
+    assert limit.of(*call) == 60.0
+    limit.observe(*call, 0.5)
+    assert limit.of(*call) == USUAL_FACTOR * 0.5
+    limit.was_exceeded(*call)
+    assert limit.of(*call) == 60.0
+    limit.was_exceeded(*call)
+    limit.observe(*call, 1.0)
+    assert limit.of(*call) == USUAL_FACTOR * 1.0
 
 
 def test_the_request_of_a_frozen_worker_is_answered_long_before_the_limit() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from slotool.models.packing import pack, unpack
 from slotool.scheduling.worker_counts import Autoscaler, Scaling
 from slotool.serving import ServedModel
 from slotool.serving.engines.messages import encode_point, tensors_of_inputs
-from slotool.serving.engines.ray import RayInferenceEngine
+from slotool.serving.engines.ray import RayInferenceEngine, _Place
 from slotool.serving.engines.ray_cluster import workers_that_fit
 from slotool.serving.engines.ray_worker import CANCELLED, DONE, FAILED, MISSING, Load, Worker
 from slotool.serving.operations.runtime_changes import Autoscaling
@@ -71,6 +72,23 @@ def test_a_worker_that_ray_does_not_reach_for_a_moment_is_not_given_up(
     with Service.on(RayInferenceEngine(1, address=nodes.address), tmp_path) as service:
         assert len(service.run(service.answer(X[:1])).labels) == 1
     assert not answers
+
+
+def test_an_actor_that_hangs_is_killed_once_however_late_ray_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second time would end what ray has started again in its place."""
+
+    async def look_often() -> int:
+        engine, ray = RayInferenceEngine(1, hang_s=0.01), Mock()
+        monkeypatch.setattr(engine, "_ray", ray, raising=False)
+        monkeypatch.setattr(engine, "_replicas", [_Place(Mock(), MagicMock())])
+        monkeypatch.setattr(engine, "_when_done", Mock())
+        engine.begin(0, NAME, SMALL, X[:1], lambda outcome: None)
+        while not ray.kill.call_count:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        return int(ray.kill.call_count)
+
+    assert asyncio.run(look_often()) == 1
 
 
 @pytest.mark.long

@@ -143,6 +143,11 @@ class HangLimit:
     def observe(self, model: str, point: OperatingPoint, size: int, took_s: float) -> None:
         self._times[model].observe(point, size.bit_length(), 1e6 * took_s)
 
+    def was_exceeded(self, model: str, point: OperatingPoint, size: int) -> None:
+        """Leave such calls all of ``hang_s`` until one of them has ended: a machine that became many times as busy must
+        not lose a request at each retry."""
+        self._times[model].forget(point, size.bit_length())
+
     def of(self, model: str, point: OperatingPoint, size: int) -> float:
         usual_s = 1e-6 * self._times[model].of(point, size.bit_length())
         if not usual_s:

@@ -273,6 +273,8 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
             limit_s = self._hang.of(*call.terms)
             hung = f"worker {worker} was ended: a call took longer than {limit_s:.3g} s, the limit of calls like it"
             hung += f" (at most {self._hang.hang_s:g} s, --hang)" if limit_s < self._hang.hang_s else " (--hang)"
+            if process.has_hung:
+                self._hang.was_exceeded(*call.terms)
             call.done(WorkerLost(hung if process.has_hung else ended))
 
     def _replace_later(self, worker: int, pauses: int) -> None:

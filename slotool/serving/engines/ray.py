@@ -39,6 +39,8 @@ class _Call:
     begun_s: float
     # Its name, point and examples.
     terms: tuple[str, OperatingPoint, int]
+    # It took too long: its actor was killed, which ray has not reported yet.
+    is_ended: bool = False
 
 
 # Numbers of lives, of all workers.
@@ -342,7 +344,12 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
     def _look_for_hung(self) -> None:
         now_s = time.monotonic()
         for place in self._replicas:
-            if place.call is not None and now_s - place.call.begun_s > self._hang.of(*place.call.terms):
-                self._ray.kill(place.actor, no_restart=False)  # its calls then fail
+            call = place.call
+            if call is None or call.is_ended or now_s - call.begun_s <= self._hang.of(*call.terms):
+                continue
+            self._hang.was_exceeded(*call.terms)
+            # Once: ray may report the loss much later, and a second time would end the actor that it has started again.
+            call.is_ended = True
+            self._ray.kill(place.actor, no_restart=False)  # its calls then fail
         assert self._loop is not None
         self._watch = self._loop.call_later(self._hang.look_s, self._look_for_hung)
