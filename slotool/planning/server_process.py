@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,7 @@ class RunningServer:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
         )
+        self._drain = threading.Thread(target=self._read_on, daemon=True)
         try:
             ready = self._ready(start_timeout_s)
         except BaseException as error:
@@ -86,9 +88,18 @@ class RunningServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.stdout is not None:
+        if self._drain.ident is not None:
+            self._drain.join(INTERRUPTED_WITHIN_S)
+        # A process that outlives the server may hold the pipe.
+        if self._process.stdout is not None and not self._drain.is_alive():
             self._process.stdout.close()
         self._stderr.close()
+
+    def _read_on(self) -> None:
+        """Read what is printed beside requests: a full pipe would stop the server."""
+        assert self._process.stdout is not None
+        while os.read(self._process.stdout.fileno(), 65_536):
+            pass
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +118,8 @@ class RunningServer:
         until, printed = time.monotonic() + timeout_s, b""
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
-        while not printed.endswith(b"\n"):
+        # Code of a user's models prints there too, before and afterwards.
+        while (ready := _document(printed)) is None:
             if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
                 raise TimedOut(f"the server was not ready after {timeout_s:g} s{self._last_words()}")
             piece = os.read(pipe, 65_536)
@@ -116,12 +128,25 @@ class RunningServer:
                 kind = InputError if code == _USAGE else RunError
                 raise kind(f"the server did not start{self._last_words() or f': it ended with exit code {code}'}")
             printed += piece
-        return dict(json.loads(printed))
+        self._drain.start()
+        return ready
 
     def _last_words(self) -> str:
         """Its last line on stderr, without what every command begins its sentence with."""
         lines = [line.strip() for line in self.log_text().splitlines() if line.strip()]
         return f": {lines[-1].removeprefix('slotool: ').removeprefix('Error: ')}" if lines else ""
+
+
+def _document(printed: bytes) -> dict[str, Any] | None:
+    """Return the document of a server that is ready, None where no line is one."""
+    for line in printed.split(b"\n")[:-1]:
+        try:
+            document = json.loads(line[line.find(b"{") :])
+        except ValueError:
+            continue
+        if isinstance(document, dict) and "url" in document:
+            return document
+    return None
 
 
 @contextmanager

@@ -106,11 +106,12 @@ class Turns:
 
     @cached_property
     def latency_s(self) -> np.ndarray:
-        """float64 [variants, queries]: median of the undisturbed repeats; where there is none the least repeat, as a
-        disturbance only adds."""
+        """float64 [variants, queries]: median of the undisturbed repeats; where there is none the least repeat, or the
+        mean of the variant's undisturbed samples where that is less, as a disturbance only adds."""
         none = np.all(self.disturbed, axis=2, keepdims=True)
         medians = np.nanmedian(np.where(self.disturbed & ~none, np.nan, self.samples_s), axis=2)
-        return np.where(none[:, :, 0], self.samples_s.min(axis=2), medians)
+        elsewhere = np.where(self.disturbed.all(axis=(1, 2)), np.inf, self.means_s)
+        return np.where(none[:, :, 0], np.minimum(self.samples_s.min(axis=2), elsewhere[:, None]), medians)
 
     @cached_property
     def medians_s(self) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import RunError
 from slotool.planning.server_process import server_process
+from tests.serving.live_server import until
 
 STARTS = """
 import sys
@@ -40,6 +42,27 @@ def test_it_serves_and_is_gone_with_a_parent_that_is_killed() -> None:
                 return
             time.sleep(0.05)
     pytest.fail("the server outlived its parent")
+
+
+PRINTS = """
+import sys, threading
+if "serve" in sys.argv:
+    print("hello", flush=True)
+    def go_on():
+        for _ in range(1000):
+            print("x" * 1000, flush=True)
+        open({done!r}, "w").close()
+    threading.Timer(5, go_on).start()
+"""
+
+
+def test_what_its_code_prints_is_read_and_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = tmp_path / "done"
+    (tmp_path / "sitecustomize.py").write_text(PRINTS.format(done=str(done)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with server_process([str(shipped_artifact("mlp").path)]) as url:
+        until(done.exists, within_s=120)
+        assert httpx.get(f"{url}/v2/health/ready", trust_env=False).status_code == 200
 
 
 def test_its_last_words_are_reported_when_it_does_not_start(tmp_path: Path) -> None:
