@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 # Blanks of other widths are as harmless as the one that isprintable knows.
 _BLANKS = frozenset("\u00a0\u2009\u202f")
 
@@ -29,6 +31,14 @@ def reason(error: BaseException, *, limit: int = 200) -> str:
 def counted(count: int, noun: str) -> str:
     """``1 network``, ``2 networks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Iterable[str], most: int = 20) -> str:
+    """``a, b, c``; of more than ``most`` names the first, how many are left out, and the last."""
+    every = list(names)
+    if len(every) <= most:
+        return ", ".join(every)
+    return f"{', '.join(every[: most - 1])}, … ({len(every) - most:,} more), {every[-1]}"
 
 
 def with_article(noun: str) -> str:

@@ -65,6 +65,11 @@ def test_npz_of_images(tmp_path: Path) -> None:
     ("rows", "label", "sentence"),
     [
         (ROWS, "", "which column holds the labels is unclear; write rows.parquet:COLUMN, there are a, b, kind"),
+        (
+            pd.concat([ROWS[["a"]].rename(columns={"a": f"c{at}"}) for at in range(30)] + [ROWS[["kind"]]], axis=1),
+            "",
+            r"there are c0, c1, .*c18, … \(11 more\), kind",
+        ),
         (ROWS, ":colour", "no column is called 'colour'; write rows.parquet:COLUMN"),
         (ROWS.assign(a=[1.0, None, 3.0, 4.0, 5.0]), ":kind", "row 1, column 'a': it has no value"),
         (ROWS.assign(kind=["x", None, "x", "z", "y"]), ":kind", "row 1, column 'kind': it has no value"),
