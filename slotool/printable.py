@@ -33,7 +33,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def listed(names: Iterable[str], most: int = 20) -> str:
+def name_list(names: Iterable[str], most: int = 20) -> str:
     """``a, b, c``; of more than ``most`` names the first, how many are left out, and the last."""
     every = list(names)
     if len(every) <= most:

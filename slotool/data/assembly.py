@@ -15,7 +15,7 @@ from slotool.data.stored import StoredExamples, TensorPlan, require_castable
 from slotool.data.table import ANY_LENGTH, SPLIT_OF, SPLITS, TEST, TRAIN, VALIDATION, ColumnSource
 from slotool.data.targets import Targets, targets_of
 from slotool.errors import DataError, InputError
-from slotool.printable import listed
+from slotool.printable import name_list
 
 # Of the column with the labels, where none is named.
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
@@ -61,7 +61,9 @@ def _label_column(table: ColumnSource, options: DataOptions) -> str:
     if not (found or options.needs_labels):
         return ""
     what = f"no column is called {options.label!r}" if options.label else "which column holds the labels is unclear"
-    raise DataError(f"{table.source}: {what}; write {Path(table.name).name}:COLUMN, there are {listed(table.fields)}")
+    raise DataError(
+        f"{table.source}: {what}; write {Path(table.name).name}:COLUMN, there are {name_list(table.fields)}"
+    )
 
 
 def _no_targets(table: ColumnSource, options: DataOptions) -> Targets:
@@ -74,7 +76,7 @@ def _plans(table: ColumnSource, options: DataOptions, label: str) -> tuple[dict[
     groups, tensors = _groups(table, options, label), {tensor.name: tensor for tensor in options.tensors}
     for column in [column for group in groups.values() for column in group]:
         if column not in table.fields:
-            raise DataError(f"{table.source}: no column is called {column!r}; there are {listed(table.fields)}")
+            raise DataError(f"{table.source}: no column is called {column!r}; there are {name_list(table.fields)}")
         if table.fields[column].unreadable:
             field = table.fields[column]
             raise DataError(f"{table.source}: column {column!r} holds {field}; features are numbers, text or images")
@@ -104,7 +106,7 @@ def _groups(table: ColumnSource, options: DataOptions, label: str) -> dict[str, 
     if missing:
         raise DataError(
             f"{table.source}: no column is called as input {missing[0]!r}; say which it is with "
-            f"--input COLUMN={missing[0]}; there are {listed(left)}"
+            f"--input COLUMN={missing[0]}; there are {name_list(left)}"
         )
     return groups
 
@@ -118,7 +120,7 @@ def _in_order(table: ColumnSource, features: Sequence[str], columns: list[str]) 
     unknown = [name for name in columns if name not in features]
     if missing or unknown:
         what = f"column {missing[0]!r} is missing" if missing else f"column {unknown[0]!r} is none of its features"
-        raise DataError(f"{table.source}: {what}; the model was fitted on {listed(features)}")
+        raise DataError(f"{table.source}: {what}; the model was fitted on {name_list(features)}")
     return list(features)
 
 

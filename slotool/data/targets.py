@@ -12,7 +12,7 @@ from slotool.data.columns import Ragged, described
 from slotool.data.dataset import LabelSets
 from slotool.data.table import ColumnSource, Field
 from slotool.errors import DataError
-from slotool.printable import listed
+from slotool.printable import name_list
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _in_order(table: ColumnSource, column: str, made: Targets, classes: tuple[st
         rows, old = np.flatnonzero(made.labelled), made.y[made.labelled]
     if (known[old] < 0).any():
         at = int((known[old] < 0).argmax())
-        what = f"class {made.names[old[at]][:40]!r}, which the model does not know; it knows {listed(classes)}"
+        what = f"class {made.names[old[at]][:40]!r}, which the model does not know; it knows {name_list(classes)}"
         raise table.trouble(column, int(rows[at]), what)
     if not isinstance(made.y, LabelSets):
         y = np.where(made.labelled, known[made.y], -1)

@@ -18,7 +18,7 @@ from slotool.elastic.versions import ModelVersion, common_signature, with_names
 from slotool.errors import ArgumentError, InputError
 from slotool.models import Classification, Model, Signature, Task
 from slotool.models.signature import FREE
-from slotool.printable import listed
+from slotool.printable import name_list
 
 # Where the data are, for an artifact whose data came as arrays.
 IN_MEMORY = "data in memory"
@@ -95,5 +95,5 @@ def _numbered_classes(
 def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
     """Raise ``InputError`` where a data set that is no table has other classes than the models know."""
     if classes and tuple(dataset.labels) != tuple(classes):
-        held, known = listed(dataset.labels), listed(classes)
+        held, known = name_list(dataset.labels), name_list(classes)
         raise InputError(f"{dataset.name} has the classes {held}; the models know {known}")

@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from slotool.errors import TableError
-from slotool.printable import listed
+from slotool.printable import name_list
 from slotool.regular_files import read_text, require_regular
 from slotool.tables.labels import label_text, label_texts
 from slotool.tables.outcomes import ANSWER, TRUTH, OutcomeTable
@@ -178,7 +178,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _require(frame: pd.DataFrame, columns: Sequence[str], path: Path, remedy: str = "") -> None:
     if absent := [name for name in columns if name not in frame]:
-        raise TableError(f"{path}: no column {absent[0]!r}; there are {listed(map(str, frame.columns))}{remedy}")
+        raise TableError(f"{path}: no column {absent[0]!r}; there are {name_list(map(str, frame.columns))}{remedy}")
 
 
 def _renamed(found: pd.DataFrame, layout: AnswerLayout, path: Path) -> pd.DataFrame:
