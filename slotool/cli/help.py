@@ -135,7 +135,7 @@ def plugins_of(ctx: Any, parameter: str | None) -> str:
 
 
 def _names(ctx: Any) -> list[str]:
-    """Of a subcommand and the groups it is in, without the program."""
+    """Return the names of a subcommand and of the groups around it, without the program."""
     return [] if ctx.parent is None else [*_names(ctx.parent), ctx.info_name]
 
 

@@ -71,7 +71,7 @@ def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict
 
 
 def _other_type(given: Any, taken: Any) -> str:
-    """What is wrong with the type of a value whose option made ``taken`` of it; empty where nothing is.
+    """Return the fault of a value's type, whose option made ``taken`` of it; empty where there is none.
 
     Options read text, so that they make a number of the text ``"1"`` and even of ``true``.
     """

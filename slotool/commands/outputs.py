@@ -1,4 +1,4 @@
-"""What functions write: never over what they read, and found to be writable before the work begins."""
+"""Outputs of functions: never over their inputs, and checked to be writable before the work begins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Returned = TypeVar("Returned")
 def writes(
     *files: str, folders: tuple[str, ...] = (), resumes: bool = False
 ) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
-    """Of a function whose parameters ``files`` and ``folders`` name what it writes; None writes nothing.
+    """Decorate a function whose parameters ``files`` and ``folders`` name its outputs; None writes nothing.
 
     Before it runs, the function raises ``ArgumentError`` where an output is also an input, or holds one, or is given
     twice, or cannot be written, and ``AlreadyExistsError`` where one exists without ``force``, unless it ``resumes``.
@@ -119,7 +119,7 @@ def _data_files(name: str) -> Iterator[Path]:
 
 
 def _loss(path: Path, output: Path) -> str:
-    """How writing ``output`` would destroy ``path``; empty when it does not."""
+    """Return a sentence on how writing ``output`` would destroy ``path``; empty when it does not."""
     if not os.path.exists(path):
         return ""
     if os.path.samefile(path, output):

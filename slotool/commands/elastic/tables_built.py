@@ -162,7 +162,7 @@ class TablesBuilt(Verdict):
 
 
 def guessing(document: dict[str, Any], classes: int) -> list[str]:
-    """Where the network answers no better than a guess, a smaller k seems as good, or better."""
+    """Return a warning where the network is no better than a guess: a smaller k then seems as good, or better."""
     accuracy = document["points"][-1]["accuracy"]
     if accuracy > 1 / classes:
         return []
@@ -320,7 +320,7 @@ class LastLayerBuilt(Verdict):
 
     @property
     def _conclusion(self) -> str:
-        """What to use: the quickest way that keeps the allowed loss."""
+        """Sentence that names the quickest way that keeps the allowed loss."""
         quickest, whole_us = self.measured["quickest"], self.measured["whole_us"]
         if quickest["pays"] is False:
             return "nothing measured here keeps the allowed loss and is quicker than the unmodified network"

@@ -328,7 +328,7 @@ class Candidates:
 
     @classmethod
     def of(cls, predictor: str | Path | None, asked: Networks, *, colocated: bool = False, **facts: Any) -> Candidates:
-        """Those with these ``facts`` (device, backend, precision, threads).
+        """Return the candidates with these ``facts`` (device, backend, precision, threads).
 
         Raises ``ArgumentError`` for a backend or device that none is of.
         """
@@ -357,7 +357,7 @@ class Candidates:
         return replace(self, each=fitting, unfit=[one for one in self.each if one not in fitting])
 
     def of_machine(self, machine: str) -> Candidates:
-        """Those whose latencies are of the machine with this id."""
+        """Return the candidates whose latencies are of the machine with this id."""
         return replace(self, each=[one for one in self.each if one.opened.setting.machine == machine])
 
     def best(self, graphs: Sequence[OperatorGraph]) -> Chosen:

@@ -91,7 +91,8 @@ class SweepAxis:
         return found
 
     def _one(self, shape: tuple[int, ...], value: int, last: bool) -> tuple[int, ...] | None:
-        """Of an image, channels first or ``last``, both sides; of a sequence its length; None of what is neither."""
+        """Return ``shape`` with both sides of an image, channels first or ``last``, or the length of a sequence set to
+        ``value``; None for any other shape."""
         if self.fact == SIZE and last:
             return (*shape[:-3], value, value, shape[-1]) if len(shape) >= 3 else None
         if self.fact == SIZE:

@@ -67,7 +67,7 @@ def _covering(chosen: Chosen) -> str | None:
 
 
 def _calibrate(chosen: Chosen, setting: Setting, elsewhere: bool, colocated: bool) -> str:
-    """What it would cost to be right here."""
+    """Return the sentence on learning this machine: command, and time where it is known."""
     if colocated or setting.device != "cpu" or (setting.batch_size != 1 and not chosen.scaled):
         return (
             "to learn this machine, measure ten networks here and adapt: "
@@ -94,7 +94,7 @@ def other_document(other: Chosen) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Versions:
-    """Of ``family``, in the order of the networks."""
+    """Names of the versions of ``family``, in the order of the networks."""
 
     family: str
     names: Sequence[str]
