@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slotool.profiling.subjects import Subject
-from tests.profiling.attempts import MakeSubject
+
+MakeSubject = Callable[..., Subject]
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,15 @@ import numpy as np
 from slotool.errors import GraphError
 from slotool.profiling.backends import Backend
 
+STOPPED_S = 3.0
+
 
 class HostileBackend(Backend):
     """``die`` kills its process, ``die-once PATH`` only when PATH is not there yet, ``hang`` never returns,
     ``break`` raises, ``odd`` raises a ``GraphError``, ``print`` writes over standard output, ``shake`` takes a long
     time every other call, ``work`` needs a core for a while, ``die-later`` kills its process in its 40th call,
-    ``stop-once PATH`` has it stopped for a second in its 150th, ``parricide`` kills the process that started its own,
-    ``parricide-once PATH`` does so as above; all else sleeps a moment (``pause`` half a second in its first call).
+    ``stop-once PATH`` has it stopped for ``STOPPED_S`` in its 150th, ``parricide`` kills the process that started its
+    own, ``parricide-once PATH`` does so as above; all else sleeps a moment (``pause`` half a second in its first call).
     Writes every run to the file it is given as ``log``."""
 
     name = "hostile"
@@ -75,7 +77,7 @@ class Call:
             os.kill(os.getpid(), signal.SIGKILL)
         if self._mark is not None and self._count == 150:
             self._mark.touch()
-            subprocess.Popen(["sh", "-c", f"kill -STOP {os.getpid()}; sleep 1; kill -CONT {os.getpid()}"])
+            subprocess.Popen(["sh", "-c", f"kill -STOP {os.getpid()}; sleep {STOPPED_S:g}; kill -CONT {os.getpid()}"])
         if self._what == "pause" and self._count == 1:
             time.sleep(0.5)
         if self._what == "work":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,6 @@ from slotool.machine import gpu_models
 from slotool.process import cores_by_preference
 from slotool.timing.interference import Interference
 from slotool.timing.timer import MAX_REPEATS, MeasurementHooks, StoppingRule, measure
-from tests.profiling.attempts import shown_once
 
 needs_schedstat = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="this kernel does not count run-queue delay"
@@ -48,32 +48,32 @@ def spin(seconds: float) -> None:
         pass
 
 
-def next_to_a_rival() -> tuple[float, float, float]:
-    """0.3 s of work while another process does as much on the same core: seconds lost, by steal alone, and what it
-    took."""
-    with on_one_core() as core:
-        lost, steal_only = Interference([core]), Interference([core], oversubscribed=True)
-        rival = multiprocessing.get_context("fork").Process(target=spin, args=(0.3,))
-        rival.start()
-        started = time.perf_counter()
-        spin(0.3)
-        elapsed = time.perf_counter() - started
-        rival.join()
-    found = lost(), steal_only(), elapsed
-    assert lost() < 0.02, "each is counted once"
-    return found
-
-
 @needs_schedstat
 def test_a_rival_on_the_same_core_is_counted_in_seconds() -> None:
-    # While both wanted the core each had it half of the time; what we lost is what it took us longer. A host that takes
-    # the core away without saying so makes it longer still, so one attempt of a few must show it.
-    def counted(_: int) -> bool:
-        lost_s, steal_s, elapsed_s = next_to_a_rival()
-        assert lost_s > 0.05
-        return elapsed_s > 0.4 and steal_s < 0.1 and lost_s == pytest.approx(elapsed_s - 0.3, abs=0.1)
+    """While both want the core each has it at most half of the time; other work of the machine makes it less."""
+    context = multiprocessing.get_context("fork")
+    begun, ended = context.Event(), context.Event()
+    with on_one_core() as core:
+        lost, steal_only = Interference([core]), Interference([core], oversubscribed=True)
+        rival = context.Process(target=spin_until, args=(begun, ended))
+        rival.start()
+        assert begun.wait(60)
+        lost(), steal_only()
+        started_s, cpu_s = time.perf_counter(), time.process_time()
+        spin(0.3)
+        lost_s, steal_s = lost(), steal_only()
+        waited_s = time.perf_counter() - started_s - (time.process_time() - cpu_s)
+        ended.set()
+        rival.join()
+    tick_s = 0.05  # the kernel counts stolen time in ticks, and its own accounts end a little later than ours
+    assert 0.05 < lost_s < waited_s + tick_s
+    assert steal_s <= lost_s + tick_s
 
-    assert shown_once(counted)
+
+def spin_until(begun: Any, ended: Any) -> None:
+    begun.set()
+    while not ended.is_set():
+        spin(0.001)
 
 
 def test_interrupted_samples_are_measured_again() -> None:
@@ -138,6 +138,9 @@ def test_gpus_are_known_by_what_their_driver_says(tmp_path: Path) -> None:
     assert gpu_models(str(tmp_path / "absent")) == []
 
 
+STOPPED_S = 2.0
+
+
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
@@ -145,30 +148,31 @@ def sleep(seconds: float) -> None:
 @pytest.mark.parametrize("does", [spin, sleep])
 def test_a_sample_during_which_the_process_was_stopped_is_measured_again(does: Callable[[float], None]) -> None:
     """By SIGSTOP, which no counter of the system's tells; also where the call itself waits, as for a device."""
-    stopped_s = 0.6
-
-    def attempt(_: int) -> bool:
-        context = multiprocessing.get_context("fork")
-        found = context.Queue()
-        child = context.Process(target=measured_alone, args=(does, found))
-        child.start()
-        assert found.get(timeout=60) == "begins"
-        time.sleep(0.05)
-        os.kill(child.pid, signal.SIGSTOP)
-        time.sleep(stopped_s)
-        os.kill(child.pid, signal.SIGCONT)
-        longest_s, discarded = found.get(timeout=60)
-        child.join()
-        return longest_s < stopped_s and discarded >= 1
-
-    assert shown_once(attempt)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    child = context.Process(target=measure_and_stop_once, args=(does, results))
+    child.start()
+    stopped, status = os.waitpid(child.pid, os.WUNTRACED)
+    assert (stopped, os.WIFSTOPPED(status)) == (child.pid, True)
+    time.sleep(STOPPED_S)
+    os.kill(child.pid, signal.SIGCONT)
+    longest_s, discarded, interrupted = results.get(timeout=60)
+    os.waitpid(child.pid, 0)
+    # A machine that is never quiet is taken as it is, and the result states so.
+    assert interrupted or (longest_s < STOPPED_S and discarded >= 1)
 
 
-def measured_alone(does: Callable[[float], None], found: Any) -> None:
+def measure_and_stop_once(does: Callable[[float], None], results: Any) -> None:
+    calls = itertools.count()
+
+    def call() -> None:
+        does(0.005)
+        if next(calls) == 30:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
     idle_s = Interference(sorted(os.sched_getaffinity(0))).idle_s
-    hooks = MeasurementHooks(begin=lambda: found.put("begins"), idle=idle_s)
-    result = measure(lambda: does(0.005), StoppingRule(runs=60, max_seconds=0.0), hooks=hooks)
-    found.put((float(result.samples_s.max()), result.discarded))
+    measured = measure(call, StoppingRule(runs=60, max_seconds=0.0), hooks=MeasurementHooks(idle=idle_s))
+    results.put((float(measured.samples_s.max()), measured.discarded, measured.interrupted))
 
 
 def test_what_a_call_waits_by_nature_is_kept() -> None:
