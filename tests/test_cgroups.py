@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,45 @@ def test_waits_for_the_quota_are_counted_by_profile_and_by_metrics(
     shown = Metrics().text().decode()
     assert "slotool_cpu_throttled_periods_total 3.0" in shown
     assert "slotool_cpu_throttled_seconds_total 0.25" in shown
+
+
+@pytest.fixture
+def group_of_a_fiftieth_core() -> Iterator[Path]:
+    """A group of the kernel's below that of this process, allowed 1 ms of CPU time in each 50 ms."""
+    folder = next(iter(ControlGroups.of_this_process().cpu), Path("/none")) / f"slotool-{os.getpid()}"
+    limits = {"cpu.cfs_period_us": "50000", "cpu.cfs_quota_us": "1000", "cpu.max": "1000 50000"}
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        present = {name: limit for name, limit in limits.items() if (folder / name).exists()}
+        if not present:
+            pytest.skip("groups made here have no limits of CPU time")
+        for name, limit in present.items():
+            (folder / name).write_text(limit)
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def test_a_real_quota_is_read_and_its_waits_are_counted(group_of_a_fiftieth_core: Path) -> None:
+    code = """
+import os, sys, time
+from slotool.machine import cpu_quota, quota_warning, throttled, usable_cores
+open(sys.argv[1], "w").write(str(os.getpid()))
+before, began_s = throttled(), time.process_time()
+while time.process_time() < began_s + 0.02:
+    pass
+after = throttled()
+assert (cpu_quota(), usable_cores()) == (0.02, 1), (cpu_quota(), usable_cores())
+assert quota_warning(1)
+assert after[0] > before[0] and after[1] > before[1], (before, after)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "SLOTOOL_MACHINE_FACTS"}
+    joined = [process.INTERPRETER, "-c", code, str(group_of_a_fiftieth_core / "cgroup.procs")]
+    ended = subprocess.run(joined, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_serve_warns_of_a_quota_below_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
