@@ -232,7 +232,7 @@ def _by_column(table: ColumnSource) -> dict[str, np.ndarray]:
     splits = np.array([SPLIT_OF.get(name, "") for name in named])
     if (splits == "").any():
         at = int((splits == "").argmax())
-        raise DataError(f"{table.source}: row {at} has split {named[at][:40]!r}, expected {', '.join(SPLITS)}")
+        raise DataError(f"{table.source}: row {at + 1} has split {named[at][:40]!r}, expected {', '.join(SPLITS)}")
     return {split: np.flatnonzero(splits == split) for split in SPLITS}
 
 

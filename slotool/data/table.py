@@ -65,8 +65,8 @@ class ColumnSource(ABC):
         """
 
     def row_name(self, row: int) -> str:
-        """What sentences call a row."""
-        return f"row {row}"
+        """Name of a row in sentences, counted from 1."""
+        return f"row {row + 1}"
 
     def trouble(self, column: str, row: int, what: str) -> DataError:
         """The error for one value: file, row and column, and ``what`` is wrong."""

@@ -84,7 +84,7 @@ class BestLabels(ElasticModel):
         if outside.any():
             row, at = np.argwhere(outside)[0]
             raise InputError(
-                f"{INDICES}: {indices[row, at]} in example {row}, but there are features 0 to {self._features - 1}"
+                f"{INDICES}: {indices[row, at]} in example {row + 1}, but there are features 0 to {self._features - 1}"
             )
         if (filled & (values != 0)).any():
             raise InputError(f"{VALUES}: index {PADDING} fills an example up: its value is 0")
@@ -93,7 +93,7 @@ class BestLabels(ElasticModel):
         if wrong.any():
             row, at = np.argwhere(wrong)[0]
             named = f"{before[row, at]} is followed by {after[row, at]}"
-            raise InputError(f"{INDICES}: the features of an example ascend, each named once; in example {row} {named}")
+            raise InputError(f"{INDICES}: the features of an example ascend, each named once; in example {row + 1} {named}")
 
     def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
         indices, values = _parts(x)

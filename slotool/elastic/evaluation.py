@@ -295,9 +295,9 @@ def true_answers(model: ElasticModel, y: Any) -> np.ndarray:
 
 
 def _located(error: SlotoolError, point: OperatingPoint, example: int, rows: np.ndarray | None) -> SlotoolError:
-    """``error`` naming the version, and the row or example, from 0, that it is of."""
+    """``error`` naming the version, and the row or example, counted from 1, that it is of."""
     kind = next(kind for kind in (RunError, TimedOut, InputError, SlotoolError) if isinstance(error, kind))
-    where = f"example {example}" if rows is None else f"row {rows[example]}"
+    where = f"example {example + 1}" if rows is None else f"row {rows[example] + 1}"
     return kind(f"version {version_name(point)}, {where} of the data: {error}")
 
 

@@ -73,7 +73,7 @@ def raising(features: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        (raising, "version bad, row 7 of the data: bad failed: ValueError: x too large"),
+        (raising, "version bad, row 8 of the data: bad failed: ValueError: x too large"),
         (
             lambda features: np.zeros((2, 2)),  # of one example or two
             r"bad, row \d+ of the data: output logits has shape \[2, 2\], expected one row for the one example",

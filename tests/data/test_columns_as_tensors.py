@@ -156,20 +156,20 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]] = {
     "text for numbers": ({}, ("word=FP32[-1,1]",), {}, r"column 'word' holds text, input 'word' takes FP32\[-1, 1\]"),
     "numbers for text": ({}, ("age=BYTES[-1]",), {}, "column 'age' holds int64, input 'age' takes BYTES"),
     "fractions for integers": ({}, ("height=INT64[-1]",), {}, "'height' holds float64, input 'height' takes INT64"),
-    "beyond an integer": ({"age": 300}, ("age=UINT8[-1]",), {}, "row 0, column 'age': 300 is beyond what uint8 holds"),
-    "below an integer": ({"age": -1}, ("age=UINT64[-1]",), {}, "row 0, column 'age': -1 is beyond what uint64 holds"),
-    "beyond float32": (BIG, ("age=FP32[-1,1]",), {}, r"row 0, column 'age': 1e\+39 is beyond what float32 holds"),
+    "beyond an integer": ({"age": 300}, ("age=UINT8[-1]",), {}, "row 1, column 'age': 300 is beyond what uint8 holds"),
+    "below an integer": ({"age": -1}, ("age=UINT64[-1]",), {}, "row 1, column 'age': -1 is beyond what uint64 holds"),
+    "beyond float32": (BIG, ("age=FP32[-1,1]",), {}, r"row 1, column 'age': 1e\+39 is beyond what float32 holds"),
     "beyond float16": ({"age": 1e6}, ("age=FP16[-1]", "ids=INT64[-1,4]"), {}, "is beyond what float16 holds"),
-    "NaN": ({"height": np.nan}, ("height=FP32[-1,1]",), {}, "row 0, column 'height': (nan is|it has) no"),
-    "infinity": ({"height": np.inf}, ("height=FP32[-1,1]",), {}, "row 0, column 'height': inf is no finite number"),
-    "ragged rows": ({}, ("tokens=INT64[-1,2]",), {}, r"row 0, column 'tokens': .*, input 'tokens' takes \[?2"),
+    "NaN": ({"height": np.nan}, ("height=FP32[-1,1]",), {}, "row 1, column 'height': (nan is|it has) no"),
+    "infinity": ({"height": np.inf}, ("height=FP32[-1,1]",), {}, "row 1, column 'height': inf is no finite number"),
+    "ragged rows": ({}, ("tokens=INT64[-1,2]",), {}, r"row 1, column 'tokens': .*, input 'tokens' takes \[?2"),
     "too wide": ({}, ("ids=INT64[-1,5]",), {}, r"'ids': an example of shape \[4\], input 'ids' takes \[5\]"),
     "too many columns": ({}, ("x=FP32[-1,3]",), {"inputs": {"age": "x", "height": "x"}}, r"2 columns become \[2\]"),
     "damaged image": ({"picture": b"\x89PNG\r\n\x1a\n"}, ("picture=FP32[-1,3,4,4]",), {}, "'picture': .*cut short"),
     "no image": ({}, ("word=FP32[-1,3,4,4]",), {}, "column 'word': neither a PNG nor a JPEG image"),
     "image of other channels": ({}, ("picture=FP32[-1,4,4,4]",), {}, "1 or 3 channels, not 4"),
     "label of lists": ({"kind": ROWS["ids"].tolist()}, (), {}, r"label column 'kind' holds int64\[4\], one class per"),
-    "label that is NaN": ({"kind": np.nan}, (), {}, "row 0, column 'kind': (the label is no finite|it has no value)"),
+    "label that is NaN": ({"kind": np.nan}, (), {}, "row 1, column 'kind': (the label is no finite|it has no value)"),
     "text for regression": ({"kind": "a"}, (), {"target": "numbers"}, "label column 'kind' holds text, numbers are"),
     "dates": ({"age": pd.Timestamp(0)}, ("age=FP32[-1]",), {}, "column 'age' holds timestamp.*features are numbers"),
     "image options of no images": ({}, ("age=FP32[-1]",), {"images": ImageOptions(size=(2, 2))}, "int64, no images"),
@@ -284,7 +284,7 @@ def test_classes_have_the_numbers_that_the_model_knows_them_by(tmp_path: Path, t
     assert data.labels == ("pear", "fig", "apple")
     found = data.test.y.tolist() if target == "class" else [data.test.y.of(i).tolist() for i in range(3)]
     assert found == ([1, 2, 1] if target == "class" else [[0, 1], [], [1]])
-    with pytest.raises(DataError, match="row 0, column 'kind': class 'fig', which the model does not know"):
+    with pytest.raises(DataError, match="row 1, column 'kind': class 'fig', which the model does not know"):
         load_dataset(source, target=target, classes=("pear", "apple"))
 
 

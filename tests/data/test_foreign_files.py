@@ -83,7 +83,7 @@ def test_csv_with_another_separator_or_encoding(tmp_path: Path) -> None:
         load_dataset(str(tmp_path / "data.csv"))
     named = FRAME.assign(label=["tea", "café", "tea"] * 4)
     named.to_csv(tmp_path / "data.csv", index=False, encoding="latin-1")
-    with pytest.raises(DataError, match="row 1, column 'label': this is no UTF-8"):
+    with pytest.raises(DataError, match="row 2, column 'label': this is no UTF-8"):
         load_dataset(str(tmp_path / "data.csv"))
 
 
@@ -94,5 +94,5 @@ def test_a_class_number_without_a_name(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
     features = {"label": {"_type": "ClassLabel", "names": ["tea", "milk"]}}
     (tmp_path / "dataset_info.json").write_text(json.dumps({"features": features}))
-    with pytest.raises(DataError, match="row 2, column 'label': class 2, but there are names for 2"):
+    with pytest.raises(DataError, match="row 3, column 'label': class 2, but there are names for 2"):
         load_dataset(str(tmp_path))

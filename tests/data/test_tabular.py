@@ -39,7 +39,7 @@ def test_a_row_without_its_label_is_named(tmp_path: Path, suffix: str) -> None:
         rows.to_parquet(path)
     else:
         rows.to_csv(path, index=False)
-    with pytest.raises(DataError, match="row 3, column 'kind': it has no value"):
+    with pytest.raises(DataError, match="row 4, column 'kind': it has no value"):
         load_dataset(f"{path}:kind")
 
 
@@ -71,12 +71,12 @@ def test_npz_of_images(tmp_path: Path) -> None:
             r"there are c0, c1, .*c18, … \(11 more\), kind",
         ),
         (ROWS, ":colour", "no column is called 'colour'; write rows.parquet:COLUMN"),
-        (ROWS.assign(a=[1.0, None, 3.0, 4.0, 5.0]), ":kind", "row 1, column 'a': it has no value"),
-        (ROWS.assign(kind=["x", None, "x", "z", "y"]), ":kind", "row 1, column 'kind': it has no value"),
+        (ROWS.assign(a=[1.0, None, 3.0, 4.0, 5.0]), ":kind", "row 2, column 'a': it has no value"),
+        (ROWS.assign(kind=["x", None, "x", "z", "y"]), ":kind", "row 2, column 'kind': it has no value"),
         (ROWS.assign(more=list("abcde")), ":kind", r"one tensor .* is needed here, .*more \(text\)"),
         (ROWS[["kind"]], ":kind", "it has no feature beside kind"),
         (ROWS[:0], ":kind", "it has no rows"),
-        (ROWS.assign(split="tset"), ":kind", "row 0 has split 'tset', expected train, validation, test"),
+        (ROWS.assign(split="tset"), ":kind", "row 1 has split 'tset', expected train, validation, test"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, rows: pd.DataFrame, label: str, sentence: str) -> None:

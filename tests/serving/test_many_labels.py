@@ -93,11 +93,11 @@ def ask(live: LiveServer, arrays: dict[str, Any], parameters: dict[str, Any] | N
 @pytest.mark.parametrize(
     ("indices", "values", "sentence"),
     [
-        ([[0, FEATURES]], [[1, 1]], f"indices: {FEATURES} in example 0, but there are features 0 to {FEATURES - 1}"),
-        ([[-2, 1]], [[1, 1]], f"indices: -2 in example 0, but there are features 0 to {FEATURES - 1}"),
-        ([[5, 3]], [[1, 1]], "ascend, each named once; in example 0 5 is followed by 3"),
-        ([[1, 2], [3, 3]], [[1, 1], [1, 1]], "ascend, each named once; in example 1 3 is followed by 3"),
-        ([[PADDING, 3]], [[0, 1]], "ascend, each named once; in example 0 -1 is followed by 3"),
+        ([[0, FEATURES]], [[1, 1]], f"indices: {FEATURES} in example 1, but there are features 0 to {FEATURES - 1}"),
+        ([[-2, 1]], [[1, 1]], f"indices: -2 in example 1, but there are features 0 to {FEATURES - 1}"),
+        ([[5, 3]], [[1, 1]], "ascend, each named once; in example 1 5 is followed by 3"),
+        ([[1, 2], [3, 3]], [[1, 1], [1, 1]], "ascend, each named once; in example 2 3 is followed by 3"),
+        ([[PADDING, 3]], [[0, 1]], "ascend, each named once; in example 1 -1 is followed by 3"),
         ([[1, PADDING]], [[1, 1]], "index -1 fills an example up: its value is 0"),
         ([[1, 2]], [[1, None]], "values: it holds NaN or infinity"),
         ([[1, 2]], [[1]], "indices has shape [1, 2], values [1, 1]: each index needs one value"),

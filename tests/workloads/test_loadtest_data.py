@@ -74,7 +74,7 @@ def test_data_without_labels_are_sent_and_nothing_is_said_of_accuracy(server: Li
 def test_a_class_that_the_model_does_not_know_is_named_with_its_row(server: LiveServer, tmp_path: Path) -> None:
     data = tmp_path / "weeds.csv"
     flowers(5, 4).assign(kind=["rose", "rose", "nettle", "rose", "rose"]).to_csv(data, index=False)
-    with pytest.raises(DataError, match=r"row 2, column 'kind': class 'nettle', which the model does not know"):
+    with pytest.raises(DataError, match=r"row 3, column 'kind': class 'nettle', which the model does not know"):
         load(server, data)
 
 

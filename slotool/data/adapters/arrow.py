@@ -217,7 +217,7 @@ def _require_readable(path: Path, table: pa.Table, separator: str) -> None:
     """Raises ``DataError`` for a file of another encoding than UTF-8, or with another character between its columns."""
     for field in table.schema:
         if pa.types.is_binary(field.type):
-            rows = enumerate(table.column(field.name).to_pylist())
+            rows = enumerate(table.column(field.name).to_pylist(), 1)
             row = next(row for row, value in rows if value is not None and not _is_utf8(value))
             raise DataError(
                 f"{path}: row {row}, column {field.name!r}: this is no UTF-8; save the file in that encoding"
@@ -285,7 +285,7 @@ class ParquetTable(ColumnSource):
                 taken.append(take(self._batch, ascending[at:end] - self._start))
                 at = end
         except (OSError, pa.ArrowException, StopIteration) as error:
-            raise DataError(f"{self.source}: cannot be read from row {ascending[at]} on ({reason(error)})") from error
+            raise DataError(f"{self.source}: cannot be read from row {ascending[at] + 1} on ({reason(error)})") from error
         schema = pa.schema([self._schema.field(column) for column in wanted])
         return in_order(self, pa.Table.from_batches(taken, schema), wanted, rows, order)
 
@@ -347,7 +347,7 @@ class _Splits(ArrowTable):
     def row_name(self, row: int) -> str:
         for name, (first, last) in self.ends.items():
             if first <= row < last:
-                return f"row {row - first} of split {name}"
+                return f"row {row - first + 1} of split {name}"
         return super().row_name(row)
 
 
