@@ -135,7 +135,7 @@ def _option_of(command: Any, error: ArgumentError) -> str:
     param = next((param for param in command.params if param.name == name), None)
     if param is None:
         return name
-    return next((str(opt) for opt in param.opts if opt.startswith("--")), name.upper())
+    return next((str(opt) for opt in param.opts if opt.startswith("--")), param.metavar or name.upper())
 
 
 def _naming_file(error: typer.BadParameter, ctx: typer.Context) -> typer.BadParameter:

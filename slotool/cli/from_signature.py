@@ -241,7 +241,9 @@ class _Builder:
         for other in (*self._makers.values(), *self._modes.values()):
             if name in other._parameters and name not in self._parameters:
                 return other._option(name)
-        return name.upper() if name in self._arguments() else self._declared.option(name)
+        if name in self._arguments():
+            return self._declared.metavars.get(name, name.upper())
+        return self._declared.option(name)
 
     def _arguments(self) -> Sequence[str]:
         if self._declared.arguments is not None:
@@ -344,6 +346,8 @@ def _path(kinds: Sequence[Any]) -> Reading | None:
 
 
 def _number(name: str, kinds: Sequence[Any]) -> Reading | None:
+    if any(_is_sequence(kind) for kind in kinds):
+        return None
     for kind in kinds:
         plain, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
         if plain is float and name.endswith("_s"):

@@ -23,6 +23,7 @@ class Loadable(Protocol):
 
 
 Kind = TypeVar("Kind", bound=Loadable)
+Number = TypeVar("Number", int, float)
 
 
 def loaded(kind: type[Kind], source: FilePath | Kind) -> Kind:
@@ -43,6 +44,11 @@ def name_of(source: Any) -> str:
 def as_list(given: str | Sequence[str]) -> list[str]:
     """Names in a sequence, or in one text with commas."""
     return [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+
+
+def numbers_in(given: Number | Sequence[Number]) -> list[Number]:
+    """Numbers of a sequence, or one number alone."""
+    return [given] if isinstance(given, int | float) else list(given)
 
 
 def devices_of(device: str | None) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ from slotool.commands.inputs import FilePath, paths_of
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, result, unlisted
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.reports.figure import Figure
 
+PAGES = (".html", ".htm")
 # Files that are named as not drawn; the others are counted.
 MAX_NOT_DRAWN = 5
 
@@ -49,6 +51,7 @@ def report(
         ``figures``, the data of the plots; ``frame()`` has a row per plot.
 
     Raises:
+        ArgumentError: ``out`` is no name of an .html file.
         InputError: A path is nothing that a report could draw, or there is nothing to draw.
         TableError: A table is damaged.
         ArtifactError: An artifact is damaged.
@@ -61,6 +64,8 @@ def report(
 
     require("matplotlib", needed_by="a report")
     page = Path(out)
+    if page.suffix not in PAGES:
+        raise ArgumentError("out", f"{page}: a report is a page; give a name that ends in {' or '.join(PAGES)}")
     refuse_report(page, force)
     found = collect(paths_of(paths))
     with reporter_of(progress).progress("drawing") as steps:

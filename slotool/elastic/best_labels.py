@@ -93,7 +93,9 @@ class BestLabels(ElasticModel):
         if wrong.any():
             row, at = np.argwhere(wrong)[0]
             named = f"{before[row, at]} is followed by {after[row, at]}"
-            raise InputError(f"{INDICES}: the features of an example ascend, each named once; in example {row + 1} {named}")
+            raise InputError(
+                f"{INDICES}: the features of an example ascend, each named once; in example {row + 1} {named}"
+            )
 
     def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
         indices, values = _parts(x)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from slotool.errors import InputError
 from slotool.graphs.graph import GraphBuilder, OperatorGraph
+from slotool.printable import counted
 
 # So many in a row over a limit, and the search for one within it ends.
 MAX_SKIPPED_IN_A_ROW = 20_000
@@ -50,7 +51,7 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
 
     def __init__(self, count: int, available: int, seed: int, limits: NetworkLimits):
         if count > available:
-            raise InputError(f"{count:,} networks wanted, but the search space has only {available:,}")
+            raise InputError(f"{counted(count, 'network')} wanted, but the search space has only {available:,}")
         self.count, self.drawn, self.skipped = count, 0, 0
         self._limits = limits
         self._random = random.Random(seed)
@@ -71,7 +72,7 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
                 return graph
             self.skipped += 1
         raise InputError(
-            f"found only {self.drawn:,} of {self.count:,} networks within {self._limits.words}; "
+            f"found only {self.drawn:,} of {counted(self.count, 'network')} within {self._limits.words}; "
             f"{self.skipped:,} drawn ones take more"
         )
 

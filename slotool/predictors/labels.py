@@ -16,6 +16,7 @@ from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
 from slotool.machine import differences, machine_facts, machine_id
 from slotool.predictors.base import Asked, Examples
+from slotool.printable import counted
 from slotool.tables import FULL, LatencyTable
 from slotool.tables.rounds import Counts, round_medians
 
@@ -143,7 +144,7 @@ def join_labels(
     subjects = measured["subject"].nunique()
     if rows.empty:
         raise InputError(
-            f"none of the {len(by_id)} graphs has a label: "
+            f"none of the {counted(len(by_id), 'graph')} has a label: "
             f"no subject of the {subjects} measured is a graph's id or name"
         )
     setting = only_setting(rows, facts=facts_in(table))
@@ -337,7 +338,7 @@ def join_settings(
         by_id |= dict(zip(ids, labelled.items, strict=True))
         found.append((setting, dict(zip(ids, labelled.latency_s.tolist(), strict=True))))
     if not found:
-        raise InputError(f"no setting has labels of {MIN_LABELS_OF_SETTING} of the {len(given)} graphs")
+        raise InputError(f"no setting has labels of {MIN_LABELS_OF_SETTING} of the {counted(len(given), 'graph')}")
     latency_s = np.array([[labels.get(id_, np.nan) for _, labels in found] for id_ in by_id])
     settings = tuple(setting for setting, _ in found)
     return SettingsLabelled(tuple(by_id.values()), settings, latency_s, tuple(left_out))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -190,6 +192,16 @@ def _channels(operator: Operator) -> int:
     return shape[-1] if len(shape) == 2 else shape[0]
 
 
+def _needed(counts: Counter[str]) -> str:
+    """Describe how many rows a split needs at least."""
+    kinds = max(len(counts), 1)
+    share = DEV_SHARE.get(next(iter(counts)), DEV_SHARE_OTHER) if len(counts) == 1 else DEV_SHARE_MIXED
+    per_kind = math.ceil(MIN_DEV_ROWS / kinds)
+    rows = next(rows for rows in itertools.count(1) if round(share * rows / kinds) >= per_kind)
+    each = f", and {4 * per_kind} of each kind" if kinds > 1 else ""
+    return f"at least {rows} are needed{each}, of which {per_kind * kinds} choose the predictor"
+
+
 def _held_out_per_kind(counts: Counter[str]) -> int:
     rows, scarcest = sum(counts.values()), min(counts.values(), default=0)
     if len(counts) == 1:
@@ -198,8 +210,5 @@ def _held_out_per_kind(counts: Counter[str]) -> int:
         per_kind = min(round(DEV_SHARE_MIXED * rows / max(len(counts), 1)), scarcest // 4)
     if per_kind * len(counts) < MIN_DEV_ROWS:
         found = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
-        raise InputError(
-            f"too few labelled graphs to split ({found}): the dev set would have {per_kind * len(counts)}, "
-            f"and needs {MIN_DEV_ROWS}"
-        )
+        raise InputError(f"too few labelled graphs to split ({found}): {_needed(counts)}")
     return per_kind

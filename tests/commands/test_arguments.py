@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,3 +58,30 @@ def test_bounds_of_several_arguments_are_one_check() -> None:
     require_at_least(1, epochs=None, hidden=2)
     with pytest.raises(ArgumentError, match="hidden: 0 is too few, at least 1"):
         require_at_least(1, epochs=3, hidden=0)
+
+
+def test_one_number_stands_for_a_list_of_one(tmp_path: Path) -> None:
+    rows = [
+        f"{i},{v},{int(i % 9 == 0)},0.{i % 7 + 1},{t}\n" for i in range(40) for v, t in (("small", 0.1), ("large", 0.4))
+    ]
+    outcomes = tmp_path / "o.csv"
+    outcomes.write_text("example,version,error,confidence,latency_s\n" + "".join(rows))
+    alone, listed = (slotool.gen_rules(outcomes, tolerances=given, method="naive") for given in (0.1, [0.1]))
+    assert alone.document == listed.document
+    assert [rule.tolerance for rule in alone.rules.rules] == [0.1, 0.1]
+
+
+def test_a_report_is_written_as_a_page(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"out: .*r\.txt.*\.html"):
+        slotool.report(tmp_path, tmp_path / "r.txt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_an_argument_shows_it_as_the_help_does(slotool: Any) -> None:
+    refused = slotool("family", "x", "--data", "digits", "-o", "f")
+    assert refused.exit_code == 2
+    assert "[NAME=]MODEL" in refused.stderr
+    assert "VERSIONS" not in refused.stderr
+    refused = slotool("predict")
+    assert refused.exit_code == 2
+    assert "networks: give exactly one of --keras" in refused.stderr

@@ -1,4 +1,4 @@
-"""How many threads training takes where nobody says."""
+"""Training of networks: threads where nobody names a number, and a warning for what learnt next to nothing."""
 
 from __future__ import annotations
 
@@ -36,3 +36,15 @@ def test_only_networks_that_are_worth_it_are_trained_on_all_cores(
     assert threads_of(data, [16], threads=2) == {2}
     assert threads_of(data, [1024, 1024]) == {2}
     assert torch.get_num_threads() == before
+
+
+def test_a_network_that_learnt_next_to_nothing_is_warned_of(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 4
+    x = rng.normal(size=(400, 6)).astype(np.float32)
+    data = tmp_path / "noise.npz"
+    np.savez(data, x=x, y=y)
+    assert any("next to nothing" in warning for warning in slotool.train_mlp(data=data, hidden=8, epochs=1).warnings)
+    x[np.arange(400), y] += 6
+    np.savez(data, x=x, y=y)
+    assert not slotool.train_mlp(data=data, hidden=16, epochs=30).warnings

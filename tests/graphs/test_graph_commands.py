@@ -197,7 +197,7 @@ def test_capture_fails_when_all_of_what_was_asked_for_does(slotool, tmp_path: Pa
     out = tmp_path / "some.parquet"
     finished = slotool("capture", "--keras", "VGG19,VGG19", "-o", out)
     assert finished.exit_code == 3
-    assert "none of 1 networks could be captured, so nothing is written; the first: ValueError" in finished.stderr
+    assert "none of 1 network could be captured, so nothing is written; the first: ValueError" in finished.stderr
     assert list(tmp_path.iterdir()) == []
     foreign = slotool("capture", "--keras", "VGG16,VGG17", "-o", out)
     assert foreign.exit_code == 2

@@ -117,6 +117,26 @@ def test_too_few_rows_are_a_sentence(kinds: list[str]) -> None:
         paper_split(kinds, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "needed"),
+    [
+        (["mlp"] * 8, {"mlp": 175}),
+        (["cnn"] * 8, {"cnn": 117}),
+        (["mlp"] * 3 + ["cnn"] * 9, {"mlp": 191, "cnn": 36}),
+    ],
+)
+def test_the_number_of_rows_needed_is_named_and_suffices(kinds: list[str], needed: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="at least ") as refused:
+        paper_split(kinds, seed=0)
+    stated = str(refused.value)
+    rows = sum(needed.values())
+    assert f"at least {rows} are needed" in stated
+    enough = [kind for kind, count in needed.items() for _ in range(count)]
+    assert len(paper_split(enough, seed=0).dev) >= 18
+    with pytest.raises(InputError):
+        paper_split(enough[1:], seed=0)
+
+
 def test_splits_honour_their_seed() -> None:
     kinds = ["mlp"] * 200
     first, same, other = (paper_split(kinds, seed).test.tolist() for seed in (1, 1, 2))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, duration, records_table
-from slotool.commands.inputs import FilePath, cores_given, torch_threads
+from slotool.commands.inputs import FilePath, cores_given, numbers_in, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, result, unlisted
@@ -99,7 +99,7 @@ def family(
     rename: Mapping[str, Mapping[str, str]] | None = None,
     cost: Mapping[str, float] | None = None,
     repeats: Annotated[int, at_least(1)] = 3,
-    batch_sizes: Sequence[int] = (1, 8),
+    batch_sizes: int | Sequence[int] = (1, 8),
     threads: Annotated[int, at_least(1)] = 1,
     copy: bool = False,
     seed: Annotated[int, at_least(0)] = 0,
@@ -167,7 +167,8 @@ def family(
     if not isinstance(versions, Mapping):
         raise ArgumentError("versions", "models by the names of their versions are expected")
     located = {name: str(given) if isinstance(given, str | Path) else given for name, given in versions.items()}
-    _require_arguments(located, repeats, batch_sizes, calibration, cost or {}, in_memory=out is None)
+    sizes = numbers_in(batch_sizes)
+    _require_arguments(located, repeats, sizes, calibration, cost or {}, in_memory=out is None)
     files = {"artifact": out, "outcomes": outcomes, "latency": latency, "plot": plot}
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter = reporter_of(progress)
@@ -195,10 +196,10 @@ def family(
         made, table, rows = measuring.run(reporter)
         latencies = None
         if latency is not None:
-            total = len(batch_sizes) * len(made.points)
+            total = len(sizes) * len(made.points)
             with reporter.progress(f"timing batches of {made.name}", total=total) as steps:
                 latencies = measure_batches(
-                    made, examples.x, batch_sizes, threads, provenance=provenance, progress=steps.advance
+                    made, examples.x, sizes, threads, provenance=provenance, progress=steps.advance
                 )
     learnt = (
         None if learning is None else {"method": calibration, "learnt_on": len(learning), "measured_on": len(examples)}

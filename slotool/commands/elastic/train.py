@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, Part, duration, records_table
-from slotool.commands.inputs import FilePath, cores_given, torch_threads
+from slotool.commands.inputs import FilePath, cores_given, numbers_in, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
+from slotool.printable import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
 
 
+# A network learnt next to nothing if it avoids less than this share of the errors of the most frequent class.
+LEAST_GAIN = 0.1
 # Splits that a network of many labels is scored on.
 SCORED = ["validation", "test"]
 # Columns of what training reports, of one network and of a supernet's points.
@@ -41,11 +44,13 @@ COLUMNS = (
 
 @result
 class Training(Result):
-    """``family``: the trained versions, an elastic model that answers at each. ``out``: the artifact, if written."""
+    """``family``: the trained versions, an elastic model that answers at each. ``most_frequent``: share of the most
+    frequent class among the validation examples. ``out``: the artifact, if written."""
 
     family: Family = unlisted()
     data: str
     examples: int = unlisted()
+    most_frequent: float = unlisted()
     epochs: int
     out: Path | None = output("artifact")
 
@@ -60,8 +65,19 @@ class Training(Result):
         ]
 
     @property
+    def warnings(self) -> list[str]:
+        """Versions that learnt next to nothing."""
+        return [
+            f"{v.name} answers {v.scores['validation_accuracy']:.1%} of the validation examples rightly, the most "
+            f"frequent class alone {self.most_frequent:.1%}: it learnt next to nothing. Columns of very unlike sizes "
+            "need scaling first, to mean 0 and variance 1; more epochs may help"
+            for v in self.family.networks
+            if v.scores["validation_accuracy"] - self.most_frequent < LEAST_GAIN * (1 - self.most_frequent)
+        ]
+
+    @property
     def title(self) -> str:
-        return f"Trained on {self.data}: {self.examples:,} examples, {self.epochs} epochs"
+        return f"Trained on {self.data}: {counted(self.examples, 'example')}, {counted(self.epochs, 'epoch')}"
 
 
 @result
@@ -110,7 +126,8 @@ class XmcTraining(Result):
         dataset = self.dataset
         title = (
             f"{dataset.name}: {dataset.input_shape[0]:,} features, {dataset.classes:,} labels, "
-            f"{len(dataset.train):,} training examples; {self.version.graph.weights:,} parameters, {self.epochs} epochs"
+            f"{len(dataset.train):,} training examples; {self.version.graph.weights:,} parameters, "
+            f"{counted(self.epochs, 'epoch')}"
         )
         rows = self.records()
         precisions = [Column(key, key, ".4f") for key in rows[0] if key[0] == "P"]
@@ -122,7 +139,7 @@ class XmcTraining(Result):
 def train_mlp(
     out: FilePath | None = None,
     *,
-    hidden: Sequence[int] = (112, 112),
+    hidden: int | Sequence[int] = (112, 112),
     data: str | DataSource = "auto",
     epochs: Annotated[int, at_least(1)] | None = None,
     seed: Annotated[int, at_least(0)] = 0,
@@ -155,9 +172,10 @@ def train_mlp(
     """
     from slotool.elastic.training import mlp
 
-    require_at_least(1, hidden=min(hidden))
+    units = numbers_in(hidden)
+    require_at_least(1, hidden=min(units))
     dataset = _dataset(data)
-    graphs = {"mlp": mlp(dataset, list(hidden))}
+    graphs = {"mlp": mlp(dataset, units)}
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
@@ -166,8 +184,8 @@ def train_mlp(
 def train_cnn(
     out: FilePath | None = None,
     *,
-    filters: Sequence[int] = (32, 64),
-    hidden: Sequence[int] = (128,),
+    filters: int | Sequence[int] = (32, 64),
+    hidden: int | Sequence[int] = (128,),
     data: str | DataSource = "auto",
     epochs: Annotated[int, at_least(1)] | None = None,
     seed: Annotated[int, at_least(0)] = 0,
@@ -202,9 +220,10 @@ def train_cnn(
     """
     from slotool.elastic.training import small_cnn
 
-    require_at_least(1, filters=min(filters), hidden=min(hidden))
+    channels, units = numbers_in(filters), numbers_in(hidden)
+    require_at_least(1, filters=min(channels), hidden=min(units))
     dataset = _dataset(data)
-    graphs = {"cnn": small_cnn(dataset, list(filters), list(hidden))}
+    graphs = {"cnn": small_cnn(dataset, channels, units)}
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
@@ -264,6 +283,8 @@ def _train(
     force: bool,
     progress: Reporting,
 ) -> Training:
+    import numpy as np
+
     from slotool.elastic.family import Family
     from slotool.elastic.training import default_epochs, threads_worth, train_version
 
@@ -279,7 +300,9 @@ def _train(
     family = Family.of(next(iter(graphs)) if written is None else written.name, versions)
     if written is not None:
         family.save(written, config={"data": dataset.source or dataset.name, "epochs": epochs}, seed=seed, force=force)
-    return Training(family, dataset.name, len(dataset.train), epochs, written)
+    answers = np.unique(dataset.validation.y, return_counts=True)[1]
+    most_frequent = float(answers.max() / answers.sum())
+    return Training(family, dataset.name, len(dataset.train), most_frequent, epochs, written)
 
 
 @command_line(path="train xmc", required=("out",))
@@ -334,7 +357,7 @@ def train_xmc(
     if dataset.unlabelled:
         reporter.note(f"{dataset.name}: {dataset.unlabelled:,} examples without labels are left out")
     name = "xmc" if written is None else written.name
-    text = f"training on {dataset.name} for {epochs} epochs, batches"
+    text = f"training on {dataset.name} for {counted(epochs, 'epoch')}, batches"
     with torch_threads(cores), reporter.progress(text, total=steps(dataset, epochs)) as done:
         version = train_multilabel(name, dataset, hidden_units=hidden, epochs=epochs, seed=seed, progress=done.advance)
     if written is not None:

@@ -18,6 +18,7 @@ from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
+from slotool.printable import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -217,7 +218,7 @@ def _one_graph(graph: FilePath | OperatorGraph) -> OperatorGraph:
         return graph
     found = list(read_graphs(Path(graph)))
     if len(found) != 1:
-        raise ArgumentError("graph", f"{graph} holds {len(found)} networks; give a file of one")
+        raise ArgumentError("graph", f"{graph} holds {counted(len(found), 'network')}; give a file of one")
     return found[0]
 
 

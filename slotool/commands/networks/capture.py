@@ -118,7 +118,7 @@ def capture(
         with captured as (graphs, failed):
             if not graphs:
                 first = next(iter(failed.values()))
-                none = f"none of {len(failed)} networks could be captured, so nothing is written"
+                none = f"none of {counted(len(failed), 'network')} could be captured, so nothing is written"
                 raise RunError(f"{none}; the first: {first}")
             if written is not None:
                 write_graphs(written, graphs, {networks.package: networks.text})
@@ -182,7 +182,7 @@ def _swept(
         rows = {name: row for name, row in rows.items() if name in set(names)}
         left = [Source(package, name) for name in names if name not in rows]
         if rows:
-            reporter.note(f"{len(rows)} of {len(names)} networks are in the journal already")
+            reporter.note(f"{len(rows)} of {counted(len(names), 'network')} are in the journal already")
         try:
             with reporter.progress(f"capturing networks of {package}", total=len(left)) as progress:
                 for source, answer in captured_side_by_side(left, limits, processes):
@@ -196,7 +196,7 @@ def _swept(
                     progress.advance()
         except KeyboardInterrupt as interruption:
             if rows and journal is not None:
-                kept = f"{len(rows)} of {len(names)} networks are kept in {out}.journal"
+                kept = f"{len(rows)} of {counted(len(names), 'network')} are kept in {out}.journal"
                 interruption.add_note(f"{kept}; the same command goes on with the rest")
             raise
         in_order = [rows[name] for name in names]

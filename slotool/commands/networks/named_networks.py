@@ -53,7 +53,7 @@ def networks_in(
     packages = {package: names for package, names in zoo.items() if names is not None}
     if sum(map(bool, (graph, keras, torch, onnx))) + len(packages) != 1:
         sorts = "--keras, --torch and --onnx, or of the other options that name networks"
-        raise ArgumentError("keras", f"give exactly one of {sorts}, once or several times")
+        raise ArgumentError("networks", f"give exactly one of {sorts}, once or several times")
     if not (graph or packages):
         sources = _sources(keras, torch, onnx, input_shape, input_dtype, factory_arguments)
         several = len(keras) == 1 and (keras[0] == "all" or "," in keras[0])

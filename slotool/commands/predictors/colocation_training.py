@@ -20,6 +20,7 @@ from slotool.commands.predictors.predictor_training import (
 )
 from slotool.commands.progress import Reporter
 from slotool.errors import ArgumentError
+from slotool.printable import counted
 
 if TYPE_CHECKING:
     from slotool.predictors.colocations import Colocation
@@ -56,7 +57,7 @@ class ColocationTraining(PredictorTraining):
         for name, each in self.scores["protocols"].items():
             parts.append(table(f"{name[0].upper()}{name[1:]}: {PROTOCOLS[name]}", RELATIVE, _cells(each)))
         why = "it has the lowest MAE on the dev set" if self.model == "auto" else "as asked"
-        measured = f"with the measured solo latencies of {self.scores['networks']} networks"
+        measured = f"with the measured solo latencies of {counted(self.scores['networks'], 'network')}"
         parts.append(f"labels: {Setting.from_document(self.scores['setting'])}")
         parts.append(f"kept {self.kept}: {why}; {measured}")
         if self.solo is not None:

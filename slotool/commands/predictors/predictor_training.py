@@ -238,7 +238,9 @@ class SettingsTraining(Result):
         ]
         what = "kinds of networks" if self.scores["held_out"] == "kinds" else "networks"
         return [
-            table(f"{self.scores['networks']} networks; errors while their {what} were held out", titles, rows),
+            table(
+                f"{counted(self.scores['networks'], 'network')}; errors while their {what} were held out", titles, rows
+            ),
             "least squares: of FLOPs, operators and activation elements, in log, from the same labels",
             *([f"wrote {self.out}"] if self.out else []),
         ]
@@ -274,7 +276,7 @@ def trained_on_settings(
     from slotool.predictors.training.many_settings import FOLDS, train_settings
 
     labelled = join_settings(source.table(), source.read_graphs(), source.rows)
-    text = f"training on {len(labelled.items)} networks in {len(labelled.settings)} settings"
+    text = f"training on {counted(len(labelled.items), 'network')} in {counted(len(labelled.settings), 'setting')}"
     with reporter.progress(text, total=FOLDS + 1) as progress:
 
         def finished(what: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.inputs import FilePath, as_list, cores_given, paths_of
+from slotool.commands.inputs import FilePath, as_list, cores_given, numbers_in, paths_of
 from slotool.commands.outputs import writes
 from slotool.commands.profiling.campaign import Planned, Profile, ProfilePlan, ProfileProposal, Proposal
 from slotool.commands.progress import Reporting, reporter_of
@@ -51,7 +51,7 @@ def profile(
     backend: str = "torch",
     device: str = "cpu",
     threads: Annotated[int, at_least(1)] | None = None,
-    batch_sizes: Sequence[int] = (1,),
+    batch_sizes: int | Sequence[int] = (1,),
     runs: Annotated[int, at_least(1)] = 20,
     precision: Annotated[float, between(1e-4, 1)] = 0.01,
     rounds: Annotated[int, at_least(1)] | None = None,
@@ -142,7 +142,7 @@ def profile_colocated(
     out: FilePath = "colocated.parquet",
     *,
     keras: str | Sequence[str] | None = None,
-    sizes: Sequence[int] = (2,),
+    sizes: int | Sequence[int] = (2,),
     limit: Annotated[int, at_least(1)] | None = None,
     with_itself: bool = False,
     placement: str = "shared",
@@ -150,7 +150,7 @@ def profile_colocated(
     backend: str = "torch",
     device: str = "cpu",
     threads: Annotated[int, at_least(1)] | None = None,
-    batch_sizes: Sequence[int] = (1,),
+    batch_sizes: int | Sequence[int] = (1,),
     runs: Annotated[int, at_least(1)] = 20,
     precision: Annotated[float, between(1e-4, 1)] = 0.05,
     rounds: Annotated[int, at_least(1)] = 2,
@@ -212,7 +212,7 @@ def profile_colocated(
         rounds=rounds, max_seconds=max_seconds, timeout_s=timeout_s, seed=seed, placement=placement, sharing=sharing,
     )  # fmt: skip
     measured = _subjects(subjects, keras, None)
-    items = combinations_of(measured, list(sizes), settings, limit=limit, with_itself=with_itself)
+    items = combinations_of(measured, numbers_in(sizes), settings, limit=limit, with_itself=with_itself)
     planned = Planned(items, settings, Path(out), force, budget_s)
     return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
 
@@ -232,12 +232,12 @@ def profile_points(
     artifacts: FilePath | Sequence[FilePath],
     out: FilePath = "points.parquet",
     *,
-    co_runners: Sequence[int] = (0, 1),
+    co_runners: int | Sequence[int] = (0, 1),
     data: str | DataSource = "",
     placement: str = "shared",
     device: str = "cpu",
     threads: Annotated[int, at_least(1)] = 1,
-    batch_sizes: Sequence[int] = (1,),
+    batch_sizes: int | Sequence[int] = (1,),
     runs: Annotated[int, at_least(1)] = 200,
     precision: Annotated[float, between(1e-4, 1)] = 0.05,
     rounds: Annotated[int, at_least(1)] = 2,
@@ -294,7 +294,7 @@ def profile_points(
         backend="elastic", device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
         rounds=rounds, max_seconds=max_seconds, timeout_s=timeout_s, seed=seed, placement=placement, single=True,
     )  # fmt: skip
-    counts = sorted(set(co_runners))
+    counts = sorted(set(numbers_in(co_runners)))
     trained = [artifact_subjects(path, data) for path in paths_of(artifacts)]
     items = [item for each in trained for item in points_with_copies(each, counts, settings)]
     planned = Planned(items, settings, Path(out), force, budget_s)
@@ -306,7 +306,7 @@ def settings_of(
     backend: str,
     device: str,
     threads: int | None,
-    batch_sizes: Sequence[int],
+    batch_sizes: int | Sequence[int],
     runs: int,
     precision: float,
     rounds: int,
@@ -328,15 +328,16 @@ def settings_of(
         raise ArgumentError("sharing", f"{sharing!r} is neither {' nor '.join(SHARINGS)}")
     if sharing == STREAMS and device == "cpu":
         raise ArgumentError("sharing", "streams are those of a device; name one, as cuda:0")
-    if not batch_sizes or any(size < 1 or size != int(size) for size in batch_sizes):
-        raise ArgumentError("batch_sizes", f"{list(batch_sizes)}: a batch size is a whole number from 1 up")
+    batches = numbers_in(batch_sizes)
+    if not batches or any(size < 1 or size != int(size) for size in batches):
+        raise ArgumentError("batch_sizes", f"{batches}: a batch size is a whole number from 1 up")
     rule = StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=single)
     return Settings(
         backend=backend,
         # A backend of elsewhere may call its devices otherwise.
         device=parsed(device) if device.startswith("cuda") else device,
         threads=cores_given(threads),
-        batch_sizes=tuple(sorted({int(size) for size in batch_sizes})),
+        batch_sizes=tuple(sorted({int(size) for size in batches})),
         rule=rule,
         timeout_s=timeout_s,
         seed=seed,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, Table, duration, number, records_table, table
-from slotool.commands.inputs import FilePath, as_list, loaded
+from slotool.commands.inputs import FilePath, as_list, loaded, numbers_in
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
@@ -52,7 +52,7 @@ def gen_rules(
     outcomes: FilePath | OutcomeTable,
     out: FilePath | None = None,
     *,
-    tolerances: Sequence[float] = TOLERANCES,
+    tolerances: float | Sequence[float] = TOLERANCES,
     tolerance_kind: Literal["relative", "absolute", "quantile"] = "relative",
     loss_limit: float = 0.0,
     method: str = "certified",
@@ -65,7 +65,7 @@ def gen_rules(
     group: str | None = None,
     price: Price = None,
     prices: FilePath | Mapping[str, float] | None = None,
-    budgets: Sequence[float] = (),
+    budgets: float | Sequence[float] = (),
     explain: bool = False,
     plots: FilePath | None = None,
     seed: Annotated[int, at_least(0)] = 0,
@@ -115,16 +115,17 @@ def gen_rules(
     from slotool.rules.generate.generator import constant_versions
     from slotool.tables import OutcomeTable
 
+    limits = numbers_in(budgets)
     if objective not in (*OBJECTIVES, "both"):
         raise InputError(f"no objective {objective!r}; there are {', '.join(OBJECTIVES)} and both")
-    if budgets and objective == "response-time":
+    if limits and objective == "response-time":
         raise ArgumentError("budgets", "are of cost; the objective is the response time")
-    if not all(budget > 0 for budget in budgets):
+    if not all(budget > 0 for budget in limits):
         raise ArgumentError("budgets", "must be above 0")
     found = priced(loaded(OutcomeTable, outcomes), price, prices)
     make = partial(
-        generate_rules, found, tolerances, OBJECTIVES if objective == "both" else (objective,), confidence, method,
-        tolerance_kind, thresholds=thresholds, max_error=max_error, seed=seed, loss_limit=loss_limit, best=best,
+        generate_rules, found, numbers_in(tolerances), OBJECTIVES if objective == "both" else (objective,), confidence,
+        method, tolerance_kind, thresholds=thresholds, max_error=max_error, seed=seed, loss_limit=loss_limit, best=best,
     )  # fmt: skip
     rules = make(policies=as_list(policies), group=group)
     if out is not None:
@@ -151,7 +152,7 @@ def gen_rules(
         name, alone = "rules" if out is None else Path(out).stem, make(policies=["osfa"])
         figures = [*version_figures(name, found), *savings_against_tolerance(name, rules, alone)]
         drawn = save_plots(figures, Path(plots))
-    return GeneratedRules(rules, found, None if out is None else Path(out), tuple(budgets), explain, drawn)
+    return GeneratedRules(rules, found, None if out is None else Path(out), tuple(limits), explain, drawn)
 
 
 def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str, float] | None = None) -> OutcomeTable:

@@ -285,7 +285,9 @@ class ParquetTable(ColumnSource):
                 taken.append(take(self._batch, ascending[at:end] - self._start))
                 at = end
         except (OSError, pa.ArrowException, StopIteration) as error:
-            raise DataError(f"{self.source}: cannot be read from row {ascending[at] + 1} on ({reason(error)})") from error
+            raise DataError(
+                f"{self.source}: cannot be read from row {ascending[at] + 1} on ({reason(error)})"
+            ) from error
         schema = pa.schema([self._schema.field(column) for column in wanted])
         return in_order(self, pa.Table.from_batches(taken, schema), wanted, rows, order)
 
