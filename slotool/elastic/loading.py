@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from slotool import strict_json
 from slotool.artifacts import Artifact, open_artifact
@@ -23,10 +24,23 @@ def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
     return model
 
 
-def load_served(source: str, *, mapped: bool = False) -> ElasticModel:
-    """``load_model`` as a server offers it: a model of sparse inputs takes and gives named tensors."""
-    from slotool.elastic.best_labels import BestLabels
+def load_served(source: str, *, mapped: bool = False, max_batch: int | None = None) -> ElasticModel:
+    """Load a model as a server offers it.
 
+    Args:
+        source: Artifact, whose model takes and gives named tensors where its inputs are sparse; or the file of a model
+            or ``module:factory``, which is served as it is (``BareModel``).
+        mapped: As for ``load_model``.
+        max_batch: Maximum number of examples in a call of a bare model, as for ``BareModel``.
+    """
+    from slotool.elastic.best_labels import BestLabels
+    from slotool.models.loading import is_location, load
+    from slotool.process import torch_threads
+
+    if is_location(source) and not Path(source).is_dir():
+        from slotool.elastic.bare_model import BareModel
+
+        return BareModel(load(source, threads=torch_threads()), max_batch)
     model = load_model(source, mapped=mapped)
     return BestLabels(model) if model.sparse else model
 

@@ -20,6 +20,8 @@ from slotool.tables import OperatingPoint
 
 # Names of the tensors of a model that states no others.
 INPUT, LOGITS = "input", "logits"
+# Examples of a call of a model that takes any number of them.
+UNLIMITED = 2**30
 
 
 class InferenceSession(Protocol):
@@ -70,6 +72,8 @@ class ElasticModel(ABC):
     states_answers = True
     # Whether its first calls compile machine code, which takes seconds where the cache on disk lacks it.
     compiles = False
+    # Maximum number of examples in a call; 0: one request a call, whose tensors are one example.
+    max_batch: int = UNLIMITED
     # Whether scores may be minus infinity: of classes that were not computed.
     leaves_out = False
     # Whole numbers that a request may state of each example, with the greatest: further columns of ``respond``.

@@ -41,6 +41,12 @@ def is_code(text: str) -> bool:
     return Path(text).suffix.lower() not in _BY_SUFFIX and factories.is_factory(text)
 
 
+def is_location(text: str) -> bool:
+    """True if the name tells an adapter, or code that makes a model."""
+    suffix = Path(text).suffix.lower()
+    return suffix in _BY_SUFFIX or suffix[1:] in registry.plugins or is_code(text)
+
+
 def _of_plugin(text: str, kind: str) -> _Adapter:
     if kind in registry.plugins:
         return partial(_made, registry.load(kind))

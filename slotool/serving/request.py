@@ -58,7 +58,8 @@ class InferenceResult(NamedTuple):
         """
         scored = self.scored
         if name in scored.tensors:
-            return scored.tensors[name]
+            array = scored.tensors[name]
+            return array if scored.model.max_batch else array[0, ...]
         if name == LABEL and isinstance(scored.model.task, Classification):
             return scored.answers.astype(np.int64, copy=False)
         return scored.confidence.astype(np.float32) if name == CONFIDENCE and scored.confidence is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -101,12 +101,11 @@ _TRITON_TYPES = {"BYTES": "TYPE_STRING"}
 @dataclass(frozen=True)
 class Interface:
     """``inputs`` and ``outputs`` are in the model's metadata; a request that names no outputs gets all of these.
-    ``on_request``: outputs that are answered to requests that name them. ``max_batch``: most examples in a request.
+    ``on_request``: outputs that are answered to requests that name them. ``max_batch``: most examples in a request; 0:
+    a request is one example, whose tensors have no dimension that counts examples.
     ``reading``: how clients read a data set for it (``DataOptions.statement``), {} where it does not say.
     ``parameters``: whole numbers that a request may state for the model, with the greatest of each. ``leaves_out``:
     scores may be missing, as ``ElasticModel.leaves_out`` has it.
-
-    The first dimension of every tensor counts examples.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -129,6 +128,10 @@ class Interface:
             raise InputError(
                 f"{model.name}: {fixed.name} is {fixed}; to be served, the first dimension of every tensor must be free"
             )
+        max_batch = min(max_batch, model.max_batch)
+        if not max_batch:
+            sides = (tuple(replace(t, shape=t.shape[1:]) for t in s) for s in (signature.inputs, signature.outputs))
+            signature = Signature(*sides)
         own = {tensor.name for tensor in signature.outputs}
         further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
         reading = {} if model.data_options is None else model.data_options.statement()
@@ -145,12 +148,17 @@ class Interface:
         """Those on request too."""
         return {tensor.name: tensor for tensor in (*self.outputs, *self.on_request)}
 
+    def example_shape(self, tensor: TensorSpec) -> tuple[int, ...]:
+        """Return the shape of one example."""
+        return tensor.shape[1:] if self.max_batch else tensor.shape
+
     @cached_property
     def values_per_example(self) -> int | None:
         """Of all inputs together; None where sizes are free or texts are of any length."""
-        if any(tensor.datatype == "BYTES" or FREE in tensor.shape[1:] for tensor in self.inputs):
+        shapes = [self.example_shape(tensor) for tensor in self.inputs]
+        if any(tensor.datatype == "BYTES" for tensor in self.inputs) or any(FREE in shape for shape in shapes):
             return None
-        return sum(math.prod(tensor.shape[1:]) for tensor in self.inputs)
+        return sum(map(math.prod, shapes))
 
     def difference(self, other: Interface) -> str:
         """In which tensors or parameters ``other`` differs, for a sentence; empty where requests are the same."""
@@ -172,6 +180,8 @@ class Interface:
 
         Raises ``Rejection`` (400) for a parameter that is no such number.
         """
+        if not self.max_batch:
+            return Columns.unchecked({tensor.name: arrays[tensor.name][None] for tensor in self.inputs})
         columns = {tensor.name: arrays[tensor.name] for tensor in self.inputs}
         if self.parameters and (meant := self._misspelt(parameters)):
             raise bad_request(meant)
@@ -189,7 +199,7 @@ class Interface:
         return ""
 
     def metadata(self, name: str, versions: Sequence[str]) -> dict[str, Any]:
-        """The V2 model metadata document; −1 stands for a free size, the first being the batch."""
+        """The V2 model metadata document; −1 stands for a free size, the first being the batch where there is one."""
         tensors = Signature(self.inputs, self.outputs).document()
         return {"name": name, "versions": list(versions), "platform": "slotool", **tensors}
 
@@ -207,10 +217,16 @@ class Interface:
             "platform": "slotool",
             "backend": "slotool",
             "max_batch_size": self.max_batch,
-            "input": [_triton_tensor(tensor) for tensor in self.inputs],
-            "output": [_triton_tensor(tensor) for tensor in self.outputs],
+            "input": [self._triton_tensor(tensor) for tensor in self.inputs],
+            "output": [self._triton_tensor(tensor) for tensor in self.outputs],
             **({"parameters": parameters} if parameters else {}),
         }
+
+    def _triton_tensor(self, tensor: TensorSpec) -> dict[str, Any]:
+        # Triton has no tensor without dimensions: one of a single number is reshaped.
+        shape = list(self.example_shape(tensor))
+        dims = {"dims": shape} if shape else {"dims": [1], "reshape": {"shape": []}}
+        return {"name": tensor.name, "data_type": _TRITON_TYPES.get(tensor.datatype, f"TYPE_{tensor.datatype}"), **dims}
 
 
 def whole_number(name: str, value: Any, most: int) -> int:
@@ -226,9 +242,3 @@ def _outputs_of(task: Task | None) -> Iterator[TensorSpec]:
         yield _LABEL
     if isinstance(task, Classification | MultiLabel) or (task is not None and task.confidence_output is not None):
         yield _CONFIDENCE
-
-
-def _triton_tensor(tensor: TensorSpec) -> dict[str, Any]:
-    # Triton has no tensor without dimensions: one of a single number is reshaped.
-    dims = {"dims": list(tensor.shape[1:])} if tensor.shape[1:] else {"dims": [1], "reshape": {"shape": []}}
-    return {"name": tensor.name, "data_type": _TRITON_TYPES.get(tensor.datatype, f"TYPE_{tensor.datatype}"), **dims}

@@ -92,7 +92,7 @@ def serve(
     options: Sequence[str] = (),
     start_timeout_s: float = 120.0,
 ) -> RunningServer:
-    """Serve artifacts, each request at a point that fits it.
+    """Serve models, each request at a point that fits it.
 
     Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
     /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
@@ -101,8 +101,8 @@ def serve(
     Example: slotool serve family --rules rules.json --latency latency.parquet
 
     Args:
-        artifacts: Models to serve, unless ``--config`` lists [[models]]. Networks, families, SLO-NNs or supernets: one
-            folder or several.
+        artifacts: Artifacts, or files such as model.onnx or ``module:factory`` as they are, unless ``--config`` lists
+            [[models]].
         rules: Tolerance tiers, from ``gen_rules``.
         latency: Latency table: choose points by deadline.
         outcomes: Outcome table of a model: choose points by accuracy. One for each of several models.

@@ -121,7 +121,8 @@ class PointRunner:
                     if point in self.model.remote_points:
                         continue
                     self._compute(x, point)
-                    try_two(partial(self._compute, point=point), x)
+                    if self.model.max_batch:
+                        try_two(partial(self._compute, point=point), x)
             self._warm_batches(x, sorted({size for size in batch_sizes if size > 1}, reverse=True))
 
     def _warm_batches(self, x: Inputs, sizes: Sequence[int]) -> None:

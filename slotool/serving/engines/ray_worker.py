@@ -118,7 +118,7 @@ class Load:
 
     def __init__(self, models: Mapping[str, ServedModel], threads: int):
         for name, served in models.items():
-            if served.path is None:
+            if served.path is None or not served.path.is_dir():
                 raise InputError(f"{name} does not come from an artifact: the nodes of a cluster cannot load it")
             PointRunner(served.model, served.policy.points)
         self.models, self.threads = dict(models), threads

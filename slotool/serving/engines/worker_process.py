@@ -205,6 +205,7 @@ def _options(served: ServedModel) -> dict[str, Any]:
     return {
         "name": served.name,
         "path": str(served.path),
+        "max_batch": served.model.max_batch,
         "points": [encode_point(point).decode() for point in served.policy.points],
         "batch_sizes": served.policy.batch_sizes,
     }

@@ -294,7 +294,7 @@ class FrontEnd:
 
     def example_bytes(self, served: ServedModel) -> int:
         """The longest body that holds one example of this model, in any of the forms that are read."""
-        if any(FREE in tensor.shape[1:] for tensor in self.interfaces[served.name].inputs):
+        if any(FREE in tensor.shape[1:] for tensor in served.model.signature.inputs):
             return self.limits.body_bytes
         return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
 

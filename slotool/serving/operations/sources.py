@@ -15,7 +15,9 @@ from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.loading import require_unchanged
 from slotool.elastic.model import identities, version_name
 from slotool.errors import ArtifactError, InputError
+from slotool.factories import source_file
 from slotool.machine import likeness
+from slotool.models.loading import is_code
 from slotool.regular_files import read_bytes
 from slotool.rules.ruleset.rules import RuleSet
 from slotool.rules.switching import SwitchingPlan
@@ -45,7 +47,7 @@ BY_DEMAND = "by-demand"
 
 
 class _Read(NamedTuple):
-    """A model, and the artifact that it was read from."""
+    """A model, the artifact or file that it was read from, and what tells another one at the same path."""
 
     model: ElasticModel
     path: Path
@@ -54,7 +56,7 @@ class _Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """The files of a server; ``reload`` reads tables and rules again, and artifacts that have changed.
+    """The files of a server; ``reload`` reads tables and rules again, and artifacts and models that have changed.
 
     ``names``: to serve under, one per artifact, or none. ``threads``: compute threads per call, to select the latency
     rows of this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
@@ -147,7 +149,7 @@ class Sources:
         named = {}
         for (name, entry), path in zip(served.items(), self.artifacts, strict=True):
             is_same = not artifacts or (path == entry.path and _manifest(path) == entry.manifest)
-            if artifacts and is_same:
+            if artifacts and is_same and path.is_dir():
                 try:
                     require_unchanged(str(path))
                 except ArtifactError as error:
@@ -310,10 +312,14 @@ def _naming(part: Sources) -> Iterator[None]:
 
 
 def _manifest(path: Path) -> bytes:
-    """Empty where it cannot be read: what loads the artifact says why."""
+    """Return the artifact's manifest, or size and time of a model's file or code; empty where they cannot be read: what
+    loads it says why."""
     try:
-        return read_bytes(path / MANIFEST)
-    except OSError:
+        if path.is_dir():
+            return read_bytes(path / MANIFEST)
+        stat = (source_file(str(path)) if is_code(str(path)) else path).stat()
+        return f"{stat.st_size} {stat.st_mtime_ns}".encode()
+    except (OSError, InputError):
         return b""
 
 

@@ -64,7 +64,7 @@ def _bytes_of_largest(interface: Interface, bytes_per_number: int, max_bytes: in
     values = interface.values_per_example
     if values is None:
         return max_bytes
-    return min(max_bytes, OVERHEAD_BYTES + bytes_per_number * interface.max_batch * values)
+    return min(max_bytes, OVERHEAD_BYTES + bytes_per_number * max(interface.max_batch, 1) * values)
 
 
 def example_body_bytes(input_shape: Sequence[int], max_bytes: int) -> int:
@@ -106,9 +106,10 @@ def require_countable_for(interface: Interface, text: bytes) -> None:
     """``require_countable`` of an inference request."""
     if len(text) <= UNCOUNTED_BYTES:
         return
-    values, batch = interface.values_per_example, interface.max_batch
+    values, batch = interface.values_per_example, max(interface.max_batch, 1)
     if values is not None:
-        require_countable(text, batch * values, batch * sum(_lists_per_example(t.shape) for t in interface.inputs))
+        lists = sum(_lists_per_example(interface.example_shape(tensor)) for tensor in interface.inputs)
+        require_countable(text, batch * values, batch * lists)
     elif any(tensor.datatype == "BYTES" for tensor in interface.inputs):
         # Texts may hold any of these marks.
         most = MAX_JSON_VALUES
@@ -118,8 +119,8 @@ def require_countable_for(interface: Interface, text: bytes) -> None:
 
 
 def _lists_per_example(shape: Sequence[int]) -> int:
-    """Data may be nested: a list per example, per row of it, and so on. ``shape``: with the batch before it."""
-    return sum(math.prod(shape[1:axis]) for axis in range(1, len(shape)))
+    """Data may be nested: a list per example, per row of it, and so on. ``shape``: of one example."""
+    return sum(math.prod(shape[:axis]) for axis in range(len(shape)))
 
 
 def require_few(count: int, most: int, what: str) -> None:

@@ -166,7 +166,7 @@ def matched(
     for spec in interface.inputs:
         if spec.name not in found:
             raise bad_request(f"input {spec.name}: it is missing; {spec} is expected")
-    batches = {name: shape[0] for name, (_, shape, _) in found.items()}
+    batches = {name: shape[0] for name, (_, shape, _) in found.items()} if interface.max_batch else {}
     if len(set(batches.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in batches.items())
         raise bad_request(f"inputs have different numbers of examples: {listed}"[:300])
@@ -174,21 +174,23 @@ def matched(
 
 
 def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
-    """A tensor's shape, [batch, ...]. Raises ``Rejection`` (400)."""
+    """A tensor's shape, [batch, ...], where ``max_batch`` is 0 without a batch. Raises ``Rejection`` (400)."""
     whole = isinstance(shape, list) and set(map(type, shape)) <= {int}
-    expected = spec.shape
+    expected, first = spec.shape, 1 if max_batch else 0
     if (
         not whole
         or len(shape) != len(expected)
-        or shape[0] < 1
+        or (max_batch and shape[0] < 1)
         or (
             # The usual case first. −1 stands for a free size in the model, and for none in a request.
-            (tuple(shape[1:]) != expected[1:] or min(shape) < 0)
-            and any(size not in (FREE, got) or got < 0 for size, got in zip(expected[1:], shape[1:], strict=True))
+            (tuple(shape[first:]) != expected[first:] or min(shape, default=0) < 0)
+            and any(
+                size not in (FREE, got) or got < 0 for size, got in zip(expected[first:], shape[first:], strict=True)
+            )
         )
     ):
-        raise bad_request(f"input {spec.name}: shape {shown(shape)}, expected {_expected(expected, shape)}")
-    if shape[0] > max_batch:
+        raise bad_request(f"input {spec.name}: shape {shown(shape)}, expected {_expected(expected, shape, first)}")
+    if max_batch and shape[0] > max_batch:
         raise bad_request(
             f"input {spec.name}: a batch of {shown(shape[0])}, but at most {max_batch} are served at once"
         )
@@ -198,16 +200,17 @@ def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _expected(expected: tuple[int, ...], shape: Any) -> str:
-    """The shapes that are taken in place of ``shape``, with what sizes may be where that is what is wrong."""
-    sizes = ", ".join(["batch", *("any" if size == FREE else str(size) for size in expected[1:])])
+def _expected(expected: tuple[int, ...], shape: Any, first: int) -> str:
+    """The shapes that are taken in place of ``shape``, with what sizes may be where that is what is wrong. ``first``:
+    dimension after that of the batch."""
+    sizes = ", ".join([*["batch"] * first, *("any" if size == FREE else str(size) for size in expected[first:])])
     if not isinstance(shape, list) or len(shape) != len(expected):
         return f"[{sizes}]"
     if not all(type(size) is int for size in shape):
         return f"[{sizes}] of whole numbers up to {bounds.MAX_TENSOR_VALUES}"
-    if shape[0] < 1:
+    if first and shape[0] < 1:
         return f"[{sizes}], a batch of 1 or more"
-    return f"[{sizes}]" + (", sizes of 0 or more" if min(shape) < 0 else "")
+    return f"[{sizes}]" + (", sizes of 0 or more" if min(shape, default=0) < 0 else "")
 
 
 def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface: Interface) -> dict[str, bool]:

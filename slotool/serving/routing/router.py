@@ -264,6 +264,7 @@ class Router:
             options.priority,
             len(x),
             None if options.min_accuracy is None else model_queue.served.accuracy_for(x),
+            alone=not model_queue.served.model.max_batch,
             batch_key=x.batch_key if isinstance(x, Columns) else None,
         )
         request.query, request.headroom_us = query, headroom_us
