@@ -13,6 +13,7 @@ from slotool.commands.progress import Reporter
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.errors import RunError
 from slotool.machine import quota_warning
+from slotool.timing.interference import state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -247,6 +248,7 @@ _DEGRADATION = (
     Column("solo_s", "solo", duration),
     Column("median_s", "co-located", duration),
     Column("degradation_ratio", "ratio", lambda ratio: f"× {ratio:.2f}"),
+    Column("state"),
     Column("half_width", "95 % interval", lambda share: f"± {share:.1%}"),
 )
 _POINTS = (
@@ -284,7 +286,8 @@ def _summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]
     if "degradation_ratio" in ok:
         solo = ok["solo_s"].map(_median)
         colocated = statistics[shown].assign(solo_s=solo, degradation_s=ok["degradation_s"])
-        degradation = colocated.assign(degradation_ratio=ok["degradation_ratio"]).to_dict("records")
+        states = ok["stable"].astype(bool).map(state)
+        degradation = colocated.assign(degradation_ratio=ok["degradation_ratio"], state=states).to_dict("records")
     points = statistics[statistics["backend"] == "elastic"].sort_values(["subject", "batch_size", "median_s"])
     return {
         **run,
