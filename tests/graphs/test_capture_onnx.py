@@ -327,12 +327,6 @@ def relu(*names: str, domain: str = "") -> Any:
     return helper.make_node("Relu" if not domain else "Wavelet", [names[0]], [names[1]], name="act", domain=domain)
 
 
-def two_inputs() -> Any:
-    model = model_of([helper.make_node("Add", ["x", "z"], ["y"])], [1, 4])
-    model.graph.input.append(helper.make_tensor_value_info("z", 1, [2, 4]))
-    return model
-
-
 def foreign_operator() -> Any:
     model = model_of([relu("x", "y", domain="com.acme")], [1, 4])
     model.opset_import.append(helper.make_opsetid("com.acme", 1))
@@ -340,12 +334,10 @@ def foreign_operator() -> Any:
 
 
 REFUSED = {
-    "two inputs": (two_inputs, "the first axes of its inputs have 1, 2 examples"),
     "free axis": (
         lambda: model_of([relu("x", "y")], ["n", 3, "h", None]),
         "its input 'x' has a free axis in its shape [n, 3, h, ?]",
     ),
-    "no batch": (lambda: model_of([relu("x", "y")], [4]), "needs an axis of examples and at least one more"),
     "no such value": (
         lambda: model_of([relu("q", "y")], [1, 4]),
         "node 'act' takes 'q', which no node before it makes",

@@ -28,6 +28,12 @@ class Product(nn.Module):
         (lambda x, v, _: torch.addmv(x[:, 0], x, v), (8,), 17),
         (lambda x, v, m: x @ m @ v, (8,), 128 + 16),
         (lambda x, v, m: x + m @ v, (8,), 8 + 128),
+        (lambda x, v, m: torch.einsum("bi,ij,bj->b", x, m, x), (8,), 128 + 16),
+        (lambda x, v, m: nn.functional.bilinear(x, x, m.expand(5, 8, 8)), (8,), 64 + 640),
+        (lambda x, v, m: nn.functional.bilinear(x, x, m.expand(5, 8, 8)), (3, 8), 3 * (64 + 640)),
+        (lambda x, v, m: torch.cdist(x, m), (4, 8), 2 * 4 * 8 * 8),
+        (lambda x, v, m: torch.cdist(x, m), (40, 8), 2 * 40 * 8 * 8 + 40 * 8),
+        (lambda x, v, m: torch.cdist(x, x, p=1.0), (4, 8), 2 * 4 * 4 * 8),
         (lambda x, v, _: x.unsqueeze(1) @ torch.ones(1, 8, 3) @ torch.ones(3), (8,), 48 + 6),
     ],
 )

@@ -135,6 +135,7 @@ def _sizes(text: str) -> tuple[int, ...]:
         shape = tuple(int(size) for size in text.split(","))
     except ValueError:
         shape = ()
-    if not shape or min(shape) < 1:
+    # An input of an ONNX file may be empty.
+    if not shape or min(shape) < 0:
         raise ArgumentError("input_shape", f"{text!r} is not a list of sizes such as 3,32,32")
     return shape

@@ -338,7 +338,7 @@ def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
 def _sizes(shape: Any, least_axes: int = 0) -> tuple[int, ...]:
     """Themselves; of one of several inputs there may be none, as that is one number for each example."""
     whole = isinstance(shape, Sequence) and len(shape) >= least_axes
-    if not whole or not all(isinstance(size, int) and size > 0 for size in shape):
+    if not whole or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ArgumentError("input_shape", f"{shape!r} is not a list of sizes such as (3, 32, 32)")
     return tuple(shape)
 

@@ -208,5 +208,6 @@ _MOVES: dict[str, Callable[[Node, int, Batched, Shape], int | None]] = {
     "Gather": _looked_up,
     **dict.fromkeys(RECURRENT, _recurrent),
     "Einsum": lambda node, at, value, _: axis_after(node.attributes["equation"], at, value.axis or 0),
-    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "Gemm", "DFT", "Col2Im"), _as_it_was),
+    **dict.fromkeys(("Conv", "DeformConv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "Gemm"), _as_it_was),
+    **dict.fromkeys(("DFT", "Col2Im", "GatherND", "OneHot"), _as_it_was),
 }

@@ -13,7 +13,7 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import OUTPUT, Drafts, batch_first, contraction, effects_of
 from slotool.graphs.capture.onnx.calls import RECURRENT, REDUCTIONS, Batched, Call, batch_of
 from slotool.graphs.capture.onnx.fused import TO_FIRST, TO_LAST
-from slotool.graphs.capture.onnx.operators import ANY_LAYOUT, chain_of, fourier_flops, product_flops
+from slotool.graphs.capture.onnx.operators import ANY_LAYOUT, STEPS, chain_of, fourier_flops, product_flops
 from slotool.graphs.capture.onnx.patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx.reading import Constant, InputShape, Node, Reading, constant_of, read_model
 from slotool.graphs.graph import OperatorGraph
@@ -27,14 +27,21 @@ RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 TAKE_AXES = ("Unsqueeze", *REDUCTIONS)
 # Operators of ours whose constants of more than one number are inputs like any other.
-TAKES_CONSTANTS = ("Add", "Multiply", "Elementwise", "Where", "Concatenate", "MatMul", "Gather", "GatherElements")
+TAKES_CONSTANTS = (
+    *("Add", "Multiply", "Elementwise", "Where", "Concatenate", "MatMul", "Gather", "GatherElements"),
+    "ScaledDotProductAttention",
+)
+
+# They make constants from a shape, which are weights where a layer takes them for some.
+_GENERATED = ("ConstantOfShape", "Expand", "RandomNormal", "RandomUniform", "Tile")
+_WITH_WEIGHTS = ("Conv", "ConvTranspose", "MatMul", "Gemm", *RECURRENT)
 
 # Attributes of windows that divide sizes.
 _AT_LEAST_ONE = ("strides", "dilations", "kernel_shape", "group")
 # One number next to their data is a setting, such as the 2 of a square, no weight.
 TAKE_NUMBERS = ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Clip", "Pad", "Where", "Dropout")
 # So are all of these' numbers.
-TAKE_SIZES = ("Resize", "Upsample")
+TAKE_SIZES = ("Resize", "Upsample", "OneHot")
 # Input weights, recurrent weights and biases of recurrent layers; their other constants are lengths and first states.
 TRAINED = (1, 2, 3)
 
@@ -60,13 +67,13 @@ def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape =
     for node in walk.nodes:
         walk.call(node)
     outputs = [walk.names[name] for name in reading.outputs if name in walk.names]
-    starts = [walk.names[name] for name in reading.inputs]
-    if all(walk.drafts.source(name) in starts for name in outputs):
+    values = [walk.names[name] for name in reading.inputs]
+    if all(walk.drafts.source(name) in values for name in outputs):
         raise GraphError(f"{reading.name}: computes nothing from its input")
     shared, left = walk.weights_apart()
     if reading.idle_weights + left:
         walk.drafts.idle_weights(reading.idle_weights + left)
-    graph = walk.drafts.graph([*outputs], "onnx", starts)
+    graph = walk.drafts.graph([*outputs], "onnx", walk.starts)
     return replace(graph, element_type=reading.element_type, shared_weights=min(shared, graph.weights))
 
 
@@ -89,10 +96,12 @@ class _Walk:
         self.channels_last = self._input_channels_last()
         self.batched: dict[str, Batched] = {}
         self.names: dict[str, str] = {}
-        for name, dtype in zip(reading.inputs, reading.dtypes, strict=True):
-            shape = self._shape(name, "input", last=name in self.channels_last)
+        self.starts = list[str]()
+        for name, dtype, axis in zip(reading.inputs, reading.dtypes, reading.axes, strict=True):
+            shape = self._shape(name, "input", last=name in self.channels_last, axis=axis)
             typed = {} if dtype in FLOATS else {"dtype": dtype}
-            self.names[name] = self.drafts.add(name, "InputLayer", (), {"shape": shape, **typed}, shape)
+            start, self.names[name] = self.drafts.add_input(name, shape, **typed)
+            self.starts.append(start)
         self._turns: dict[str, str] = {}
 
     def weights_apart(self) -> tuple[int, int]:
@@ -124,9 +133,10 @@ class _Walk:
                 continue
             if node.op in RECURRENT:
                 self._last_states(node, name)
-            else:
-                others = self._shape(name, node.op, node=node)
-                self.names[name] = self.drafts.add(node.name, node.op, inputs, None, others, 0)
+                continue
+            others, chain = self._shape(name, node.op, node=node), chain_of(call)
+            places = {**chain[0][1], "indices": True} if node.op == "TopK" and chain else None
+            self.names[name] = self.drafts.add(node.name, node.op, inputs, places, others, 0)
 
     def _last_states(self, node: Node, name: str) -> None:
         """Those of a recurrent layer whose states after every step are used, too: a part of them. The other state of an
@@ -139,9 +149,7 @@ class _Walk:
 
     def _add(self, call: Call, inputs: list[str]) -> str:
         node = call.node
-        made = self._chained(call, inputs)
-        if made is None and node.op == "Einsum":
-            made = self._contracted(call)
+        made = self._chained(call, inputs) or self._stepped(call, inputs)
         if made is not None:
             return made
         flops = product_flops(call) or fourier_flops(call)
@@ -192,20 +200,29 @@ class _Walk:
                 sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == trained else None)]
         return sources[0]
 
-    def _contracted(self, call: Call) -> str | None:
-        """An ``Einsum`` as a product of matrices."""
-        node, made, values = call.node, self.batched[call.node.outputs[0]], self._values(call.node)
-        axes = [values[at].axis if at in values else None for at in range(len(node.inputs))]
-        if made.axis is None or any(value.windows > 1 for value in (made, *values.values())):
+    def _stepped(self, call: Call, inputs: list[str]) -> str | None:
+        """What a node is as steps, of which several may take one value."""
+        node, made, constants = call.node, call.made, call.constants
+        sources, weights = inputs, weights_of(node, constants)
+        found = STEPS[node.op](call) if node.op in STEPS else None
+        if node.op == "Einsum":
+            axes = [value.axis if (value := call.values.get(at)) else None for at in range(len(node.inputs))]
+            if made.axis is None or any(value.windows > 1 for value in (made, *call.values.values())):
+                return None
+            subscripts = batch_first(str(call.attribute("equation")), axes, made.axis)
+            sources, weights = self._with_constants(node, made, constants), 0
+            found = contraction(subscripts, list(map(self.drafts.shape, sources)), [axis is None for axis in axes])
+        try:
+            effects = effects_of(found or [], dict(enumerate(map(self.drafts.shape, sources))))
+        except GraphError:
             return None
-        subscripts = batch_first(str(call.attribute("equation")), axes, made.axis)
-        sources: list[str] = self._with_constants(node, made, call.constants)
-        shapes: dict[str | int, Shape] = dict(enumerate(map(self.drafts.shape, sources)))
-        steps = contraction(subscripts, list(shapes.values()), [axis is None for axis in axes]) or []
-        effects = effects_of(steps, shapes)
-        if not steps or effects[OUTPUT].shape != made.example:
+        if (
+            not found
+            or effects[OUTPUT].shape != made.example
+            or sum(effect.weights for effect in effects.values()) != weights
+        ):
             return None
-        return self.drafts.add_steps(node.name, steps, effects, dict(enumerate(sources)))[0]
+        return self.drafts.add_steps(node.name, found, effects, dict(enumerate(sources)))[0]
 
     def _with_constants(self, node: Node, made: Batched, constants: Mapping[int, Constant]) -> list[str]:
         """The layers a node takes, its constants of more than one number among them."""
@@ -252,7 +269,7 @@ class _Walk:
 
     def _compute_constants(self) -> None:
         """Everything that does not depend on the network's input, or on its shape alone."""
-        data = {*self._reading.inputs}
+        data, weights = {*self._reading.inputs}, _weights_taken(self._reading.nodes)
         for node in self._reading.nodes:
             absent = {*node.inputs} - data - {*self.constants, ""}
             if absent:
@@ -267,6 +284,9 @@ class _Walk:
                 data.update(node.outputs)
                 continue
             made = constant_of(node, self._reading.name) if node.op == "Constant" else None
+            if node.op in _GENERATED and node.outputs[0] in weights:
+                shape = self._reading.shapes.get(node.outputs[0], ())
+                made = Constant(shape, math.prod(shape))
             for name in node.outputs:
                 self.constants[name] = made or self._derived(node, name)
                 # Exporters write a weight once that two parameters are equal in, as they often are before training.
@@ -333,8 +353,10 @@ class _Walk:
             )
         return self._turns[value]
 
-    def _shape(self, value: str, op: str, *, last: bool = False, node: Node | None = None) -> Shape:
-        """A value's shape without the batch, channels first."""
+    def _shape(
+        self, value: str, op: str, *, last: bool = False, node: Node | None = None, axis: int | None = None
+    ) -> Shape:
+        """A value's shape without the batch, which is at ``axis`` of an input, channels first."""
         if value not in self._reading.shapes:
             name = "input" if node is None else f"node {node.name!r}"
             why = ""
@@ -345,13 +367,28 @@ class _Walk:
             raise GraphError(f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be inferred{why}")
         whole, batch = self._reading.shapes[value], self._reading.batch
         values = {} if node is None else self._values(node)
-        if node is None or not values:
+        if node is None:
+            made = Batched(whole, axis)
+        elif not values:
             made = Batched(whole) if whole[:1] == (batch,) else Batched(whole, None)
         else:
             made = batch_of(self._with_axes(node), values, whole, batch)
         self.batched[value] = made
         shape = made.example
         return (shape[2], shape[0], shape[1]) if last and len(shape) == 3 else shape
+
+
+def _weights_taken(nodes: Sequence[Node]) -> set[str]:
+    """Return the names of values that layers take as weights, and of what these are turned from."""
+    generated = {name for node in nodes if node.op in _GENERATED for name in node.outputs}
+    taken = set[str]()
+    for node in reversed(nodes):
+        # Beside statistics that were measured, ones and zeros are no scale and no shift.
+        if node.op in _WITH_WEIGHTS or (node.op == "BatchNormalization" and generated.issuperset(node.inputs[3:])):
+            taken.update(node.inputs[1:])
+        elif node.op in (*RESHAPING, "Transpose") and taken.intersection(node.outputs):
+            taken.add(node.inputs[0])
+    return taken
 
 
 def weights_of(node: Node, constants: Mapping[int, Constant]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotool.graphs.operators import Shape
@@ -17,6 +17,7 @@ MAX_VALUES = 64
 # Sizes of so many axes are computed in floating point.
 MAX_FLOATS = 8
 KEEP_SHAPE = (
+    "GroupNormalization",
     "LayerNormalization",
     "SimplifiedLayerNormalization",
     "RMSNormalization",
@@ -32,17 +33,18 @@ COMPUTED = {
 }
 
 
-def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+def with_shapes(model: onnx.ModelProto, empty: Iterable[str] = ()) -> onnx.ModelProto:
     """A copy with inferred shapes, in which small integers that depend on shapes and constants are initialisers.
 
-    Each helps to find more of the other, so both go on until neither does. Raises what onnx raises.
+    ``empty``: inputs without elements. Each helps to find more of the other, so both go on until neither does. Raises
+    what onnx raises.
     """
     import onnx.shape_inference
 
     while True:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         passed_on = _pass_on_shapes(model.graph)
-        if not _fold(model) and not passed_on:
+        if not _fold(model, empty) and not passed_on:
             return model
 
 
@@ -71,16 +73,19 @@ def known_shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:
                 yield value.name, tuple(axis.dim_value for axis in dims)
 
 
-def empty_slices(graph: onnx.GraphProto) -> Iterator[str]:
-    """Parts of values that have no elements. Of other values a size of 0 may mean that an exporter did not know it."""
-    slices = {name for node in graph.node if node.op_type == "Slice" for name in node.output}
-    for value in graph.value_info:
-        dims = value.type.tensor_type.shape.dim
-        if value.name in slices and any(axis.HasField("dim_value") and axis.dim_value == 0 for axis in dims):
-            yield value.name
+def empty_values(graph: onnx.GraphProto, inputs: Iterable[str]) -> frozenset[str]:
+    """Return the names of values without elements: these inputs, what is made of them, and parts of other values. Of
+    others a size of 0 may mean that an exporter did not know it."""
+    sized = {value.name: value.type.tensor_type.shape.dim for value in graph.value_info}
+    empty = set(inputs)
+    for node in graph.node:
+        for name in node.output if node.op_type == "Slice" or empty.intersection(node.input) else ():
+            if any(axis.HasField("dim_value") and axis.dim_value == 0 for axis in sized.get(name, ())):
+                empty.add(name)
+    return frozenset(empty)
 
 
-def _fold(model: onnx.ModelProto) -> bool:
+def _fold(model: onnx.ModelProto, empty: Iterable[str]) -> bool:
     """Replace nodes by the integers they make, and the floats through which sizes are computed; whether there were
     any."""
     import onnx
@@ -93,6 +98,8 @@ def _fold(model: onnx.ModelProto) -> bool:
     numbers = dict(_numbers(graph))
     values |= numbers
     shapes, left, folded = dict(known_shapes(graph)), [], False
+    dims = {value.name: value.type.tensor_type.shape.dim for value in graph.input}
+    shapes |= {name: tuple(axis.dim_value for axis in dims[name]) for name in empty}
     for node in graph.node:
         made = _computed(node, values, shapes, opsets)
         if made is None or (made.dtype.kind == "f" and not _is_size(node, values, numbers)):

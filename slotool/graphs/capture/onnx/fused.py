@@ -137,7 +137,7 @@ def without_fusions(graph: onnx.GraphProto, name: str) -> None:
     shapes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     written: list[onnx.NodeProto] = []
     for node in graph.node:
-        rewrite = _REWRITES.get(node.op_type) if node.domain == MICROSOFT else None
+        rewrite = (_REWRITES if node.domain == MICROSOFT else _STANDARD).get(node.op_type)
         writer = Writer(graph, node, shapes)
         written += writer.nodes if rewrite is not None and rewrite(writer) else [node]
     del graph.node[:]
@@ -298,6 +298,25 @@ def _grouped(writer: Writer) -> bool:
     return writer.finish(writer.add("Reshape", [joined, writer.numbers([0, 0, -1])]))
 
 
+def _standard_attention(writer: Writer) -> bool:
+    """Of heads that are part of the features, or behind those of earlier steps, as one of heads that stand apart."""
+    heads = [writer.attribute(name, 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
+    if not heads[0] and not writer.has(4) and not writer.gives(1):
+        return False
+    parts = [writer.heads(name, count) if count else name for name, count in zip(writer.inputs, heads, strict=False)]
+    for at in (1, 2):
+        if writer.has(at + 3):
+            parts[at] = writer.add("Concat", [writer.inputs[at + 3], parts[at]], axis=2)
+        if writer.gives(at):
+            parts[at] = writer.finish_as(parts[at], at)
+    masks = writer.inputs[3:4] if writer.has(3) else []
+    made = writer.add("Attention", [*parts, *masks], is_causal=writer.attribute("is_causal", 0))
+    if heads[0]:
+        made = writer.add("Transpose", [made], perm=[0, 2, 1, 3])
+        made = writer.add("Reshape", [made, writer.numbers([0, 0, -1])])
+    return writer.finish(made)
+
+
 def _attended(writer: Writer, parts: Sequence[str], heads: int) -> str:
     query, key, value = (writer.heads(name, heads) for name in parts)
     made = _scored(writer, query, key, value, [0, 1, 3, 2])
@@ -331,3 +350,4 @@ _REWRITES: dict[str, Rewrite] = {
     "MultiHeadAttention": _multi_head,
     "GroupQueryAttention": _grouped,
 }
+_STANDARD: dict[str, Rewrite] = {"Attention": _standard_attention}

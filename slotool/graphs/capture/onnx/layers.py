@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
 from slotool.graphs.capture.onnx.calls import Batched, Call, Chain
 from slotool.graphs.capture.onnx.reading import Constant
 from slotool.graphs.operators import Shape, padding_around
@@ -194,6 +196,27 @@ def _of_several(call: Call, layer: list[tuple[str, dict[str, Any]]], value: Batc
     last = ("Slice", {"axis": 1, "start": steps - 1, "size": 1})
     ends = ("Reshape", {"shape": (sequences, directions, units)})
     return [*begin, last, ends, ("Transpose", {"axes": (1, 0, 2)})]
+
+
+def deformable_convolution(call: Call) -> Steps:
+    """Return a convolution as torchvision computes it: values at the offsets of each place of the kernel, perhaps by a
+    mask, then a product with the weights."""
+    weight, groups = call.constants.get(1), call.attribute("group", 1)
+    if weight is None or len(weight.shape) != 4 or not call.is_plain or call.attribute("offset_group", 1) != 1:
+        return None
+    (channels, *_), (filters, *size) = call.inputs[0], call.made.example
+    places = math.prod(weight.shape[2:])
+    grid = (places * size[0], size[1], 2)
+    steps: list[Step] = [
+        ("places", "Reshape", {"shape": grid}, (1,)),
+        ("sampled", "GridSample", {}, (0, "places")),
+        ("columns", "Reshape", {"shape": (channels, places, *size)}, ("sampled",)),
+    ]
+    if call.has(4):
+        steps.append(("masked", "Multiply", {}, ("columns", 2)))
+    last = {"filters": filters, "kernel": 1, "groups": groups, "bias": call.has(3)}
+    flat = {"shape": (channels * places, *size)}
+    return [*steps, ("joined", "Reshape", flat, (steps[-1][0],)), (OUTPUT, "Conv2D", last, ("joined",))]
 
 
 LAYERS: dict[str, Callable[[Call], Chain]] = {

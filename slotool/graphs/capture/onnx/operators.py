@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from slotool.graphs.capture.drafts import OUTPUT, Steps
 from slotool.graphs.capture.onnx.calls import REDUCTIONS, Call, Chain
-from slotool.graphs.capture.onnx.layers import LAYERS
+from slotool.graphs.capture.onnx.layers import LAYERS, deformable_convolution
 from slotool.graphs.operators import DTYPES, Shape, per_channel, stretches_as
 from slotool.graphs.operators.base import captured_as
 from slotool.graphs.operators.elementwise import FUNCTIONS
@@ -43,8 +44,8 @@ def product_flops(call: Call) -> int:
         else:
             features = call.inputs[0][-1] if call.inputs and call.inputs[0] else 0
         return 2 * values * features
-    if op in ("Conv", "ConvTranspose") and 1 in constants and call.inputs:
-        return 2 * math.prod(constants[1].shape[1:]) * (values if op == "Conv" else math.prod(call.inputs[0]))
+    if op in ("Conv", "DeformConv", "ConvTranspose") and 1 in constants and call.inputs:
+        return 2 * math.prod(constants[1].shape[1:]) * (values if op != "ConvTranspose" else math.prod(call.inputs[0]))
     return 0
 
 
@@ -98,9 +99,10 @@ def _softmax(call: Call) -> Chain:
     """Before version 13 all axes from the one said on were flattened, by default all but the batch."""
     number, rank = call.attribute("axis", -1 if call.opset >= 13 else 1), len(call.first.shape)
     axis = call.inner(number)
-    if axis is None or (call.opset < 13 and number % rank != rank - 1):
+    if axis is None or (call.opset < 13 and math.prod(call.first.shape[number % rank + 1 :]) > 1):
         return None
-    return [("Softmax", {"axis": axis})]
+    logarithm = [("Elementwise", {"function": "log"})] if call.node.op == "LogSoftmax" else []
+    return [("Softmax", {"axis": axis}), *logarithm]
 
 
 def _layer_norm(call: Call) -> Chain:
@@ -126,9 +128,15 @@ def _batch_norm(call: Call) -> Chain:
     return [("BatchNormalization", {"axis": axis, "scale": scale, "center": center})]
 
 
-def _instance_norm(call: Call) -> Chain:
+def _group_norm(call: Call) -> Chain:
+    """Return also that of each channel alone."""
     scale, center = (at in call.constants and call.constants[at].weights > 0 for at in (1, 2))
-    return [("GroupNormalization", {"groups": call.first.example[0], "scale": scale, "center": center})]
+    groups = call.attribute("num_groups", call.first.example[0])
+    return [("GroupNormalization", {"groups": groups, "scale": scale, "center": center})]
+
+
+def _attention(call: Call) -> Chain:
+    return [("ScaledDotProductAttention", {"causal": bool(call.attribute("is_causal", 0))})]
 
 
 def _transpose(call: Call) -> Chain:
@@ -292,6 +300,47 @@ def _prelu(call: Call) -> Chain:
     return None if slope is None else [("PReLU", {"shared": slope.single})]
 
 
+def _one_hot(call: Call) -> Steps:
+    """Return a comparison with the number of each class."""
+    depth, shape = call.numbers(1), call.made.example
+    if depth is None or call.attribute("axis", -1) not in (-1, len(call.made.shape) - 1):
+        return None
+    return [
+        ("column", "Reshape", {"shape": (*shape[:-1], 1)}, (0,)),
+        ("classes", "Constant", {"shape": shape[-1:], "dtype": "int64"}, ()),
+        ("equal", "Elementwise", {"function": "equal"}, ("column", "classes")),
+        (OUTPUT, "Cast", {"dtype": "float32"}, ("equal",)),
+    ]
+
+
+def _gather_nd(call: Call) -> Steps:
+    """Return a lookup by the numbers of several axes as one by that of all of them together."""
+    if len(call.inputs) != 2 or not call.is_plain or call.attribute("batch_dims", 0) != 1:
+        return None
+    (*places, count), data = call.inputs[1], call.inputs[0]
+    rows = (math.prod(data[:count]), *data[count:])
+    return [
+        ("rows", "Reshape", {"shape": rows}, (0,)),
+        ("places", "Slice", {"axis": len(places), "size": 1, "keepdims": False}, (1,)),
+        (OUTPUT, "Gather", {"axis": 0}, ("rows", "places")),
+    ]
+
+
+def _triangle(call: Call) -> Steps:
+    """Return a choice between values and zeros."""
+    kept = {"shape": call.first.example[-2:], "dtype": "bool"}
+    return [("kept", "Constant", kept, ()), (OUTPUT, "Where", {}, ("kept", 0))]
+
+
+# Nodes that are several operators, some of which take one value.
+STEPS: dict[str, Callable[[Call], Steps]] = {
+    "DeformConv": deformable_convolution,
+    "GatherND": _gather_nd,
+    "OneHot": _one_hot,
+    "Trilu": _triangle,
+}
+
+
 def _function(name: str) -> Callable[[Call], Chain]:
     return lambda _: [("Elementwise", {"function": name})]
 
@@ -369,11 +418,13 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     "MatMul": _mat_mul,
     "Gemm": _gemm,
     **LAYERS,
-    "Softmax": _softmax,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     "LayerNormalization": _layer_norm,
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _rms_norm),
     "BatchNormalization": _batch_norm,
-    "InstanceNormalization": _instance_norm,
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), _group_norm),
+    "LRN": lambda call: [("LocalResponseNormalization", {"size": call.attribute("size")})],
+    "Attention": _attention,
     "Transpose": _transpose,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
     "Slice": _slice,

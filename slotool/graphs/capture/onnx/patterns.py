@@ -19,8 +19,8 @@ def join_patterns(reading: Reading, constants: Mapping[str, Constant]) -> list[N
 
 
 def without_empty(reading: Reading) -> Reading:
-    """The model without slices of no elements, which exporters write for a roll by nothing; concatenations have what is
-    left of their inputs."""
+    """The model without values of no elements, as slices that exporters write for a roll by nothing, or a cache before
+    the first token; concatenations have what is left of their inputs."""
     nodes = [_without(reading.empty, node) for node in reading.nodes if not reading.empty.issuperset(node.outputs)]
     return replace(reading, nodes=tuple(nodes))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.graphs.capture.onnx.control import without_control_flow
-from slotool.graphs.capture.onnx.folding import MAX_VALUES, empty_slices, known_shapes, with_shapes
+from slotool.graphs.capture.onnx.folding import MAX_VALUES, empty_values, known_shapes, with_shapes
 from slotool.graphs.capture.onnx.fused import without_fusions
 from slotool.graphs.capture.onnx.quantised import in_floats, is_quantised
 from slotool.graphs.graph import FLOAT32
@@ -58,14 +58,16 @@ class Node:
 
 @dataclass(frozen=True)
 class Reading:
-    """A model. ``inputs`` are those that are no weights, ``dtypes`` their types. ``shapes`` of values are with the
-    batch, which is ``batch`` examples; ``empty`` names slices without elements. ``element_type`` is what it computes
-    in, as ``OperatorGraph`` has it. ``idle_weights``: how many weights branches have that are not among the nodes."""
+    """A model. ``inputs`` are those that are no weights, ``dtypes`` their types, ``axes`` where each has the examples,
+    None where it is the same for all. ``shapes`` of values are with the batch, which is ``batch`` examples; ``empty``
+    names values without elements. ``element_type`` is what it computes in, as ``OperatorGraph`` has it.
+    ``idle_weights``: how many weights branches have that are not among the nodes."""
 
     name: str
     opset: int
     inputs: tuple[str, ...]
     dtypes: tuple[str, ...]
+    axes: tuple[int | None, ...]
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     constants: dict[str, Constant]
@@ -75,19 +77,14 @@ class Reading:
     element_type: str
     idle_weights: int = 0
 
-    @property
-    def input(self) -> str:
-        """Its first input."""
-        return self.inputs[0]
-
 
 def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = ()) -> Reading:
     """Read a file or a model that is loaded already; weights that lie in files next to it are not opened.
 
-    ``input_shape``: sizes of one example for free axes, of one input, or by the inputs' names. Raises ``GraphError``
-    for a file that is missing, torn or no ONNX model, for a model without inputs, whose inputs differ in their number
-    of examples, with a free axis besides the first of which no size is said, or with other sizes than those said;
-    ``MissingPackageError`` when the package onnx is not installed.
+    ``input_shape``: sizes of one example for free axes, of one input, or by the inputs' names; 0 for one that is empty,
+    as a cache before the first token. Raises ``GraphError`` for a file that is missing, torn or no ONNX model, for a
+    model without inputs, with free axes other than the batch of which no size is said, or with other sizes than those
+    said; ``MissingPackageError`` when the package onnx is not installed.
     """
     _require_onnx()
     import onnx
@@ -96,8 +93,9 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
     model = _loaded(Path(source)) if isinstance(source, str | Path) else source
     name = str(source) if is_file else model.graph.name or "the model"
     light = _without_weights(model)
-    _set_sizes(light.graph, name, input_shape)
-    batch = _fix_batch(light.graph, name)
+    axes = _batch_axes(light.graph, name)
+    empty = _set_sizes(light.graph, name, input_shape, axes)
+    batch = _fix_batch(light.graph, name, axes, empty)
     try:
         if light.functions:
             light = onnx.inliner.inline_local_functions(light)
@@ -105,7 +103,7 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
         element_type = _element_type(light.graph)
         in_floats(light, MAX_VALUES)
         without_fusions(light.graph, name)
-        light = with_shapes(light)
+        light = with_shapes(light, empty)
     except GraphError:
         raise
     except Exception as error:
@@ -115,13 +113,14 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
     return Reading(
         name=name,
         opset=max((entry.version for entry in light.opset_import if entry.domain in OWN_DOMAINS), default=1),
-        inputs=tuple(value.name for value in _inputs(graph)),
-        dtypes=tuple(_dtype(value) for value in _inputs(graph)),
+        inputs=tuple(value.name for value in _inputs(graph) if value.name not in empty),
+        dtypes=tuple(_dtype(value) for value in _inputs(graph) if value.name not in empty),
+        axes=tuple(axes[value.name] for value in _inputs(graph) if value.name not in empty),
         outputs=tuple(value.name for value in graph.output),
         nodes=tuple(_node(position, node) for position, node in enumerate(graph.node)),
         constants=dict(_initialisers(graph, name)),
         shapes=dict(known_shapes(graph)),
-        empty=frozenset(empty_slices(graph)),
+        empty=empty_values(graph, empty),
         batch=batch,
         element_type=element_type,
         idle_weights=idle_weights,
@@ -189,68 +188,106 @@ def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [value for value in graph.input if value.name not in weights]
 
 
-def _fix_batch(graph: onnx.GraphProto, name: str) -> int:
-    """Examples per batch; a free first axis becomes one, so that every shape can be inferred."""
-    inputs = _inputs(graph)
+def _batch_axes(graph: onnx.GraphProto, name: str) -> dict[str, int | None]:
+    """Axis of the examples of each input; None of one that is the same for every example, as a sampling rate is.
+
+    It is the first axis, unless that has another size or name, and one behind it those of the batch, as in states of
+    recurrent layers. A model whose inputs have one axis at most computes one example.
+    """
+    inputs = {value.name: _axes(value, name) for value in _inputs(graph)}
     if not inputs:
         raise GraphError(f"{name}: the model has no inputs, so it computes nothing from data")
-    firsts = [_first_axis(value, name) for value in inputs]
-    stated = {axis.dim_value for axis in firsts if axis.dim_value > 0}
-    if len(stated) > 1:
-        sizes = ", ".join(map(str, sorted(stated)))
-        raise GraphError(f"{name}: the first axes of its inputs have {sizes} examples; export it with as many in each")
-    batch = max(stated, default=1)
-    for axis in firsts:
+    rows = [axes for axes in inputs.values() if len(axes) > 1]
+    if not rows:
+        return dict.fromkeys(inputs)
+    free = [axes[0].dim_param for axes in rows if _is_free(axes[0])]
+    inner = {key: [at for at, axis in enumerate(axes) if at and free and _is_free(axis) and axis.dim_param == free[0]]
+             for key, axes in inputs.items()}  # fmt: skip
+    sizes = {axes[0].dim_value for key, axes in inputs.items() if axes in rows and not inner[key]} - {0}
+    batch = rows[0][0].dim_value if not free else max(sizes) if len(sizes) == 1 else 1
+
+    def place(key: str, axes: Sequence[Any]) -> int | None:
+        first = axes[0] if axes else None
+        if first is not None and _is_free(first) and not (inner[key] and free[0] and first.dim_param != free[0]):
+            return 0
+        if inner[key] or first is None:
+            return next(iter(inner[key]), None)
+        if first.dim_value == batch:
+            return 0
+        return 1 if len(axes) > 2 and axes[1].dim_value == batch else None
+
+    return {key: place(key, axes) for key, axes in inputs.items()}
+
+
+def _fix_batch(graph: onnx.GraphProto, name: str, places: Mapping[str, int | None], empty: Container[str]) -> int:
+    """Return the number of examples; a free axis of them becomes one, so that every shape can be inferred."""
+    inputs = {value.name: _axes(value, name) for value in _inputs(graph)}
+    stated = {key: [axis.dim_param or axis.dim_value or "?" for axis in axes] for key, axes in inputs.items()}
+    holding = [axes[at] for key, axes in inputs.items() if (at := places[key]) is not None]
+    batch = max((axis.dim_value for axis in holding), default=0) or 1
+    for axis in holding:
         axis.dim_value = batch
+    missing = {key: axes for key, axes in inputs.items() if key not in empty and any(map(_is_free, axes))}
+    if missing:
+        free = " and ".join(
+            f"{key!r} has a free axis in its shape [{', '.join(map(str, sizes))}]" for key, sizes in stated.items()
+        )
+        wanted = {key: _of_example(axes, places[key]) for key, axes in missing.items()}
+        sizes = {key: ",".join(str(max(axis.dim_value, 0) or 32) for axis in axes) for key, axes in wanted.items()}
+        example = (
+            next(iter(sizes.values()))
+            if len(inputs) == 1
+            else f"'{';'.join(f'{key}={text}' for key, text in sizes.items())}'"
+        )
+        raise GraphError(
+            f"{name}: its input {free}; say the sizes of one example by --input-shape, as {example}, or export it with "
+            "fixed ones"
+        )
     return int(batch)
 
 
-def _set_sizes(graph: onnx.GraphProto, name: str, given: InputShape) -> None:
-    """Give the inputs' axes behind the first their sizes; fixed ones must be of these already."""
-    inputs = {value.name: value for value in _inputs(graph)}
-    if not given:
-        return
-    if not isinstance(given, Mapping):
+def _is_free(axis: Any) -> bool:
+    return bool(axis.dim_value < 1)
+
+
+def _of_example(axes: Sequence[Any], place: int | None) -> list[Any]:
+    return [axis for at, axis in enumerate(axes) if at != place]
+
+
+def _set_sizes(
+    graph: onnx.GraphProto, name: str, given: InputShape, places: Mapping[str, int | None]
+) -> frozenset[str]:
+    """Give the inputs' axes but that of the batch their sizes; fixed ones must be of these already. Return the names of
+    inputs without elements."""
+    inputs = {value.name: _axes(value, name) for value in _inputs(graph)}
+    if given and not isinstance(given, Mapping):
         if len(inputs) != 1:
             raise GraphError(
                 f"{name}: it takes {len(inputs)} inputs ({', '.join(inputs)}): say the shape of each by its name"
             )
         given = {next(iter(inputs)): given}
-    for label, sizes in given.items():
+    shapes: Mapping[str, Sequence[int]] = given or {}  # type: ignore[assignment]
+    for label, sizes in shapes.items():
         if label not in inputs:
             raise GraphError(f"{name}: it takes no input {label!r}, but {', '.join(inputs)}")
-        _require_shape(inputs[label], name)
-        axes = inputs[label].type.tensor_type.shape.dim[1:]
+        axes = _of_example(inputs[label], places[label])
         fits = len(axes) == len(sizes)
         if not fits or any(axis.dim_value not in (0, size) for axis, size in zip(axes, sizes, strict=True)):
-            own = ", ".join(str(axis.dim_value or axis.dim_param or "?") for axis in axes)
-            raise GraphError(f"{name}: one example of its input {label!r} is [{own}], not {list(sizes)}")
+            stated = ", ".join(str(axis.dim_value or axis.dim_param or "?") for axis in axes)
+            raise GraphError(f"{name}: one example of its input {label!r} is [{stated}], not {list(sizes)}")
         for axis, size in zip(axes, sizes, strict=True):
             axis.dim_value = size
+    return frozenset(label for label, sizes in shapes.items() if 0 in sizes)
 
 
-def _first_axis(value: onnx.ValueInfoProto, name: str) -> Any:
-    """The axis of an input that holds the examples."""
-    _require_shape(value, name)
-    first, *rest = value.type.tensor_type.shape.dim or [None]
-    if first is None or not rest:
-        raise GraphError(f"{name}: its input {value.name!r} needs an axis of examples and at least one more")
-    if any(axis.dim_value < 1 for axis in rest):
-        axes = [axis.dim_value if axis.HasField("dim_value") else axis.dim_param or "?" for axis in (first, *rest)]
-        shape = ", ".join(map(str, axes))
-        raise GraphError(
-            f"{name}: its input {value.name!r} has a free axis in its shape [{shape}]; say the sizes of one example by "
-            f"--input-shape, as {','.join('32' for _ in rest)} or '{value.name}=…', or export it with fixed ones"
-        )
-    return first
-
-
-def _require_shape(value: onnx.ValueInfoProto, name: str) -> None:
+def _axes(value: onnx.ValueInfoProto, name: str) -> Sequence[Any]:
+    """Return the axes of an input. Raises ``GraphError`` for one that states none."""
     if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
         raise GraphError(
             f"{name}: its input {value.name!r} is no tensor of a stated number of axes; export it with its axes, whose "
             "sizes may be free"
         )
+    return value.type.tensor_type.shape.dim  # type: ignore[no-any-return]
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:

@@ -125,6 +125,13 @@ def where(call: Call) -> Names:
     return [_to_size(call, call.emit.add("Where", [call.stretched(value) for value in values]))]
 
 
+def triangle(call: Call) -> Names:
+    """A choice between values and zeros."""
+    value = call.data()
+    kept = call.emit.add("Constant", [], shape=value.shape[-2:], dtype="bool")
+    return [call.emit.add("Where", [kept, call.source(value)])]
+
+
 def softmax(call: Call) -> Names:
     value = call.data()
     source, axis = call.source(value), value.at(call["dim"])
@@ -219,6 +226,7 @@ ARITHMETIC: dict[str, Translator] = {
     **dict.fromkeys((*ACTIVATIONS, *_MORE_ACTIVATIONS), activation),
     **dict.fromkeys((*_FUNCTIONS, "add", "mul", "multiply"), elementwise),
     **dict.fromkeys(("where", "masked_fill"), where),
+    **dict.fromkeys(("tril", "triu"), triangle),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax", "special_log_softmax"), softmax),
     **dict.fromkeys(_REDUCTIONS, reduction),
     **dict.fromkeys(("max", "min"), maximum),

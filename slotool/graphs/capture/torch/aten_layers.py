@@ -189,6 +189,38 @@ def _with_vectors(call: Call, left: Value, right: Value) -> str:
     return call.emit.reshape(name, call.out.shape)
 
 
+def bilinear(call: Call) -> Names:
+    """All products of two inputs' features, and of these a product with the weights."""
+    left, weight, right = call.data("i1"), call.value("i2"), call.data("i3")
+    if weight.is_data or (list(call["expand1"]), list(call["expand3"]), list(call["sumdim"])) != (
+        [1, 3],
+        [1, 2],
+        [2, 3],
+    ):
+        raise Untranslatable("another product of three")
+    column = call.emit.reshape(call.source(left), (*left.shape, 1))
+    row = call.emit.reshape(call.source(right), (*right.shape[:-1], 1, right.shape[-1]))
+    pairs = call.emit.reshape(call.emit.add("Multiply", [column, row]), (*left.shape[:-1], math.prod(weight.whole[1:])))
+    return [call.emit.add("Dense", pairs, units=weight.whole[0], bias=False)]
+
+
+def distances(call: Call) -> Names:
+    """Distances of all rows of two matrices: by a product of them where torch takes one, else by differences."""
+    left, right = call.value("x1"), call.value("x2")
+    first, second = call.source(left), call.source(right)
+    if call.name == "_euclidean_dist":
+        rank = len(right.shape)
+        turned = call.emit.transpose(second, [*range(rank - 2), rank - 1, rank - 2])
+        product = call.emit.add(
+            "MatMul", [call.emit.reshape(first, (*[1] * (2 - len(left.shape)), *left.shape)), turned]
+        )
+        return [call.emit.reshape(call.emit.add("Elementwise", product, function="sqrt"), call.out.shape)]
+    rows = call.emit.reshape(first, (*left.shape[:-1], 1, left.shape[-1]))
+    columns = call.emit.reshape(second, (*right.shape[:-2], 1, *right.shape[-2:]))
+    differences = call.emit.add("Elementwise", [rows, columns], function="subtract")
+    return [call.emit.add("Norm", differences, axes=(len(call.out.shape),))]
+
+
 def attention(call: Call) -> Names:
     values = [call.value(name) for name in ("query", "key", "value")]
     mask = call["attn_mask"]
@@ -464,6 +496,8 @@ LAYERS: dict[str, Translator] = {
     "addmm": product("mat1", "mat2", "self"),
     "addmv": product("mat", "vec", "self"),
     "baddbmm": product("batch1", "batch2", "self"),
+    "_trilinear": bilinear,
+    **dict.fromkeys(("_cdist_forward", "_euclidean_dist"), distances),
     "scaled_dot_product_attention": attention,
     "_scaled_dot_product_flash_attention_for_cpu": attention,
     "_scaled_dot_product_attention_math": attention,

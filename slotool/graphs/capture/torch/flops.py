@@ -24,7 +24,7 @@ with without_late_triton():
 # Of operators that torch itself brings.
 COSTED_NAMESPACES = ("aten", "prim", "prims", "higher_order", "quantized", "_quantized", "quantized_decomposed")
 _UNCOSTED = re.compile(
-    r"_?(linalg_|cdist|pdist|matrix_exp|matrix_power|cholesky|svd|qr\b|geqrf|orgqr|ormqr"
+    r"_?(linalg_|pdist|matrix_exp|matrix_power|cholesky|svd|qr\b|geqrf|orgqr|ormqr"
     r"|inverse|pinverse|det\b|logdet|slogdet|lu_|lstsq|triangular_solve|eig|symeig|lobpcg|embedding_bag_backward)"
 )
 _COSTED = re.compile(r"_?linalg_(vector_norm|cross|vecdot|diagonal|matmul|multi_dot)")
@@ -34,8 +34,13 @@ FOURIER = ("_fft_r2c", "_fft_c2r", "_fft_c2c")
 GROUPED = ("grouped_mm_fallback", "grouped_mm", "_grouped_mm")
 # They end by values, so that nobody can say how often they run.
 LOOPS = ("while_loop",)
-# Products with vectors, which torch's counter leaves out, and which of their arguments is the first factor.
-VECTOR_PRODUCTS = {"mv": 0, "dot": 0, "vdot": 0, "addmv": 1}
+# Products that torch's counter leaves out: how many multiplications they take, by the shapes of their arguments.
+PRODUCTS: Mapping[str, Callable[..., int]] = {
+    **dict.fromkeys(("mv", "dot", "vdot"), lambda factor, *_: math.prod(factor)),
+    "addmv": lambda _, matrix, *__: math.prod(matrix),
+    "_trilinear": lambda left, weight, *_: math.prod(left[:-1]) * math.prod(weight),
+    "_euclidean_dist": lambda left, right: math.prod(left) * right[-2],
+}
 
 
 class CallFlops:
@@ -65,12 +70,12 @@ class CallFlops:
 
 def flop_counter(more: Mapping[Any, Callable[..., int]] | None = None) -> FlopCounterMode:
     """Return torch's counter of FLOPs with products of vectors, and with ``more`` formulas by operator."""
-    formulas = {getattr(torch.ops.aten, name): _product_flops(first) for name, first in VECTOR_PRODUCTS.items()}
+    formulas = {getattr(torch.ops.aten, name): _flops_of(products) for name, products in PRODUCTS.items()}
     return FlopCounterMode(display=False, custom_mapping={**formulas, **(more or {})})
 
 
-def _product_flops(first: int) -> Callable[..., int]:
-    return lambda *shapes, **_: 2 * math.prod(shapes[first])
+def _flops_of(products: Callable[..., int]) -> Callable[..., int]:
+    return lambda *shapes, **_: 2 * products(*shapes)
 
 
 def _counted(target: Any, args: Any, kwargs: Any) -> int:

@@ -299,9 +299,8 @@ class NetworkWalk:
         try:
             outs = tuple(self._value(node, val, turned=turned) for val in values_of(node))
             arguments = self._arguments(node, turned=turned)
-            made = CALLS.get(name, by_type)(
-                Call(name, arguments, outs, emit, self._name_of, turned, not self._layers_alone)
-            )
+            translate = by_type if f"torch.{name}" in CAPTURED else CALLS[name]
+            made = translate(Call(name, arguments, outs, emit, self._name_of, turned, not self._layers_alone))
             right = len(made) >= len(outs) and all(
                 not part or self._drafts.shape(part) == out.shape for part, out in zip(made, outs, strict=False)
             )

@@ -106,6 +106,7 @@ class Emitter:
             return self.add("Flatten", source)
         if not shape:
             # A number for each example: the axis of one goes.
+            source = source if len(self.shape(source)) == 1 else self.add("Flatten", source)
             return self.add("Slice", source, axis=0, size=1, keepdims=False)
         return self.add("Reshape", source, shape=tuple(shape))
 
