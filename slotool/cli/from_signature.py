@@ -8,15 +8,14 @@ duration for seconds. ``slotool.commands.command_line`` declares what differs fr
 
 from __future__ import annotations
 
-import builtins
 import inspect
-import sys
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -25,6 +24,7 @@ from slotool.cli.help import EXAMPLE, Docstring, read_docstring
 from slotool.commands import values
 from slotool.commands.command_line import CommandLine
 from slotool.commands.inputs import source_in
+from slotool.commands.signatures import alternatives, annotations_of, bounds_of
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -48,26 +48,6 @@ class Reading:
     metavar: str | None = None
     low: float | None = None
     high: float | None = None
-
-
-class _Named(type):
-    """Class of classes that only type checkers import."""
-
-    def __getattr__(cls, name: str) -> type:
-        return _Named(name, (), {}) if not name.startswith("__") else type.__getattribute__(cls, name)
-
-
-class _Scope(dict[str, Any]):
-    """Names in the annotations of a function; what its module does not import at run time is a class of that name."""
-
-    def __init__(self, module: Mapping[str, Any]):
-        super().__init__()
-        self._module = module
-
-    def __missing__(self, name: str) -> Any:
-        if name in self._module:
-            return self._module[name]
-        return getattr(builtins, name, None) or _Named(name, (), {})
 
 
 def commands_of(function: Callable[..., Any]) -> tuple[CommandLine, ...]:
@@ -109,7 +89,7 @@ class _Builder:
             for name, parameter in inspect.signature(function).parameters.items()
             if name not in left_out
         }
-        self._scope = _Scope(vars(sys.modules[inspect.unwrap(function).__module__]))
+        self._annotations = annotations_of(function)
         self._makers = {
             name: _Builder(maker, replace(commands_of(maker)[0], python_only=left_out))
             for name, (maker, left_out) in declared.made_by.items()
@@ -317,10 +297,8 @@ class _Builder:
 
     def _reading(self, name: str) -> Reading | None:
         """Return the reading of a parameter; None for ``progress``, which no option sets."""
-        annotation = self._parameters[name].annotation
-        if isinstance(annotation, str):
-            annotation = eval(annotation, {}, self._scope)
-        kinds = list(_alternatives(annotation))
+        annotation = self._annotations[name]
+        kinds = list(alternatives(annotation))
         names = [getattr(kind, "__name__", "") for kind in kinds]
         if "Reporter" in names:
             return None
@@ -328,7 +306,7 @@ class _Builder:
             return Reading(list[str] if name in self._declared.repeatable else Any, reader, "TEXT")
         if "DataSource" in names:
             return Reading("data", metavar="TEXT")
-        reading = _rows(kinds) or _path(kinds) or _number(name, kinds) or _text(kinds) or _container(kinds)
+        reading = _rows(kinds) or _path(kinds) or _number(name, annotation, kinds) or _text(kinds) or _container(kinds)
         if reading is None:
             raise TypeError(f"{self._function.__name__}: {name}: {annotation} is no option; declare how it is read")
         return reading
@@ -340,22 +318,28 @@ def _rows(kinds: Sequence[Any]) -> Reading | None:
 
 
 def _path(kinds: Sequence[Any]) -> Reading | None:
-    if any(_is_sequence(kind) and Path in _alternatives(get_args(kind)[0]) for kind in kinds):
+    if any(_is_sequence(kind) and Path in alternatives(get_args(kind)[0]) for kind in kinds):
         return Reading(list[Path])
     return Reading(Path) if Path in kinds else None
 
 
-def _number(name: str, kinds: Sequence[Any]) -> Reading | None:
+def _number(name: str, annotation: Any, kinds: Sequence[Any]) -> Reading | None:
     if any(_is_sequence(kind) for kind in kinds):
         return None
     for kind in kinds:
-        plain, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+        plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
         if plain is float and name.endswith("_s"):
             return Reading(Any, values.duration, "TIME")
         if plain in (bool, int, float):
-            bounds = next((mark for mark in marks if isinstance(mark, values.Bounds)), values.Bounds())
-            return Reading(plain, low=bounds.low, high=bounds.high)
+            bounds = bounds_of(annotation)
+            # Of excluded ends typer has none: the function refuses them.
+            stated = bounds if bounds and not bounds.excluded else values.Bounds()
+            return Reading(plain, low=_finite(stated.low), high=_finite(stated.high))
     return None
+
+
+def _finite(bound: float) -> float | None:
+    return bound if math.isfinite(bound) else None
 
 
 def _text(kinds: Sequence[Any]) -> Reading | None:
@@ -378,15 +362,6 @@ def _container(kinds: Sequence[Any]) -> Reading | None:
         if get_origin(kind) is Mapping:
             return Reading(list[str], values.named_numbers if inner[1] is float else values.named_texts, "NAME=VALUE")
     return None
-
-
-def _alternatives(annotation: Any) -> Iterator[Any]:
-    """Members of a union, None left out."""
-    if get_origin(annotation) in (Union, UnionType):
-        for one in get_args(annotation):
-            yield from _alternatives(one)
-    elif annotation not in (None, type(None)):
-        yield annotation
 
 
 def _is_sequence(annotation: Any) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -49,6 +50,19 @@ def as_list(given: str | Sequence[str]) -> list[str]:
 def numbers_in(given: Number | Sequence[Number]) -> list[Number]:
     """Numbers of a sequence, or one number alone."""
     return [given] if isinstance(given, int | float) else list(given)
+
+
+def tolerance_shares(tolerance: float | Mapping[float, float] | None) -> dict[float, float]:
+    """Shares of the requests by tolerance, empty for none. Raises ``ArgumentError``."""
+    if tolerance is None:
+        return {}
+    shares = dict(tolerance) if isinstance(tolerance, Mapping) else {tolerance: 1.0}
+    meant = all(0 <= each < math.inf and share > 0 for each, share in shares.items())
+    if not (meant and abs(sum(shares.values()) - 1) <= 1e-6):  # nothing of this holds for NaN
+        stated = ",".join(f"{each:g}={share:g}" for each, share in shares.items())
+        problem = "is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1"
+        raise ArgumentError("tolerance", f"{stated!r} {problem}")
+    return {float(each): float(share) for each, share in shares.items()}
 
 
 def devices_of(device: str | None) -> tuple[str, ...]:

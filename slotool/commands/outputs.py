@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from slotool.atomic import replaceable
+from slotool.commands.signatures import require_bounds
 from slotool.errors import ArgumentError, InputError
 from slotool.extras import require
 from slotool.factories import is_factory, source_file
@@ -25,9 +26,9 @@ def writes(
 ) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
     """Decorate a function whose parameters ``files`` and ``folders`` name its outputs; None writes nothing.
 
-    Before it runs, the function raises ``ArgumentError`` where an output is also an input, or holds one, or is given
-    twice, or cannot be written, and ``AlreadyExistsError`` where one exists without ``force``, unless it ``resumes``.
-    Plots are replaced.
+    Before it runs, the function raises ``ArgumentError`` where a number lies beyond the bounds that the signature
+    states, or an output is also an input, or holds one, or is given twice, or cannot be written, and
+    ``AlreadyExistsError`` where one exists without ``force``, unless it ``resumes``. Plots are replaced.
     """
 
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -50,7 +51,9 @@ def writes(
 
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
-            refuse(_arguments(function, signature, args, kwargs))
+            given = _arguments(function, signature, args, kwargs)
+            require_bounds(function, given)
+            refuse(given)
             return function(*args, **kwargs)
 
         checked.writes = (*files, *folders)  # type: ignore[attr-defined]  # for the test that every function has it

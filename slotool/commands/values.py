@@ -18,10 +18,23 @@ _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of a number, inclusive, for ``Annotated``."""
+    """Bounds of a number, or of each in a sequence, for ``Annotated``; inclusive unless they are ``excluded``."""
 
-    low: float | None = None
-    high: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    excluded: bool = False
+
+    def hold(self, number: float) -> bool:
+        """True if a number lies within; NaN does not."""
+        return self.low < number < self.high if self.excluded else self.low <= number <= self.high
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with a number that does not."""
+        if self.high == math.inf:
+            return f"is not above {self.low:g}" if self.excluded else f"is too few, at least {self.low:g}"
+        both = ", both excluded" if self.excluded else ""
+        return f"does not lie between {self.low:g} and {self.high:g}{both}"
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,15 @@ def at_least(low: float) -> Bounds:
 
 def between(low: float, high: float) -> Bounds:
     return Bounds(low, high)
+
+
+def above(low: float) -> Bounds:
+    return Bounds(low, excluded=True)
+
+
+def inside(low: float, high: float) -> Bounds:
+    """Return bounds that are excluded themselves."""
+    return Bounds(low, high, excluded=True)
 
 
 def numbers(text: Any) -> list[float]:

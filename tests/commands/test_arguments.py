@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 import slotool
 from slotool import profile
-from slotool.commands.arguments import require_at_least
 from slotool.commands.outputs import writes
+from slotool.commands.values import at_least, inside
 from slotool.errors import ArgumentError
 
 
@@ -54,10 +55,32 @@ def test_an_error_names_its_argument_in_python_and_its_option_on_the_command_lin
     assert "--batch-size" in refused.stderr
 
 
-def test_bounds_of_several_arguments_are_one_check() -> None:
-    require_at_least(1, epochs=None, hidden=2)
-    with pytest.raises(ArgumentError, match="hidden: 0 is too few, at least 1"):
-        require_at_least(1, epochs=3, hidden=0)
+@writes()
+def bounded(
+    count: Annotated[int, at_least(1)] | None = None,
+    *,
+    sizes: Annotated[int | Sequence[int], at_least(2)] = (2,),
+    sure: Annotated[float, inside(0, 1)] = 0.5,
+) -> list[object]:
+    """Bounded."""
+    return [count, sizes, sure]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"count": 0}, "count: 0 is too few, at least 1"),
+        ({"sizes": 1}, "sizes: 1 is too few, at least 2"),
+        ({"sizes": [3, 1]}, "sizes: 1 is too few, at least 2"),
+        ({"sure": 1.0}, "sure: 1 does not lie between 0 and 1, both excluded"),
+        ({"sure": float("nan")}, "sure: nan does not lie between 0 and 1, both excluded"),
+    ],
+)
+def test_bounds_of_the_signature_hold_in_python_too(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        bounded(**arguments)
+    assert str(raised.value) == sentence
+    assert bounded(None, sizes=[2, 3], sure=0.1) == [None, [2, 3], 0.1]
 
 
 def test_one_number_stands_for_a_list_of_one(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def test_graphs_and_files_of_them_keep_their_order_and_a_table_is_written(tmp_pa
         ({"networks": "ResNet50", "backend": "onnx"}, "backend", "none of onnx"),
         ({"networks": "ResNet50", "slo_s": -1.0}, "slo_s", "no latency"),
         ({"networks": "ResNet50", "slo_s": float("inf")}, "slo_s", "no latency"),
-        ({"networks": "ResNet50", "threads": 0}, "threads", "at least 1 is expected"),
-        ({"networks": "ResNet50", "batch_size": -4}, "batch_size", "at least 1 is expected"),
+        ({"networks": "ResNet50", "threads": 0}, "threads", "at least 1"),
+        ({"networks": "ResNet50", "batch_size": -4}, "batch_size", "at least 1"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, object], argument: str, said: str) -> None:

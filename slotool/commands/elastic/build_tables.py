@@ -13,7 +13,7 @@ from slotool.commands.elastic.tables_built import LastLayerBuilt, LastLayerShare
 from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporter, Reporting, reporter_of
-from slotool.commands.values import at_least, between
+from slotool.commands.values import at_least, between, inside
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def build_tables(
     k: Sequence[float] | None = None,
     weight_dtype: str = "auto",
     allowed_loss: Annotated[float, between(0, 1)] = 0.002,
-    confidence: float = 0.9,
+    confidence: Annotated[float, inside(0, 1)] = 0.9,
     last_layer: bool = False,
     dry_run: bool = False,
     seed: Annotated[int, at_least(0)] = 0,
@@ -98,7 +98,7 @@ def build_tables(
     from slotool.elastic.slo_nn.payoff import Payoff, plan, trial
     from slotool.elastic.slo_nn.promises import Promise
 
-    settings = _settings(ranker, tables, bits, k, weight_dtype, allowed_loss, confidence, seed)
+    settings = _settings(ranker, tables, bits, k, weight_dtype, allowed_loss, seed)
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     name = "slo-nn" if written is None else written.name
     source = _whole_chain(reporter, Path(network), version, data, last_layer)
@@ -134,7 +134,6 @@ def _settings(
     k: Sequence[float] | None,
     weight_dtype: str,
     allowed_loss: float,
-    confidence: float,
     seed: int,
 ) -> TableSettings:
     """Options of a build. Raises ``ArgumentError``."""
@@ -145,13 +144,6 @@ def _settings(
         raise ArgumentError("ranker", registry.unknown(ranker))
     if weight_dtype not in WEIGHT_DTYPES:
         raise ArgumentError("weight_dtype", f"{weight_dtype!r} is none of {', '.join(WEIGHT_DTYPES)}")
-    if not 0 < confidence < 1:
-        raise ArgumentError("confidence", "must lie between 0 and 1, both excluded")
-    if not 0 <= allowed_loss <= 1:
-        raise ArgumentError("allowed_loss", f"{allowed_loss:g} does not lie between 0 and 1")
-    for argument, count in (("tables", tables), ("bits", bits)):
-        if count is not None and count < 1:
-            raise ArgumentError(argument, f"{count} is too few, at least 1")
     shares = tuple(sorted({share for share in k if share != 1.0})) if k is not None else None
     return TableSettings(shares, tables, bits, seed, allowed_loss)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import command_line
 from slotool.commands.elastic.train_supernet import MIN_POINTS, SupernetPoints
 from slotool.commands.inputs import FilePath, cores_given, devices_of, loaded, name_of, torch_threads
@@ -87,7 +86,6 @@ def choose_points(
     from slotool.elastic.supernets.supernet import KIND, Supernet
     from slotool.tables import LatencyTable
 
-    require_at_least(MIN_POINTS, points=points)
     if (latency is None) == (predictor is None):
         raise ArgumentError("latency", "give either a latency table or a predictor")
     written = None if out is None else Path(out)

@@ -16,7 +16,7 @@ from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
-from slotool.commands.values import at_least, between
+from slotool.commands.values import at_least, between, inside
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def evaluate(
     targets: Sequence[float] | None = None,
     plots: FilePath | None = None,
     allowed_loss: Annotated[float, between(0, 1)] | None = None,
-    confidence: float | None = None,
+    confidence: Annotated[float, inside(0, 1)] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> Evaluation:
@@ -97,8 +97,6 @@ def evaluate(
     from slotool.elastic.slo_nn.model import SloNN
     from slotool.machine import machine_id
 
-    if confidence is not None and not 0 < confidence < 1:
-        raise ArgumentError("confidence", "must lie between 0 and 1, both excluded")
     if split not in ("test", "validation"):
         raise ArgumentError("split", f"{split!r} is neither test nor validation")
     opened = open_artifact(artifact)

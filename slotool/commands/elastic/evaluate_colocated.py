@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, Part, duration, records_table
-from slotool.commands.inputs import FilePath
+from slotool.commands.inputs import FilePath, numbers_in
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
-from slotool.commands.values import at_least
+from slotool.commands.values import above, at_least
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ def evaluate_colocated(
     artifact: FilePath,
     out: FilePath | None = None,
     *,
-    co_runners: Sequence[int] = (0, 1),
+    co_runners: Annotated[int | Sequence[int], at_least(0)] = (0, 1),
     data: str | DataSource | None = None,
     latency: FilePath | None = None,
     device: str = "cpu",
-    deadlines_us: Sequence[float] | None = None,
-    targets: Sequence[float] | None = None,
+    deadlines_us: Annotated[float | Sequence[float], above(0)] | None = None,
+    targets: Annotated[float | Sequence[float], above(0)] | None = None,
     quantile: float = 0.95,
     duration_s: float = 1.0,
     estimate: bool = False,
@@ -169,8 +169,6 @@ def evaluate_colocated(
     from slotool.tables import LatencyTable
     from slotool.workloads import co_location
 
-    if any(count < 0 for count in co_runners):
-        raise ArgumentError("co_runners", f"{min(co_runners)} is no number of copies")
     written = None if out is None else Path(out)
     measured_to = None if written is None or latency is not None else written.with_name(written.stem + LATENCY_SUFFIX)
     opened = open_artifact(artifact)
@@ -179,11 +177,11 @@ def evaluate_colocated(
     limit_threads(1)
     model = load_model(opened).on(device)
     settings = co_location.CoLocationSettings(
-        co_runner_counts=list(co_runners),
+        co_runner_counts=numbers_in(co_runners),
         quantile=quantile,
         seconds=duration_s,
-        deadlines_us=_positive(deadlines_us or (), "deadlines_us"),
-        targets=_targets(model, targets),
+        deadlines_us=sorted(numbers_in(deadlines_us or ())),
+        targets=_targets(model, None if targets is None else sorted(numbers_in(targets))),
         estimate=estimate,
         seed=seed,
     )
@@ -213,14 +211,9 @@ def evaluate_colocated(
     return ColocatedEvaluation(measured, provenance, written, measured_to)
 
 
-def _positive(numbers: Sequence[float], argument: str) -> list[float]:
-    if any(number <= 0 for number in numbers):
-        raise ArgumentError(argument, f"{min(numbers):g}: only numbers above 0")
-    return sorted(numbers)
-
-
-def _targets(model: ElasticModel, given: Sequence[float] | None) -> list[float]:
-    """Accuracy targets: those given, else a few below the full network; none for a model that chooses no k per input.
+def _targets(model: ElasticModel, given: list[float] | None) -> list[float]:
+    """Return accuracy targets: those given, ascending, else a few below the full network; none for a model that
+    chooses no k per input.
 
     Refuses targets that the model cannot meet or would ignore.
     """
@@ -233,11 +226,10 @@ def _targets(model: ElasticModel, given: Sequence[float] | None) -> list[float]:
     best = float(model.calibration.by_point[-1])
     if given is None:
         return sorted(best - slack for slack in SLACKS if slack < best)
-    wanted = _positive(given, "targets")
-    if wanted and wanted[-1] > best:
-        problem = f"{wanted[-1]:g} cannot be met: {model.name} in full has {best:.4f} on validation data"
+    if given and given[-1] > best:
+        problem = f"{given[-1]:g} cannot be met: {model.name} in full has {best:.4f} on validation data"
         raise ArgumentError("targets", problem)
-    return wanted
+    return given
 
 
 def _aclo(measured: CoLocationResult) -> list[dict[str, Any]]:

@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, duration
 from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, output, result, unlisted
+from slotool.commands.values import above, at_least
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ def evaluate_endpoints(
     out: FilePath,
     *,
     prices: FilePath | Mapping[str, float] | None = None,
-    budget: float | None = None,
-    max_requests: int | None = None,
-    rate: float | None = None,
-    concurrency: int = 1,
+    budget: Annotated[float, above(0)] | None = None,
+    max_requests: Annotated[int, above(0)] | None = None,
+    rate: Annotated[float, above(0)] | None = None,
+    concurrency: Annotated[int, at_least(1)] = 1,
     split: str = "all",
-    limit: int | None = None,
+    limit: Annotated[int, at_least(1)] | None = None,
     task: str = "classification",
     output: str | None = None,
     scores: str | None = None,
@@ -102,7 +102,6 @@ def evaluate_endpoints(
     from slotool.profiling.journal import Journal
     from slotool.profiling.live_answers import LiveAnswers
 
-    require_at_least(1, limit=limit, concurrency=concurrency)
     limits, currency = _limits(endpoints, prices, budget, max_requests, rate, concurrency)
     target = Path(out)
     path = target.with_name(f"{target.name}.journal")
@@ -151,9 +150,6 @@ def _limits(
         raise ArgumentError("prices", f"version {unpriced[0]!r} has none; there are prices of {', '.join(by_call)}")
     if budget is not None and not by_call:
         raise ArgumentError("budget", "needs prices, without which nobody knows what a call costs")
-    for argument, value in (("budget", budget), ("max_requests", max_requests), ("rate", rate)):
-        if value is not None and not 0 < value < math.inf:
-            raise ArgumentError(argument, f"{value:g} is no limit; expected a number above 0")
     charged = {name: by_call[name] for name in endpoints if by_call}
     return CallLimits(charged, budget or math.inf, max_requests or math.inf, rate or math.inf, concurrency), currency
 

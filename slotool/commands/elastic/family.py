@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.inputs import FilePath, cores_given, numbers_in, torch_threads
@@ -99,7 +98,7 @@ def family(
     rename: Mapping[str, Mapping[str, str]] | None = None,
     cost: Mapping[str, float] | None = None,
     repeats: Annotated[int, at_least(1)] = 3,
-    batch_sizes: int | Sequence[int] = (1, 8),
+    batch_sizes: Annotated[int | Sequence[int], at_least(1)] = (1, 8),
     threads: Annotated[int, at_least(1)] = 1,
     copy: bool = False,
     seed: Annotated[int, at_least(0)] = 0,
@@ -168,7 +167,7 @@ def family(
         raise ArgumentError("versions", "models by the names of their versions are expected")
     located = {name: str(given) if isinstance(given, str | Path) else given for name, given in versions.items()}
     sizes = numbers_in(batch_sizes)
-    _require_arguments(located, repeats, sizes, calibration, cost or {}, in_memory=out is None)
+    _require_arguments(located, sizes, calibration, cost or {}, in_memory=out is None)
     files = {"artifact": out, "outcomes": outcomes, "latency": latency, "plot": plot}
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter = reporter_of(progress)
@@ -211,7 +210,6 @@ def family(
 
 def _require_arguments(
     versions: Mapping[str, Any],
-    repeats: int,
     batch_sizes: Sequence[int],
     calibration: str,
     cost: Mapping[str, float],
@@ -227,7 +225,8 @@ def _require_arguments(
         raise ArgumentError("versions", "models by name are expected, one at least")
     for version, given in versions.items() if not in_memory else ():
         refuse_in_memory(version, given)
-    require_at_least(1, repeats=repeats, batch_sizes=min(batch_sizes, default=0))
+    if not batch_sizes:
+        raise ArgumentError("batch_sizes", "one at least is expected")
     if calibration not in METHODS:
         raise ArgumentError("calibration", f"{calibration!r} is none of {', '.join(METHODS)}")
     for version, price in cost.items():

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.inputs import FilePath, cores_given, numbers_in, torch_threads
@@ -139,7 +138,7 @@ class XmcTraining(Result):
 def train_mlp(
     out: FilePath | None = None,
     *,
-    hidden: int | Sequence[int] = (112, 112),
+    hidden: Annotated[int | Sequence[int], at_least(1)] = (112, 112),
     data: str | DataSource = "auto",
     epochs: Annotated[int, at_least(1)] | None = None,
     seed: Annotated[int, at_least(0)] = 0,
@@ -172,10 +171,8 @@ def train_mlp(
     """
     from slotool.elastic.training import mlp
 
-    units = numbers_in(hidden)
-    require_at_least(1, hidden=min(units))
     dataset = _dataset(data)
-    graphs = {"mlp": mlp(dataset, units)}
+    graphs = {"mlp": mlp(dataset, numbers_in(hidden))}
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
@@ -184,8 +181,8 @@ def train_mlp(
 def train_cnn(
     out: FilePath | None = None,
     *,
-    filters: int | Sequence[int] = (32, 64),
-    hidden: int | Sequence[int] = (128,),
+    filters: Annotated[int | Sequence[int], at_least(1)] = (32, 64),
+    hidden: Annotated[int | Sequence[int], at_least(1)] = (128,),
     data: str | DataSource = "auto",
     epochs: Annotated[int, at_least(1)] | None = None,
     seed: Annotated[int, at_least(0)] = 0,
@@ -220,10 +217,8 @@ def train_cnn(
     """
     from slotool.elastic.training import small_cnn
 
-    channels, units = numbers_in(filters), numbers_in(hidden)
-    require_at_least(1, filters=min(channels), hidden=min(units))
     dataset = _dataset(data)
-    graphs = {"cnn": small_cnn(dataset, channels, units)}
+    graphs = {"cnn": small_cnn(dataset, numbers_in(filters), numbers_in(hidden))}
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
@@ -349,7 +344,6 @@ def train_xmc(
     from slotool.elastic.family import Family
     from slotool.elastic.multilabel_training import steps, train_multilabel
 
-    require_at_least(1, hidden=hidden, epochs=epochs)
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     cores = cores_given(threads)
     torch.set_flush_denormal(True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool import devices
-from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, records_table
 from slotool.commands.elastic.train import COLUMNS
@@ -166,7 +165,6 @@ def train_supernet(
     from slotool.elastic.supernets.training import MIN_EPOCHS, Training
     from slotool.elastic.training import default_epochs
 
-    require_at_least(MIN_POINTS, points=points)
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     on = devices.required(device)
     checkpoint = None if written is None else written.with_name(f".{written.name}.training")

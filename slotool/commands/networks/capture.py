@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, Table, records_table, table
 from slotool.commands.inputs import FilePath
@@ -95,7 +94,6 @@ def capture(
     from slotool.graphs.capture import Limits
     from slotool.graphs.store import require_graph_suffix, write_graphs
 
-    require_at_least(1, processes=processes)
     reporter = reporter_of(progress)
     written = None if out is None else Path(out)
     if written is not None:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.arguments import tolerance_shares
 from slotool.commands.command_line import command_line
-from slotool.commands.inputs import FilePath, devices_of, loaded, name_of
+from slotool.commands.inputs import FilePath, devices_of, loaded, name_of, tolerance_shares
 from slotool.commands.outputs import writes
 from slotool.commands.planning.plan_models import (
     PlannedModel,
@@ -20,7 +19,7 @@ from slotool.commands.planning.plan_models import (
 )
 from slotool.commands.planning.planned import Plan
 from slotool.commands.progress import Reporter, Reporting, reporter_of
-from slotool.commands.values import at_least, between
+from slotool.commands.values import above, at_least, between
 from slotool.commands.values import tolerance as tolerance_in
 from slotool.errors import ArgumentError, InputError
 
@@ -85,7 +84,7 @@ def plan(
     machine_cores: Annotated[int, at_least(1)] | None = None,
     artifact: FilePath | None = None,
     out: FilePath | None = None,
-    verify_s: float | None = None,
+    verify_s: Annotated[float, above(0)] | None = None,
     data: str | DataSource = "auto",
     seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
@@ -160,8 +159,6 @@ def plan(
     from slotool.planning.planner import Planner
 
     out = None if out is None else Path(out)
-    if verify_s is not None and not verify_s > 0:
-        raise ArgumentError("verify_s", "a time above 0 is expected, such as 20 s")
     if verify_s is not None and out is None:
         raise ArgumentError("out", "it is needed to verify the plan: what is served is the service file")
     of_all: dict[str, Any] = {

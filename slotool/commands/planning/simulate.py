@@ -13,7 +13,7 @@ from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporter, Reporting, reporter_of
 from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import at_least, between, numbers
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import InputError
 
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
@@ -136,9 +136,6 @@ def simulate(
 
     if optimum not in OPTIMA:
         raise InputError(f"no optimum {optimum!r}; there are {', '.join(OPTIMA)}")
-    for argument, value in (("workers", workers), ("deadline_ms", deadline_ms)):
-        if not value > 0:
-            raise ArgumentError(argument, f"{value:g} is not above 0")
     latencies = loaded(LatencyTable, profile)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     known = read_profile(latencies, accuracies, subject=subject, quantile=quantile, devices=devices_of(device))

@@ -110,13 +110,10 @@ def adapt_predictor(
         ArtifactError: ``base`` is damaged.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.transfer.adaptation import adapt_and_score
 
     written = None if out is None else Path(out)
-    if written is not None:
-        refuse_existing(written, force)
     source = MeasuredNetworks.of(latency, graphs, rows)
     trained: TrainedPredictor[Any] = TrainedPredictor.load(str(base))
     labelled = source.labelled()

@@ -11,7 +11,6 @@ from slotool.commands.display import Part, table
 from slotool.commands.inputs import FilePath
 from slotool.commands.measured import MeasuredNetworks
 from slotool.commands.predictors.predictor_training import (
-    DEPTHS,
     PredictorTraining,
     covers,
     names_among,
@@ -71,7 +70,7 @@ def trained_on_colocations(
     *,
     solo: FilePath | None,
     model: str | Sequence[str],
-    depths: Sequence[int] | None,
+    depths: Sequence[int],
     device: str,
     seed: int,
     force: bool,
@@ -79,7 +78,6 @@ def trained_on_colocations(
 ) -> ColocationTraining:
     """Train predictors on the co-located rows of ``source``, and write the best to ``out``; see ``train_predictor``."""
     from slotool.artifacts import open_artifact
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.base import COLOCATED
     from slotool.predictors.colocated.artifact import require_same_setting
     from slotool.predictors.colocated.labels import colocated_splits, join_colocated, random_colocated_split
@@ -92,9 +90,7 @@ def trained_on_colocations(
     if others:
         raise ArgumentError("model", f"one predictor of co-located latency is kept: {model}, or {others[0]}")
     names = own if model in (AUTO, *own) else [*own, model]
-    makers = predictor_makers(names, depths or DEPTHS, colocated=True, device=device)
-    if out is not None:
-        refuse_existing(out, force)
+    makers = predictor_makers(names, depths, colocated=True, device=device)
     labelled = join_colocated(source.table(), source.read_graphs(), source.rows)
     opened = None if solo is None else open_artifact(solo, KIND)
     if opened is not None:
@@ -105,7 +101,7 @@ def trained_on_colocations(
     candidates = [make() for make in makers.values()]
     run = trained_and_scored(reporter, candidates, labelled, split, protocols, model=model, seed=seed)
     if out is not None:
-        config = {**source.config(), "solo": solo and str(solo), "model": model, "depths": list(depths or DEPTHS)}
+        config = {**source.config(), "solo": solo and str(solo), "model": model, "depths": list(depths)}
         run.save(out, opened, config={**config, **source.rows}, seed=seed, force=force)
     return ColocationTraining(run, model, out, None if opened is None else opened.path)
 

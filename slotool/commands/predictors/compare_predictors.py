@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, Table, table
+from slotool.commands.inputs import numbers_in
 from slotool.commands.measured import MeasuredNetworks, Paths, Rows, unmatched
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import (
@@ -27,7 +28,6 @@ from slotool.commands.predictors.predictor_training import (
 from slotool.commands.progress import Reporter, Reporting, reporter_of
 from slotool.commands.result import Result
 from slotool.commands.values import at_least, whole_numbers
-from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +113,7 @@ def compare_predictors(
     models: str | Sequence[str] | None = None,
     curve: Sequence[int | None] = (),
     seeds: Annotated[int, at_least(1)] = 1,
-    depths: Sequence[int] | None = None,
+    depths: Annotated[int | Sequence[int], at_least(1)] | None = None,
     rows: Rows | None = None,
     seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
@@ -148,7 +148,6 @@ def compare_predictors(
         TableError: A latency table cannot be read, mixes settings, or has no row of these networks.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.base import SOLO
     from slotool.predictors.registry import names_of, registry
     from slotool.predictors.splits import PROTOCOLS
@@ -157,12 +156,9 @@ def compare_predictors(
     asked = names_among(protocols, list(PROTOCOLS), "protocols")
     known = names_of(SOLO)
     names = known if models is None else names_among(models, known, "models", plugins=registry)
-    searched = list(depths or DEPTHS)
+    searched = numbers_in(depths or DEPTHS)
     makers = predictor_makers(names, searched)
-    if seeds < 1:
-        raise ArgumentError("seeds", f"{seeds} is no number of splits, at least 1")
     reporter, written = reporter_of(progress), Path(out)
-    refuse_existing(written, force)
     source = MeasuredNetworks.of(latency, graphs, rows)
     labelled = source.labelled()
     for sentence in unmatched(labelled):

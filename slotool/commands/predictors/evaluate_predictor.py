@@ -151,7 +151,6 @@ def evaluate_predictor(
         ArtifactError: ``predictor`` is damaged or predicts co-located latencies.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.commands.predictors.chosen_predictor import Chosen
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import join_labels
@@ -161,8 +160,6 @@ def evaluate_predictor(
     if predictor is None:
         raise ArgumentError("predictor", "name a predictor, or protocols by which every one is scored")
     written = None if out is None else Path(out)
-    if written is not None:
-        refuse_existing(written, force)
     source = MeasuredNetworks.of(latency, graphs)
     path, loaded = str(predictor), TrainedPredictor.load(str(predictor))
     chosen = Chosen(PredictorArtifact(path, loaded, None, {}), path, None, path).of_setting(

@@ -17,7 +17,7 @@ from slotool.commands.predictors.predict_sweep import SweepAxis
 from slotool.commands.predictors.prediction import Prediction, Versions
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
-from slotool.commands.values import at_least, latency
+from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def predict(
     threads: Annotated[int, at_least(1)] | None = None,
     batch_size: Annotated[int, at_least(1)] | None = None,
     co_runners: Sequence[Network] = (),
-    slo_s: float | None = None,
+    slo_s: Annotated[float, above(0)] | None = None,
     explain: bool = False,
     sweep: str | Mapping[str, Sequence[int]] | None = None,
     plot: str | Path | None = None,
@@ -127,18 +127,13 @@ def predict(
         TimedOut: A capture took longer than ``timeout_s``.
         RunError: A capture died, or took too much memory.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.graphs.capture import Limits
 
     reporter = reporter_of(progress)
     asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
-    _require_values(slo_s, threads=threads, batch_size=batch_size)
     axis = None if sweep is None else SweepAxis.of(sweep)
     _require_together(explain, axis, plot, out, family, co_runners)
     versions = None if family is None else Versions(family, asked.versions("family"))
-    for path in (out, plot):
-        if path is not None:
-            refuse_existing(Path(path), force)
     here = is_of_here(device)
     if predictor is None and here:
         # The published devices are others; those of a CPU are chosen as where none is asked for.
@@ -199,14 +194,6 @@ def _require_together(
         raise ArgumentError("plot", "it draws what --explain or --sweep finds")
     if family is not None and (out is None or co_runners):
         raise ArgumentError("family", "it names the family of the latency table of --out, without --co-runners")
-
-
-def _require_values(slo_s: float | None, **counts: int | None) -> None:
-    if slo_s is not None and not 0 < slo_s < float("inf"):
-        raise ArgumentError("slo_s", f"{slo_s} is no latency")
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ArgumentError(name, f"{count}: at least 1 is expected")
 
 
 def _others(

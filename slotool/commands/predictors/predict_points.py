@@ -14,7 +14,6 @@ from slotool.commands.inputs import FilePath, paths_of
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result
 from slotool.commands.values import at_least, whole_numbers
-from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +81,7 @@ def numbers_of_copies(texts: Sequence[str]) -> list[int]:
 def predict_points(
     artifact: FilePath,
     latency: FilePath | Sequence[FilePath],
-    co_runners: Sequence[int],
+    co_runners: Annotated[Sequence[int], at_least(0)],
     *,
     out: FilePath | None = None,
     seed: Annotated[int, at_least(0)] = 0,
@@ -112,16 +111,11 @@ def predict_points(
         TableError: A latency table cannot be read.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic import load_model
     from slotool.predictors.colocated.time_slices import fill
     from slotool.tables import LatencyTable
 
-    if any(count < 0 for count in co_runners):
-        raise ArgumentError("co_runners", "a number of co-runners is a whole number from 0 up")
     written = None if out is None else Path(out)
-    if written is not None:
-        refuse_existing(written, force)
     model = load_model(str(artifact))
     counts = sorted(set(co_runners))
     filled = fill(model.name, model.points, LatencyTable.load_all(paths_of(latency)), counts, seed=seed)

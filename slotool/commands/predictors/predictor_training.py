@@ -152,9 +152,6 @@ def predictor_makers(
     from slotool.predictors.solo.dnn import DnnPredictor
     from slotool.predictors.solo.graph_network import GraphNetworkPredictor
 
-    if not depths or min(depths) < 1:
-        raise ArgumentError("depths", "a depth is a whole number of hidden layers, at least 1")
-
     on_device: dict[str, Callable[[], Predictor[Any]]] = {
         DnnPredictor.name: lambda: DnnPredictor(depths, device=device),
         GraphNetworkPredictor.name: lambda: GraphNetworkPredictor(device=device),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from slotool import devices
 from slotool.commands.command_line import command_line
-from slotool.commands.inputs import FilePath, as_list
+from slotool.commands.inputs import FilePath, as_list, numbers_in
 from slotool.commands.measured import ColocatedRows, MeasuredNetworks, Paths, unmatched
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import (
@@ -37,7 +37,7 @@ def train_predictor(
     out: str | Path | None = None,
     model: str | Sequence[str] = "auto",
     solo: FilePath | None = None,
-    depths: Sequence[int] | None = None,
+    depths: Annotated[int | Sequence[int], at_least(1)] | None = None,
     training_device: str = "cpu",
     rows: ColocatedRows | None = None,
     seed: Annotated[int, at_least(0)] = 0,
@@ -84,7 +84,6 @@ def train_predictor(
         ArtifactError: ``solo`` is damaged or no predictor of solo latencies.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.commands.predictors.colocation_training import trained_on_colocations
     from slotool.predictors.base import SOLO
     from slotool.predictors.registry import BASELINES, names_of, registry
@@ -99,28 +98,24 @@ def train_predictor(
         _refuse_depths(of_many, depths)
         if training_device != devices.CPU:
             raise ArgumentError("training_device", f"{of_many} trains on the CPU only; leave it out")
-    on = devices.required(training_device, "training_device")
+    on, searched = devices.required(training_device, "training_device"), numbers_in(depths or DEPTHS)
     source = MeasuredNetworks.of(latency, graphs, rows)
     reporter, written = reporter_of(progress), None if out is None else Path(out)
     if source.is_colocated():
         return trained_on_colocations(
-            source, written, solo=solo, model=model, depths=depths, device=on, seed=seed, force=force,
+            source, written, solo=solo, model=model, depths=searched, device=on, seed=seed, force=force,
             reporter=reporter,
         )  # fmt: skip
     if solo is not None:
         raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
     asked = names_among(model, (AUTO, *own, of_many), "model", plugins=registry)
     if of_many in asked:
-        if written is not None:
-            refuse_existing(written, force)
         return trained_on_settings(source, written, seed, force, reporter)
     if not {AUTO, "dnn"} & set(asked):
         _refuse_depths(", ".join(asked), depths)
     names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
     names += [name for name in asked if name not in (AUTO, *own)]
-    makers = predictor_makers(names, depths or DEPTHS, device=on)
-    if written is not None:
-        refuse_existing(written, force)
+    makers = predictor_makers(names, searched, device=on)
     labelled = source.labelled()
     for sentence in unmatched(labelled):
         reporter.warn(sentence)
@@ -134,12 +129,12 @@ def train_predictor(
     )
     shown = ",".join(asked)
     if written is not None:
-        config = {**source.config(), "model": shown, "depths": list(depths or DEPTHS), **source.rows}
+        config = {**source.config(), "model": shown, "depths": searched, **source.rows}
         run.save(written, config=config, seed=seed, force=force)
     return PredictorTraining(run, shown, written)
 
 
-def _refuse_depths(models: str, depths: Sequence[int] | None) -> None:
+def _refuse_depths(models: str, depths: int | Sequence[int] | None) -> None:
     """Raises ``ArgumentError`` for depths where no DNN is trained."""
     if depths is not None:
         raise ArgumentError("depths", f"it has no effect on {models}, which trains no DNN; leave it out")

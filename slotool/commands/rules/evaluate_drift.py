@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.display import Column, Part, records_table
 from slotool.commands.inputs import FilePath, loaded
+from slotool.commands.outputs import writes
 from slotool.commands.result import Result, result, unlisted
-from slotool.errors import ArgumentError
+from slotool.commands.values import inside
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 
+@writes()
 def evaluate_drift(
     rules: FilePath | RuleSet,
     feedback: FilePath | OutcomeTable,
     *,
-    confidence: float = 0.99,
+    confidence: Annotated[float, inside(0, 1)] = 0.99,
 ) -> DriftVerdict:
     """Watch every tier by a sequential test of feedback.
 
@@ -47,8 +49,6 @@ def evaluate_drift(
     from slotool.rules.monitor.drift import watch
     from slotool.tables import OutcomeTable
 
-    if not 0 < confidence < 1:
-        raise ArgumentError("confidence", "must lie between 0 and 1, both excluded")
     watched = loaded(RuleSet, rules)
     labelled = loaded(OutcomeTable, feedback)
     changed = watched.changed_words(labelled.models)

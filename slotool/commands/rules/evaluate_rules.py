@@ -15,8 +15,7 @@ from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, result, unlisted
 from slotool.commands.rules.gen_rules import priced, weakest_group
-from slotool.commands.values import at_least
-from slotool.errors import ArgumentError
+from slotool.commands.values import at_least, inside
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -39,7 +38,7 @@ def evaluate_rules(
     folds: Annotated[int, at_least(2)] | None = None,
     prices: FilePath | Mapping[str, float] | None = None,
     plot: FilePath | None = None,
-    significance: float = 0.05,
+    significance: Annotated[float, inside(0, 1)] = 0.05,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> RulesVerdict:
@@ -77,8 +76,6 @@ def evaluate_rules(
     from slotool.rules.monitor.verdict import cross_validate, verdicts
     from slotool.tables import OutcomeTable
 
-    if not 0 < significance < 1:
-        raise ArgumentError("significance", "must lie between 0 and 1, both excluded")
     made, given, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
     held_out = priced(given, None, prices)
     if folds is None:

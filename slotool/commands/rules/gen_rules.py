@@ -15,7 +15,7 @@ from slotool.commands.inputs import FilePath, as_list, loaded, numbers_in
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
-from slotool.commands.values import at_least, prices_per_second
+from slotool.commands.values import above, at_least, prices_per_second
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def gen_rules(
     group: str | None = None,
     price: Price = None,
     prices: FilePath | Mapping[str, float] | None = None,
-    budgets: float | Sequence[float] = (),
+    budgets: Annotated[float | Sequence[float], above(0)] = (),
     explain: bool = False,
     plots: FilePath | None = None,
     seed: Annotated[int, at_least(0)] = 0,
@@ -120,8 +120,6 @@ def gen_rules(
         raise InputError(f"no objective {objective!r}; there are {', '.join(OBJECTIVES)} and both")
     if limits and objective == "response-time":
         raise ArgumentError("budgets", "are of cost; the objective is the response time")
-    if not all(budget > 0 for budget in limits):
-        raise ArgumentError("budgets", "must be above 0")
     found = priced(loaded(OutcomeTable, outcomes), price, prices)
     make = partial(
         generate_rules, found, numbers_in(tolerances), OBJECTIVES if objective == "both" else (objective,), confidence,

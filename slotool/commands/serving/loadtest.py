@@ -9,9 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.arguments import tolerance_shares
 from slotool.commands.command_line import command_line
-from slotool.commands.inputs import FilePath, loaded
+from slotool.commands.inputs import FilePath, loaded, tolerance_shares
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.serving.load_tested import LoadTest
