@@ -509,7 +509,6 @@ points[].timing text?           stable or disturbed
 accuracy_targets? list          SLO-NN: k chosen per input, by accuracy target
 sweeps?         list            SLO-NN: the same over losses, also of the models compared
 promise?        object          SLO-NN: loss promised with which confidence, and by which point
-plots?          list            SLO-NN: plots written
 """,
     "evaluate-endpoints": """
 outcomes        text            outcome table written
@@ -576,7 +575,6 @@ table           text            latency table written
 artifact        text?           family written
 outcomes        text?           outcome table written
 latency         text?           latency table written
-plot            text?           plot written
 examples        integer         examples that every version answered
 input_shape     list            shape of one example of the only input; empty where there are several
 inputs[].name   text            input tensor
@@ -622,7 +620,6 @@ budgets[].budget number         mean cost of a request that is allowed
 budgets[].rule  text?           id of the strictest tier within it
 budgets[].tolerance number?      its tolerance
 budgets[].cost  number?         its mean cost
-plots           list            plots written
 """,
     "import-outcomes": """
 out             text            outcome table written
@@ -806,7 +803,6 @@ policies[].mean_batch number    examples in one call
 policies[].utilisation number   share of the time that workers compute
 policies[].calls integer        calls of a model
 policies[].regret number        best_possible less effective_accuracy
-plots           list            plots written
 log             text?           table of what became of every query, where it was asked for
 """,
     "serve": """

@@ -28,7 +28,7 @@ def writes(
 
     Before it runs, the function raises ``ArgumentError`` where a number lies beyond the bounds that the signature
     states, or an output is also an input, or holds one, or is given twice, or cannot be written, and
-    ``AlreadyExistsError`` where one exists without ``force``, unless it ``resumes``. Plots are replaced.
+    ``AlreadyExistsError`` where one exists without ``force``, unless it ``resumes``.
     """
 
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -46,7 +46,7 @@ def writes(
             _require_kept(outputs, existing, [*inputs, *others])
             for name, path in outputs.items():
                 _require_writable(name, path, is_folder=name in folders)
-                if "force" in signature.parameters and name != "plots" and not resumes:
+                if "force" in signature.parameters and not resumes:
                     refuse_existing(path, bool(given.get("force")))
 
         @wraps(function)
@@ -136,7 +136,7 @@ def _require_writable(name: str, path: Path, *, is_folder: bool) -> None:
     """Raises ``ArgumentError`` where nothing can be written at ``path``; what stands there is left to the function
     unless nothing may replace it."""
     replaceable(path)
-    if name in ("plot", "plots"):
+    if name == "plot":
         require("matplotlib", needed_by="drawing plots")
     if is_folder and path.is_file():
         raise ArgumentError(name, f"{path} is a file; a folder is written, choose another name")

@@ -55,8 +55,11 @@ def alternatives(annotation: Any) -> Iterator[Any]:
 
 def bounds_of(annotation: Any) -> Bounds | None:
     """Return the bounds of a parameter; None without any."""
-    marks = [mark for one in (annotation, *alternatives(annotation)) for mark in getattr(one, "__metadata__", ())]
-    return next((mark for mark in marks if isinstance(mark, Bounds)), None)
+    for mark in getattr(annotation, "__metadata__", ()):
+        if isinstance(mark, Bounds):
+            return mark
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    return next(filter(None, map(bounds_of, members)), None)
 
 
 def require_bounds(function: Callable[..., Any], given: Mapping[str, Any]) -> None:

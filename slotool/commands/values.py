@@ -32,7 +32,7 @@ class Bounds:
     def problem(self) -> str:
         """What is wrong with a number that does not."""
         if self.high == math.inf:
-            return f"is not above {self.low:g}" if self.excluded else f"is too few, at least {self.low:g}"
+            return f"is no number above {self.low:g}" if self.excluded else f"is too few, at least {self.low:g}"
         both = ", both excluded" if self.excluded else ""
         return f"does not lie between {self.low:g} and {self.high:g}{both}"
 

@@ -19,13 +19,14 @@ from slotool.reports.figure import Figure, Rows, file_name
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
 from slotool.reports.series.colocation import colocation_figures
 from slotool.reports.series.latency import latency_figures
-from slotool.reports.series.load_test import served_latency, served_over_time
+from slotool.reports.series.load_test import dynamics_figures, served_latency, served_over_time
 from slotool.reports.series.predictions import predicted_against_measured, study_figures
 from slotool.reports.series.switching import plan_figures
 from slotool.reports.series.tiers import tolerance_tiers
 from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
 from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
-from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, LatencyTable, OutcomeTable, Schema, schema_name
+from slotool.simulation.query_log import QUERIES_SCHEMA, QueryLog
+from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, LatencyTable, OutcomeTable, Schema, Table, schema_name
 from slotool.workloads.interference import INTERFERENCE_SCHEMA, InterferenceTable
 from slotool.workloads.requests import REQUESTS_SCHEMA, RequestLog
 
@@ -43,6 +44,7 @@ class Collected:
     studies: list[tuple[Path, study.StudyTable]] = field(default_factory=list)
     outcomes: list[tuple[Path, OutcomeTable]] = field(default_factory=list)
     requests: list[tuple[Path, RequestLog]] = field(default_factory=list)
+    queries: list[tuple[Path, QueryLog]] = field(default_factory=list)
     interference: list[tuple[Path, InterferenceTable]] = field(default_factory=list)
     latency: list[tuple[Path, LatencyTable]] = field(default_factory=list)
     rules: list[tuple[Path, RuleSet]] = field(default_factory=list)
@@ -128,6 +130,8 @@ def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
             found.requests.append((path, log))
         else:
             found.unused.append((path, "request log without a single answer"))
+    elif schema == QUERIES_SCHEMA.name:
+        found.queries.append((path, QueryLog.load(path)))
     elif schema == INTERFERENCE_SCHEMA.name:
         found.interference.append((path, InterferenceTable.load(path)))
     elif schema == LATENCY_SCHEMA.name:
@@ -214,13 +218,10 @@ def figures_of(found: Collected) -> list[Figure]:
 
 
 def _figures(found: Collected) -> Iterator[Figure]:
-    for path, predictions in found.predictions:
-        yield predicted_against_measured(path.resolve().stem, predictions, str(path))
-    for path, studied in found.studies:
-        yield from study_figures(path.resolve().stem, studied, str(path))
+    yield from _predicted(found)
     for path, table in found.outcomes:
         if has_k(table):
-            yield accuracy_against_k(subject_of(path, table), table, str(path))
+            yield accuracy_against_k(_subject(path, table), table, str(path))
     for name, tables in _by_data(found.outcomes).items():
         sources = ", ".join(str(path) for path, _ in tables)
         yield accuracy_against_latency(name, _distinct_names(tables), sources)
@@ -229,20 +230,29 @@ def _figures(found: Collected) -> Iterator[Figure]:
         if len(latency.rows) > 1 or len(found.latency) == 1:
             yield from latency_figures(path.stem, latency, str(path))
     for path, measured in found.interference:
-        yield from colocation_figures(str(measured.provenance.get("subject") or path.stem), measured, str(path))
+        yield from colocation_figures(_subject(path, measured), measured, str(path))
     for path, rules in found.rules:
         yield from tolerance_tiers(path.stem, rules, str(path))
     for path, plan in found.plans:
         yield from plan_figures(plan, str(path))
+    for path, simulated in found.queries:
+        yield from dynamics_figures(_subject(path, simulated), simulated, str(path))
     for path, log in found.requests:
-        name = str(log.provenance.get("subject") or path.stem)
+        name = _subject(path, log)
         yield served_latency(name, log, str(path))
         if log.provenance.get("faults"):
             yield served_over_time(name, log, str(path))
 
 
-def subject_of(path: Path, table: OutcomeTable) -> str:
-    """What the table's provenance calls its subject, or the file's name."""
+def _predicted(found: Collected) -> Iterator[Figure]:
+    for path, predictions in found.predictions:
+        yield predicted_against_measured(path.resolve().stem, predictions, str(path))
+    for path, studied in found.studies:
+        yield from study_figures(path.resolve().stem, studied, str(path))
+
+
+def _subject(path: Path, table: Table) -> str:
+    """Return what the table's provenance calls its subject, or the file's name."""
     return str(table.provenance.get("subject") or path.stem)
 
 
@@ -257,7 +267,7 @@ def _by_data(outcomes: list[tuple[Path, OutcomeTable]]) -> dict[str, list[tuple[
 
 
 def _distinct_names(tables: list[tuple[Path, OutcomeTable]]) -> list[tuple[str, OutcomeTable]]:
-    subjects = [subject_of(path, table) for path, table in tables]
+    subjects = [_subject(path, table) for path, table in tables]
     return [
         (subject if subjects.count(subject) == 1 else f"{subject} · {path.stem}", table)
         for subject, (path, table) in zip(subjects, tables, strict=True)

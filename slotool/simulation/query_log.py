@@ -102,51 +102,19 @@ class Dynamics:
     waiting: np.ndarray
 
 
-def dynamics(outcome: SimulationResult, bins: int = BINS) -> Dynamics:
-    """Source: the system dynamics of superserve, §6. Raises ``InputError`` for no bins or no queries."""
-    return _over_time(
-        outcome.scenario.arrival_us,
-        outcome.scenario.deadline_us,
-        np.where(outcome.row >= 0, outcome.started_us, np.nan),
-        outcome.done_us,
-        outcome.status == IN_TIME,
-        outcome.right,
-        outcome.batch,
-        bins,
-    )
+def dynamics(log: QueryLog, policy: str, bins: int = BINS) -> Dynamics:
+    """Return the dynamics of a policy's queries, as in superserve, section 6.
 
-
-def logged_dynamics(log: QueryLog, policy: str, bins: int = BINS) -> Dynamics:
-    """Return dynamics of logged queries. Raises ``InputError`` for no bins, ``TableError`` for an unknown policy."""
+    Raises ``InputError`` for no bins, ``TableError`` for an unknown policy.
+    """
+    if bins < 1:
+        raise InputError(f"dynamics need bins; there are {bins}")
     rows = log.of_policy(policy)
-    seconds = {name: rows[name].to_numpy(np.float64) for name in ("arrival_s", "deadline_s", "started_s", "done_s")}
-    return _over_time(
-        1e6 * seconds["arrival_s"],
-        1e6 * (seconds["arrival_s"] + seconds["deadline_s"]),
-        1e6 * seconds["started_s"],
-        1e6 * seconds["done_s"],
-        (rows["status"] == STATUSES[IN_TIME]).to_numpy(),
-        rows["accuracy"].to_numpy(np.float64),
-        rows["batch_size"].to_numpy(),
-        bins,
-    )
-
-
-def _over_time(
-    arrival_us: np.ndarray,
-    deadline_us: np.ndarray,
-    started_us: np.ndarray,
-    done_us: np.ndarray,
-    in_time: np.ndarray,
-    accuracy: np.ndarray,
-    batch: np.ndarray,
-    bins: int,
-) -> Dynamics:
-    """All [n], a value a query; ``started_us`` is NaN for one that was never served."""
-    if bins < 1 or not len(arrival_us):
-        raise InputError(f"dynamics need bins and queries; there are {bins} and {len(arrival_us)}")
-    served = np.isfinite(started_us)
-    left_us = np.where(served, started_us, deadline_us)
+    columns = ("arrival_s", "deadline_s", "started_s", "done_s")
+    arrival_us, allowed_us, started_us, done_us = (1e6 * rows[name].to_numpy(np.float64) for name in columns)
+    in_time, batch = (rows["status"] == STATUSES[IN_TIME]).to_numpy(), rows["batch_size"].to_numpy()
+    accuracy, served = rows["accuracy"].to_numpy(np.float64), np.isfinite(started_us)
+    left_us = np.where(served, started_us, arrival_us + allowed_us)
     ended_us = max(float(arrival_us[-1]), float(np.max(done_us[served], initial=0.0)), 1.0)
     edges_us = np.linspace(0.0, ended_us, bins + 1)
     width_s = ended_us / bins / 1e6

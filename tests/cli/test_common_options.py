@@ -136,12 +136,11 @@ INPUT = "numbers.csv"
         ("generate", "arrivals", "--trace", INPUT, "-o", INPUT),
         ("report", "other.csv", INPUT, "-o", INPUT),
         ("profile", "solo", INPUT, "-o", INPUT),
-        ("evaluate-rules", "rules.json", INPUT, "--plot", INPUT),
         ("capture", "--onnx", INPUT, "-o", INPUT),
         ("family", f"a={INPUT}", "--data", "other.csv:kind", "-o", INPUT),
         ("family", "a=m.onnx", "--data", f"{INPUT}:kind", "-o", "fam", "--outcomes", INPUT),
         ("family", "a=m.onnx", "--data", f"csv:{INPUT}:kind", "-o", "fam", "--latency", INPUT),
-        ("family", "a=m.onnx", "--data", INPUT, "--label", "kind", "-o", "fam", "--plot", INPUT),
+        ("family", "a=m.onnx", "--data", INPUT, "--label", "kind", "-o", "fam", "--outcomes", INPUT),
         ("evaluate", "models/family", "--data", f"{INPUT}:kind", "-o", INPUT),
     ],
     ids=" ".join,
@@ -152,7 +151,7 @@ def test_no_command_writes_over_its_input(
     monkeypatch.chdir(tmp_path)
     Path(INPUT).write_text("measured")
     Path("linked.csv").symlink_to(INPUT)
-    forced = () if command[0] in ("serve", "evaluate-rules") else ("--force",)
+    forced = () if command[0] == "serve" else ("--force",)
     finished = slotool(*command, *forced)
     assert (finished.exit_code, Path(INPUT).read_text()) == (2, "measured")
     assert f"{command[-1]} is also an input; name another output" in finished.stderr
@@ -162,24 +161,6 @@ def test_two_outputs_are_two_files(slotool: Slotool) -> None:
     finished = slotool("family", "a=m.onnx", "--data", "d.csv:kind", "-o", "made", "--outcomes", "made")
     assert finished.exit_code == 2
     assert "made is given as two outputs" in finished.stderr
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("gen-rules", "outcomes.csv", "-o", "rules.json"),
-        ("evaluate", "models/f", "-o", "outcomes.csv"),
-        ("simulate", "latency.csv", "--arrivals", "arrivals.parquet", "--deadline-ms", "20"),
-    ],
-    ids=lambda command: str(command[0]),
-)  # fmt: skip
-def test_plots_into_a_file_are_refused_before_the_work(
-    slotool: Slotool, tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    (tmp_path / "nets.py").write_text("")
-    finished = slotool(*command, "--plots", tmp_path / "nets.py")
-    assert finished.exit_code == 2
-    assert "nets.py is a file; " in finished.stderr
 
 
 def test_no_folder_is_replaced_that_holds_an_input_and_no_file_of_options(slotool: Slotool, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_an_error_names_its_argument_in_python_and_its_option_on_the_command_lin
 def bounded(
     count: Annotated[int, at_least(1)] | None = None,
     *,
-    sizes: Annotated[int | Sequence[int], at_least(2)] = (2,),
+    sizes: Annotated[int | Sequence[int], at_least(2)] | None = (2,),
     sure: Annotated[float, inside(0, 1)] = 0.5,
 ) -> list[object]:
     """Bounded."""

@@ -14,7 +14,7 @@ from slotool.data import DataSource
 from slotool.errors import ArgumentError
 
 # Parameters that name outputs wherever they are.
-OUTPUTS = {"out", "plot", "plots", "log"}
+OUTPUTS = {"out", "plot", "log"}
 FUNCTIONS = [name for name in slotool.__all__ if inspect.isfunction(getattr(slotool, name))]
 
 
@@ -41,12 +41,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("outcomes", lambda: slotool.family({"a": "m.onnx"}, "read.csv:kind", outcomes="read.csv", force=True)),
         ("latency", lambda: slotool.family({"a": "m.onnx"}, "csv:read.csv:kind", latency="linked.csv", force=True)),
-        ("plot", lambda: slotool.family({"a": "nets:small"}, "d.csv:kind", plot=Path("nets.py"), force=True)),
+        ("latency", lambda: slotool.family({"a": "nets:small"}, "d.csv:kind", latency=Path("nets.py"), force=True)),
         ("outcomes", lambda: slotool.family({"a": "nets.py:small"}, "d.csv", outcomes="nets.py", force=True)),
         ("out", lambda: slotool.gen_rules("read.csv", "read.csv", force=True)),
         ("out", lambda: slotool.evaluate("fam", "read.csv", data=DataSource("read.csv", "kind"), force=True)),
         ("out", lambda: slotool.train_predictor(["o.csv"], graphs="read.csv", out="read.csv", force=True)),
-        ("plot", lambda: slotool.evaluate_rules("rules.json", "read.csv", plot="read.csv")),
+        ("plot", lambda: slotool.predict("read.csv", explain=True, plot="read.csv")),
         ("log", lambda: slotool.serve("fam", rules="read.csv", log="read.csv")),
     ],
 )  # fmt: skip

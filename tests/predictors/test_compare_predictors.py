@@ -167,7 +167,7 @@ def test_a_study_is_drawn(slotool, folder: Path, tmp_path: Path) -> None:
         (["--curve", "many"], "--curve"),
         (["--protocols", "by-colour"], "'by-colour' is none of random, depth, width, family"),
         (["--models", "oracle"], "'oracle' is none of linear"),
-        (["--depths", "0"], "whole number of hidden layers"),
+        (["--depths", "0"], "--depths: 0 is too few, at least 1"),
         (["--backend", "keras"], "no measured row"),
     ],
 )

@@ -139,7 +139,7 @@ def test_tables_that_cannot_be_learnt_from(slotool, measured: Path, tmp_path: Pa
     [
         (["--model", "oracle"], "none of auto, linear, three-term, dnn"),
         (["--model", "additive", "--depths", "2"], "which trains no DNN"),
-        (["--depths", "0"], "whole number of hidden layers"),
+        (["--depths", "0"], "--depths: 0 is too few, at least 1"),
         (["--depths", "1.5"], "whole numbers are expected"),
         (["--depths", "many"], "--depths"),
         (["--threads", "64"], "no measured row"),

@@ -161,12 +161,8 @@ def test_the_commands_say_so_by_their_exit_code(slotool, tmp_path) -> None:
     _rules(0.3).save(rules)
     family_outcomes(300).save(good)
     _shifted(50, 250).save(bad)
-    plot = tmp_path / "degradation.png"
-    without_effect = slotool("evaluate-rules", rules, good, "--force")
-    assert (without_effect.exit_code, "no effect without --plot" in without_effect.stderr) == (2, True)
-    kept = slotool("evaluate-rules", rules, good, "--json", "--plot", plot)
+    kept = slotool("evaluate-rules", rules, good, "--json")
     assert (kept.exit_code, json.loads(kept.stdout)["violations"]) == (0, 0)
-    assert plot.read_bytes().startswith(b"\x89PNG")
     broken = slotool("evaluate-rules", rules, bad)
     assert (broken.exit_code, "1 of 2 tiers violated" in broken.stdout) == (1, True)
     assert slotool("evaluate-drift", rules, good).exit_code == 0
@@ -181,7 +177,7 @@ def test_drift_is_found_from_python_too() -> None:
     drifted = slotool.evaluate_drift(_rules(0.3), _shifted(50, 250), confidence=0.9)
     assert drifted.alarms == 1
     assert 50 < drifted.document["ensembles"][0]["alarm_at"] < 300
-    with pytest.raises(ArgumentError, match="confidence: must lie between 0 and 1"):
+    with pytest.raises(ArgumentError, match="confidence: 1 does not lie between 0 and 1"):
         slotool.evaluate_drift(_rules(0.3), family_outcomes(300), confidence=1.0)
 
 

@@ -216,8 +216,8 @@ def test_no_service_is_asked_faster_than_its_rate(urls: dict[str, str], data: st
     [
         ({"budget": 1.0}, "needs prices"),
         ({"prices": {"poor": 1.0}}, "version 'good' has none"),
-        ({"prices": {"poor": 1.0, "good": 1.0}, "budget": 0.0}, "0 is no limit"),
-        ({"rate": float("nan")}, "nan is no limit"),
+        ({"prices": {"poor": 1.0, "good": 1.0}, "budget": 0.0}, "0 is no number above 0"),
+        ({"rate": float("nan")}, "nan is no number above 0"),
         ({"concurrency": 0}, "at least 1"),
         ({"split": "tset"}, "'tset' is none of all, train"),
     ],

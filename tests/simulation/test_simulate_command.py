@@ -112,9 +112,10 @@ def test_it_can_be_typed(slotool: Any, tmp_path: Path) -> None:
     drawn = slotool("generate", "arrivals", "-o", bursts, "--kind", "bursty", "--rate", 300, "--duration", "1s")
     assert drawn.exit_code == 0, drawn.stderr
     run = slotool("simulate", profile, "--arrivals", bursts, "--deadline-ms", 20, "--no-noise",
-                  "--plots", tmp_path / "plots")  # fmt: skip
+                  "--log", tmp_path / "queries.parquet")  # fmt: skip
     assert run.exit_code == 0, run.stderr
-    assert len(list((tmp_path / "plots").glob("dynamics-*.png"))) == 4
+    drawn = slotool("report", tmp_path / "queries.parquet", "-o", tmp_path / "r.html", "--json").document["plots"]
+    assert [plot["id"] for plot in drawn] == [f"dynamics-{what}" for what in ("rate", "accuracy", "batch", "queue")]
     assert "value-iteration" in run.stdout
     assert "best possible" in run.stdout
     short = slotool("simulate", profile, "--arrivals", bursts, "--deadline-ms", 0.5)

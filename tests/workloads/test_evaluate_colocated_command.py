@@ -38,7 +38,7 @@ def test_evaluate_colocated_with_a_busy_copy_end_to_end(slotool: Callable[..., A
         again = slotool(*command)
         assert (again.exit_code, "exists already" in again.stderr) == (2, True)
         for option, value, sentence in (
-            ("--co-runners", "-1", "no number of copies"),
+            ("--co-runners", "-1", "-1 is too few"),
             ("--targets", "0.9", "net does not choose k per input"),
             ("--duration", "soon", "no duration such as"),
         ):

@@ -22,9 +22,7 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.elastic import ElasticModel
-    from slotool.elastic.slo_nn.assessment import Sweep
     from slotool.elastic.slo_nn.model import SloNN
-    from slotool.reports.figure import Figure
     from slotool.tables import OutcomeTable
 
 TARGETS = (0.8, 0.9, 0.95, 0.97, 0.99)
@@ -35,9 +33,9 @@ ALLOWED_LOSS = 0.002
     arguments=("artifact",),
     required=("out",),
     modes={"co_runners": evaluate_colocated, "endpoints": evaluate_endpoints},
-    panels={"For an SLO-NN": ("targets", "plots", "allowed_loss", "confidence")},
+    panels={"For an SLO-NN": ("targets", "allowed_loss", "confidence")},
 )
-@writes("out", folders=("plots",))
+@writes("out")
 def evaluate(
     artifact: FilePath | None = None,
     out: FilePath | None = None,
@@ -50,7 +48,6 @@ def evaluate(
     threads: Annotated[int, at_least(1)] = 1,
     device: str = "cpu",
     targets: Sequence[float] | None = None,
-    plots: FilePath | None = None,
     allowed_loss: Annotated[float, between(0, 1)] | None = None,
     confidence: Annotated[float, inside(0, 1)] | None = None,
     force: bool = False,
@@ -71,7 +68,6 @@ def evaluate(
         threads: Compute threads.
         device: cpu, cuda or cuda:N.
         targets: Accuracy targets; None: 0.8,0.9,0.95,0.97,0.99.
-        plots: Folder for plots (PNG).
         allowed_loss: Show the k that loses no more accuracy; None: 0.002.
         confidence: Confidence of that promise; None: as given to ``build_tables``.
         force: Replace ``out`` if it exists.
@@ -105,8 +101,6 @@ def evaluate(
         own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
         _require_effect(model, metric, own)
         on_device, chooses = model.on(device), tabled(model) or model
-        if plots is not None and not isinstance(chooses, SloNN):
-            raise ArgumentError("plots", f"{chooses.name} is no SLO-NN, so there is no k to plot; see slotool report")
         name, examples = held_out(model, data or opened.manifest["config"].get("data", "auto"), split, limit)
         provenance: dict[str, Any] = {
             "subject": model.name,
@@ -130,7 +124,7 @@ def evaluate(
             aims, loss = targets or TARGETS, ALLOWED_LOSS if allowed_loss is None else allowed_loss
             if isinstance(chooses, SloNN) and confidence is not None:
                 chooses = chooses.stating(confidence)
-            found = _sweeps(chooses, seen_by_tables(model, examples), outcomes, aims, loss, plots)
+            found = _sweeps(chooses, seen_by_tables(model, examples), outcomes, aims, loss)
     return Evaluation(outcomes, provenance, found, len(examples), None if out is None else Path(out))
 
 
@@ -232,7 +226,6 @@ def _sweeps(
     outcomes: OutcomeTable,
     targets: Sequence[float],
     allowed_loss: float,
-    plots: FilePath | None,
 ) -> SweepReport:
     """Accuracy targets, for any model that tells inputs apart; for an SLO-NN also sweeps of allowed losses."""
     from slotool.elastic.evaluation import accuracy_by_target
@@ -258,12 +251,6 @@ def _sweeps(
         f"confidence is by {model.measure}",
         *promise.sentences,
     ]
-    if plots:
-        from slotool.reports.plots import save_plots
-
-        files = save_plots(_figures(swept, outcomes), Path(plots))
-        document["plots"] = files
-        human.append(f"drew {', '.join(str(path) for path in files)}")
     return SweepReport(document, human)
 
 
@@ -282,23 +269,3 @@ def _targets_table(model: SloNN, by_target: Sequence[dict[str, Any]]) -> Part:
     rows = [{**row, "remark": unmet if row["target"] > best else ""} for row in by_target]
     title = "Accuracy-constrained, latency-optimised: the cheapest point each input needs"
     return records_table(title, rows, _TARGETS)
-
-
-def _figures(swept: Sweep, outcomes: OutcomeTable) -> list[Figure]:
-    import numpy as np
-
-    from slotool.reports.series.elastic import Line, accuracy_against_mean_k, accuracy_against_mean_latency
-
-    ranker, correct, subject = swept.model.ranker, swept.correct.mean(axis=0), swept.model.name
-    full = float(correct[-1])
-    data, examples = outcomes.provenance.get("data", ""), len(outcomes.examples)
-    source = f"{examples:,} {outcomes.provenance.get('split', '')} examples of {data}"
-    fixed = Line(ranker, np.append(swept.model.shares, 1.0), correct)
-    chosen = Line(f"{ranker}, per input", *swept.curve("mean_k"))
-    ideal = Line(f"{ranker}, ideal", np.array([swept.ideal_k]), np.array([full]))
-    slow = Line(ranker, swept.latency_s.mean(axis=0), correct)
-    by_target = Line(f"{ranker}, per input", *swept.curve("latency_s"))
-    return [
-        accuracy_against_mean_k(subject, [fixed], [chosen], [ideal], full, source),
-        accuracy_against_mean_latency(subject, [slow], [by_target], full, source),
-    ]

@@ -72,11 +72,11 @@ def renamed_in(texts: Sequence[str]) -> dict[str, dict[str, str]]:
             *("task", "output", "scores", "confidence", "calibration", "keep_calibration", "cost"),
         ),
         "Measuring": ("split", "repeats", "batch_sizes", "threads"),
-        "Files to write": ("outcomes", "latency", "plot", "copy"),
+        "Files to write": ("outcomes", "latency", "copy"),
     },
     ineffective=(Ineffective(("batch_sizes",), "latency"),),
 )  # fmt: skip
-@writes("outcomes", "latency", "plot", folders=("out",))
+@writes("outcomes", "latency", folders=("out",))
 def family(
     versions: Mapping[str, FilePath | Any],
     data: str | DataSource | tuple[Any, Any],
@@ -84,7 +84,6 @@ def family(
     out: FilePath | None = None,
     outcomes: FilePath | None = None,
     latency: FilePath | None = None,
-    plot: FilePath | None = None,
     name: str | None = None,
     task: str = "classification",
     output: str | None = None,
@@ -121,7 +120,6 @@ def family(
         out: Artifact to write.
         outcomes: Outcome table to write, for ``gen_rules``.
         latency: Latencies by batch size to write, for serve, simulate.
-        plot: Error against latency (PNG).
         name: Name of the family; None: that of ``out``.
         task: classification, multi-label, regression, text or module:Class. The error of text is the word error rate;
             a class is a subclass of ``slotool.models.Task``.
@@ -168,7 +166,7 @@ def family(
     located = {name: str(given) if isinstance(given, str | Path) else given for name, given in versions.items()}
     sizes = numbers_in(batch_sizes)
     _require_arguments(located, sizes, calibration, cost or {}, in_memory=out is None)
-    files = {"artifact": out, "outcomes": outcomes, "latency": latency, "plot": plot}
+    files = {"artifact": out, "outcomes": outcomes, "latency": latency}
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter = reporter_of(progress)
     with torch_threads(cores_given(threads)):
@@ -360,8 +358,3 @@ class FamilyMade(Result):
             self.outcomes.save(path)
         if (path := self.files["latency"]) is not None and self.latency is not None:
             self.latency.save(path)
-        if (path := self.files["plot"]) is not None:
-            from slotool.reports.plots import save_png
-            from slotool.reports.series.tiers import trade_off
-
-            save_png(trade_off(self.family.name, self.outcomes), path)

@@ -28,12 +28,11 @@ OPTIMA = ("auto", "bound")
 @result
 class Simulation(Result):
     """``rows``: figures of each policy; ``best``: the effective accuracy that nothing can surpass; ``facts``: what was
-    simulated; ``plots``: files drawn; ``log``: file of what became of every query, None where none was asked for."""
+    simulated; ``log``: file of what became of every query, None where none was asked for."""
 
     rows: Sequence[Mapping[str, Any]] = listed("policies")
     best: float = listed("best_possible")
     facts: Mapping[str, Any] = unlisted()
-    plots: Sequence[Path] = output(default=())
     log: Path | None = output(default=None)
 
     schema = "simulate"
@@ -61,11 +60,11 @@ class Simulation(Result):
     panels={
         "Profile": ("outcomes", "subject", "device"),
         "Service": ("policies", "workers", "deaths_s", "noise", "quantile"),
-        "Result": ("optimum", "plots", "log"),
+        "Result": ("optimum", "log"),
     },
     values={"deaths_s": numbers},
 )
-@writes("log", folders=("plots",))
+@writes("log")
 def simulate(
     profile: FilePath | LatencyTable,
     arrivals: FilePath | ArrivalTable,
@@ -80,7 +79,6 @@ def simulate(
     noise: bool = True,
     quantile: Annotated[float, between(0, 1)] = 0.95,
     optimum: str = "auto",
-    plots: FilePath | None = None,
     log: FilePath | None = None,
     force: bool = False,
     seed: Annotated[int, at_least(0)] = 0,
@@ -95,7 +93,7 @@ def simulate(
     Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --workers 2
 
     Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --policies value-iteration,slackfit
-    --plots plots
+    --log queries.parquet
 
     Args:
         profile: Latency table (Parquet or CSV) of points × batch sizes.
@@ -110,8 +108,7 @@ def simulate(
         noise: Draw call latencies from the profile's samples, or use the planned ones.
         quantile: Quantile of the samples to plan with.
         optimum: The best possible: ``"auto"`` or ``"bound"``, which is fast and never too low.
-        plots: Folder for plots (PNG) of rate, accuracy, batch and queue over time.
-        log: File (.parquet) for every query's result under each policy.
+        log: File (.parquet) for every query's result under each policy. ``report`` draws it.
         force: Replace ``log`` if it exists.
         seed: Same seed, same result.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
@@ -124,13 +121,12 @@ def simulate(
         ArgumentError: There is no worker, or no time, or ``log`` is no name of a Parquet file.
         AlreadyExistsError: ``log`` exists.
         TableError: A table cannot be read.
-        MissingPackageError: ``plots`` is given and matplotlib is not installed.
     """
     from slotool.scheduling.batching import make_policy, read_profile
     from slotool.scheduling.batching.registry import policies_named
     from slotool.simulation import Scenario, ServiceTimes
     from slotool.simulation import simulate as run
-    from slotool.simulation.query_log import QueryLog, dynamics
+    from slotool.simulation.query_log import QueryLog
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
@@ -172,14 +168,7 @@ def simulate(
     }
     if log is not None:
         QueryLog.of_results(results, facts).save(log)
-    drawn: list[Path] = []
-    if plots is not None:
-        from slotool.reports.plots import save_plots
-        from slotool.reports.series.load_test import dynamics_figures
-
-        runs = {name: dynamics(outcome) for name, outcome in results.items()}
-        drawn = save_plots(dynamics_figures(known.subject, runs), Path(plots))
-    return Simulation(rows, best, facts, drawn, None if log is None else Path(log))
+    return Simulation(rows, best, facts, None if log is None else Path(log))
 
 
 def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str, reporter: Reporter) -> tuple[float, str]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, partial
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, duration, records_table
-from slotool.commands.inputs import FilePath, loaded, name_of
+from slotool.commands.inputs import FilePath, loaded
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, result, unlisted
@@ -29,17 +27,14 @@ SMALL_EXCESS = 0.05
 MAX_COST_SPREAD = 2.0
 
 
-@command_line(ineffective=(Ineffective(("force",), "plot"),))
-@writes("plot")
+@writes()
 def evaluate_rules(
     rules: FilePath | RuleSet,
     outcomes: FilePath | OutcomeTable,
     *,
     folds: Annotated[int, at_least(2)] | None = None,
     prices: FilePath | Mapping[str, float] | None = None,
-    plot: FilePath | None = None,
     significance: Annotated[float, inside(0, 1)] = 0.05,
-    force: bool = False,
     progress: Reporting = "auto",
 ) -> RulesVerdict:
     """Replay every tier on held-out outcomes.
@@ -57,9 +52,7 @@ def evaluate_rules(
         folds: Cross-validate: make rules of the same settings from all folds but one.
         prices: Price of a call: a list as of ``import_outcomes``, or prices by version. They replace the table's costs;
             with ``folds`` the rules are made at these prices too.
-        plot: Plot (PNG) of tolerance against observed degradation.
         significance: Significance level of a violation, over all tiers and folds.
-        force: Replace ``plot`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
@@ -69,8 +62,6 @@ def evaluate_rules(
         ArgumentError: ``significance`` does not lie between 0 and 1.
         InputError: The outcomes lack a version that the rules consult, or hold an error beyond theirs.
         TableError: The outcome table cannot be used, or a version has no price.
-        AlreadyExistsError: ``plot`` exists.
-        MissingPackageError: ``plot`` is given and matplotlib is not installed.
     """
     from slotool.rules import RuleSet
     from slotool.rules.monitor.verdict import cross_validate, verdicts
@@ -87,12 +78,7 @@ def evaluate_rules(
     else:
         with reporter.progress(f"{folds} folds of {len(held_out.examples):,} examples", total=folds) as steps:
             rounds = cross_validate(made, held_out, folds, steps.advance)
-    if plot is not None:
-        from slotool.reports.plots import save_png
-        from slotool.reports.series.tiers import observed_against_tolerance
-
-        save_png(observed_against_tolerance(made, rounds, name_of(outcomes)), Path(plot))
-    return RulesVerdict(made, rounds, len(held_out.examples), significance, None if plot is None else Path(plot))
+    return RulesVerdict(made, rounds, len(held_out.examples), significance)
 
 
 @result
@@ -103,7 +89,6 @@ class RulesVerdict(Result):
     rounds: list[list[TierVerdict]] = unlisted()
     examples: int
     significance: float
-    plot: Path | None = unlisted(default=None)
 
     schema = "evaluate-rules"
     rows_key = "tiers"
@@ -190,8 +175,7 @@ class RulesVerdict(Result):
             f"{self.violations} of {len(tiers)} tiers violated at significance {self.significance:g}; the observed "
             f"degradation is above the tolerance in {self.above_tolerance} of {len(tiers) * folds} checks"
         )
-        drawn = [] if self.plot is None else [f"wrote {self.plot}"]
-        return [records_table(title, tiers, columns), *self._too_few(), said, *drawn]
+        return [records_table(title, tiers, columns), *self._too_few(), said]
 
     def _too_few(self) -> list[str]:
         """Say so where a violation as large as the widest tolerance would not be significant."""

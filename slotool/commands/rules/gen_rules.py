@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -40,14 +39,14 @@ _OF_BUDGET = {"rule": "id", "tolerance": "tolerance", "cost": "cost"}
             *("tolerances", "tolerance_kind", "loss_limit", "method", "confidence", "best", "max_error", "group"),
         ),
         "Ensembles to choose from": ("objective", "policies", "thresholds", "price", "prices", "budgets"),
-        "Output": ("explain", "plots"),
+        "Output": ("explain",),
     },
     ineffective=(
         Ineffective(("confidence", "policies", "thresholds", "seed"), "method", when="naive"),
         Ineffective(("loss_limit",), "tolerance_kind", unless="quantile"),
     ),
 )
-@writes("out", folders=("plots",))
+@writes("out")
 def gen_rules(
     outcomes: FilePath | OutcomeTable,
     out: FilePath | None = None,
@@ -67,7 +66,6 @@ def gen_rules(
     prices: FilePath | Mapping[str, float] | None = None,
     budgets: Annotated[float | Sequence[float], above(0)] = (),
     explain: bool = False,
-    plots: FilePath | None = None,
     seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
@@ -95,7 +93,6 @@ def gen_rules(
         prices: Price of a call: a list as of ``import_outcomes``; in place of ``price``.
         budgets: Costs of a request: name the strictest tier within each.
         explain: Show for each tier why no cheaper ensemble serves it.
-        plots: Folder for plots (PNG) of versions and tiers.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
@@ -108,7 +105,6 @@ def gen_rules(
         InputError: A setting cannot be, such as a confidence of 1.
         ArgumentError: ``budgets`` are not positive, or the objective is not the cost.
         AlreadyExistsError: ``out`` exists.
-        MissingPackageError: ``plots`` is given and matplotlib is not installed.
     """
     from slotool.rules import OBJECTIVES, generate_rules
     from slotool.rules.evidence.groups import OTHERS
@@ -121,11 +117,11 @@ def gen_rules(
     if limits and objective == "response-time":
         raise ArgumentError("budgets", "are of cost; the objective is the response time")
     found = priced(loaded(OutcomeTable, outcomes), price, prices)
-    make = partial(
-        generate_rules, found, numbers_in(tolerances), OBJECTIVES if objective == "both" else (objective,), confidence,
+    rules = generate_rules(
+        found, numbers_in(tolerances), OBJECTIVES if objective == "both" else (objective,), confidence,
         method, tolerance_kind, thresholds=thresholds, max_error=max_error, seed=seed, loss_limit=loss_limit, best=best,
+        policies=as_list(policies), group=group,
     )  # fmt: skip
-    rules = make(policies=as_list(policies), group=group)
     if out is not None:
         rules.save(Path(out), replace=force)
     reporter = reporter_of(progress)
@@ -142,15 +138,7 @@ def gen_rules(
         )
     if group is not None and list(rules.config["groups"]) == [OTHERS]:
         reporter.warn(_no_groups(found, group))
-    drawn: list[Path] = []
-    if plots is not None:
-        from slotool.reports.plots import save_plots
-        from slotool.reports.series.tiers import savings_against_tolerance, version_figures
-
-        name, alone = "rules" if out is None else Path(out).stem, make(policies=["osfa"])
-        figures = [*version_figures(name, found), *savings_against_tolerance(name, rules, alone)]
-        drawn = save_plots(figures, Path(plots))
-    return GeneratedRules(rules, found, None if out is None else Path(out), tuple(limits), explain, drawn)
+    return GeneratedRules(rules, found, None if out is None else Path(out), tuple(limits), explain)
 
 
 def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str, float] | None = None) -> OutcomeTable:
@@ -185,14 +173,13 @@ def _no_groups(outcomes: OutcomeTable, column: str) -> str:
 @result
 class GeneratedRules(Result):
     """``rules`` made from ``outcomes``; ``out``: the file written, if any; ``budgets``: mean costs of a request that a
-    tier is looked for; ``plots``: files drawn."""
+    tier is looked for."""
 
     rules: RuleSet = unlisted()
     outcomes: OutcomeTable = unlisted()
     out: Path | None = output(default=None)
     budgets: tuple[float, ...] = unlisted(default=())
     explain: bool = unlisted(default=False)
-    plots: Sequence[Path] = output(default=())
 
     schema = "gen-rules"
     rows_key = "versions"

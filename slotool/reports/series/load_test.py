@@ -20,7 +20,7 @@ from slotool.reports.figure import (
     percent,
     share_axis,
 )
-from slotool.simulation.query_log import Dynamics
+from slotool.simulation.query_log import Dynamics, QueryLog, dynamics
 from slotool.workloads.client.faults import WIDTH_S, around_faults, over_time
 from slotool.workloads.requests import RequestLog
 
@@ -152,20 +152,22 @@ def _thinned(waiting: np.ndarray) -> np.ndarray:
     return np.unique(np.append(np.searchsorted(-waiting, -levels), len(waiting) - 1))
 
 
-def dynamics_figures(name: str, runs: Mapping[str, Dynamics]) -> list[Figure]:
-    """Four figures with a curve per policy of ``runs``; the first also shows what came."""
+def dynamics_figures(name: str, log: QueryLog, source: str) -> list[Figure]:
+    """Return four figures with a curve per policy of simulated queries; the first also shows what came."""
+    runs = {policy: dynamics(log, policy) for policy in log.rows["policy"].unique()}
     first = next(iter(runs.values()))
     came = Curve("arrived", first.begin_s, first.arrived_per_s, "dashes", 5)
     return [
-        _figure(name, runs, "rate", "answers in time per second", lambda run: run.in_time_per_s, came),
-        _figure(name, runs, "accuracy", "accuracy of the point chosen", lambda run: run.accuracy),
-        _figure(name, runs, "batch", "queries per call", lambda run: run.batch),
-        _figure(name, runs, "queue", "queries waiting", lambda run: run.waiting),
+        _figure(name, source, runs, "rate", "answers in time per second", lambda run: run.in_time_per_s, came),
+        _figure(name, source, runs, "accuracy", "accuracy of the point chosen", lambda run: run.accuracy),
+        _figure(name, source, runs, "batch", "queries per call", lambda run: run.batch),
+        _figure(name, source, runs, "queue", "queries waiting", lambda run: run.waiting),
     ]
 
 
 def _figure(
     name: str,
+    source: str,
     runs: Mapping[str, Dynamics],
     what: str,
     title: str,
@@ -189,7 +191,7 @@ def _figure(
         id=f"dynamics-{what}",
         title=f"{name}: {title}",
         caption=f"Means over {width_ms:,.3g} ms each." if what != "queue" else f"Every {width_ms:,.3g} ms.",
-        source=name,
+        source=source,
         x=linear_axis("time, s", np.concatenate([run.begin_s for run in runs.values()]), air=0.01),
         y=linear_axis(title, values),
         curves=tuple(curves),
