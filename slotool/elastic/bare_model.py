@@ -10,6 +10,7 @@ import numpy as np
 from slotool.data.columns import Columns, Inputs
 from slotool.data.options import DataOptions
 from slotool.elastic.model import UNLIMITED, ElasticModel
+from slotool.errors import InputError
 from slotool.models import Model, Signature
 from slotool.models.signature import FREE, TensorSpec
 from slotool.tables import FULL, OperatingPoint
@@ -37,10 +38,15 @@ class BareModel(ElasticModel):
         Args:
             model: Model as its adapter returns it.
             max_batch: Maximum number of examples in a call; 0: one request a call; None: as ``counts_examples``.
+
+        Raises:
+            InputError: A first dimension cannot count the examples of a batch.
         """
         self.model, self.name, self.device = model, model.name, model.device
         if max_batch is None:
             max_batch = UNLIMITED if counts_examples(model) else 0
+        elif max_batch and (fixed := model.signature.fixed) is not None:
+            raise InputError(f"{fixed.name} is {fixed}: for batches, its first dimension must be free")
         self.max_batch = max_batch
         self.signature = model.signature if max_batch else _one_example(model.signature)
         shapes = [spec.shape[1:] for spec in self.signature.inputs]

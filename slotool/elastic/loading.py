@@ -8,7 +8,7 @@ from pathlib import Path
 from slotool import strict_json
 from slotool.artifacts import Artifact, open_artifact
 from slotool.elastic.model import ElasticModel
-from slotool.errors import ArtifactError
+from slotool.errors import ArtifactError, InputError
 
 
 def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
@@ -40,7 +40,11 @@ def load_served(source: str, *, mapped: bool = False, max_batch: int | None = No
     if is_location(source) and not Path(source).is_dir():
         from slotool.elastic.bare_model import BareModel
 
-        return BareModel(load(source, threads=torch_threads()), max_batch)
+        model = load(source, threads=torch_threads())
+        try:
+            return BareModel(model, max_batch)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
     model = load_model(source, mapped=mapped)
     return BestLabels(model) if model.sparse else model
 

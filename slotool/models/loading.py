@@ -12,6 +12,7 @@ from slotool.errors import InputError, SlotoolError
 from slotool.models.model import Model
 from slotool.plugins import Registry
 from slotool.printable import reason
+from slotool.regular_files import open_regular
 
 
 def load(location: str | Path, *, threads: int | None = None) -> Model:
@@ -45,6 +46,18 @@ def is_location(text: str) -> bool:
     """True if the name tells an adapter, or code that makes a model."""
     suffix = Path(text).suffix.lower()
     return suffix in _BY_SUFFIX or suffix[1:] in registry.plugins or is_code(text)
+
+
+def is_model_file(path: Path) -> bool:
+    """True if an adapter reads the file; of ``.json`` and ``.txt``, which hold other things too, by how it begins."""
+    begins = _BEGINNINGS.get(path.suffix.lower())
+    if begins is None:
+        return is_location(path.name)
+    try:
+        with open_regular(path) as file:
+            return begins in file.read(64)
+    except OSError:
+        return False
 
 
 def _of_plugin(text: str, kind: str) -> _Adapter:
@@ -126,6 +139,7 @@ _BY_SUFFIX: dict[str, _Adapter] = {
     ".json": _xgboost,
     ".txt": _lightgbm,
 }
+_BEGINNINGS = {".json": b'"learner"', ".txt": b"tree"}
 _BY_SCHEME: dict[str, _Adapter] = {"http": _http, "https": _http, "grpc": _grpc}
 # A plugin's adapter is called as those here are: with the location and the number of threads, or None.
 registry: Registry[_Adapter] = Registry("models", [*_BY_SCHEME, *(suffix[1:] for suffix in _BY_SUFFIX)])

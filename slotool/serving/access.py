@@ -25,7 +25,7 @@ from slotool.serving.rejections import Rejection
 TOKEN_VARIABLE = "SLOTOOL_TOKEN"
 MIN_TOKEN_CHARACTERS = 16
 # Rights beyond asking for inferences. Whoever has the only token has all.
-LABELS, SETTINGS = ROLES = ("labels", "settings")
+LABELS, SETTINGS, MODELS = ROLES = ("labels", "settings", "models")
 # Sentences state no shorter wait.
 MIN_WAIT_S = 1e-3
 _Rate = Annotated[float, msgspec.Meta(gt=0)]
@@ -36,14 +36,15 @@ class ClientEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw
 
     ``name``: in metrics and rejections. ``token``: its secret. ``rate``: requests for an inference that it may send per
     second, labels included, by default any number; ``burst``: so many at once, by default those of a second, at least
-    one. ``roles``: "labels" may label answers to other clients, "settings" may change settings of the server.
+    one. ``roles``: "labels" may label answers to other clients, "settings" may change settings of the server,
+    "models" may load and unload models.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
     token: str
     rate: _Rate | None = None
     burst: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    roles: list[Literal["labels", "settings"]] = []
+    roles: list[Literal["labels", "settings", "models"]] = []
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slotool.rules.ruleset.rules import RuleSet
 
 
-# The only version of every model.
+# Version of every model that states none.
 VERSION = "1"
 
 
@@ -39,7 +39,8 @@ class ServedModel:
     ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
     load it in worker processes. ``accuracy``: mean accuracy by point, as far as it is known.
     ``space``: points with the latencies of the table, before any correction. ``manifest``: the artifact's when it was
-    read, by which another one at the same path is noticed.
+    read, by which another one at the same path is noticed. ``version``: of several of one model, of which the ``name``
+    of all but the latest ends with ``/`` and the version.
     """
 
     name: str
@@ -50,6 +51,12 @@ class ServedModel:
     accuracy: Mapping[OperatingPoint, float] = field(default_factory=dict)
     space: ControlSpace | None = None
     manifest: bytes = b""
+    version: str = VERSION
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model, whichever version this is."""
+        return self.name.partition("/")[0]
 
     @cached_property
     def objectives(self) -> frozenset[str]:
@@ -226,7 +233,12 @@ class Interface:
         # Triton has no tensor without dimensions: one of a single number is reshaped.
         shape = list(self.example_shape(tensor))
         dims = {"dims": shape} if shape else {"dims": [1], "reshape": {"shape": []}}
-        return {"name": tensor.name, "data_type": _TRITON_TYPES.get(tensor.datatype, f"TYPE_{tensor.datatype}"), **dims}
+        return {"name": tensor.name, "data_type": triton_type(tensor), **dims}
+
+
+def triton_type(tensor: TensorSpec) -> str:
+    """Return Triton's name of a tensor's datatype."""
+    return _TRITON_TYPES.get(tensor.datatype, f"TYPE_{tensor.datatype}")
 
 
 def whole_number(name: str, value: Any, most: int) -> int:

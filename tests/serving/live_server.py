@@ -20,8 +20,7 @@ from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import RequestLimits, Router, ServedModel, create_app
 from slotool.serving.access import AddressRates, Clients
 from slotool.serving.engines import InferenceEngine
-from slotool.serving.front.frontend import FrontEnd
-from slotool.serving.front.live_page import RuntimeSettings
+from slotool.serving.front.frontend import FrontEnd, RuntimeSettings
 from slotool.serving.grpc.grpc_front_end import GrpcFrontEnd
 from slotool.serving.operations.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
@@ -20,16 +19,10 @@ from slotool.elastic.loading import load_served
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 from slotool.serving.operations.sources import Sources
 from tests.serving.live_server import HTTP, LiveServer, live_server
+from tests.serving.onnx_files import save
 
 Slotool = Callable[..., Any]
 F, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
-Tensors = list[tuple[str, int, list[Any]]]
-
-
-def save(path: Path, nodes: list[Any], inputs: Tensors, outputs: Tensors) -> None:
-    sides = [[helper.make_tensor_value_info(*tensor) for tensor in side] for side in (inputs, outputs)]
-    graph = helper.make_graph(nodes, "graph", *sides)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
 
 
 @pytest.fixture(scope="module")

@@ -98,9 +98,9 @@ def test_models_are_not_loaded_or_unloaded(server: LiveServer) -> None:
         answer = HTTP.post(f"{server.url}/v2/repository/models/three/{verb}", json={})
         assert (answer.status_code, answer.json()["error"].partition(":")[0]) == (
             404,
-            "models are loaded and unloaded by the server's file",
+            "these models are fixed",
         )
     with tritonclient.grpc.InferenceServerClient(server.grpc_address) as client:
         for change in (client.load_model, client.unload_model):
-            with pytest.raises(InferenceServerException, match="models are loaded and unloaded by"):
+            with pytest.raises(InferenceServerException, match="these models are fixed"):
                 change("three")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -29,7 +29,7 @@ from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Outcome, Request
 from slotool.serving.request_options import RequestOptions, require_meant
 from slotool.serving.routing.router import Router
-from slotool.serving.served import VERSION, Interface, ServedModel
+from slotool.serving.served import Interface, ServedModel
 from slotool.suggestions import did_you_mean
 
 # After a shorter turn of the loop it makes no difference whether an event came before the loop looked for it.
@@ -86,6 +86,38 @@ class LoopSelector(selectors.DefaultSelector):
             self._waits = -1
 
 
+class RuntimeSettings(Protocol):
+    """Changes the served models, their policy and workers while they are served."""
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """What may be chosen from."""
+
+    @property
+    def policy(self) -> str:
+        """What is in force."""
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Replicas, and threads of each."""
+
+    @property
+    def unloaded(self) -> Sequence[str]:
+        """Names of models that were unloaded."""
+
+    async def use(self, policy: str) -> None:
+        """Put another in force. Raises ``InputError``; then nothing has changed."""
+
+    async def use_workers(self, replicas: int, threads: int, reason: str) -> None:
+        """Serve on other workers. Raises ``InputError`` or ``RunError``; then nothing has changed."""
+
+    async def load(self, name: str) -> None:
+        """Serve the model as its files are now. Raises ``InputError`` or ``RunError``; then nothing has changed."""
+
+    async def unload(self, name: str) -> None:
+        """Serve the model no more. Raises ``InputError``; then nothing has changed."""
+
+
 class FrontEnd:
     """The router with its models, the limits on what clients send, and the clients who are let in, None for all.
 
@@ -107,6 +139,8 @@ class FrontEnd:
         self.access_log: AccessLog | None = None
         self.shared_memory: SharedMemory | None = None
         self.traces: Traces | None = None
+        # Changes models, policies and workers while the server runs; None where nothing may.
+        self.runtime_settings: RuntimeSettings | None = None
         self.interfaces: dict[str, Interface] = {}
         self._tensor_bytes: dict[str, int] = {}
         self.accounts = Accounts(router)
@@ -149,19 +183,29 @@ class FrontEnd:
         if served is None:
             there = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
             raise rejections.not_found(f"no model is called {name[:80]!r}; {there}")
-        if version not in (None, VERSION):
-            raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {VERSION}")
-        return served
+        if version in (None, served.version):
+            return served
+        if (other := self.router.model(f"{name}/{version}")) is not None:
+            return other
+        there = ", ".join(self.versions(served))
+        raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {there}")
+
+    def versions(self, served: ServedModel) -> list[str]:
+        """Return the versions of a model that are served."""
+        return [one.version for one in self.models.values() if one.model_name == served.model_name]
 
     def statistics_of(self, models: Iterable[str]) -> list[dict[str, Any]]:
         """Triton's ``ModelStatistics`` object of each."""
-        return [self.accounts.statistics[name].document(name, VERSION) for name in models]
+        served = [self.models[name] for name in models]
+        return [self.accounts.statistics[one.name].document(one.model_name, one.version) for one in served]
 
     def index(self) -> list[dict[str, str]]:
         """Every model, as Triton's repository index has it."""
         unready = self.router.unready()
         state = {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
-        return [{"name": name, "version": VERSION, **state} for name in self.models]
+        served = [{"name": one.model_name, "version": one.version, **state} for one in self.models.values()]
+        unloaded = () if self.runtime_settings is None else self.runtime_settings.unloaded
+        return served + [{"name": name, "state": "UNAVAILABLE", "reason": "unloaded"} for name in unloaded]
 
     def end(self) -> None:
         """Reject all unanswered requests, and those with an incomplete body."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -33,35 +33,13 @@ _SETTINGS = {"policy", "tolerance", "replicas", "threads"}
 Page = Callable[[Request], Awaitable[Response]]
 
 
-class RuntimeSettings(Protocol):
-    """Changes the policy of the served models while they are served."""
-
-    @property
-    def policies(self) -> Sequence[str]:
-        """What may be chosen from."""
-
-    @property
-    def policy(self) -> str:
-        """What is in force."""
-
-    @property
-    def workers(self) -> tuple[int, int]:
-        """Replicas, and threads of each."""
-
-    async def use(self, policy: str) -> None:
-        """Put another in force. Raises ``InputError``; then nothing has changed."""
-
-    async def use_workers(self, replicas: int, threads: int, reason: str) -> None:
-        """Serve on other workers. Raises ``InputError`` or ``RunError``; then nothing has changed."""
-
-
 class LivePage:
     """Handlers over one ``FrontEnd``; ``index`` answers clients that are no browsers."""
 
-    def __init__(self, front: FrontEnd, index: Page, runtime_settings: RuntimeSettings | None = None):
+    def __init__(self, front: FrontEnd, index: Page):
         self._front = front
         self._index = index
-        self._runtime_settings = runtime_settings
+        self._runtime_settings = front.runtime_settings
         self._reconfigures = False
         self._html = (resources.files("slotool.serving.front") / "live.html").read_text(encoding="utf-8")
         self.routes = [

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
+from slotool.errors import InputError, RunError
 from slotool.printable import printable
 from slotool.serving import rejections
+from slotool.serving.access import MODELS
 from slotool.serving.front.frontend import (
     FrontEnd,
     explanation,
@@ -26,10 +29,12 @@ from slotool.serving.protocol.tensors import json_object
 from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Request
 from slotool.serving.request_options import RequestOptions, from_headers, merged, require_single
-from slotool.serving.served import VERSION, ServedModel
+from slotool.serving.served import ServedModel
 
 EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "statistics", "model_repository"]
-MODELS_ARE_FIXED = "models are loaded and unloaded by the server's file: change its [[models]], and send SIGHUP"
+MODELS_ARE_FIXED = "these models are fixed: only those of a folder, or of [[models]] in a file, are loaded and unloaded"
+# Parameters of Triton's that make no difference here.
+_IGNORED = frozenset({"unload_dependents"})
 
 
 class OpenInference:
@@ -49,6 +54,8 @@ class OpenInference:
             Route("/v2/models/stats", self.all_statistics),
             *(Route(path, self.model_metadata) for path in (model, versioned)),
             Route("/v2/repository/index", self.repository_index, methods=["POST"]),
+            Route("/v2/repository/models/{model}/load", partial(self.change_models, load=True), methods=["POST"]),
+            Route("/v2/repository/models/{model}/unload", partial(self.change_models, load=False), methods=["POST"]),
             Route("/v2", self.server_metadata),
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
@@ -72,12 +79,13 @@ class OpenInference:
 
     async def model_metadata(self, request: HttpRequest) -> Response:
         served = self._front.model(**_addressed(request))
-        return json_response(self._front.interfaces[served.name].metadata(served.name, [VERSION]))
+        interface = self._front.interfaces[served.name]
+        return json_response(interface.metadata(served.model_name, self._front.versions(served)))
 
     async def model_config(self, request: HttpRequest) -> Response:
         """Triton's model configuration extension."""
         served = self._front.model(**_addressed(request))
-        return json_response(self._front.interfaces[served.name].config(served.name))
+        return json_response(self._front.interfaces[served.name].config(served.model_name))
 
     async def model_statistics(self, request: HttpRequest) -> Response:
         """Triton's statistics extension, of one model."""
@@ -90,9 +98,20 @@ class OpenInference:
         return json_response({"model_stats": self._front.statistics_of(models)})
 
     async def repository_index(self, request: HttpRequest) -> Response:
-        """Triton's model repository extension, as far as it lists. What the body asks for makes no difference."""
+        """Triton's model repository extension. What the body asks for makes no difference."""
         await self._front.body(request, bounds.OVERHEAD_BYTES)
         return json_response(self._front.index())
+
+    async def change_models(self, request: HttpRequest, load: bool) -> Response:
+        """Load or unload a model, by Triton's model repository extension."""
+        if is_from_browser(request.headers):
+            raise rejections.forbidden("no page in a browser may load and unload models")
+        authorization, name = request.headers.get("authorization"), request.path_params["model"]
+        self._front.require_role(authorization, MODELS)
+        body = await self._front.body(request, bounds.OVERHEAD_BYTES)
+        parameters = (json_object(body) if body else {}).get("parameters")
+        await change_models(self._front, authorization, name, parameters or {}, load=load)
+        return json_response({})
 
     async def infer(self, request: HttpRequest) -> Response:
         front = self._front
@@ -144,8 +163,8 @@ class OpenInference:
         answer has not."""
         outputs = {name: answer.output(name) for name in asked.outputs}
         content, json_length = tensors.format_response(
-            served.name,
-            VERSION,
+            served.model_name,
+            served.version,
             self._front.interfaces[served.name],
             asked,
             outputs,
@@ -156,6 +175,27 @@ class OpenInference:
         return Reply(content, BINARY, headers={tensors.HEADER_LENGTH: str(json_length)}, answer=answer)
 
 
+async def change_models(
+    front: FrontEnd, authorization: str | None, name: str, parameters: Iterable[str], *, load: bool
+) -> None:
+    """Load a model as its files are now, or unload it.
+
+    Raises ``Rejection``: 403 for a client without the role, 404 where models are fixed, 400 for a model that there is
+    not or that cannot be served, and for files or a configuration in the request.
+    """
+    front.require_role(authorization, MODELS)
+    if front.runtime_settings is None:
+        raise rejections.not_found(MODELS_ARE_FIXED)
+    if others := sorted(set(parameters) - _IGNORED):
+        raise rejections.bad_request(
+            f"parameter {rejections.shown(others[0])}: models are loaded from their folder only"
+        )
+    try:
+        await (front.runtime_settings.load(name) if load else front.runtime_settings.unload(name))
+    except (InputError, RunError) as error:
+        raise rejections.bad_request(f"not {'loaded' if load else 'unloaded'}: {error}") from None
+
+
 def _readiness(named: dict[str, str], unready: Rejection | None) -> Response:
     if unready is None:
         return json_response({**named, "ready": True})
@@ -163,9 +203,9 @@ def _readiness(named: dict[str, str], unready: Rejection | None) -> Response:
     return json_response({**named, "ready": False, "error": str(unready)}, unready.status, headers)
 
 
-def _addressed(request: HttpRequest) -> dict[str, str]:
+def _addressed(request: HttpRequest) -> dict[str, Any]:
     path = request.path_params
-    return {"name": path["model"], "version": path.get("version", VERSION)}
+    return {"name": path["model"], "version": path.get("version")}
 
 
 SHARED_MEMORY = "/v2/systemsharedmemory"
@@ -231,7 +271,6 @@ SERVICE, HEALTH = "inference.GRPCInferenceService", "grpc.health.v1.Health"
 _LOGS = "what is logged is set when the server starts: --log for events, access-log in a service file for requests"
 _TRACES = "what is traced is set when the server starts: --traces, and --traces-share for the share of requests"
 _PAGES = {
-    "/v2/repository/models/": MODELS_ARE_FIXED,
     f"{SHARED_MEMORY}/": NOT_SHARED,
     "/v2/cudasharedmemory/": CUDA_NOT_SHARED,
     "/v2/logging": _LOGS,

@@ -24,14 +24,14 @@ from slotool.printable import printable
 from slotool.serving import rejections, request_options
 from slotool.serving.access import FORWARDED_FOR, Certificate
 from slotool.serving.front.frontend import FrontEnd, explanation
-from slotool.serving.front.oip import MODELS_ARE_FIXED, SERVICE, reason_of_method
+from slotool.serving.front.oip import SERVICE, change_models, reason_of_method
 from slotool.serving.grpc import messages as grpc_messages
 from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.shared_memory import EXTENSION, NOT_SHARED, Regions
 from slotool.serving.rejections import GRPC_CODES, Rejection
 from slotool.serving.request import answer_of
-from slotool.serving.served import VERSION, ServedModel
+from slotool.serving.served import ServedModel
 
 # Anybody may watch, and each looks for a change so often.
 MAX_WATCHES = 64
@@ -174,8 +174,8 @@ class GrpcFrontEnd:
             "ModelConfig": (self._model_config, v2.ModelConfigRequest),
             "ModelStatistics": (self._model_statistics, v2.ModelStatisticsRequest),
             "RepositoryIndex": (self._repository_index, v2.RepositoryIndexRequest),
-            "RepositoryModelLoad": (self._fixed, v2.RepositoryModelLoadRequest),
-            "RepositoryModelUnload": (self._fixed, v2.RepositoryModelUnloadRequest),
+            "RepositoryModelLoad": (self._load, v2.RepositoryModelLoadRequest),
+            "RepositoryModelUnload": (self._unload, v2.RepositoryModelUnloadRequest),
             "SystemSharedMemoryRegister": (self._register_region, v2.SystemSharedMemoryRegisterRequest),
             "SystemSharedMemoryUnregister": (self._unregister_region, v2.SystemSharedMemoryUnregisterRequest),
             "CudaSharedMemoryUnregister": (self._unregister_none, v2.CudaSharedMemoryUnregisterRequest),
@@ -293,7 +293,7 @@ class GrpcFrontEnd:
 
     def _named(self, request: Any) -> ServedModel:
         name = request.model_name if hasattr(request, "model_name") else request.name
-        version = getattr(request, "model_version", "") or getattr(request, "version", "") or VERSION
+        version = getattr(request, "model_version", "") or getattr(request, "version", "") or None
         return self._front.model(name, version)
 
     async def _live(self, request: Any, context: Any) -> Any:
@@ -318,11 +318,11 @@ class GrpcFrontEnd:
     async def _model_metadata(self, request: Any, context: Any) -> Any:
         served = self._named(request)
         interface = self._front.interfaces[served.name]
-        return grpc_messages.metadata_message(interface.metadata(served.name, [VERSION]))
+        return grpc_messages.metadata_message(interface.metadata(served.model_name, self._front.versions(served)))
 
     async def _model_config(self, request: Any, context: Any) -> Any:
         served = self._named(request)
-        return grpc_messages.config_message(self._front.interfaces[served.name].config(served.name))
+        return grpc_messages.config_message(self._front.interfaces[served.name].config(served.model_name))
 
     async def _model_statistics(self, request: Any, context: Any) -> Any:
         """Of one model, or of all when none is named."""
@@ -333,8 +333,15 @@ class GrpcFrontEnd:
         models = self._front.index()
         return v2.RepositoryIndexResponse(models=[v2.RepositoryIndexResponse.ModelIndex(**model) for model in models])
 
-    async def _fixed(self, request: Any, context: Any) -> Any:
-        raise rejections.not_found(MODELS_ARE_FIXED)
+    async def _load(self, request: Any, context: Any) -> Any:
+        authorization = _authorization(context)
+        await change_models(self._front, authorization, request.model_name, request.parameters, load=True)
+        return v2.RepositoryModelLoadResponse()
+
+    async def _unload(self, request: Any, context: Any) -> Any:
+        authorization = _authorization(context)
+        await change_models(self._front, authorization, request.model_name, request.parameters, load=False)
+        return v2.RepositoryModelUnloadResponse()
 
     async def _register_region(self, request: Any, context: Any) -> Any:
         asked = {"key": request.key, "byte_size": request.byte_size, "offset": request.offset}
@@ -372,7 +379,8 @@ class GrpcFrontEnd:
         options = front.asked_by(_nearer(options, context.time_remaining()), _authorization(context), asked.id)
         answer = await answer_of(front, served.name, asked.x, options, arrival_us, context.cancelled)
         outputs = {name: answer.output(name) for name in asked.outputs}
-        return grpc_messages.format_infer(served.name, VERSION, interface, asked, outputs, explanation(answer))
+        parameters = explanation(answer)
+        return grpc_messages.format_infer(served.model_name, served.version, interface, asked, outputs, parameters)
 
 
 class _NotServed(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc says nothing of its types

@@ -23,9 +23,9 @@ from slotool.serving import rejections
 from slotool.serving.access import SETTINGS, AddressRates, Clients
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.front.compute import Compute
-from slotool.serving.front.frontend import FrontEnd, json_response
+from slotool.serving.front.frontend import FrontEnd, RuntimeSettings, json_response
 from slotool.serving.front.labels import FeedbackEndpoint
-from slotool.serving.front.live_page import LivePage, RuntimeSettings
+from slotool.serving.front.live_page import LivePage
 from slotool.serving.front.middleware import RequestMiddleware, is_from_browser
 from slotool.serving.front.oip import OpenInference, SharedMemoryRoutes, reason_of_page
 from slotool.serving.http import InferenceHandler
@@ -58,8 +58,8 @@ def create_app(
 
     ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.inferences`` what answers the
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
-    are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: lets the live page change
-    the policy. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
+    are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: changes policy, workers
+    and models. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
     kill, stop and slow. ``autoscaling``: runs meanwhile, and adds and removes workers.
     ``shared_memory``: clients may send and get tensors in memory that they share with the server. ``traces``: gets the
     spans of inferences. The router is closed when the application's lifespan ends.
@@ -68,9 +68,10 @@ def create_app(
     front.addresses = addresses
     front.access_log = access_log
     front.traces = traces
+    front.runtime_settings = runtime_settings
     front.shared_memory = SharedMemory() if shared_memory else None
     pages, inference, compute = _Pages(front), OpenInference(front), Compute(front)
-    live = LivePage(front, pages.index, runtime_settings)
+    live = LivePage(front, pages.index)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from slotool.errors import ArgumentError, InputError, RunError, SlotoolError
 from slotool.scheduling.worker_counts import LOOK_S, Autoscaler
+from slotool.serving.front.oip import MODELS_ARE_FIXED
 from slotool.serving.operations.sources import CombinedSources, Sources, require_same_interface
 from slotool.serving.routing.router import Router
 from slotool.serving.served import ServedModel
@@ -77,6 +79,34 @@ class ReloadableSettings:
             await self._exchange(sources, models, reason)
             self._chosen_workers = sources.workers
 
+    @property
+    def unloaded(self) -> Sequence[str]:
+        """Names of models that were unloaded, sorted."""
+        return sorted(self._sources.unloaded) if isinstance(self._sources, CombinedSources) else ()
+
+    async def load(self, name: str) -> None:
+        """Serve the model of this name as its files are now, beside the others as they are. Raises ``InputError`` or
+        ``RunError``; then nothing has changed."""
+        async with self._changing:
+            latest = await asyncio.to_thread(self._read)
+            if not isinstance(latest, CombinedSources) or not isinstance(self._sources, CombinedSources):
+                raise InputError(MODELS_ARE_FIXED)
+            sources = self._as_chosen(self._sources.with_loaded(name, latest))
+            await self._change_models(sources, f"{name} loaded")
+
+    async def unload(self, name: str) -> None:
+        """Serve the model of this name no more, once its requests are answered. Raises ``InputError`` where there is
+        none."""
+        async with self._changing:
+            if not isinstance(self._sources, CombinedSources):
+                raise InputError(MODELS_ARE_FIXED)
+            await self._change_models(self._sources.with_unloaded(name), f"{name} unloaded")
+
+    async def _change_models(self, sources: AnySources, change: str) -> None:
+        models = await asyncio.to_thread(self._reloaded, sources, self._router.models)
+        await self._exchange(sources, models, change)
+        self._router.events.emit("reload", change, models=list(models))
+
     async def _exchange(self, sources: AnySources, models: Mapping[str, ServedModel], reason: str) -> None:
         """Serve ``models`` on the workers of ``sources``."""
         before, after = self.workers, sources.workers
@@ -107,6 +137,8 @@ class ReloadableSettings:
             sources = await asyncio.to_thread(self._read)
             read_workers = sources.workers
             sources = self._as_chosen(sources)
+            if isinstance(sources, CombinedSources):
+                sources = replace(sources, unloaded=frozenset(self.unloaded))
             models = await asyncio.to_thread(self._reloaded, sources, before)
             added, removed = models.keys() - before.keys(), before.keys() - models.keys()
             exchanged = [name for name in before.keys() & models.keys() if models[name].model is not before[name].model]

@@ -12,9 +12,11 @@ from typing import Annotated, Any
 
 import msgspec
 
+from slotool import factories
 from slotool.errors import InputError
+from slotool.models.loading import is_code
 from slotool.regular_files import read_text
-from slotool.serving.operations.sources import BY_DEMAND, CombinedSources, Sources
+from slotool.serving.operations.sources import BY_DEMAND, CombinedSources, Sources, usual_name
 from slotool.suggestions import did_you_mean
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -35,8 +37,8 @@ _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
 class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """One ``[[models]]`` table: an artifact (a network, family, SLO-NN or supernet), and the options of
-    ``slotool serve`` for it. What it leaves out is as at the top of the file.
+    """One ``[[models]]`` table: an artifact (a network, family, SLO-NN or supernet) or a model's file, and the options
+    of ``slotool serve`` for it. What it leaves out is as at the top of the file.
 
     ``name``: to serve it under, by default the artifact's.
     """
@@ -140,7 +142,7 @@ def read_models(
         where = f"{file}: models[{number}]"
         model = _entry(entry, where)
         settings = {**stated, **_given(model), **overriding}
-        name = model.name or (file.parent / model.artifact).resolve().name
+        name = model.name or usual_name(file.parent / model.artifact)
         if "/" in name or not name.isprintable():
             raise InputError(f"{where}.name: {name!r} cannot name a model; printable text without / is expected")
         if any(name in part.names for part in parts):
@@ -151,8 +153,12 @@ def read_models(
 
 def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, common: Sources) -> Sources:
     artifact = file.parent / settings["artifact"]
-    if not artifact.is_dir():
-        raise InputError(f"{where}.artifact: there is no folder {artifact}; an artifact is expected")
+    if is_code(str(artifact)):
+        factories.require_allowed(f"{where}.artifact is {settings['artifact']}")
+    elif not artifact.is_dir() and not artifact.is_file():
+        raise InputError(
+            f"{where}.artifact: there is no folder {artifact}; an artifact, or a model's file, is expected"
+        )
     paths = {key: _file(key, settings[key], where, file.parent) for key in _FILES if settings.get(key)}
     deadline_ms = settings.get("deadline-ms")
     return Sources(

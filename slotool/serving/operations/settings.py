@@ -11,9 +11,10 @@ from typing import Any
 from slotool import devices
 from slotool.errors import ArgumentError
 from slotool.serving.access import AddressRates
+from slotool.serving.operations.repository import is_repository
 from slotool.serving.operations.runtime_changes import AnySources
 from slotool.serving.operations.service_file import KeysInForce, ServiceFile
-from slotool.serving.operations.sources import CombinedSources, Sources
+from slotool.serving.operations.sources import CombinedSources, Sources, sources_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +130,17 @@ class ServerSettings:
         else:
             stated = self.on_command_line | self.in_file
             # The workers of the switching plan where nothing else says so.
-            read = given.as_planned if given.mapped and stated.isdisjoint(("replicas", "threads")) else lambda: given
+            follows_plan = given.mapped and stated.isdisjoint(("replicas", "threads"))
+            read = lambda: sources_of(given.as_planned() if follows_plan else given)  # noqa: E731
+            if any(map(is_repository, given.artifacts)):
+                self._require_no_tables()
         return lambda: _with_a_worker_each(read())
+
+    def _require_no_tables(self) -> None:
+        """Raise ``ArgumentError`` for what is of one model, where models come from a folder."""
+        for option in ("rules", "latency", "outcomes", "plan", "names"):
+            if getattr(self, option):
+                raise ArgumentError(option, "a folder names its models; state it for each in [[models]] of --config")
 
     def _devices(self) -> tuple[str, ...]:
         """Devices that workers compute on. Several GPUs have a worker each."""

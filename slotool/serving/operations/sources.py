@@ -18,6 +18,7 @@ from slotool.errors import ArtifactError, InputError
 from slotool.factories import source_file
 from slotool.machine import likeness
 from slotool.models.loading import is_code
+from slotool.printable import printable
 from slotool.regular_files import read_bytes
 from slotool.rules.ruleset.rules import RuleSet
 from slotool.rules.switching import SwitchingPlan
@@ -39,7 +40,9 @@ from slotool.scheduling.batching import (
     make_policy,
     require_policy,
 )
-from slotool.serving.served import Interface, ServedModel
+from slotool.serving.operations.repository import ModelConfig, is_repository, read_repository
+from slotool.serving.served import VERSION, Interface, ServedModel
+from slotool.suggestions import did_you_mean
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.tables.latency import UNKNOWN_DEVICE, copies_in
 
@@ -64,7 +67,8 @@ class Sources:
     ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas`` too.
     ``mapped``: workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the
     table of a service file that states them, for sentences.
-    ``devices``: that workers compute on; latencies of others do not count.
+    ``devices``: that workers compute on; latencies of others do not count. ``version`` and ``config``: of the only
+    artifact, where it lies in a folder of models.
     """
 
     artifacts: tuple[Path, ...]
@@ -80,12 +84,19 @@ class Sources:
     mapped: bool = False
     where: str = ""
     devices: tuple[str, ...] = (CPU,)
+    version: str = VERSION
+    config: ModelConfig | None = None
 
     @property
     def policies(self) -> tuple[str, ...]:
         """Names that ``policy`` may have with these tables."""
         own = (BY_DEMAND, *(POLICIES if self.latency and self.outcomes else ()))
         return own if self.policy in own else (*own, self.policy)
+
+    @property
+    def model_name(self) -> str:
+        """Name of the only model, whichever version this is."""
+        return self.names[0].partition("/")[0]
 
     def with_policy(self, name: str) -> Sources:
         return replace(self, policy=name)
@@ -116,7 +127,7 @@ class Sources:
             raise InputError(f"{len(self.names)} names for {len(models)} artifacts: give --name once for each")
         named: dict[str, _Read] = {}
         for name, read in zip(self.names or [read.model.name for read in models], models, strict=True):
-            if not name or "/" in name or not name.isprintable():
+            if not name or ("/" in name and not name.endswith(f"/{self.version}")) or not name.isprintable():
                 raise InputError(f"{name!r} cannot name a model: printable text without / is expected by --name")
             if name in named:
                 raise InputError(f"{name!r} cannot name another model; choose names with --name")
@@ -126,7 +137,10 @@ class Sources:
     def _read(self, path: Path) -> _Read:
         # Before the model: one that is written meanwhile is noticed the next time.
         manifest = _manifest(path)
-        model = load_served(str(path), mapped=self.mapped)
+        max_batch = None if self.config is None else self.config.max_batch
+        model = load_served(str(path), mapped=self.mapped, max_batch=max_batch)
+        if self.config is not None:
+            self.config.require(model)
         placed = model if self.mapped else model.on(self.devices[0])
         placed.identity = model.identity
         return _Read(placed, path, manifest)
@@ -174,7 +188,7 @@ class Sources:
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
             policy = self._policy(model, space, mine, latency, conditions)
             accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
-            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest)
+            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest, self.version)
         self._nothing_unused(served, rules, tables)
         return served
 
@@ -234,9 +248,41 @@ class Sources:
 
 @dataclass(frozen=True)
 class CombinedSources:
-    """Several ``Sources`` of one server, each with names of its own: models with tables, rules and policies apart."""
+    """Several ``Sources`` of one server, each with names of its own: models with tables, rules and policies apart.
+
+    ``notes``: sentences for who starts the server. ``unloaded``: models that are not served for now.
+    """
 
     parts: tuple[Sources, ...]
+    notes: tuple[str, ...] = ()
+    unloaded: frozenset[str] = frozenset()
+
+    @property
+    def loaded(self) -> tuple[Sources, ...]:
+        """Parts whose models are served."""
+        return tuple(part for part in self.parts if part.model_name not in self.unloaded)
+
+    def with_parts(self, change: Callable[[Sources], Sources]) -> CombinedSources:
+        return replace(self, parts=tuple(map(change, self.parts)))
+
+    def with_loaded(self, name: str, latest: CombinedSources) -> CombinedSources:
+        """With the model of this name as ``latest`` has it. Raises ``InputError`` where that has none."""
+        latest.require(name)
+        read = tuple(part for part in latest.parts if part.model_name == name)
+        kept = tuple(part for part in self.parts if part.model_name != name)
+        return replace(self, parts=(*kept, *read), unloaded=self.unloaded - {name})
+
+    def with_unloaded(self, name: str) -> CombinedSources:
+        """Without the model of this name. Raises ``InputError`` where there is none."""
+        self.require(name)
+        return replace(self, unloaded=self.unloaded | {name})
+
+    def require(self, name: str) -> None:
+        """Raise ``InputError`` unless there is a model of this name, loaded or not."""
+        names = sorted({part.model_name for part in self.parts})
+        if name not in names:
+            there = f"there are {', '.join(names)}{did_you_mean(name, names)}"
+            raise InputError(f"no model is called {printable(name[:80])!r}; {there}")
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -250,7 +296,7 @@ class CombinedSources:
         return policies[0] if len(set(policies)) == 1 else ", ".join(policies)
 
     def with_policy(self, name: str) -> CombinedSources:
-        return CombinedSources(tuple(part.with_policy(name) for part in self.parts))
+        return self.with_parts(lambda part: part.with_policy(name))
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -263,7 +309,7 @@ class CombinedSources:
         return self.parts[0].workers
 
     def with_workers(self, replicas: int, threads: int) -> CombinedSources:
-        return CombinedSources(tuple(part.with_workers(replicas, threads) for part in self.parts))
+        return self.with_parts(lambda part: part.with_workers(replicas, threads))
 
     def as_planned(self) -> CombinedSources:
         """With the workers that the first switching plan was made for; another that was made for others is refused when
@@ -274,7 +320,9 @@ class CombinedSources:
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """As ``Sources.load``."""
         served: dict[str, ServedModel] = {}
-        for part in self.parts:
+        for note in self.notes:
+            warn(note)
+        for part in self.loaded:
             with _naming(part):
                 served |= part.load(warn)
         return served
@@ -284,16 +332,50 @@ class CombinedSources:
     ) -> dict[str, ServedModel]:
         """As ``Sources.reload``; models that were not served before are loaded, others may be missing."""
         reloaded: dict[str, ServedModel] = {}
-        for part in self.parts:
+        for part in self.loaded:
             mine = {name: served[name] for name in part.names if name in served}
             with _naming(part):
                 reloaded |= part.reload(mine, warn, artifacts=artifacts) if mine else part.load(warn)
         return reloaded
 
 
+def usual_name(path: Path) -> str:
+    """Return the name of an artifact's folder, of a model's file without its suffix, or of a factory."""
+    if is_code(str(path)):
+        return str(path).rpartition(":")[2]
+    return path.resolve().name if path.is_dir() else path.stem
+
+
+def sources_of(given: Sources) -> Sources | CombinedSources:
+    """Return ``given`` with the models of its folders in place of these, each with sources of its own.
+
+    Raises ``InputError`` as ``read_repository``, and for two models of one name.
+    """
+    if not any(map(is_repository, given.artifacts)):
+        return given
+    parts: list[Sources] = []
+    notes = []
+    for path in given.artifacts:
+        if not is_repository(path):
+            parts.append(replace(given, artifacts=(path,), names=(usual_name(path),)))
+            continue
+        models, left_out = read_repository(path)
+        for model in models:
+            part = replace(given, artifacts=(model.location,), names=(model.name,))
+            parts.append(replace(part, version=model.version, config=model.config))
+        configs = {model.config.path: model.config for model in models if model.config is not None}
+        notes += [f"{at}: without effect: {', '.join(c.ignored)}" for at, c in configs.items() if c.ignored]
+        notes += [left_out] if left_out else []
+    names = [part.names[0] for part in parts]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"two models are called {twice!r}: rename the file or folder of one")
+    return CombinedSources(tuple(parts), tuple(notes))
+
+
 def require_same_interface(before: ServedModel, after: ServedModel) -> None:
     """Raises ``InputError`` where requests for the one are none for the other."""
-    if before.model is after.model:
+    if before.model is after.model or before.version != after.version:
         return
     said = Interface.of(before.model, 1).difference(Interface.of(after.model, 1))
     if said:

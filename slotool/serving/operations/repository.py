@@ -1,0 +1,189 @@
+"""A folder of models, one file or folder a model, as Triton lays it out: numbered versions and ``config.pbtxt``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slotool.artifacts.bundle import is_artifact
+from slotool.elastic import ElasticModel
+from slotool.elastic.model import UNLIMITED
+from slotool.errors import InputError
+from slotool.extras import import_failed
+from slotool.models.loading import is_model_file
+from slotool.models.signature import FREE
+from slotool.regular_files import read_text
+from slotool.serving.served import VERSION, Interface, triton_type
+
+CONFIG = "config.pbtxt"
+# Keys of a configuration that are followed, and of its tensors.
+_FOLLOWED = ("name", "platform", "backend", "max_batch_size", "input", "output", "version_policy",
+             "default_model_filename")  # fmt: skip
+_OF_TENSORS = ("name", "data_type", "dims")
+
+
+class ModelConfig:
+    """A ``config.pbtxt`` of Triton's, as far as it is followed.
+
+    Attributes:
+        max_batch: Maximum number of examples in a call; 0: one request a call; None: the file leaves it open.
+        ignored: Keys that have no effect.
+    """
+
+    def __init__(self, path: Path):
+        """Read it. Raises ``InputError`` for a file that is no configuration of a model, ``MissingPackageError``
+        without tritonclient."""
+        try:
+            from google.protobuf import text_format
+            from tritonclient.grpc import model_config_pb2
+        except ImportError as error:
+            raise import_failed(error, "tritonclient", CONFIG) from error
+        self.path, config = path, model_config_pb2.ModelConfig()
+        try:
+            text_format.Parse(read_text(path), config)
+        except (text_format.ParseError, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: a model configuration of Triton's is expected ({error})") from None
+        self._config = config
+        # Without a batch size the tensors say whether the first dimension counts examples; 0 is also the default.
+        self.max_batch: int | None = config.max_batch_size or (0 if config.input else None)
+        stated = [field.name for field, _ in config.ListFields()]
+        of_tensors = {
+            f"{side}.{field.name}"
+            for side in ("input", "output")
+            for tensor in getattr(config, side)
+            for field, _ in tensor.ListFields()
+            if field.name not in _OF_TENSORS
+        }
+        self.ignored = tuple(sorted({key for key in stated if key not in _FOLLOWED} | of_tensors))
+        if self.max_batch is not None and self.max_batch < 0:
+            raise InputError(f"{path}: max_batch_size: {self.max_batch}, expected 0 or more")
+        if config.name not in ("", path.parent.name):
+            raise InputError(f"{path}: name: {config.name!r}, expected that of its folder, {path.parent.name!r}")
+
+    @property
+    def filename(self) -> str:
+        """Name of the model's file in each version's folder; empty for the usual one."""
+        return str(self._config.default_model_filename)
+
+    def versions(self, there: list[int]) -> list[int]:
+        """Return those of the versions in the folder that the version policy has served, ascending. Raises
+        ``InputError`` for one that is missing."""
+        policy = self._config.version_policy
+        kind = policy.WhichOneof("policy_choice")
+        if kind == "all":
+            return there
+        if kind == "specific":
+            for version in policy.specific.versions:
+                if version not in there:
+                    raise InputError(f"{self.path}: version_policy: there is no version {version}")
+            return sorted(set(policy.specific.versions)) or there[-1:]
+        return there[-max(policy.latest.num_versions, 1) :]
+
+    def require(self, model: ElasticModel) -> None:
+        """Raise ``InputError`` naming a tensor that the model has not as the file states it."""
+        interface = Interface.of(model, UNLIMITED)
+        sides: tuple[tuple[Any, Mapping[str, Any]], ...] = (
+            (self._config.input, interface.input_by_name),
+            (self._config.output, interface.output_by_name),
+        )
+        for stated, tensors in sides:
+            for tensor in stated:
+                if tensor.name not in tensors:
+                    raise InputError(
+                        f"{self.path}: no tensor is called {tensor.name!r}; there are {', '.join(tensors)}"
+                    )
+                spec = tensors[tensor.name]
+                found = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+                dims = interface.example_shape(spec)
+                is_same = len(dims) == len(tensor.dims) and all(
+                    FREE in pair or pair[0] == pair[1] for pair in zip(dims, tensor.dims, strict=True)
+                )
+                if found != triton_type(spec) or not is_same:
+                    raise InputError(
+                        f"{self.path}: {tensor.name} is {found} {list(tensor.dims)}, but {triton_type(spec)} "
+                        f"{list(dims)} in the model's file"
+                    )
+
+
+@dataclass(frozen=True)
+class RepositoryModel:
+    """One version of a model in a folder.
+
+    Attributes:
+        name: Name that it is served under; that of an older version ends with ``/`` and the version.
+        version: Version, a number as text.
+        location: File or artifact.
+        config: Its configuration, if there is one.
+    """
+
+    name: str
+    version: str
+    location: Path
+    config: ModelConfig | None = None
+
+
+def is_repository(path: Path) -> bool:
+    """True if the path is a folder that is no artifact."""
+    return path.is_dir() and not is_artifact(path)
+
+
+def read_repository(folder: Path) -> tuple[list[RepositoryModel], str]:
+    """Return the models in a folder, or the versions of the one whose folder it is, and a sentence on what is left out.
+
+    Raises ``InputError`` where there is no model, and for one whose version or configuration cannot be used.
+    """
+    if _numbers(folder):
+        return list(_versions(folder)), ""
+    models: list[RepositoryModel] = []
+    others = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if is_artifact(path):
+            models.append(RepositoryModel(path.name, VERSION, path))
+        elif path.is_dir() and _numbers(path):
+            models += _versions(path)
+        elif path.is_file() and is_model_file(path):
+            models.append(RepositoryModel(path.stem, VERSION, path))
+        else:
+            others.append(path.name)
+    left_out = f"{folder}: {', '.join(others[:20])}: no model of slotool's or Triton's layout" if others else ""
+    if not models:
+        raise InputError(
+            f"{folder}: no model is in this folder, neither a file such as model.onnx nor NAME/1/model.onnx"
+        )
+    return models, left_out
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Return the versions of a model's folder, ascending."""
+    names = [path.name for path in folder.iterdir() if path.is_dir()]
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and name[0] != "0")
+
+
+def _versions(folder: Path) -> Iterator[RepositoryModel]:
+    """Yield the versions that are served of the model in this folder, the latest under the model's own name."""
+    config = ModelConfig(folder / CONFIG) if (folder / CONFIG).is_file() else None
+    there = _numbers(folder)
+    served = there[-1:] if config is None else config.versions(there)
+    name = folder.resolve().name
+    for version in served:
+        location = _location(folder / str(version), "" if config is None else config.filename)
+        key = name if version == served[-1] else f"{name}/{version}"
+        yield RepositoryModel(key, str(version), location, config)
+
+
+def _location(folder: Path, filename: str) -> Path:
+    """Return the model of one version: the folder itself, or the file in it."""
+    if is_artifact(folder):
+        return folder
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and is_model_file(path)]
+    usual = [path for path in files if path.name == filename or (not filename and path.stem == "model")] or files
+    if len(usual) != 1 or (filename and usual[0].name != filename):
+        expected = filename or "one file such as model.onnx"
+        raise InputError(
+            f"{folder}: {expected} is expected; models there: {', '.join(p.name for p in files) or 'none'}"
+        )
+    return usual[0]
