@@ -180,8 +180,6 @@ for             text            predictor to adapt
 proposed[].graph_id text        network to measure, the one that tells most first
 proposed[].name text            its name
 proposed[].predicted_s number   its latency as predicted now, seconds
-until           number?         error at which measuring ends
-half_width      number?         error that the labels so far put the predictor within
 predicted_seconds number        seconds that measuring may take, roughly
 """
     + _CAMPAIGN,

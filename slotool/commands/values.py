@@ -215,19 +215,6 @@ def shares_by_priority(text: Any) -> dict[int, float]:
     return dict(pairs)
 
 
-def share(text: Any) -> float:
-    """Return 0.1 for ``10%`` or ``0.1``."""
-    stated = str(text)
-    number, scale = (stated[:-1], 0.01) if stated.endswith("%") else (stated, 1.0)
-    try:
-        parsed = float(number) * scale
-    except ValueError:
-        parsed = -1.0
-    if not 0 < parsed < math.inf:
-        raise ValueError(f"{text!r} is no share such as 10%")
-    return parsed
-
-
 def named_texts(texts: Sequence[str]) -> dict[str, str]:
     """Return value by name of NAME=VALUE texts; a name may hold ``=`` itself."""
     named: dict[str, str] = {}

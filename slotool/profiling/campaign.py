@@ -101,8 +101,8 @@ class Campaign:
     A subject that is too big is one row ``skipped``, one for which memory does not suffice ``out-of-memory``, one that
     fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason. With ``budget_s`` it ends
     after so many seconds, having measured first what tells most for its time (``plan.worth_first``), and, when all is
-    measured, the unstable rows again. With ``enough`` the items are measured in the order given, and it ends when
-    ``enough``, asked of all finished rows before each item, says so. ``force`` begins again.
+    measured, the unstable rows again. With ``in_order`` the items are measured as given.
+    ``force`` begins again.
 
     Opening it locks the journal; ``plan`` says what is left. Raises ``InputError`` for unusable items or settings,
     ``AlreadyExistsError`` when ``out`` was measured otherwise.
@@ -116,9 +116,9 @@ class Campaign:
         *,
         force: bool = False,
         budget_s: float | None = None,
-        enough: Callable[[Collection[Row]], bool] | None = None,
+        in_order: bool = False,
     ):
-        self._out, self._budget_s, self._enough = Path(out), budget_s, enough
+        self._out, self._budget_s, self._in_order = Path(out), budget_s, in_order
         self._failed: set[Key] = set()  # in this run: their later rounds are passed over
         self._passed = 0
         _check(items, settings, self._out)
@@ -128,7 +128,7 @@ class Campaign:
             self._journal = opened.enter_context(journal)
             kept = [] if force else _finished(self._out, settings, journal)
             self._pooled = len(journal.rows)  # so many are in the plan's rows already
-            self.plan = make_plan(items, settings, kept, budgeted=budget_s is not None, in_order=enough is not None)
+            self.plan = make_plan(items, settings, kept, budgeted=budget_s is not None, in_order=in_order)
             self._open = opened.pop_all()
 
     def run(self, progress: Callable[[], None] = lambda: None) -> LatencyTable:
@@ -152,7 +152,7 @@ class Campaign:
         run = {
             "measured": measured,
             "resumed": self.plan.resumed,
-            "left": 0 if self._has_enough() else max(0, len(self.plan.todo) - measured - self._passed),
+            "left": max(0, len(self.plan.todo) - measured - self._passed),
             "seconds": seconds,
             "cores_busy_with_others": busy_cores,
             "throttled_periods": periods - periods_before,
@@ -174,20 +174,17 @@ class Campaign:
         """Items while there is time, one at least; with a budget the unstable ones come again after all others."""
         deadline = math.inf if self._budget_s is None else started + self._budget_s
         for i, item in enumerate(self.plan.todo):
-            if (i and time.monotonic() >= deadline) or self._has_enough():
+            if i and time.monotonic() >= deadline:
                 return
             if self._failed.intersection(item.keys):
                 self._passed += 1
                 continue
             yield item
-        if self._budget_s is not None and self._enough is None:
+        if self._budget_s is not None and not self._in_order:
             for item in self._unstable():
                 if time.monotonic() >= deadline:
                     return
                 yield item
-
-    def _has_enough(self) -> bool:
-        return self._enough is not None and self._enough(self._rows())
 
     def _unstable(self) -> list[Item]:
         """Items of whose rows one is measured but not sure, the least sure first."""

@@ -1,8 +1,8 @@
-"""``slotool profile solo --for``: the networks that adapt a predictor, in order, and no more than needed."""
+"""``slotool profile solo --for``: the networks that adapt a predictor, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from slotool.predictors.splits import paper_split
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.profiling.campaign import Campaign
 from slotool.profiling.plan import Settings, solo_items
-from slotool.profiling.rows import Row
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
@@ -45,18 +44,10 @@ def arguments(base: Path, out: Path, *more: Any) -> list[Any]:
     return [*inputs, "--threads", 1, "--runs", 5, "--max-seconds-per-item", 0, *more]
 
 
-def test_items_come_in_order_until_there_is_enough(subject: Callable[..., Subject], out: Path) -> None:
-    subjects = [subject(f"s{i}") for i in range(6)]
-
-    def run(enough: Callable[[Collection[Row]], bool]) -> LatencyTable:
-        with Campaign(solo_items(subjects, SETTINGS), SETTINGS, out, enough=enough) as campaign:
-            return campaign.run()
-
-    first = run(lambda rows: len(rows) >= 3)
-    assert first.rows["subject"].tolist() == ["s0", "s1", "s2"]
-    assert (first.provenance["campaign"]["measured"], first.provenance["campaign"]["left"]) == (3, 0)
-    assert run(lambda rows: len(rows) >= 2).provenance["campaign"]["measured"] == 0
-    assert run(lambda rows: False).rows["subject"].tolist() == [f"s{i}" for i in range(6)]
+def test_items_come_in_the_order_given(subject: Callable[..., Subject], out: Path) -> None:
+    subjects = [subject(f"s{i}") for i in (3, 1, 4, 2)]
+    with Campaign(solo_items(subjects, SETTINGS), SETTINGS, out, in_order=True) as campaign:
+        assert campaign.run().rows["subject"].tolist() == ["s3", "s1", "s4", "s2"]
 
 
 def test_the_proposal_is_what_is_measured_and_the_same_command_resumes(slotool, base: Path, out: Path) -> None:
@@ -78,21 +69,10 @@ def test_the_proposal_is_what_is_measured_and_the_same_command_resumes(slotool, 
     assert (more.document["measured"], more.document["resumed"]) == (2, 4)
 
 
-def test_it_ends_when_the_interval_suffices(slotool, base: Path, out: Path) -> None:
-    # The hostile backend takes the same time for all, which no label but a few can tell.
-    done = slotool(*arguments(base, out, "--until", "500%", "--json"))
-    assert done.exit_code == 0, done.stderr
-    assert 3 <= done.document["measured"] < 30
-    assert done.document["left"] == 0
-    assert "puts its error at ±" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
         (["--samples", 31], "graphs.parquet: 30 networks to choose from, but 31 are to be measured; add graph files"),
-        (["--until", "many"], "'many' is no share such as 10%"),
-        (["--until", "0"], "is no share"),
         (["--batch-size", "1,8"], "adapts to one batch size"),
         (["--keras", "all"], "among the networks of graph files"),
         (["--for", "nowhere"], "no such artifact folder"),
@@ -105,7 +85,6 @@ def test_what_cannot_be_is_one_sentence(slotool, base: Path, out: Path, more: li
     assert not any(out.parent.iterdir())
 
 
-def test_samples_and_until_go_with_for_only(slotool, base: Path, out: Path) -> None:
-    for more in (["--samples", 4], ["--until", "10%"]):
-        done = slotool("profile", "solo", base.parent / "graphs.parquet", "-o", out, *more)
-        assert (done.exit_code, "--for" in done.stderr) == (2, True)
+def test_samples_go_with_for_only(slotool, base: Path, out: Path) -> None:
+    done = slotool("profile", "solo", base.parent / "graphs.parquet", "-o", out, "--samples", 4)
+    assert (done.exit_code, "--for" in done.stderr) == (2, True)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from slotool.graphs import OperatorGraph
     from slotool.predictors.trained.artifact import Predictions
-    from slotool.predictors.transfer.sampling import Enough
     from slotool.profiling.campaign import Campaign
     from slotool.profiling.plan import Item, Plan, Settings
     from slotool.profiling.subjects import Subject
@@ -35,13 +34,11 @@ MAX_DEVICE_REMARKS = 3
 
 @dataclass(frozen=True)
 class Proposal:
-    """Networks to measure, best first, with what the predictor as it is thinks of them, and when to stop."""
+    """Networks to measure, best first, with what the predictor as it is says of them."""
 
     path: Path
     graphs: list[OperatorGraph]
     predictions: Predictions
-    enough: Enough
-    until: float | None
 
     @property
     def subjects(self) -> list[Subject]:
@@ -52,17 +49,11 @@ class Proposal:
     def document(self) -> dict[str, Any]:
         rows = zip(self.graphs, self.predictions.latency_s, strict=True)
         names = [{"graph_id": graph.id, "name": graph.name, "predicted_s": seconds} for graph, seconds in rows]
-        return {"for": str(self.path), "proposed": names, "until": self.until, "half_width": self.enough.half_width}
+        return {"for": str(self.path), "proposed": names}
 
     def notes(self, out: Path) -> list[str]:
-        """How sure the adapted predictor is now, and what makes it."""
-        found = []
-        if self.enough.half_width is not None:
-            found.append(
-                f"the adapted predictor puts its error at ± {self.enough.half_width:.0%} (90 %, for half of the "
-                "others); the interval that adapt-predictor gives, from labels held out, is wider"
-            )
-        return [*found, f"next: slotool adapt-predictor {self.path} {out} --graphs … -o adapted"]
+        """Command that adapts the predictor."""
+        return [f"next: slotool adapt-predictor {self.path} {out} --graphs … -o adapted"]
 
 
 @result
@@ -87,11 +78,9 @@ class ProfileProposal(Result):
         ]
 
     def shown(self) -> list[Part]:
-        until, predicted = self.proposal.until, f"predicted by {self.proposal.path}"
-        columns = [Column("order"), Column("network"), Column("kind"), Column("latency_s", predicted, duration)]
+        predicted = Column("latency_s", f"predicted by {self.proposal.path}", duration)
+        columns = [Column("order"), Column("network"), Column("kind"), predicted]
         time = f"predicted time (rough): {self.predicted_s:.0f} s"
-        if until is not None:
-            time += f" at most; ends as soon as it puts its error within ± {until:.0%}"
         return [records_table("Proposal; nothing was measured", self.records(), columns), time]
 
 
@@ -402,9 +391,10 @@ class Planned:
         """Measure what is left, and write the table."""
         from slotool.profiling.campaign import Campaign
 
-        enough = self.chosen.enough if self.chosen else None
-        campaign = Campaign(self.items, self.probed, self.out, force=self.force, budget_s=self.budget_s, enough=enough)
-        with campaign:
+        in_order = self.chosen is not None
+        with Campaign(
+            self.items, self.probed, self.out, force=self.force, budget_s=self.budget_s, in_order=in_order
+        ) as campaign:
             latency = self._run(campaign, reporter)
         for note in _int8_notes(latency):
             reporter.note(note)

@@ -12,9 +12,8 @@ from slotool.commands.inputs import FilePath, as_list, cores_given, numbers_in, 
 from slotool.commands.outputs import writes
 from slotool.commands.profiling.campaign import Planned, Profile, ProfilePlan, ProfileProposal, Proposal
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.values import at_least, between, share
+from slotool.commands.values import at_least, between
 from slotool.errors import ArgumentError
-from slotool.machine import machine_id
 from slotool.printable import counted
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SAMPLES = 10
-# With an error to reach alone: more labels than this are no adaptation any more.
-MAX_SAMPLES = 100
 
 
 @command_line(
@@ -34,10 +31,9 @@ MAX_SAMPLES = 100
     arguments=("subjects",),
     required=("out",),
     names={"batch_sizes": "--batch-size", "max_seconds": "--max-seconds-per-item", "predictor": "--for"},
-    values={"until": share},
     panels={
         "Sampling": ("runs", "precision", "rounds", "max_seconds"),
-        "Adapting a predictor": ("predictor", "samples", "until"),
+        "Adapting a predictor": ("predictor", "samples"),
         "Campaign": ("limit", "timeout_s", "budget_s", "dry_run", "strict"),
     },
     resumes=True,
@@ -58,7 +54,6 @@ def profile(
     limit: Annotated[int, at_least(1)] | None = None,
     predictor: FilePath | None = None,
     samples: Annotated[int, at_least(3)] | None = None,
-    until: float | None = None,
     timeout_s: float = 60.0,
     max_seconds: Annotated[float, at_least(0)] = 0.5,
     budget_s: float | None = None,
@@ -87,8 +82,7 @@ def profile(
         rounds: Rounds that a row's samples are spread over; None: 2, with ``predictor`` 1.
         limit: Only the first subjects.
         predictor: Predictor to adapt: measure what it learns most from.
-        samples: Networks to measure; None: 10, or with ``until`` all.
-        until: Stop when its own estimate of the error (90 %) is within this: 10%.
+        samples: Networks to measure; None: 10.
         timeout_s: Time after which an item has hung.
         max_seconds: Maximum sampling time, seconds.
         budget_s: Stop after this long (30m); mostly cheap items first.
@@ -110,8 +104,8 @@ def profile(
     """
     from slotool.profiling.plan import solo_items
 
-    if predictor is None and (samples is not None or until is not None):
-        raise ArgumentError("samples" if until is None else "until", "goes with --for, the predictor to adapt")
+    if predictor is None and samples is not None:
+        raise ArgumentError("samples", "goes with --for, the predictor to adapt")
     settings = settings_of(
         backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
         # Whoever pays for single labels of a few networks wants the next one rather than a second round.
@@ -119,7 +113,7 @@ def profile(
     )  # fmt: skip
     chosen = None
     if predictor is not None:
-        chosen = _proposal(subjects, keras, limit, Path(predictor), samples, until, settings)
+        chosen = _proposal(subjects, keras, limit, Path(predictor), samples or DEFAULT_SAMPLES, settings)
     items = solo_items(chosen.subjects if chosen else _subjects(subjects, keras, limit), settings)
     planned = Planned(items, settings, Path(out), force, budget_s, chosen)
     return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
@@ -365,15 +359,13 @@ def _proposal(
     keras: str | Sequence[str] | None,
     limit: int | None,
     path: Path,
-    samples: int | None,
-    until: float | None,
+    count: int,
     settings: Settings,
 ) -> Proposal:
     """Choose the networks of graph files that a predictor learns most from. Raises ``ArgumentError``."""
     from slotool.graphs.store import read_graphs
-    from slotool.predictors.labels import Setting
     from slotool.predictors.trained.artifact import TrainedPredictor
-    from slotool.predictors.transfer.sampling import Enough, propose
+    from slotool.predictors.transfer.sampling import propose
 
     graphs, paths = _parted(given)
     if keras is not None or not (graphs or paths):
@@ -383,7 +375,6 @@ def _proposal(
     each = {graph.id: graph for graph in [*graphs, *(graph for path in paths for graph in read_graphs(path))]}
     candidates = list(islice(each.values(), limit))
     trained = TrainedPredictor.load(str(path))
-    count = samples or (DEFAULT_SAMPLES if until is None else min(len(candidates), MAX_SAMPLES))
     if count > len(candidates):
         files = ", ".join(map(str, paths)) or "subjects"
         raise ArgumentError(
@@ -391,11 +382,8 @@ def _proposal(
             f"{files}: {counted(len(candidates), 'network')} to choose from, but {count} are to be measured; "
             "add graph files (slotool capture or slotool generate makes them) or choose fewer",
         )
-    # By the first batch size.
-    here = Setting(machine_id(), settings.device, settings.backend, settings.threads, settings.batch_sizes[0])
-    rows = propose(trained.predictor, candidates, count, settings.seed, by_time=until is not None)
-    chosen = [candidates[i] for i in rows]
-    return Proposal(path, chosen, trained.predict(chosen), Enough(trained, candidates, count, until, here), until)
+    chosen = [candidates[i] for i in propose(trained.predictor, candidates, count, settings.seed)]
+    return Proposal(path, chosen, trained.predict(chosen))
 
 
 def _parted(given: Any) -> tuple[list[OperatorGraph], list[Path]]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Examples, Predictor
-from slotool.predictors.labels import Setting
-from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, TrainedPredictor
-from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals
+from slotool.predictors.base import Predictor
+from slotool.predictors.transfer.adapted import AdaptedPredictor
 from slotool.predictors.transfer.few_labels import covariance_before
-from slotool.profiling.rows import Row
 
 # Networks whose sureness is looked at; more would say little more and take the square of their number.
 MAX_WATCHED = 1000
@@ -75,47 +72,3 @@ def _covariance(predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGr
     if isinstance(predictor, AdaptedPredictor):
         return covariance_before(predictor.networks(graphs), predictor.labels.networks)
     return covariance_before(AdaptedPredictor(predictor).networks(graphs))
-
-
-class Enough:
-    """Tells a campaign when what it measured suffices: ``samples`` labels are there, or the predictions of the other
-    candidates are sure to ``until``, whichever comes first.
-
-    Sure: the half-width, upwards, of the 90 % interval of the median candidate without a label; 0.1 is 10 %. It is the
-    adapted predictor's own, refitted after each label.
-    ``half_width`` is that of the last refit, None before the third label. Called with all finished rows.
-    """
-
-    def __init__(
-        self,
-        base: TrainedPredictor[OperatorGraph],
-        candidates: Sequence[OperatorGraph],
-        samples: int | None = None,
-        until: float | None = None,
-        setting: Setting | None = None,
-    ):
-        self._base, self._setting = base, base.setting if setting is None else setting
-        self._by_id = {graph.id: graph for graph in candidates}
-        self._samples, self._until = samples, until
-        self._seen = -1
-        self.half_width: float | None = None
-
-    def __call__(self, rows: Collection[Row]) -> bool:
-        labels = {str(row["subject"]): row for row in rows if row["status"] == "ok" and row["subject"] in self._by_id}
-        if self._samples is not None and len(labels) >= self._samples:
-            return True
-        if self._until is None:
-            return False
-        if len(labels) != self._seen and len(labels) >= MIN_LABELS:
-            self._seen, self.half_width = len(labels), self._refit(labels)
-        return self.half_width is not None and self.half_width <= self._until
-
-    def _refit(self, labels: Mapping[str, Row]) -> float:
-        graphs = [self._by_id[name] for name in labels]
-        rest = [graph for name, graph in self._by_id.items() if name not in labels]
-        predictor = AdaptedPredictor.of(self._base, self._setting)
-        predictor.fit(Examples(graphs, np.array([float(np.median(row["samples_s"])) for row in labels.values()])))
-        mean, variance = predictor.labels.left_out([np.array([row]) for row in range(len(graphs))])
-        residuals = held_out_residuals(mean - predictor.labels.log_s, np.sqrt(variance))
-        _, spread = predictor.predict_and_spread(rest or graphs)
-        return float(np.expm1(residuals.interval(NOMINAL_COVERAGE)[1] * np.median(spread)))
