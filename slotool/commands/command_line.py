@@ -1,9 +1,11 @@
-"""Declaration of a function as a command, for what its signature and ``Args`` cannot say."""
+"""Declaration of a function as a command, for what its signature and ``Args`` cannot say, and parameters of several."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -84,3 +86,34 @@ def command_line(**differences: Any) -> Callable[[Function], Function]:
         return function
 
     return declaring
+
+
+def takes(group: type, **defaults: Any) -> Callable[[Function], Function]:
+    """Give a function the parameters of ``group`` in place of its ``**parameters: Unpack[group]``.
+
+    Args:
+        group: A ``TypedDict``, whose ``Args`` are those of its keys.
+        defaults: Default of each key. The function finds a value for every key.
+    """
+
+    def taking(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        shared = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=stated.__forward_arg__
+            )
+            for name, stated in group.__annotations__.items()
+        ]
+
+        @wraps(function)
+        def taken(*args: Any, **given: Any) -> Any:
+            return function(*args, **{**defaults, **given})
+
+        taken.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        text, returns, rest = (inspect.getdoc(function) or "").partition("\n\nReturns:")
+        entries = (inspect.getdoc(group) or "").partition("Args:\n")[2]
+        taken.__doc__ = f"{text}\n{entries}{returns}{rest}"
+        return taken  # type: ignore[return-value]  # of the same type: it takes and returns the same
+
+    return taking

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
-from slotool.commands.command_line import command_line
+from slotool.commands.command_line import command_line, takes
 from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.inputs import FilePath, cores_given, numbers_in, torch_threads
 from slotool.commands.outputs import writes
@@ -133,18 +133,35 @@ class XmcTraining(Result):
         return [records_table(title, rows, [Column("split"), Column("examples", form=","), *precisions])]
 
 
+class TrainingOptions(TypedDict):
+    """Parameters of commands that train a network on labelled examples.
+
+    Args:
+        data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
+            it, else digits.
+        epochs: Passes over the data; None: by its size.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given, 1 for small networks.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+    """
+
+    data: str | DataSource
+    epochs: Annotated[int, at_least(1)] | None
+    seed: Annotated[int, at_least(0)]
+    threads: Annotated[int, at_least(1)] | None
+    force: bool
+    progress: Reporting
+
+
 @command_line(path="train mlp", required=("out",))
 @writes(folders=("out",))
+@takes(TrainingOptions, data="auto", epochs=None, seed=0, threads=None, force=False, progress="auto")
 def train_mlp(
     out: FilePath | None = None,
     *,
     hidden: Annotated[int | Sequence[int], at_least(1)] = (112, 112),
-    data: str | DataSource = "auto",
-    epochs: Annotated[int, at_least(1)] | None = None,
-    seed: Annotated[int, at_least(0)] = 0,
-    threads: Annotated[int, at_least(1)] | None = None,
-    force: bool = False,
-    progress: Reporting = "auto",
+    **training: Unpack[TrainingOptions],
 ) -> Training:
     """Train one ReLU MLP, by default of the pruned 112-112 shape.
 
@@ -153,13 +170,6 @@ def train_mlp(
     Args:
         out: Artifact to write.
         hidden: Units of the hidden ReLU layers.
-        data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
-            it, else digits.
-        epochs: Passes over the data; None: by its size.
-        seed: Same seed, same result.
-        threads: Compute threads; None: all cores given, 1 for small networks.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
         The trained network (``family``) and its accuracy on validation and test examples.
@@ -171,24 +181,19 @@ def train_mlp(
     """
     from slotool.elastic.training import mlp
 
-    dataset = _dataset(data)
-    graphs = {"mlp": mlp(dataset, numbers_in(hidden))}
-    return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
+    dataset = _dataset(training)
+    return _train({"mlp": mlp(dataset, numbers_in(hidden))}, dataset, out, training)
 
 
 @command_line(path="train cnn", required=("out",))
 @writes(folders=("out",))
+@takes(TrainingOptions, data="auto", epochs=None, seed=0, threads=None, force=False, progress="auto")
 def train_cnn(
     out: FilePath | None = None,
     *,
     filters: Annotated[int | Sequence[int], at_least(1)] = (32, 64),
     hidden: Annotated[int | Sequence[int], at_least(1)] = (128,),
-    data: str | DataSource = "auto",
-    epochs: Annotated[int, at_least(1)] | None = None,
-    seed: Annotated[int, at_least(0)] = 0,
-    threads: Annotated[int, at_least(1)] | None = None,
-    force: bool = False,
-    progress: Reporting = "auto",
+    **training: Unpack[TrainingOptions],
 ) -> Training:
     """Train one small CNN: 3 × 3 convolutions with ReLU, each halved by max-pooling, then dense layers.
 
@@ -198,13 +203,6 @@ def train_cnn(
         out: Artifact to write.
         filters: Channels of the 3 × 3 convolutions.
         hidden: Units of the hidden dense layers behind them.
-        data: Data set of images: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when
-            $SLOTOOL_DATA_DIR holds it, else digits.
-        epochs: Passes over the data; None: by its size.
-        seed: Same seed, same result.
-        threads: Compute threads; None: all cores given, 1 for small networks.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
         The trained network (``family``) and its accuracy on validation and test examples.
@@ -217,22 +215,17 @@ def train_cnn(
     """
     from slotool.elastic.training import small_cnn
 
-    dataset = _dataset(data)
-    graphs = {"cnn": small_cnn(dataset, numbers_in(filters), numbers_in(hidden))}
-    return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
+    dataset = _dataset(training)
+    graph = small_cnn(dataset, numbers_in(filters), numbers_in(hidden))
+    return _train({"cnn": graph}, dataset, out, training)
 
 
 @command_line(path="train family", required=("out",))
 @writes(folders=("out",))
+@takes(TrainingOptions, data="auto", epochs=None, seed=0, threads=None, force=False, progress="auto")
 def train_family(
     out: FilePath | None = None,
-    *,
-    data: str | DataSource = "auto",
-    epochs: Annotated[int, at_least(1)] | None = None,
-    seed: Annotated[int, at_least(0)] = 0,
-    threads: Annotated[int, at_least(1)] | None = None,
-    force: bool = False,
-    progress: Reporting = "auto",
+    **training: Unpack[TrainingOptions],
 ) -> Training:
     """Train three versions of one classifier of growing cost.
 
@@ -240,13 +233,6 @@ def train_family(
 
     Args:
         out: Artifact to write.
-        data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
-            it, else digits.
-        epochs: Passes over the data; None: by its size.
-        seed: Same seed, same result.
-        threads: Compute threads; None: all cores given, 1 for small networks.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
         The trained versions (``family``) and the accuracy of each on validation and test examples.
@@ -258,25 +244,21 @@ def train_family(
     """
     from slotool.elastic.training import family_graphs
 
-    dataset = _dataset(data)
-    return _train(family_graphs(dataset), dataset, out, epochs, seed, threads, force, progress)
+    dataset = _dataset(training)
+    return _train(family_graphs(dataset), dataset, out, training)
 
 
-def _dataset(data: str | DataSource) -> Dataset:
+def _dataset(training: TrainingOptions) -> Dataset:
     from slotool.data import load_dataset
 
-    return load_dataset(data, stored=True).loaded_if_small()
+    return load_dataset(training["data"], stored=True).loaded_if_small()
 
 
 def _train(
     graphs: Mapping[str, OperatorGraph],
     dataset: Dataset,
     out: FilePath | None,
-    epochs: int | None,
-    seed: int,
-    threads: int | None,
-    force: bool,
-    progress: Reporting,
+    training: TrainingOptions,
 ) -> Training:
     import numpy as np
 
@@ -284,9 +266,9 @@ def _train(
     from slotool.elastic.training import default_epochs, threads_worth, train_version
 
     written = None if out is None else Path(out)
-    epochs = epochs or default_epochs(dataset)
+    epochs, threads, seed = training["epochs"] or default_epochs(dataset), training["threads"], training["seed"]
     versions: list[Network] = []
-    reporter, cores = reporter_of(progress), cores_given(threads)
+    reporter, cores = reporter_of(training["progress"]), cores_given(threads)
     with reporter.progress(f"training on {dataset.name}", total=epochs * len(graphs)) as steps:
         for name, graph in graphs.items():
             steps.say(f"training {name} on {dataset.name}")
@@ -294,7 +276,12 @@ def _train(
                 versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))
     family = Family.of(next(iter(graphs)) if written is None else written.name, versions)
     if written is not None:
-        family.save(written, config={"data": dataset.source or dataset.name, "epochs": epochs}, seed=seed, force=force)
+        family.save(
+            written,
+            config={"data": dataset.source or dataset.name, "epochs": epochs},
+            seed=seed,
+            force=training["force"],
+        )
     answers = np.unique(dataset.validation.y, return_counts=True)[1]
     most_frequent = float(answers.max() / answers.sum())
     return Training(family, dataset.name, len(dataset.train), most_frequent, epochs, written)

@@ -23,7 +23,6 @@ from slotool.commands.predictors.calibrated_predictors import CACHE_VARIABLE, Pl
 from slotool.commands.predictors.calibration_networks import calibration_networks, spread_over_kinds
 from slotool.commands.predictors.chosen_predictor import ARCHITECTURES, SHIPPED, TORCH
 from slotool.commands.profiling.campaign import BUSY_CORES, Planned, Profile, required
-from slotool.commands.profiling.profile import settings_of
 from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.commands.result import Result
 from slotool.commands.values import at_least
@@ -254,8 +253,9 @@ def calibrate(
         AlreadyExistsError: This machine is calibrated already.
         RunError: Fewer than 3 networks could be measured.
     """
-    from slotool.profiling.plan import solo_items
+    from slotool.profiling.plan import Settings, solo_items
     from slotool.profiling.subjects import graph_subject
+    from slotool.timing.timer import StoppingRule
 
     started = time.monotonic()
     budget_s = min(60 * minutes - RESERVED_S, 60 * minutes * MEASURING_SHARE)
@@ -273,9 +273,9 @@ def calibrate(
         chosen = _chosen(bases[0], calibration_networks(backend) if candidates is None else candidates, samples, seed)
     _require_folder(written.parent, "out" if out is not None else None)
     labels = labels_of(written)
-    settings = settings_of(
-        backend=backend, device=place.device, threads=place.threads, batch_sizes=(place.batch_size,), runs=RUNS,
-        precision=PRECISION, rounds=ROUNDS, max_seconds=MAX_SECONDS, seed=seed,
+    settings = Settings(
+        backend=backend, device=place.device, threads=place.threads, batch_sizes=(place.batch_size,), rounds=ROUNDS,
+        rule=StoppingRule(runs=RUNS, precision=PRECISION, max_seconds=MAX_SECONDS), seed=seed,
     )  # fmt: skip
     items = solo_items([graph_subject(graph) for graph in chosen], settings)
     planned = Planned(items, settings, labels, force, budget_s - (time.monotonic() - started))

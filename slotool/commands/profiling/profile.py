@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
-from slotool.commands.command_line import command_line
+from slotool.commands.command_line import command_line, takes
 from slotool.commands.inputs import FilePath, as_list, cores_given, numbers_in, paths_of
 from slotool.commands.outputs import writes
 from slotool.commands.profiling.campaign import Planned, Profile, ProfilePlan, ProfileProposal, Proposal
@@ -19,11 +19,47 @@ from slotool.printable import counted
 if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.graphs import OperatorGraph
-    from slotool.profiling.plan import Settings
+    from slotool.profiling.plan import Item, Settings
     from slotool.profiling.subjects import Subject
 
 
 DEFAULT_SAMPLES = 10
+
+
+class Measuring(TypedDict):
+    """Parameters of every campaign.
+
+    Args:
+        device: cpu or cuda:N, a GPU as nvidia-smi numbers it.
+        batch_sizes: Batch sizes: 1,8 or 1:8:1.
+        runs: Minimum samples per row.
+        precision: A row is stable when its rounds agree on the median to this share.
+        timeout_s: Time after which an item has hung.
+        max_seconds: Maximum sampling time, seconds.
+        budget_s: Stop after this long (30m); mostly cheap items first.
+        seed: Same seed, same result.
+        dry_run: Only make the plan and predict its time.
+        strict: Exit 1 when a row is not stable.
+        force: Begin again, replacing ``out``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+    """
+
+    device: str
+    batch_sizes: int | Sequence[int]
+    runs: Annotated[int, at_least(1)]
+    precision: Annotated[float, between(1e-4, 1)]
+    timeout_s: float
+    max_seconds: Annotated[float, at_least(0)]
+    budget_s: float | None
+    seed: Annotated[int, at_least(0)]
+    dry_run: bool
+    strict: bool
+    force: bool
+    progress: Reporting
+
+
+USUAL: dict[str, Any] = {"device": "cpu", "batch_sizes": (1,), "budget_s": None, "seed": 0, "dry_run": False}
+USUAL |= {"strict": False, "force": False, "progress": "auto"}
 
 
 @command_line(
@@ -39,29 +75,19 @@ DEFAULT_SAMPLES = 10
     resumes=True,
 )
 @writes("out", resumes=True)
+@takes(Measuring, **USUAL, runs=20, precision=0.01, timeout_s=60.0, max_seconds=0.5)
 def profile(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
     out: FilePath = "latency.parquet",
     *,
     keras: str | Sequence[str] | None = None,
     backend: str = "torch",
-    device: str = "cpu",
     threads: Annotated[int, at_least(1)] | None = None,
-    batch_sizes: int | Sequence[int] = (1,),
-    runs: Annotated[int, at_least(1)] = 20,
-    precision: Annotated[float, between(1e-4, 1)] = 0.01,
     rounds: Annotated[int, at_least(1)] | None = None,
     limit: Annotated[int, at_least(1)] | None = None,
     predictor: FilePath | None = None,
     samples: Annotated[int, at_least(3)] | None = None,
-    timeout_s: float = 60.0,
-    max_seconds: Annotated[float, at_least(0)] = 0.5,
-    budget_s: float | None = None,
-    seed: Annotated[int, at_least(0)] = 0,
-    dry_run: bool = False,
-    strict: bool = False,
-    force: bool = False,
-    progress: Reporting = "auto",
+    **measuring: Unpack[Measuring],
 ) -> Profile | ProfilePlan | ProfileProposal:
     """Measure graphs and trained models, each alone, and write the latency table.
 
@@ -74,23 +100,11 @@ def profile(
         out: Latency table to write, Parquet.
         keras: Members of keras.applications: all, or names with commas.
         backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-cuda-graph. Trained models run as served.
-        device: cpu or cuda:N, a GPU as nvidia-smi numbers it.
         threads: Compute threads; None: all cores given.
-        batch_sizes: Batch sizes: 1,8 or 1:8:1.
-        runs: Minimum samples per row.
-        precision: A row is stable when its rounds agree on the median to this share.
         rounds: Rounds that a row's samples are spread over; None: 2, with ``predictor`` 1.
         limit: Only the first subjects.
         predictor: Predictor to adapt: measure what it learns most from.
         samples: Networks to measure; None: 10.
-        timeout_s: Time after which an item has hung.
-        max_seconds: Maximum sampling time, seconds.
-        budget_s: Stop after this long (30m); mostly cheap items first.
-        seed: Same seed, same result.
-        dry_run: Only make the plan and predict its time.
-        strict: Exit 1 when a row is not stable.
-        force: Begin again, replacing ``out``.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
         ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
@@ -106,17 +120,14 @@ def profile(
 
     if predictor is None and samples is not None:
         raise ArgumentError("samples", "goes with --for, the predictor to adapt")
-    settings = settings_of(
-        backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
-        # Whoever pays for single labels of a few networks wants the next one rather than a second round.
-        rounds=rounds or (1 if predictor else 2), max_seconds=max_seconds, timeout_s=timeout_s, seed=seed,
-    )  # fmt: skip
+    # Whoever pays for single labels of a few networks wants the next one rather than a second round.
+    rounds = rounds or (1 if predictor else 2)
+    settings = settings_of(measuring, backend=backend, threads=threads, rounds=rounds)
     chosen = None
     if predictor is not None:
         chosen = _proposal(subjects, keras, limit, Path(predictor), samples or DEFAULT_SAMPLES, settings)
     items = solo_items(chosen.subjects if chosen else _subjects(subjects, keras, limit), settings)
-    planned = Planned(items, settings, Path(out), force, budget_s, chosen)
-    return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
+    return _finished(items, settings, out, measuring, chosen)
 
 
 @command_line(
@@ -131,6 +142,7 @@ def profile(
     resumes=True,
 )
 @writes("out", resumes=True)
+@takes(Measuring, **USUAL, runs=20, precision=0.05, timeout_s=120.0, max_seconds=30.0)
 def profile_colocated(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
     out: FilePath = "colocated.parquet",
@@ -142,20 +154,9 @@ def profile_colocated(
     placement: str = "shared",
     sharing: str = "processes",
     backend: str = "torch",
-    device: str = "cpu",
     threads: Annotated[int, at_least(1)] | None = None,
-    batch_sizes: int | Sequence[int] = (1,),
-    runs: Annotated[int, at_least(1)] = 20,
-    precision: Annotated[float, between(1e-4, 1)] = 0.05,
     rounds: Annotated[int, at_least(1)] = 2,
-    timeout_s: float = 120.0,
-    max_seconds: Annotated[float, at_least(0)] = 30.0,
-    budget_s: float | None = None,
-    seed: Annotated[int, at_least(0)] = 0,
-    dry_run: bool = False,
-    strict: bool = False,
-    force: bool = False,
-    progress: Reporting = "auto",
+    **measuring: Unpack[Measuring],
 ) -> Profile | ProfilePlan | ProfileProposal:
     """Measure how much co-located models slow each other down: pairs, trios and more, each in its own process.
 
@@ -174,20 +175,8 @@ def profile_colocated(
         placement: Placement: all on the same ``threads`` cores (shared), or that many each (split).
         sharing: processes, or on a GPU streams of one.
         backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-cuda-graph. Trained models run as served.
-        device: cpu or cuda:N, a GPU as nvidia-smi numbers it.
         threads: Compute threads of one model; None: all cores given.
-        batch_sizes: Batch sizes: 1,8 or 1:8:1.
-        runs: Minimum samples per row.
-        precision: A row is stable when its rounds agree on the median to this share.
         rounds: Rounds that a row's samples are spread over.
-        timeout_s: Time after which an item has hung.
-        max_seconds: Maximum sampling time, seconds.
-        budget_s: Stop after this long (30m); mostly cheap items first.
-        seed: Same seed, same result.
-        dry_run: Only make the plan and predict its time.
-        strict: Exit 1 when a row is not stable.
-        force: Begin again, replacing ``out``.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
         ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
@@ -202,13 +191,11 @@ def profile_colocated(
     from slotool.profiling.plan import combinations_of
 
     settings = settings_of(
-        backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
-        rounds=rounds, max_seconds=max_seconds, timeout_s=timeout_s, seed=seed, placement=placement, sharing=sharing,
-    )  # fmt: skip
+        measuring, backend=backend, threads=threads, rounds=rounds, placement=placement, sharing=sharing
+    )
     measured = _subjects(subjects, keras, None)
     items = combinations_of(measured, numbers_in(sizes), settings, limit=limit, with_itself=with_itself)
-    planned = Planned(items, settings, Path(out), force, budget_s)
-    return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
+    return _finished(items, settings, out, measuring)
 
 
 @command_line(
@@ -222,6 +209,7 @@ def profile_colocated(
     resumes=True,
 )
 @writes("out", resumes=True)
+@takes(Measuring, **USUAL, runs=200, precision=0.05, timeout_s=120.0, max_seconds=10.0)
 def profile_points(
     artifacts: FilePath | Sequence[FilePath],
     out: FilePath = "points.parquet",
@@ -229,20 +217,9 @@ def profile_points(
     co_runners: int | Sequence[int] = (0, 1),
     data: str | DataSource = "",
     placement: str = "shared",
-    device: str = "cpu",
     threads: Annotated[int, at_least(1)] = 1,
-    batch_sizes: int | Sequence[int] = (1,),
-    runs: Annotated[int, at_least(1)] = 200,
-    precision: Annotated[float, between(1e-4, 1)] = 0.05,
     rounds: Annotated[int, at_least(1)] = 2,
-    timeout_s: float = 120.0,
-    max_seconds: Annotated[float, at_least(0)] = 10.0,
-    budget_s: float | None = None,
-    seed: Annotated[int, at_least(0)] = 0,
-    dry_run: bool = False,
-    strict: bool = False,
-    force: bool = False,
-    progress: Reporting = "auto",
+    **measuring: Unpack[Measuring],
 ) -> Profile | ProfilePlan | ProfileProposal:
     """Measure T(point, β): every operating point of a trained model, solo and with β busy copies of it.
 
@@ -256,20 +233,8 @@ def profile_points(
         co_runners: Numbers of busy copies of the full model on the same cores: 0,1 or 0:2.
         data: Data set of the inputs, instead of random ones.
         placement: Placement: all on the same ``threads`` cores (shared), or that many each (split).
-        device: cpu or cuda:N, a GPU as nvidia-smi numbers it.
         threads: Compute threads of one model.
-        batch_sizes: Batch sizes: 1,8 or 1:8:1.
-        runs: Minimum samples per row.
-        precision: A row is stable when its rounds agree on the median to this share.
         rounds: Rounds that a row's samples are spread over.
-        timeout_s: Time after which an item has hung.
-        max_seconds: Maximum sampling time, seconds.
-        budget_s: Stop after this long (30m); mostly cheap items first.
-        seed: Same seed, same result.
-        dry_run: Only make the plan and predict its time.
-        strict: Exit 1 when a row is not stable.
-        force: Begin again, replacing ``out``.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
         ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
@@ -285,28 +250,20 @@ def profile_points(
     from slotool.profiling.subjects import artifact_subjects
 
     settings = settings_of(
-        backend="elastic", device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
-        rounds=rounds, max_seconds=max_seconds, timeout_s=timeout_s, seed=seed, placement=placement, single=True,
-    )  # fmt: skip
+        measuring, backend="elastic", threads=threads, rounds=rounds, placement=placement, single=True
+    )
     counts = sorted(set(numbers_in(co_runners)))
     trained = [artifact_subjects(path, data) for path in paths_of(artifacts)]
     items = [item for each in trained for item in points_with_copies(each, counts, settings)]
-    planned = Planned(items, settings, Path(out), force, budget_s)
-    return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
+    return _finished(items, settings, out, measuring)
 
 
 def settings_of(
+    measuring: Measuring,
     *,
     backend: str,
-    device: str,
     threads: int | None,
-    batch_sizes: int | Sequence[int],
-    runs: int,
-    precision: float,
     rounds: int,
-    max_seconds: float,
-    seed: int,
-    timeout_s: float = 60.0,
     placement: str | None = None,
     sharing: str = "processes",
     single: bool = False,
@@ -320,12 +277,15 @@ def settings_of(
         raise ArgumentError("placement", f"{placement!r} is neither {' nor '.join(PLACEMENTS)}")
     if sharing not in SHARINGS:
         raise ArgumentError("sharing", f"{sharing!r} is neither {' nor '.join(SHARINGS)}")
+    device = measuring["device"]
     if sharing == STREAMS and device == "cpu":
         raise ArgumentError("sharing", "streams are those of a device; name one, as cuda:0")
-    batches = numbers_in(batch_sizes)
+    batches = numbers_in(measuring["batch_sizes"])
     if not batches or any(size < 1 or size != int(size) for size in batches):
         raise ArgumentError("batch_sizes", f"{batches}: a batch size is a whole number from 1 up")
-    rule = StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=single)
+    rule = StoppingRule(
+        runs=measuring["runs"], precision=measuring["precision"], max_seconds=measuring["max_seconds"], single=single
+    )
     return Settings(
         backend=backend,
         # A backend of elsewhere may call its devices otherwise.
@@ -333,12 +293,21 @@ def settings_of(
         threads=cores_given(threads),
         batch_sizes=tuple(sorted({int(size) for size in batches})),
         rule=rule,
-        timeout_s=timeout_s,
-        seed=seed,
+        timeout_s=measuring["timeout_s"],
+        seed=measuring["seed"],
         rounds=rounds,
         placement=placement,
         sharing=sharing,
     )
+
+
+def _finished(
+    items: Sequence[Item], settings: Settings, out: FilePath, measuring: Measuring, chosen: Proposal | None = None
+) -> Profile | ProfilePlan | ProfileProposal:
+    """Measure ``items``, or plan a dry run of them."""
+    planned = Planned(items, settings, Path(out), measuring["force"], measuring["budget_s"], chosen)
+    reporter = reporter_of(measuring["progress"])
+    return planned.finished(reporter, dry_run=measuring["dry_run"], strict=measuring["strict"])
 
 
 def _subjects(given: Any, keras: str | Sequence[str] | None, limit: int | None) -> list[Subject]:
