@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -17,41 +18,48 @@ from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
 BUCKETS = 20
-_LEAST, _WIDTH, _COUNT, _STARTS = 0, 1, 2, 3
 
 
 @chooser
-def choose_slack_fit(
+def choose_first_fit(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
+    """The first cell of ``plan`` that fits: pairs of a cell and the slack from which it may be chosen."""
     if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
         return REJECT
-    if len(plan) <= _STARTS:
-        return REJECT
     slack_us = deadlines_us[0] - now_us + ROUNDING_US
-    count = int(plan[_COUNT])
-    if not 0 < count < len(plan) - _STARTS:
-        return REJECT
-    # The bucket whose upper edge is the last within the slack; none but the first may hold what does not fit.
-    bucket = count - 1
-    if plan[_WIDTH] > 0:
-        bucket = int(max(0.0, min(count - 1.0, np.floor((slack_us - plan[_LEAST]) / plan[_WIDTH]) - 1.0)))
-    cells = _STARTS + count + 1
-    while bucket >= 0:
-        first, last = int(plan[_STARTS + bucket]), int(plan[_STARTS + bucket + 1])
-        for at in range(max(first, 0), min(last, len(plan) - cells)):
-            cell = int(plan[cells + at])
-            if not 0 <= cell < latency_us.size:
-                return REJECT
-            row, column = cell // len(sizes), cell % len(sizes)
-            if row >= lowest and column >= narrowest and latency_us[row, column] <= slack_us:
-                return cell
-        bucket -= 1
+    for at in range(0, len(plan) - 1, 2):
+        if plan[at + 1] > slack_us or not 0 <= plan[at] < latency_us.size:
+            continue
+        cell = int(plan[at])
+        row, column = cell // len(sizes), cell % len(sizes)
+        if row >= lowest and column >= narrowest and latency_us[row, column] <= slack_us:
+            return cell
     return REJECT
 
 
-class SlackFit(BatchingPolicy):
+class FirstFit(BatchingPolicy):
+    """Base of policies that prefer cells of the grid in a fixed order: chosen is the first that fits."""
+
+    choose = choose_first_fit
+
+    def prepare(self) -> np.ndarray:
+        """float64 [2 · cells]: the cells in order of preference, each with the slack from which it may be chosen."""
+        rows, columns = np.indices(self.grid.latency_us.shape).reshape(2, -1)
+        order = self.order(rows, columns)
+        return np.stack([order, self.least_slack_us()[order]], axis=1).ravel()
+
+    @abstractmethod
+    def order(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return the cells, numbers int64, in order of preference. ``rows``, ``columns``: int64 [cells]."""
+
+    def least_slack_us(self) -> np.ndarray:
+        """float64 [cells]: slack from which each may be chosen, besides the time that it takes."""
+        return np.full(self.grid.latency_us.size, -np.inf)
+
+
+class SlackFit(FirstFit):
     """Evenly sized latency buckets; of the one closest below the most urgent query's slack the largest batch.
 
     A bucket spans (greatest - least latency) / ``buckets``. Of equal batches in it the most accurate is taken; an
@@ -60,7 +68,6 @@ class SlackFit(BatchingPolicy):
     """
 
     name: ClassVar[str] = "slackfit"
-    choose = choose_slack_fit
 
     def __init__(self, space: ControlSpace | ControlGrid, buckets: int = BUCKETS):
         if buckets < 1:
@@ -68,122 +75,77 @@ class SlackFit(BatchingPolicy):
         self._buckets = buckets
         super().__init__(space)
 
-    def prepare(self) -> np.ndarray:
-        latency_us, sizes = self.grid.latency_us, self.grid.sizes
-        least, count = latency_us.min(), self._buckets
-        width = (latency_us.max() - least) / count
-        ranks = np.zeros(latency_us.size) if width == 0 else np.ceil((latency_us.ravel() - least) / width) - 1
-        of = np.clip(ranks, 0, count - 1).astype(np.int64)
-        rows, columns = np.divmod(np.arange(latency_us.size), len(sizes))
-        order = np.lexsort((-rows, -columns, of))
-        starts = np.searchsorted(of[order], np.arange(count + 1))
-        return np.concatenate([[least, width, count], starts, order])
+    def order(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        return np.lexsort((-rows, -columns, -self._bucket_of()))
+
+    def least_slack_us(self) -> np.ndarray:
+        """The upper edge of a cell's bucket; of the first none."""
+        latency_us, bucket = self.grid.latency_us, self._bucket_of()
+        edges_us = latency_us.min() + (bucket + 1) * (np.ptp(latency_us) / self._buckets)
+        return np.where(bucket > 0, edges_us, -np.inf)
+
+    def _bucket_of(self) -> np.ndarray:
+        latency_us = self.grid.latency_us.ravel()
+        width_us = np.ptp(latency_us) / self._buckets
+        ranks = np.ceil((latency_us - latency_us.min()) / width_us) - 1 if width_us > 0 else np.zeros(latency_us.size)
+        return np.clip(ranks, 0, self._buckets - 1).astype(np.int64)
 
 
-@chooser
-def choose_max_accuracy(
-    latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
-    narrowest: int, arrived_us: Any, free_us: Any,
-) -> int:  # fmt: skip
-    if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REJECT
-    for row in range(latency_us.shape[0] - 1, lowest - 1, -1):
-        column = widest(latency_us, row, narrowest, deadlines_us[0] - now_us)
-        if column >= 0:
-            return row * len(sizes) + column
-    return REJECT
-
-
-class MaxAccuracy(BatchingPolicy):
+class MaxAccuracy(FirstFit):
     """The most accurate point that meets the most urgent deadline at all, then its largest batch that does.
 
     Source: superserve, A.5.
     """
 
     name: ClassVar[str] = "maxacc"
-    choose = choose_max_accuracy
+
+    def order(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        return np.lexsort((-columns, -rows))
 
 
-@chooser
-def choose_max_batch(
-    latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
-    narrowest: int, arrived_us: Any, free_us: Any,
-) -> int:  # fmt: skip
-    if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REJECT
-    slack_us = deadlines_us[0] - now_us
-    column = widest(latency_us, lowest, narrowest, slack_us)
-    if column < 0:
-        return REJECT
-    for row in range(latency_us.shape[0] - 1, lowest, -1):
-        if latency_us[row, column] <= slack_us + ROUNDING_US:
-            return row * len(sizes) + column
-    return lowest * len(sizes) + column
-
-
-class MaxBatch(BatchingPolicy):
-    """The largest batch the least accurate point can do within the slack, then the most accurate point for it.
+class MaxBatch(FirstFit):
+    """The largest batch that any point can do within the slack, then the most accurate point for it.
 
     Source: superserve, A.5.
     """
 
     name: ClassVar[str] = "maxbatch"
-    choose = choose_max_batch
+
+    def order(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        return np.lexsort((-rows, -columns))
 
 
-@chooser
-def choose_fixed(
-    latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
-    narrowest: int, arrived_us: Any, free_us: Any,
-) -> int:  # fmt: skip
-    if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REJECT
-    if len(plan) < 1:
-        return REJECT
-    row = int(plan[0])
-    if not lowest <= row < len(accuracy):
-        return REJECT
-    column = widest(latency_us, row, narrowest, deadlines_us[0] - now_us)
-    return row * len(sizes) + column if column >= 0 else REJECT
-
-
-@chooser
-def choose_cheapest(
-    latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
-    narrowest: int, arrived_us: Any, free_us: Any,
-) -> int:  # fmt: skip
-    if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REJECT
-    column = widest(latency_us, lowest, narrowest, deadlines_us[0] - now_us)
-    return lowest * len(sizes) + column if column >= 0 else REJECT
-
-
-class FixedBatching(BatchingPolicy):
+class FixedBatching(FirstFit):
     """Always ``point`` (default: the most accurate), the largest batch that meets the most urgent deadline.
 
     Source: the Clipper baseline of superserve, §6.1. Raises ``InputError`` when the grid does not hold the point.
     """
 
     name: ClassVar[str] = "fixed"
-    choose = choose_fixed
 
     def __init__(self, space: ControlSpace | ControlGrid, point: OperatingPoint | None = None):
         self._fixed = point
         super().__init__(space)
-        self.points = (self.points[int(self.plan[0])],)
+        self.points = (self.points[self._row],)
 
-    def prepare(self) -> np.ndarray:
-        return np.array([len(self.grid.points) - 1 if self._fixed is None else self.grid.index(self._fixed)])
+    @property
+    def _row(self) -> int:
+        return len(self.grid.points) - 1 if self._fixed is None else self.grid.index(self._fixed)
+
+    def order(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(rows == self._row)[::-1]
 
 
-class MinCost(BatchingPolicy):
+class MinCost(FirstFit):
     """The cheapest point that is accurate enough, for queries without a minimum the cheapest of all; largest batch.
 
     Source: the INFaaS baseline of superserve, §6.1.
     """
 
     name: ClassVar[str] = "mincost"
-    choose = choose_cheapest
+
+    def order(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        return np.lexsort((-columns, rows))
 
 
 # Of the deadline: over less a rate is noise, over more it is that of a load which is gone. In simulations of three

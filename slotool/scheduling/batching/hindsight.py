@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotool.compilation import njit
-from slotool.scheduling.batching.baselines import SlackFit, choose_slack_fit
+from slotool.scheduling.batching.baselines import SlackFit, choose_first_fit
 from slotool.scheduling.batching.clairvoyant import AGES, GAP_CV2, LOADS, WAITING, hindsight_values
 from slotool.scheduling.batching.grid import ControlGrid, remembered
 from slotool.scheduling.batching.kernel import (
@@ -169,7 +169,7 @@ def choose_as_rehearsed(
             free_us,
         )  # fmt: skip
     elif which == _BY_SLACK_FIT:
-        found = choose_slack_fit(
+        found = choose_first_fit(
             latency_us, accuracy, sizes, plan[slack_fit:hindsight], now_us, deadlines_us, lowest, narrowest, arrived_us,
             free_us,
         )  # fmt: skip
@@ -216,7 +216,7 @@ def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
     candidates = (
         Candidate(choose_by_hindsight, own, float(LOADS[-1])),
         Candidate(choose_by_value, values),
-        Candidate(choose_slack_fit, slack_fit),
+        Candidate(choose_first_fit, slack_fit),
     )
     tried = rehearsed(grid, candidates, deadline_us, aversion)
     by_value = np.full_like(tried.by_cell, _BY_VALUE)

@@ -83,7 +83,6 @@ class BatchingPolicy(Policy):
         self.points = self.grid.points
         # And not while requests wait.
         compile_now(type(self).choose, CHOOSE)
-        compile_now(to_shed)
         self.plan = np.ascontiguousarray(self.prepare(), dtype=np.float64)
         self._slowness, self._decided_us = Slowness(), 0.0
 
