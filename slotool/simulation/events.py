@@ -52,43 +52,31 @@ def simulate_together(
         np.concatenate([getattr(scenario, name) for scenario in scenarios]) for name in ("arrival_us", "deadline_us")
     )
     starts, count, number = np.cumsum([0, *map(len, scenarios)]), len(arrival_us), len(policies)
-    # Batches of dead workers go back to the queue, where they lie behind all that came before.
-    rooms = [
-        len(own) + len(death_us) * int(policy.grid.sizes[-1]) for own, policy in zip(scenarios, policies, strict=True)
-    ]
-    places = np.cumsum([0, *rooms])[:-1]
+    queries = _Queries(arrival_us, deadline_us, starts)
+    queue = _Queue(deadline_us.copy(), np.arange(count), starts[:-1].copy(), starts[:-1].copy())
+    workers = _Workers(np.zeros(len(death_us)), np.zeros((number, len(death_us))))
     found = _Results(
         np.zeros(count, dtype=np.int8),
         np.full(count, np.nan),
         np.full(count, np.nan),
         np.full(count, -1, dtype=np.int16),
         np.zeros(count, dtype=np.int16),
+        np.zeros(count, dtype=np.int64),
         np.zeros(number),
         np.zeros(number, dtype=np.int64),
     )
+    # Compiled code has one type for all numbers of models.
+    choose = tuple(type(policies[at if at < number else 0]).choose for at in range(MAX_MODELS))
+    grids, of_calls, now_us = _grids(policies), _calls(times), 0.0
+    deaths = [(death_us[worker], worker) for worker in np.argsort(death_us) if death_us[worker] < np.inf]
     with warnings.catch_warnings():
         # Of functions in a tuple, each of which has been compiled.
         warnings.simplefilter("ignore", NumbaExperimentalFeatureWarning)
-        _run(
-            _padded([type(policy).choose for policy in policies]),
-            _Grids(
-                _padded([policy.grid.latency_us for policy in policies]),
-                _padded([policy.grid.accuracy for policy in policies]),
-                _padded([policy.grid.sizes for policy in policies]),
-                _padded([policy.plan for policy in policies]),
-            ),
-            _calls(times),
-            _Queries(arrival_us, deadline_us, starts),
-            _Queue(
-                np.empty(sum(rooms)),
-                np.empty(sum(rooms), dtype=np.int64),
-                places,
-                places.copy(),
-                starts[:-1].copy(),
-            ),
-            _at_rest(death_us, number),
-            found,
-        )
+        for until_us, dying in [*deaths, (np.inf, None)]:
+            _run(now_us, until_us, choose, grids, of_calls, queries, queue, workers, found)
+            if dying is not None:
+                _die(dying, until_us, queries, queue, workers, found)
+            now_us = until_us
     found.status[found.status == WAITING] = EXPIRED  # served by nobody
     results = []
     for at, (policy, scenario) in enumerate(zip(policies, scenarios, strict=True)):
@@ -96,11 +84,6 @@ def simulate_together(
         used = float(found.busy_us[at]), int(found.calls[at])
         results.append(SimulationResult(policy.grid, scenario, status, started_us, done_us, row, batch, *used))
     return results
-
-
-def _padded(of_models: Sequence[Any]) -> tuple[Any, ...]:
-    """``of_models`` as a tuple of ``MAX_MODELS``: compiled code has one type for all numbers of models."""
-    return tuple(of_models) + tuple(of_models[:1]) * (MAX_MODELS - len(of_models))
 
 
 def _deaths_us(
@@ -123,12 +106,22 @@ def _deaths_us(
 
 
 class _Grids(NamedTuple):
-    """By model: latencies of the grid, accuracies, batch sizes, and the plan of its policy."""
+    """Latencies, accuracies and batch sizes of all grids, and the plans of policies, one model's behind the other's:
+    those of model m begin at ``first[m]``, int64 [models + 1, 4]."""
 
     latency_us: Any
     accuracy: Any
     sizes: Any
     plan: Any
+    first: Any
+
+
+def _grids(policies: Sequence[BatchingPolicy]) -> _Grids:
+    of_models = [
+        (policy.grid.latency_us.ravel(), policy.grid.accuracy, policy.grid.sizes, policy.plan) for policy in policies
+    ]
+    first = np.cumsum([(0, 0, 0, 0), *(tuple(map(len, arrays)) for arrays in of_models)], axis=0)
+    return _Grids(*(np.concatenate(arrays) for arrays in zip(*of_models, strict=True)), first)
 
 
 class _CallTimes(NamedTuple):
@@ -170,129 +163,91 @@ class _Queries(NamedTuple):
 
 
 class _Queue(NamedTuple):
-    """Memory of the queues: deadlines and numbers of the waiting queries, in order, those of model m from ``head[m]``
-    to ``tail[m]``; ``arrived[m]``: the first query that has not come yet."""
+    """Deadlines and numbers of the queries of all models, in order: those of model m wait from ``head[m]`` to
+    ``tail[m]``, and come from there on."""
 
     deadline_us: Any
     query: Any
     head: Any
     tail: Any
-    arrived: Any
 
 
 class _Workers(NamedTuple):
-    """``death_us`` and ``free_us``, instants; ``busy_share`` [models, workers]: over the memory of each model.
+    """``free_us``: instant from which each worker is idle, ``inf`` once it is dead; ``busy_share`` [models, workers]:
+    over the memory of each model."""
 
-    The batch of each dead worker: when it died (``lost_us``; ``inf``: none), of which model, and where the batch lies
-    in the queue's memory, in which nothing is written there again."""
-
-    death_us: Any
     free_us: Any
     busy_share: Any
-    lost_us: Any
-    lost_model: Any
-    lost_first: Any
-    lost_count: Any
 
 
 class _Results(NamedTuple):
-    """Per query, as in ``SimulationResult``; and ``busy_us`` and ``calls`` per model."""
+    """Per query, as in ``SimulationResult``, and the worker; ``busy_us`` and ``calls`` per model."""
 
     status: Any
     started_us: Any
     done_us: Any
     row: Any
     batch: Any
+    worker: Any
     busy_us: Any
     calls: Any
 
 
-def _at_rest(death_us: np.ndarray, models: int) -> _Workers:
-    """Return workers that have done nothing yet."""
-    count = len(death_us)
-    none = (np.zeros(count, dtype=np.int64) for _ in range(3))
-    return _Workers(death_us, np.zeros(count), np.zeros((models, count)), np.full(count, np.inf), *none)
+def _die(worker: int, now_us: float, queries: _Queries, queue: _Queue, workers: _Workers, found: _Results) -> None:
+    """Let ``worker`` die, and give the batch on which it works back to the queue."""
+    done_us, workers.free_us[worker] = workers.free_us[worker], np.inf
+    if done_us <= now_us:
+        return
+    batch = np.flatnonzero((found.worker == worker) & (found.done_us == done_us))
+    model = int(np.searchsorted(queries.starts, batch[0], side="right")) - 1
+    found.busy_us[model] -= done_us - now_us
+    found.status[batch], found.row[batch], found.batch[batch] = WAITING, -1, 0
+    found.started_us[batch] = found.done_us[batch] = np.nan
+    head, tail = queue.head[model] - len(batch), queue.tail[model]
+    waiting = np.sort(np.concatenate([batch, queue.query[queue.head[model] : tail]]))
+    queue.query[head:tail], queue.deadline_us[head:tail] = waiting, queries.deadline_us[waiting]
+    queue.head[model] = head
 
 
 _F, _I, _S = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int16)
-_OF_MODELS = [_padded([array]) for array in (np.empty((0, 0)), _F, _I, _F)]
 _RUN = types.void(
+    types.float64,
+    types.float64,
     types.UniTuple(types.FunctionType(CHOOSE), MAX_MODELS),
-    typeof(_Grids(*_OF_MODELS)),
+    typeof(_Grids(_F, _F, _I, _F, np.empty((0, 0), dtype=np.int64))),
     typeof(_CallTimes(_F, _I, _F, _I, _I, _I, _F, _F)),
     typeof(_Queries(_F, _F, _I)),
-    typeof(_Queue(_F, _I, _I, _I, _I)),
-    typeof(_Workers(_F, _F, np.empty((0, 0)), _F, _I, _I, _I)),
-    typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S, _F, _I)),
+    typeof(_Queue(_F, _I, _I, _I)),
+    typeof(_Workers(_F, np.empty((0, 0)))),
+    typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S, _I, _F, _I)),
 )  # fmt: skip
 
 
-@njit(cache=True)
-def _insert(queue_us: Any, queue_query: Any, head: int, tail: int, query: int, deadline_us: float) -> None:
-    """Put ``query`` in its place within ``head:tail``."""
-    at = tail
-    while at > head and queue_query[at - 1] > query:
-        queue_query[at], queue_us[at] = queue_query[at - 1], queue_us[at - 1]
-        at -= 1
-    queue_query[at], queue_us[at] = query, deadline_us
-
-
+# Functions of arrays, not of the tuples above: Numba would count references to each array of a tuple handed on, and
+# compile twice as long.
 @njit(cache=True)
 def _record(
-    due_us: Any, batch: Any, now: float, done: float, row: int, status: Any, started_us: Any, done_us: Any,
-    rows: Any, batches: Any,
+    due_us: Any, batch: Any, now: float, done: float, row: int, by: int, status: Any, started_us: Any, done_us: Any,
+    rows: Any, batches: Any, workers: Any,
 ) -> None:  # fmt: skip
     """Write what became of a batch's queries."""
     for at in range(len(batch)):
         query = batch[at]
         status[query] = IN_TIME if done <= due_us[at] + ROUNDING_US else LATE
         started_us[query], done_us[query] = now, done
-        rows[query], batches[query] = row, len(batch)
-
-
-# Of arrays, not of the tuples above: Numba would count references to each array of a tuple handed on, and compile twice
-# as long.
-@njit(inline="always")
-def _next_us(arrival_us: Any, starts: Any, arrived: Any, lost_us: Any) -> float:
-    """When the next query comes, or a batch is given back; ``inf``: none."""
-    next_us = np.inf
-    for model in range(len(arrived)):
-        if arrived[model] < starts[model + 1]:
-            next_us = min(next_us, arrival_us[arrived[model]])
-    for at_us in lost_us:
-        next_us = min(next_us, at_us)
-    return next_us
-
-
-@njit(inline="always")
-def _let_in(
-    now: float, arrival_us: Any, deadline_us: Any, starts: Any, arrived: Any, queue_us: Any, queue_query: Any,
-    head: Any, tail: Any, lost_us: Any, lost_model: Any, lost_first: Any, lost_count: Any,
-) -> None:  # fmt: skip
-    """Have queries that have come wait, and batches of workers dead by ``now``."""
-    for model in range(len(head)):
-        while arrived[model] < starts[model + 1] and arrival_us[arrived[model]] <= now:
-            query = arrived[model]
-            _insert(queue_us, queue_query, head[model], tail[model], query, deadline_us[query])
-            arrived[model] += 1
-            tail[model] += 1
-    for worker in range(len(lost_us)):
-        if lost_us[worker] <= now:
-            model = lost_model[worker]
-            for at in range(lost_first[worker], lost_first[worker] + lost_count[worker]):
-                _insert(queue_us, queue_query, head[model], tail[model], queue_query[at], queue_us[at])
-                tail[model] += 1
-            lost_us[worker] = np.inf
+        rows[query], batches[query], workers[query] = row, len(batch), by
 
 
 @njit(inline="always")
 def _most_urgent(
-    now: float, arrival_us: Any, queue_us: Any, queue_query: Any, head: Any, tail: Any, status: Any
+    now: float, arrival_us: Any, starts: Any, queue_us: Any, queue_query: Any, head: Any, tail: Any, status: Any
 ) -> int:
-    """Expire queries whose deadline has come; the model whose first waiting query has the earliest deadline, of equal
-    ones the earliest arrival; −1: none."""
+    """Let in queries that have come, and expire those whose deadline has; the model whose first waiting query has the
+    earliest deadline, of equal ones the earliest arrival; −1: none."""
     found, soonest_us, came_us = -1, np.inf, np.inf
     for model in range(len(head)):
+        while tail[model] < starts[model + 1] and arrival_us[tail[model]] <= now:
+            tail[model] += 1
         while head[model] < tail[model] and queue_us[head[model]] <= now:
             status[queue_query[head[model]]] = EXPIRED
             head[model] += 1
@@ -314,35 +269,33 @@ def _busy_beside(worker: int, per_machine: int, now: float, free_us: Any) -> int
 
 @njit(_RUN, cache=True)
 def _run(
-    choose: Any, grids: _Grids, of_calls: _CallTimes, queries: _Queries, queue: _Queue, of_workers: _Workers,
-    found: _Results,
+    now: float, until_us: float, choose: Any, grids: _Grids, of_calls: _CallTimes, queries: _Queries, queue: _Queue,
+    of_workers: _Workers, found: _Results,
 ) -> None:  # fmt: skip
-    latencies_us, accuracies, all_sizes, plans = grids
+    """Decide all that is decided from ``now`` until before ``until_us``."""
+    latencies_us, accuracies, all_sizes, plans, of_grid = grids
     values, cells, idle, first_cell, seed, per_machine, memory_us, saturation = of_calls
-    arrival_us, deadline_us, starts = queries
-    queue_us, queue_query, head, tail, arrived = queue
-    death_us, free_us, busy_share, lost_us, lost_model, lost_first, lost_count = of_workers
-    status, started_us, done_us, rows, batches, busy_us, calls = found
-    now = 0.0
+    arrival_us, _, starts = queries
+    queue_us, queue_query, head, tail = queue
+    free_us, busy_share = of_workers
+    status, started_us, done_us, rows, batches, by, busy_us, calls = found
     while True:
         worker = first_free(free_us)
         now = max(now, free_us[worker])
-        if _most_urgent(-np.inf, arrival_us, queue_us, queue_query, head, tail, status) < 0:
-            now = max(now, _next_us(arrival_us, starts, arrived, lost_us))
-        if now == np.inf:
+        if now >= until_us:
             break
-        if death_us[worker] <= now:
-            free_us[worker] = np.inf
-            continue
-        _let_in(
-            now, arrival_us, deadline_us, starts, arrived, queue_us, queue_query, head, tail, lost_us, lost_model,
-            lost_first, lost_count,
-        )  # fmt: skip
-        model = _most_urgent(now, arrival_us, queue_us, queue_query, head, tail, status)
+        model = _most_urgent(now, arrival_us, starts, queue_us, queue_query, head, tail, status)
         if model < 0:
+            now = np.inf
+            for each in range(len(tail)):
+                if tail[each] < starts[each + 1]:
+                    now = min(now, arrival_us[tail[each]])
             continue
-        latency_us, accuracy, sizes, plan = latencies_us[model], accuracies[model], all_sizes[model], plans[model]
-        recent_us, cell = arrival_us[max(starts[model], arrived[model] - RECENT) : arrived[model]], -1
+        accuracy = accuracies[of_grid[model, 1] : of_grid[model + 1, 1]]
+        sizes = all_sizes[of_grid[model, 2] : of_grid[model + 1, 2]]
+        plan = plans[of_grid[model, 3] : of_grid[model + 1, 3]]
+        latency_us = latencies_us[of_grid[model, 0] : of_grid[model + 1, 0]].reshape(len(accuracy), len(sizes))
+        recent_us, cell = arrival_us[max(starts[model], tail[model] - RECENT) : tail[model]], -1
         while cell < 0 and head[model] < tail[model]:
             waiting_us = queue_us[head[model] : tail[model]]
             cell = choose[model](latency_us, accuracy, sizes, plan, now, waiting_us, 0, 0, recent_us, free_us)
@@ -366,15 +319,10 @@ def _run(
         )  # fmt: skip
         for each in range(len(busy_share)):
             busy_share[each, worker] = after_call(busy_share[each, worker], took_us, memory_us[each])
-        done = now + took_us
+        free_us[worker] = now + took_us
         calls[model] += 1
-        busy_us[model] += min(done, death_us[worker]) - now
-        if death_us[worker] < done:
-            free_us[worker], lost_us[worker], lost_model[worker] = np.inf, death_us[worker], model
-            lost_first[worker], lost_count[worker] = first, size
-            continue
-        free_us[worker] = done
+        busy_us[model] += took_us
         _record(
-            queue_us[first : first + size], queue_query[first : first + size], now, done, row, status, started_us,
-            done_us, rows, batches,
+            queue_us[first : first + size], queue_query[first : first + size], now, now + took_us, row, worker, status,
+            started_us, done_us, rows, batches, by,
         )  # fmt: skip
