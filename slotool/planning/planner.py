@@ -45,10 +45,11 @@ MIN_OF_A_MODEL = 20_000
 @dataclass(frozen=True)
 class Demand:
     """Requests for one model. ``arrival_s``: float64 [n], ascending from about 0; ``workers``: by name of the type,
-    with this model's latencies; ``policies``: names of those to try; ``placement``: where workers share machines, how
-    they slow down this model's calls, None: each is as if alone; ``tiers``: what requests ask for of rules, which then
-    choose in place of policies; ``files``: by key, what a service file names besides latencies; ``data``: examples that
-    are sent to verify."""
+    with this model's latencies; ``policies``: names of those to try, ``slow_policies``: of those to try where
+    these need more workers than the rate does, as they take long to prepare; ``placement``: where workers share
+    machines, how they slow down this model's calls, None: each is as if alone; ``tiers``: what requests ask for of
+    rules, which then choose in place of policies; ``files``: by key, what a service file names besides latencies;
+    ``data``: examples that are sent to verify."""
 
     name: str
     arrival_s: np.ndarray
@@ -60,6 +61,7 @@ class Demand:
     tiers: Tiers | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     data: Any = "auto"
+    slow_policies: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -151,23 +153,28 @@ class Planner:
         deadline_s = max(model.computing_us for model in self.models.values()) / 1e6
         return sampled_together(arrivals, most, deadline_s)
 
-    def choices_of(self, name: str) -> list[tuple[WorkerType, str]]:
+    def choices_of(self, name: str, policies: Sequence[str] | None = None) -> list[tuple[WorkerType, str]]:
         """Return the types and policies that may serve the model by itself; none where none can answer in time, or is
-        accurate enough."""
+        accurate enough. ``policies``: None: those of its demand that are tried in any case."""
         demand, model = self.demands[name], self.models[name]
-        return [
-            (worker, policy) for worker in demand.workers.values() for policy in model.policies(worker, demand.policies)
-        ]
+        names = demand.policies if policies is None else policies
+        return [(worker, policy) for worker in demand.workers.values() for policy in model.policies(worker, names)]
 
     def apart(self, name: str, advance: Callable[[], None] = lambda: None) -> list[SmallestFleet]:
         """Return fleets of the model by itself, of each type and policy, ranked: the first holds if any does.
 
         The first is confirmed; where all of the traffic was searched, all that hold are.
         """
-        alone, found = self.only(name), []
-        for worker, policy in self.choices_of(name):
-            found.append(alone._cheapest_under(worker, policy))
-            advance()
+        alone, demand, model = self.only(name), self.demands[name], self.models[name]
+        rate_per_s = alone.searched[name].rate_per_s
+        least_cost = min(worker.price * model.least(worker, rate_per_s) for worker in demand.workers.values())
+        found: list[SmallestFleet] = []
+        for policies in (demand.policies, demand.slow_policies):
+            if not policies or any(each.holds and each.fleet.cost <= least_cost for each in found):
+                break
+            for worker, policy in self.choices_of(name, policies):
+                found.append(alone._cheapest_under(worker, policy))
+                advance()
         ranks = alone._ranked(found)
         while True:
             at = next((at for at, each in enumerate(ranks) if not each.confirmed and (each.holds or at == 0)), None)

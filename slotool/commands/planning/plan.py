@@ -112,8 +112,9 @@ def plan(
         outcomes: Accuracy of the points; None: column accuracy of the table.
         subject: Subject of the rows; None: the only one.
         device: Only rows of this device; None: the only one.
-        policies: Policies to try; None: hindsight, slackfit, maxacc, fixed. ``"fixed"`` stands for each point that is
-            accurate enough.
+        policies: Policies to try; None: slackfit, maxacc, fixed. Where these need more workers than the rate does,
+            value-iteration is tried too, which takes seconds to compile once. ``"fixed"`` stands for each point that
+            is accurate enough.
         rules: Rules of ``gen_rules``, in place of policies. Requests of a tolerance are answered by them. Requests
             are simulated as examples of ``outcomes``, which then is needed: each calls the versions that its example
             takes, on one worker in turn or on two at once, as a server does.

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 
-# Tried where nobody names any.
-POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
+# Tried where nobody names any; and those that are tried where these need more workers than the rate does, as they take
+# seconds to compile.
+POLICIES, SLOW_POLICIES = ("slackfit", "maxacc", "fixed"), ("value-iteration",)
 # Of traffic that is drawn.
 DURATION_S = 60.0
 
@@ -176,7 +177,7 @@ def demands_of(
             Demand(
                 name, arrivals[name], promise, priced, list(dict.fromkeys(as_list(entry.policies or POLICIES))),
                 outcomes, placement, tiers, {key: Path(str(file)) for key, file in files.items() if file is not None},
-                entry.data,
+                entry.data, () if entry.policies else SLOW_POLICIES if tiers is None else (),
             )
         )  # fmt: skip
     there = list(dict.fromkeys(key for demand in demands for key in demand.workers))
