@@ -242,11 +242,11 @@ def captured(group: str, every: int = 1) -> Iterator[tuple[str, OperatorGraph]]:
 
 def applications(names: Any = "all") -> Iterator[tuple[str, OperatorGraph]]:
     """Yield members of ``keras.applications``."""
-    from slotool.graphs.capture import ApplicationGraphs
     from slotool.graphs.capture.loading import chosen_applications
+    from slotool.graphs.capture.sources import Source, capture_source
 
-    for graph in ApplicationGraphs(chosen_applications(names)):
-        yield graph.name, graph
+    for name in chosen_applications(names):
+        yield name, capture_source(Source("keras", name))
 
 
 def facts(graph: OperatorGraph) -> list[Any]:

@@ -127,7 +127,6 @@ def test_a_path_that_names_no_module_is_explained(files: Path, name: str, senten
          "2 shapes for 3 of --torch; give one for all, or one for each"),
         (["--keras", "VGG16", "--input-dtype", "int64"], "it belongs to --torch, or --keras module:factory"),
         (["--torch", "apart_nets:small", "--input-shape", "4", "--input-dtype", "int3"], "'int3' is none of float32"),
-        (["--keras", "VGG16,VGG19", "--timeout", "5"], "--timeout: it has no effect on several networks"),
         (["--torch", "apart_nets:small", "--input-shape", "4", "--force"], "it has no effect without --out"),
     ],
 )  # fmt: skip

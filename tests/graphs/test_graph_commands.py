@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from slotool.errors import RunError, SlotoolError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.capture import capture_keras
+from slotool.graphs.capture.sources import Source
 from slotool.graphs.store import read_graphs
 
 NETS = """
@@ -165,14 +171,17 @@ def small_applications(monkeypatch: pytest.MonkeyPatch) -> None:
     keras = pytest.importorskip("keras")
     pytest.importorskip("tensorflow", reason="Keras models need TensorFlow, which is not installed")
 
-    def built(name: str) -> object:
-        if name == "VGG19":
-            raise ValueError("no room\nfor its weights")
-        return keras.Sequential([keras.Input((8,)), keras.layers.Dense(len(name))])
+    def captured(sources: Sequence[Source], *_: object) -> Iterator[tuple[Source, OperatorGraph | SlotoolError]]:
+        for source in sources:
+            if source.name == "VGG19":
+                yield source, RunError("capturing VGG19 failed: ValueError: no room for its weights")
+            else:
+                model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(len(source.name))])
+                yield source, replace(capture_keras(model), name=source.name)
 
     names = ["MobileNet", "VGG16", "VGG19", "Xception"]
     monkeypatch.setattr("slotool.graphs.capture.loading.application_names", lambda: names)
-    monkeypatch.setattr("slotool.graphs.capture.loading.load_keras", built)
+    monkeypatch.setattr("slotool.graphs.capture.subprocess_capture.captured_side_by_side", captured)
 
 
 @pytest.mark.usefixtures("small_applications")
@@ -181,7 +190,7 @@ def test_capture_all_of_keras_leaves_out_and_names_what_fails(slotool, tmp_path:
     out = tmp_path / f"applications{suffix}"
     finished = slotool("capture", "--keras", "all", "-o", out)
     assert finished.exit_code == 1, finished.stderr
-    assert "VGG19 is left out: ValueError: no room for its weights" in finished.stderr
+    assert "VGG19 is left out: capturing VGG19 failed: ValueError: no room for its weights" in finished.stderr
     assert "networks of keras.applications, 1 left out" in finished.stdout
     graphs = {graph.name: graph for graph in read_graphs(out)}
     assert list(graphs) == ["MobileNet", "VGG16", "Xception"]
@@ -197,8 +206,8 @@ def test_capture_fails_when_all_of_what_was_asked_for_does(slotool, tmp_path: Pa
     out = tmp_path / "some.parquet"
     finished = slotool("capture", "--keras", "VGG19,VGG19", "-o", out)
     assert finished.exit_code == 3
-    assert "none of 1 network could be captured, so nothing is written; the first: ValueError" in finished.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert "none of 1 network could be captured, so nothing is written; the first: capturing VGG19" in finished.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["some.parquet.journal"]
     foreign = slotool("capture", "--keras", "VGG16,VGG17", "-o", out)
     assert foreign.exit_code == 2
     assert "'VGG17' is not in keras.applications; did you mean VGG19?" in foreign.stderr

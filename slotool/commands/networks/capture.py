@@ -11,7 +11,7 @@ from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, Table, records_table, table
 from slotool.commands.inputs import FilePath
 from slotool.commands.networks.named_networks import networks_in
-from slotool.commands.networks.networks import KERAS, Dtypes, Network, Networks, PackageNetworks, Shapes
+from slotool.commands.networks.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.commands.result import Result, output, result, unlisted
@@ -104,14 +104,7 @@ def capture(
         None if max_memory_gb is None else int(max_memory_gb * 1e9),
     )
     if isinstance(networks, PackageNetworks):
-        if networks.package == KERAS:
-            given = {"processes": processes, "timeout_s": timeout_s, "max_memory_gb": max_memory_gb}
-            for argument in (name for name, value in given.items() if value is not None):
-                problem = "it has no effect on several networks of keras.applications; leave it out"
-                raise ArgumentError(argument, problem)
-            captured = _applications(networks, reporter)
-        else:
-            captured = _swept(networks, written, force, limits, processes or usable_cores(), reporter)
+        captured = _swept(networks, written, force, limits, processes or usable_cores(), reporter)
         # The journal of a sweep stays until its networks are written.
         with captured as (graphs, failed):
             if not graphs:
@@ -120,8 +113,7 @@ def capture(
                 raise RunError(f"{none}; the first: {first}")
             if written is not None:
                 write_graphs(written, graphs, {networks.package: networks.text})
-        whence = "keras.applications" if networks.package == KERAS else networks.package
-        return Capture(graphs, whence, None, failed, written)
+        return Capture(graphs, networks.title, None, failed, written)
     if processes is not None:
         raise ArgumentError("processes", "it has an effect on the networks of a package only; leave it out")
     asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
@@ -134,22 +126,6 @@ def capture(
         write_graphs(written, graphs, asked.provenance())
     single = names[0] if len(graphs) == 1 and not failed else None
     return Capture(graphs, asked.framework or "graph", single, failed, written)
-
-
-@contextmanager
-def _applications(
-    networks: PackageNetworks, reporter: Reporter
-) -> Iterator[tuple[list[OperatorGraph], dict[str, str]]]:
-    """Capture several members of keras.applications in this process; yields as ``_swept``."""
-    from slotool.graphs.capture import ApplicationGraphs
-
-    chosen = networks.chosen()
-    with reporter.progress("capturing networks of keras.applications", total=len(chosen)) as progress:
-        graphs = ApplicationGraphs(chosen, progress.advance)
-        captured = list(graphs)
-    for name, reason in graphs.failed.items():
-        reporter.warn(f"{name} is left out: {reason}")
-    yield captured, graphs.failed
 
 
 @contextmanager
@@ -168,7 +144,7 @@ def _swept(
 
     package = networks.package
     # torch and a package of a thousand networks are imported, which takes seconds.
-    with short_phase(reporter, f"looking for networks of {package}"):
+    with short_phase(reporter, f"looking for networks of {networks.title}"):
         names = networks.chosen()
     with ExitStack() as opened:
         journal = None
@@ -182,7 +158,7 @@ def _swept(
         if rows:
             reporter.note(f"{len(rows)} of {counted(len(names), 'network')} are in the journal already")
         try:
-            with reporter.progress(f"capturing networks of {package}", total=len(left)) as progress:
+            with reporter.progress(f"capturing networks of {networks.title}", total=len(left)) as progress:
                 for source, answer in captured_side_by_side(left, limits, processes):
                     if isinstance(answer, SlotoolError):
                         rows[source.name] = {"name": source.name, "error": str(answer)}

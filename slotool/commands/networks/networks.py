@@ -43,6 +43,11 @@ class PackageNetworks:
     names: str | Sequence[str] = "families"
 
     @property
+    def title(self) -> str:
+        """Name of the package, or module, for people."""
+        return "keras.applications" if self.package == KERAS else self.package
+
+    @property
     def text(self) -> str:
         """Names with commas."""
         return self.names if isinstance(self.names, str) else ",".join(self.names)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool import factories
 from slotool.errors import GraphError
 from slotool.extras import import_failed
-from slotool.graphs.capture.keras.capture import capture_keras
-from slotool.graphs.graph import OperatorGraph
 from slotool.printable import reason
 from slotool.regular_files import require_regular
 from slotool.suggestions import nearest
@@ -54,6 +51,13 @@ def _is_keras_model(value: Any) -> bool:
     """Without importing Keras, which a value of it has done."""
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(value, keras.Model)
+
+
+def forget_models() -> None:
+    """Free models that Keras built before, and let it name layers from the beginning, as if none had been built."""
+    import keras
+
+    keras.utils.clear_session()
 
 
 def load_keras(name: str, arguments: Mapping[str, Any] | None = None) -> keras.Model:
@@ -179,36 +183,3 @@ def _muted() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-class ApplicationGraphs(Iterator[OperatorGraph]):
-    """The graphs of these members of ``keras.applications``, built one by one, each with its application's name.
-
-    ``advance`` is called after each that was tried. ``failed`` maps those that could not be built or captured to the
-    reason, one sentence.
-    """
-
-    def __init__(self, names: Sequence[str], advance: Callable[[], None] = lambda: None):
-        self.failed: dict[str, str] = {}
-        self._names, self._advance = iter(names), advance
-
-    def __next__(self) -> OperatorGraph:
-        for name in self._names:
-            graph = self._captured(name)
-            self._advance()
-            if graph is not None:
-                return graph
-        raise StopIteration
-
-    def _captured(self, name: str) -> OperatorGraph | None:
-        import keras
-
-        # Frees the model before, and names layers from the beginning: the same whichever came before.
-        keras.utils.clear_session()
-        try:
-            return replace(capture_keras(load_keras(name)), name=name)
-        except Exception as error:
-            # Keras, its backend and the layers between them raise what they like.
-            words = " ".join(str(error).split())[:200]
-            self.failed[name] = f"{type(error).__name__}: {words}" if words else type(error).__name__
-            return None

@@ -60,8 +60,9 @@ def capture_source(source: Source) -> OperatorGraph:
         graph = capture_onnx(source.name, source.input_shape)
     else:
         from slotool.graphs.capture.keras.capture import capture_keras
-        from slotool.graphs.capture.loading import load_keras
+        from slotool.graphs.capture.loading import forget_models, load_keras
 
+        forget_models()
         graph = capture_keras(load_keras(source.name, source.arguments), source.input_shape, source.input_dtype)
         if is_factory(source.name):
             return replace(graph, name=source.called)
