@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,9 @@ from slotool.data.columns import Columns, Inputs
 from slotool.data.options import DataOptions
 from slotool.elastic.model import UNLIMITED, ElasticModel
 from slotool.errors import InputError
-from slotool.models import Model, Signature
+from slotool.models import Classification, Model, Signature
 from slotool.models.signature import FREE, TensorSpec
+from slotool.models.tasks import class_numbers, make_task
 from slotool.tables import FULL, OperatingPoint
 
 # Sizes that open dimensions of a trial input are given, until the model takes one: of text, and of images.
@@ -23,14 +25,14 @@ MAX_DIFFERENCE = 0.02
 
 
 class BareModel(ElasticModel):
-    """A model of any library with its own tensors, at one operating point.
+    """A model of any library with its own tensors, at one operating point; a classifier where it names classes.
 
     Requests share calls where the first dimension of every tensor counts examples (``counts_examples``). Any other
     model computes one request a call: each of its tensors then gets a first dimension of size 1.
     """
 
-    task = None
     points = (FULL,)
+    states_answers = False
 
     def __init__(self, model: Model, max_batch: int | None = None):
         """Make it of a loaded model.
@@ -43,6 +45,7 @@ class BareModel(ElasticModel):
             InputError: A first dimension cannot count the examples of a batch.
         """
         self.model, self.name, self.device = model, model.name, model.device
+        self.task: Classification | None = None
         if max_batch is None:
             max_batch = UNLIMITED if counts_examples(model) else 0
         elif max_batch and (fixed := model.signature.fixed) is not None:
@@ -52,7 +55,12 @@ class BareModel(ElasticModel):
         shapes = [spec.shape[1:] for spec in self.signature.inputs]
         self.input_shape = shapes[0] if len(shapes) == 1 else ()
         self.labels, self.classes = model.class_names, len(model.class_names)
-        self.checks_inputs = model.checks_inputs
+        self.checks_inputs, self.names_inputs = model.checks_inputs, model.names_inputs
+        if model.class_names and max_batch:
+            with suppress(InputError):  # it is not clear which output holds the classes
+                task = make_task(model.signature)
+                assert isinstance(task, Classification)
+                self.task = task
         if model.class_names or model.feature_names:
             self.data_options = DataOptions(
                 tensors=model.signature.inputs, classes=model.class_names, features=model.feature_names
@@ -77,8 +85,11 @@ class BareModel(ElasticModel):
         return parts[0] if len(parts) == 1 else {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the first output, as no task gives it a meaning."""
-        return outputs[self.signature.outputs[0].name]
+        """Return the numbers of the classes where these have names, else the first output: no task says what it is."""
+        if self.task is None:
+            return outputs[self.signature.outputs[0].name]
+        answers = self.task.answers(outputs)
+        return class_numbers(answers, self.labels) if self.task.scores == "labels" else answers.astype(np.int64)
 
     def _arrays(self, x: Inputs) -> Mapping[str, np.ndarray]:
         """Arrays by name with the dimensions that the model's file has."""

@@ -23,7 +23,7 @@ from slotool.models import Classification, Model, Signature, Task
 from slotool.models.calibration import Calibration, Temperature
 from slotool.models.inference_messages import to_bytes
 from slotool.models.loading import is_code
-from slotool.models.model import unwrapped
+from slotool.models.model import unwrapped, with_datatypes
 from slotool.models.signature import FREE, RowCountError, TensorSpec, require_rows, try_two
 from slotool.models.tasks import class_numbers
 from slotool.tables import FULL, OperatingPoint
@@ -66,6 +66,8 @@ class Family(ElasticModel):
     ):
         if not versions:
             raise InputError(f"{name}: a family needs at least one version")
+        self.signature = common_signature([(version.name, model) for version, model in versions])
+        versions = [(version, with_datatypes(model, self.signature)) for version, model in versions]
         self.name, self.task, self.labels = name, task, tuple(labels)
         self.versions = tuple(version for version, _ in versions)
         # Clients of a user's models get these models' outputs alone.
@@ -84,7 +86,6 @@ class Family(ElasticModel):
         self.remote_points = {
             point: model.timeout_s for point, model in self._models.items() if model.timeout_s is not None
         }
-        self.signature = common_signature([(version.name, model) for version, model in versions])
         task.require(self.signature)
         self.calibrations = dict(calibrations or {})
         self._calibration = {point: self.calibrations.get(str(point.get("version"))) for point in self.points}

@@ -76,6 +76,8 @@ class ElasticModel(ABC):
     max_batch: int = UNLIMITED
     # Whether scores may be minus infinity: of classes that were not computed.
     leaves_out = False
+    # False if the name of its only input is slotool's, not its maker's: requests may call it otherwise.
+    names_inputs = True
     # Whole numbers that a request may state of each example, with the greatest: further columns of ``respond``.
     parameters: Mapping[str, int] = MappingProxyType({})
     name: str

@@ -40,6 +40,8 @@ class Model(ABC):
     class_names: tuple[str, ...] = ()
     timeout_s: float | None = None
     device: str = devices.CPU
+    # False if the adapter has given its only input a name.
+    names_inputs = True
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
@@ -182,6 +184,47 @@ class RenamedModel(_Wrapped):
 
     def _renamed(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {ours: outputs[own] for own, ours in self._outputs}
+
+
+class CastModel(_Wrapped):
+    """``model`` with the datatypes of ``signature``, whose tensors are its own but for these."""
+
+    def on(self, device: str) -> Model:
+        placed = self.model.on(device)
+        return self if placed is self.model else CastModel(placed, self.signature)
+
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
+        return self._cast_outputs(self.model.run(self._cast_inputs(inputs), point))
+
+    def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        return self._cast_outputs(self.model.run_within(self._cast_inputs(inputs), timeout_s))
+
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self.model.check_inputs(self._cast_inputs(inputs))
+
+    def _cast_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {spec.name: spec.conform(inputs[spec.name]) for spec in self.model.signature.inputs}
+
+    def _cast_outputs(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {spec.name: spec.conform(outputs[spec.name]) for spec in self.signature.outputs}
+
+
+def with_datatypes(model: Model, service: Signature) -> Model:
+    """Return ``model`` with the datatypes that ``service`` has for its tensors, itself where they are its own.
+
+    A model whose whole numbers are narrower checks its inputs, as they may not hold what was sent.
+    """
+    own = model.signature
+    sides = (
+        tuple(replace(spec, datatype=datatypes(spec.name).datatype) for spec in specs)
+        for specs, datatypes in ((own.inputs, service.input), (own.outputs, service.output))
+    )
+    signature = Signature(*sides)
+    if signature == own:
+        return model
+    cast = CastModel(model, signature)
+    cast.checks_inputs = True
+    return cast
 
 
 class BatchedModel(_Wrapped):

@@ -69,9 +69,9 @@ class TensorSpec:
         return DTYPES[self.datatype]
 
     def takes(self, other: TensorSpec) -> bool:
-        """Whether ``other`` may be the same tensor of another version: of one datatype, shapes that differ only where
-        one is free."""
-        return self.datatype == other.datatype and _compatible(self.shape, other.shape)
+        """True if ``other`` may be the same tensor of another version: its datatype is cast to this one, and shapes
+        differ only where one is free."""
+        return is_cast(other.datatype, self.datatype) and _compatible(self.shape, other.shape)
 
     def __str__(self) -> str:
         return f"{self.datatype}{list(self.shape)}"
@@ -109,21 +109,42 @@ class TensorSpec:
         if self.datatype == "BYTES":
             array = _as_bytes(self.name, array)
         elif array.dtype != self.dtype:
-            array = self._cast(array)
+            array = self.cast(array)
         if len(array.shape) != len(self.shape) or any(
             size not in (FREE, got) for size, got in zip(self.shape, array.shape, strict=True)
         ):
             raise InputError(f"tensor {self.name}: shape {list(array.shape)}, expected {list(self.shape)}")
         return array
 
-    def _cast(self, array: np.ndarray) -> np.ndarray:
-        if np.can_cast(array.dtype, self.dtype, "same_kind") and array.dtype.kind == self.dtype.kind:
+    def cast(self, array: np.ndarray) -> np.ndarray:
+        """Return ``array`` in this datatype: floating-point numbers rounded to its precision, whole numbers unchanged.
+
+        Raises ``InputError`` for numbers of another kind, and for one that this datatype does not hold.
+        """
+        kinds = array.dtype.kind, self.dtype.kind
+        if kinds == ("f", "f"):
+            with np.errstate(over="ignore"):
+                cast = array.astype(self.dtype)
+            if np.isinf(cast).any() and (np.isinf(cast) & np.isfinite(array)).any():
+                raise InputError(f"tensor {self.name}: it holds a number beyond {self.datatype}")
+            return cast
+        if kinds[0] in "iu" and kinds[1] in "iuf":
             cast = array.astype(self.dtype)
-            if array.dtype.kind == "f" or np.array_equal(cast, array):
+            if np.array_equal(cast, array):
                 return cast
-        elif array.dtype.kind in "iu" and self.dtype.kind in "iuf" and np.array_equal(array.astype(self.dtype), array):
-            return array.astype(self.dtype)
+            raise InputError(f"tensor {self.name}: it holds a number beyond {self.datatype}")
         raise InputError(f"tensor {self.name}: values of type {array.dtype}, expected {self.datatype}")
+
+
+def is_cast(sent: object, wanted: str) -> bool:
+    """True if tensors of the datatype ``sent`` are cast to ``wanted``: the same, or both floating-point numbers, or
+    both whole numbers."""
+    if sent == wanted:
+        return True
+    if not isinstance(sent, str) or sent not in DTYPES:
+        return False
+    kinds = {DTYPES[sent].kind, DTYPES[wanted].kind}
+    return kinds == {"f"} or kinds <= {"i", "u"}
 
 
 def _as_bytes(name: str, array: np.ndarray) -> np.ndarray:
@@ -202,8 +223,8 @@ class Signature:
     def difference(self, other: Signature) -> str | None:
         """What keeps ``other`` from being another version of a service of this signature, or None.
 
-        Versions take the same inputs and give the same outputs, by name and datatype. Shapes may differ only where one
-        of them is free.
+        Versions take the same inputs and give the same outputs, by name. Datatypes may differ where they are cast,
+        shapes only where one of them is free.
         """
         for side, mine, theirs in (("input", self.inputs, other.inputs), ("output", self.outputs, other.outputs)):
             known = {tensor.name: tensor for tensor in theirs}
@@ -223,7 +244,8 @@ class Signature:
         return None
 
     def common(self, other: Signature) -> Signature:
-        """The signature of a service of which both are versions (``difference``): a size that one fixes is fixed."""
+        """The signature of a service of which both are versions (``difference``): a size that one fixes is fixed, and a
+        datatype holds the values of both. Raises ``InputError`` where none does."""
         return Signature(*(_common(*sides) for sides in ((self.inputs, other.inputs), (self.outputs, other.outputs))))
 
     def document(self) -> dict[str, list[dict[str, Any]]]:
@@ -303,8 +325,21 @@ def _compatible(mine: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
 
 
 def _common(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    of = {tensor.name: tensor.shape for tensor in theirs}
+    of = {tensor.name: tensor for tensor in theirs}
     return tuple(
-        replace(tensor, shape=tuple(max(sizes) for sizes in zip(tensor.shape, of[tensor.name], strict=True)))
+        replace(
+            tensor,
+            shape=tuple(max(sizes) for sizes in zip(tensor.shape, of[tensor.name].shape, strict=True)),
+            datatype=_wider(tensor, of[tensor.name]),
+        )
         for tensor in mine
     )
+
+
+def _wider(mine: TensorSpec, other: TensorSpec) -> str:
+    if mine.datatype == other.datatype:
+        return mine.datatype
+    dtype = np.promote_types(mine.dtype, other.dtype)
+    if dtype.kind == "f" and mine.dtype.kind != "f":
+        raise InputError(f"tensor {mine.name}: no datatype holds the values of {mine.datatype} and of {other.datatype}")
+    return _DATATYPES[dtype]

@@ -356,6 +356,12 @@ def _only(found: Sequence[TensorSpec], signature: Signature) -> str:
     return str(found[0].name)
 
 
+def class_texts(numbers: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Names of classes by their numbers: BYTES [n], empty where a number is that of none."""
+    texts = [names[number].encode() if 0 <= number < len(names) else b"" for number in numbers.tolist()]
+    return np.array(texts, dtype=np.object_)
+
+
 def class_numbers(answers: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """The class that each answer names, text or a number: int64 [n], from 0; −1 where it is none of ``names``. Where no
     answer is a name, a number is the class's own."""

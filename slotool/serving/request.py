@@ -12,11 +12,12 @@ import numpy as np
 
 from slotool.data.columns import Inputs
 from slotool.models import Classification
+from slotool.models.tasks import class_texts
 from slotool.scheduling import Decision, Query
 from slotool.serving.outputs import Outputs
 from slotool.serving.rejections import Rejection, no_longer_served
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.served import CONFIDENCE, LABEL, ServedModel
+from slotool.serving.served import CLASS, CONFIDENCE, LABEL, ServedModel
 
 
 class InferenceResult(NamedTuple):
@@ -62,6 +63,8 @@ class InferenceResult(NamedTuple):
             return array if scored.model.max_batch else array[0, ...]
         if name == LABEL and isinstance(scored.model.task, Classification):
             return scored.answers.astype(np.int64, copy=False)
+        if name == CLASS and scored.model.labels:
+            return class_texts(scored.answers, scored.model.labels)
         return scored.confidence.astype(np.float32) if name == CONFIDENCE and scored.confidence is not None else None
 
 

@@ -94,8 +94,11 @@ class ServedModel:
         return {point: min(expected.get(point, 0.0) for expected in known) for point in known[0]}
 
 
-LABEL, CONFIDENCE = "label", "confidence"
+LABEL, CLASS, CONFIDENCE = "label", "class", "confidence"
 _LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
+_CLASS = TensorSpec(CLASS, "BYTES", (FREE,))
+# Names of more classes are left out of a model's metadata.
+MAX_CLASSES = 4_096
 # Parameter of a model's configuration, left out where names are so many that it would be longer.
 READING, MAX_READING_CHARACTERS = "reading", 1 << 20
 # Parameter of a model's configuration: what JSON has as the score of a class that was not computed. No class that was
@@ -112,7 +115,8 @@ class Interface:
     a request is one example, whose tensors have no dimension that counts examples.
     ``reading``: how clients read a data set for it (``DataOptions.statement``), {} where it does not say.
     ``parameters``: whole numbers that a request may state for the model, with the greatest of each. ``leaves_out``:
-    scores may be missing, as ``ElasticModel.leaves_out`` has it.
+    scores may be missing, as ``ElasticModel.leaves_out`` has it. ``takes_any_name``: a request may call the only input
+    otherwise.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -122,6 +126,7 @@ class Interface:
     reading: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, int] = field(default_factory=dict)
     leaves_out: bool = False
+    takes_any_name: bool = False
 
     @classmethod
     def of(cls, model: ElasticModel, max_batch: int) -> Interface:
@@ -141,14 +146,30 @@ class Interface:
             signature = Signature(*sides)
         own = {tensor.name for tensor in signature.outputs}
         further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
+        named = (_CLASS,) if model.labels and isinstance(model.task, Classification) and CLASS not in own else ()
         reading = {} if model.data_options is None else model.data_options.statement()
-        stated, on_request = (further, ()) if model.states_answers else ((), further)
+        stated, on_request = (further, named) if model.states_answers else ((), (*further, *named))
         outputs = (*signature.outputs, *stated)
-        return cls(signature.inputs, outputs, on_request, max_batch, reading, model.parameters, model.leaves_out)
+        return cls(
+            signature.inputs,
+            outputs,
+            on_request,
+            max_batch,
+            reading,
+            model.parameters,
+            model.leaves_out,
+            not model.names_inputs,
+        )
 
     @cached_property
     def input_by_name(self) -> Mapping[str, TensorSpec]:
         return {tensor.name: tensor for tensor in self.inputs}
+
+    def input(self, name: str, inputs: int) -> TensorSpec | None:
+        """Return the input that one of so many in a request means by ``name``; None where there is none."""
+        if self.takes_any_name and inputs == len(self.inputs) == 1:
+            return self.inputs[0]
+        return self.input_by_name.get(name)
 
     @cached_property
     def output_by_name(self) -> Mapping[str, TensorSpec]:
@@ -182,14 +203,21 @@ class Interface:
         return ""
 
     def x(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Any]) -> Columns:
-        """What the model takes: ``arrays``, one for each input, by name, of equally many examples, and what the
-        request's ``parameters`` state for it.
+        """What the model takes: ``arrays``, one for each input, by name, of equally many examples, cast to its
+        datatypes, and what the request's ``parameters`` state for it.
 
-        Raises ``Rejection`` (400) for a parameter that is no such number.
+        Raises ``Rejection`` (400) for a number that the model's datatype does not hold, and for a parameter that is no
+        such number.
         """
-        if not self.max_batch:
-            return Columns.unchecked({tensor.name: arrays[tensor.name][None] for tensor in self.inputs})
         columns = {tensor.name: arrays[tensor.name] for tensor in self.inputs}
+        for tensor in self.inputs:
+            if columns[tensor.name].dtype != tensor.dtype:
+                try:
+                    columns[tensor.name] = tensor.cast(columns[tensor.name])
+                except InputError as error:
+                    raise bad_request(str(error)) from None
+        if not self.max_batch:
+            return Columns.unchecked({name: array[None] for name, array in columns.items()})
         if self.parameters and (meant := self._misspelt(parameters)):
             raise bad_request(meant)
         for name, most in self.parameters.items():
@@ -206,9 +234,12 @@ class Interface:
         return ""
 
     def metadata(self, name: str, versions: Sequence[str]) -> dict[str, Any]:
-        """The V2 model metadata document; −1 stands for a free size, the first being the batch where there is one."""
+        """The V2 model metadata document, with names of classes as a parameter; −1 stands for a free size, the first
+        being the batch where there is one."""
         tensors = Signature(self.inputs, self.outputs).document()
-        return {"name": name, "versions": list(versions), "platform": "slotool", **tensors}
+        document = {"name": name, "versions": list(versions), "platform": "slotool", **tensors}
+        classes = self.reading.get("classes", ())
+        return {**document, "parameters": {"classes": classes}} if 0 < len(classes) <= MAX_CLASSES else document
 
     def config(self, name: str) -> dict[str, Any]:
         """Triton's model configuration document; its shapes leave the batch out.

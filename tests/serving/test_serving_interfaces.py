@@ -214,7 +214,7 @@ BAD = {
         "there are ids, kept, word, small, half; did you mean 'ids'",
     ),
     "no name": ({"ids": {"name": ["ids"]}}, b"", r"no input is called \['ids'\]"),
-    "datatype": ({"ids": {"datatype": "INT32"}}, b"", "input ids: datatype 'INT32', expected 'INT64'"),
+    "datatype": ({"ids": {"datatype": "FP32"}}, b"", "input ids: datatype 'FP32', expected 'INT64'"),
     "rank": ({"ids": {"shape": [3]}}, b"", r"input ids: shape \[3\], expected \[batch, any\]$"),
     "no examples": ({"ids": {"shape": [0, 3]}}, b"", r"expected \[batch, any\], a batch of 1 or more"),
     "beyond 64 bits": ({"ids": {"shape": [2**64, 3]}}, b"", r"\[batch, any\] of whole numbers up to 2147483648"),

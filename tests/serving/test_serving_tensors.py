@@ -153,7 +153,7 @@ BAD_JSON = {
     "no inputs": (b"{}", "a list of tensors is expected"),
     "two inputs": (json.dumps({"inputs": [tensor(X, data=SIX)] * 2}).encode(), "input input: it is given twice"),
     "another name": (one(name="x"), "called 'x'"),
-    "another datatype": (one(datatype="FP64"), "datatype 'FP64'"),
+    "another datatype": (one(datatype="INT32"), "datatype 'INT32'"),
     "another shape": (one(shape=[1, 3, 2]), r"\[batch, 2, 3\]"),
     "no batch": (one(shape=[0, 2, 3], data=[]), r"shape \[0"),
     "a negative batch": (one(shape=[-1, 2, 3]), r"shape \[-1"),

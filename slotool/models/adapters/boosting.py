@@ -38,6 +38,8 @@ _PER_NODE = ("right_children", "parents", "split_indices", "split_conditions", "
 class _Boosted(Model):
     """``features`` [n, features] → ``probabilities`` [n, classes] of a classifier, ``value`` [n] of a regressor."""
 
+    names_inputs = False
+
     def _describe(self, path: Path, features: int, classes: int) -> None:
         """``classes``: 0 for a regressor."""
         self.name, self._classes = path.stem, classes

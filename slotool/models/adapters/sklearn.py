@@ -34,6 +34,8 @@ class SklearnModel(Model):
     Raises ``InputError`` for an estimator that is not fitted or does not predict.
     """
 
+    names_inputs = False
+
     def __init__(self, estimator: Any, *, name: str | None = None):
         self.name = name or type(estimator).__name__
         self._estimator = estimator

@@ -218,8 +218,8 @@ def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metadata_message(document: Mapping[str, Any]) -> Any:
-    """``ModelMetadataResponse`` of the V2 document."""
-    return json_format.ParseDict(document, service_pb2.ModelMetadataResponse())
+    """``ModelMetadataResponse`` of the V2 document, without its parameters."""
+    return json_format.ParseDict(document, service_pb2.ModelMetadataResponse(), ignore_unknown_fields=True)
 
 
 def config_message(document: Mapping[str, Any]) -> Any:

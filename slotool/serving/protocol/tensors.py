@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from types import MappingProxyType
@@ -20,7 +20,7 @@ import orjson
 from slotool import strict_json
 from slotool.data.columns import Columns
 from slotool.elastic.best_labels import TOP
-from slotool.models.signature import FREE, TensorSpec
+from slotool.models.signature import FREE, TensorSpec, is_cast
 from slotool.serving.protocol import bounds, values
 from slotool.serving.protocol.shared_memory import Destination, Place, Regions, SharedOutputs, destination
 from slotool.serving.rejections import bad_request, shown
@@ -148,20 +148,24 @@ class InferenceReader:
 def matched(
     entries: list[dict[str, Any]], interface: Interface
 ) -> list[tuple[TensorSpec, tuple[int, ...], dict[str, Any]]]:
-    """Each of a request's inputs with what the model has under its name, and with its shape.
+    """Each of a request's inputs with what the model has under its name, in the datatype that was sent, and with its
+    shape.
 
     Raises ``Rejection`` (400) naming an input that is unknown, given twice, missing, or of another datatype or shape.
     """
     found: dict[str, tuple[TensorSpec, tuple[int, ...], dict[str, Any]]] = {}
     for entry in entries:
         name = entry.get("name")
-        spec = interface.input_by_name.get(name) if isinstance(name, str) else None
+        spec = interface.input(name, len(entries)) if isinstance(name, str) else None
         if spec is None:
             raise bad_request(f"inputs: no input is called {shown(name)}; {_listed(interface.inputs, name)}")
         if spec.name in found:
             raise bad_request(f"input {spec.name}: it is given twice")
-        if entry.get("datatype") != spec.datatype:
-            raise bad_request(f"input {spec.name}: datatype {shown(entry.get('datatype'))}, expected {spec.datatype!r}")
+        sent = entry.get("datatype")
+        if sent != spec.datatype:
+            if not is_cast(sent, spec.datatype):
+                raise bad_request(f"input {spec.name}: datatype {shown(sent)}, expected {spec.datatype!r}")
+            spec = replace(spec, datatype=str(sent))
         found[spec.name] = spec, shape_of(spec, entry.get("shape"), interface.max_batch), entry
     for spec in interface.inputs:
         if spec.name not in found:
