@@ -22,7 +22,7 @@ from benchmarks.reproduction.supernets import (
 )
 from benchmarks.reproduction.workspace import Workspace
 from slotool.reports.figure import duration, percent
-from slotool.simulation.query_log import Dynamics, QueryLog, logged_dynamics
+from slotool.simulation.query_log import Dynamics, QueryLog, dynamics
 
 # Bins of a time course; and the part of them that is called the busiest and the calmest.
 BINS, PART = 60, 0.25
@@ -91,7 +91,7 @@ def _dynamics(workspace: Workspace, service: Service, loads: Mapping[str, str], 
     from the easiest to the hardest."""
     files = {name: arrivals_file(workspace, options) for name, options in loads.items()}
     results = {name: _simulated(workspace, service, file, ("slackfit",)) for name, file in files.items()}
-    courses = {name: logged_dynamics(log, "slackfit", BINS) for name, (_, log) in results.items()}
+    courses = {name: dynamics(log, "slackfit", BINS) for name, (_, log) in results.items()}
     summaries = {name: figures["slackfit"] for name, (figures, _) in results.items()}
     parts = {name: (_part(course, busiest=False), _part(course, busiest=True)) for name, course in courses.items()}
     means = [summary["accuracy"] for summary in summaries.values()]

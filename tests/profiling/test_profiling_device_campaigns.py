@@ -90,7 +90,7 @@ def test_a_solo_campaign_keeps_to_the_memory_of_the_device_and_resumes(state: De
 def test_pairs_share_the_device_make_room_and_run_out_of_memory_without_harm(tmp_path: Path) -> None:
     settings = replace(KNOWN, placement="shared", solo_runs=3)
     both, *others = combinations_of([FIRST, SECOND, SMALL], [2], settings)
-    with Campaign([both, *others], settings, tmp_path / "pairs.parquet", enough=lambda rows: False) as campaign:
+    with Campaign([both, *others], settings, tmp_path / "pairs.parquet", in_order=True) as campaign:
         found = rows_of(campaign.run(), "subject", "co_runners")
     assert {key: row["status"] for key, row in found.items()} == {
         **dict.fromkeys([("1", "2"), ("2", "1")], "out-of-memory"),
@@ -134,7 +134,7 @@ def test_streams_of_one_process_share_the_device(tmp_path: Path) -> None:
     """Each co-runner has its own weights and stream; what runs out of memory, or frees its seat, leaves the others."""
     settings = replace(KNOWN, placement="shared", solo_runs=3, sharing="streams", colocation="streams")
     both, *others = combinations_of([FIRST, SECOND, SMALL], [2], settings)
-    with Campaign([both, *others], settings, tmp_path / "pairs.parquet", enough=lambda rows: False) as campaign:
+    with Campaign([both, *others], settings, tmp_path / "pairs.parquet", in_order=True) as campaign:
         found = rows_of(campaign.run(), "subject", "co_runners")
     assert {key: row["status"] for key, row in found.items()} == {
         **dict.fromkeys([("1", "2"), ("2", "1")], "out-of-memory"),

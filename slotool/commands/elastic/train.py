@@ -133,7 +133,7 @@ class XmcTraining(Result):
         return [records_table(title, rows, [Column("split"), Column("examples", form=","), *precisions])]
 
 
-class TrainingOptions(TypedDict):
+class TrainingOptions(TypedDict, total=False):
     """Parameters of commands that train a network on labelled examples.
 
     Args:

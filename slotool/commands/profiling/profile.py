@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_SAMPLES = 10
 
 
-class Measuring(TypedDict):
+class Measuring(TypedDict, total=False):
     """Parameters of every campaign.
 
     Args:
