@@ -25,7 +25,7 @@ from slotool.data import Dataset, load_dataset
 from slotool.machine import machine_id
 from slotool.planning.server_process import server_process
 from slotool.process import bound_to, cores_by_preference
-from slotool.reports.figure import Curve, Figure, Rows, linear_axis, percent, share_axis
+from slotool.reports.figure import Axis, Curve, Figure, Rows, percent, share_axis
 from slotool.reports.plots import save_png
 from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 from slotool.workloads import ArrivalProcess, Poisson
@@ -149,8 +149,8 @@ def _by_deadline(name: str, deadlines_s: Sequence[float], found: Mapping[str, Se
         title=f"{name}: effective accuracy by deadline",
         caption="Share of all requests sent that were answered correctly and in time; the same arrivals for all.",
         source=source,
-        x=linear_axis("deadline, ms", deadlines_ms),
-        y=share_axis("effective accuracy", np.concatenate(list(shares.values()))),
+        x=Axis("deadline, ms"),
+        y=share_axis("effective accuracy"),
         curves=(*curves[1:], curves[0]),
         table=Rows(
             ("policy", *(f"{at:g} ms" for at in deadlines_ms)),

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from slotool.reports.figure import Axis, Curve, Figure, Rows, Style, linear_axis, log_axis, share_axis
+from slotool.reports.figure import Axis, Curve, Figure, Rows, Style, share_axis
 
 # Name of a curve, and its points.
 Series = Mapping[str, tuple[ArrayLike, ArrayLike]]
-_AXES = {"linear": linear_axis, "log": log_axis, "share": share_axis}
 
 
 def curves(
@@ -32,11 +31,8 @@ def curves(
             + [(name, points, "dashes") for name, points in (dashed or {}).items()]
         )
     ]
-    across = np.concatenate([curve.x for curve in drawn])
-    up = np.concatenate([curve.y for curve in drawn])
-    return Figure("figure", title, caption, "", _axis(x, across), _axis(y, up), tuple(drawn), Rows((), ()))
+    return Figure("figure", title, caption, "", _axis(*x), _axis(*y), tuple(drawn), Rows((), ()))
 
 
-def _axis(wanted: tuple[str, str], values: np.ndarray) -> Axis:
-    title, kind = wanted
-    return _AXES[kind](title, values)
+def _axis(title: str, kind: str) -> Axis:
+    return share_axis(title) if kind == "share" else Axis(title, log=kind == "log")

@@ -23,22 +23,41 @@ Style = Literal["dots", "line", "dashes", "steps", "dots and line", "dots and st
 
 @dataclass(frozen=True)
 class Axis:
-    """``low`` to ``high`` in data units; ``ticks``: values and their texts, the only ones that are drawn."""
+    """Title and scale; limits and ticks follow from the data.
+
+    A tick is written as ``factor`` times its value, and ``sign``. ``ticks``: values and their texts in place of round
+    values.
+    """
 
     title: str
-    low: float
-    high: float
-    ticks: tuple[tuple[float, str], ...]
     log: bool = False
+    factor: float = 1.0
+    sign: str = ""
+    ticks: tuple[tuple[float, str], ...] = ()
+
+    def written(self, value: float) -> str:
+        """Text of a tick at ``value``."""
+        number = self.factor * value
+        return (f"{number:,.0f}" if abs(number) >= 1_000 else f"{number:.10g}") + self.sign
+
+
+def share_axis(title: str, *, log: bool = False) -> Axis:
+    """Axis of shares, written as percentages."""
+    return Axis(title, log, 100.0, " %")
+
+
+def error_axis(title: str, unit: LossUnit) -> Axis:
+    """Axis of errors, or losses, written in their ``unit``."""
+    return Axis(title, False, unit.per_one, " %" if unit.per_one == PERCENT.per_one else "")
 
 
 @dataclass(frozen=True)
 class Curve:
     """``x``, ``y``: float64 [n] in data units. ``colour``: slot of the palette.
 
-    ``error``: half the length of a vertical error bar, float64 [n]. ``labels``: texts written next to points; an empty
-    one is not written; below the point, or with ``labels_above`` above it. ``wide``: drawn broad and pale, so that
-    a curve on the same points can be seen on top of it.
+    ``error``: half the length of a vertical error bar, float64 [n]. ``labels``: texts written next to points, but for
+    those that would overlap another; below the point, or with ``labels_above`` above it. ``wide``: drawn broad and
+    pale, so that a curve on the same points can be seen on top of it.
     """
 
     name: str
@@ -105,11 +124,6 @@ class Figure:
 
 
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
-# Steps within a decade, sparser as more decades are shown.
-_WITHIN_DECADE = ((0.8, (1, 1.5, 2, 3, 4, 5, 6, 8)), (2.2, (1, 2, 5)), (3.2, (1, 3)), (math.inf, (1,)))
-
-# How much of a plot's width a character of a label takes, with its share of the gap to the point.
-_CHARACTER = 0.009
 
 
 @dataclass(frozen=True)
@@ -127,101 +141,6 @@ class Unit:
 
     def of(self, seconds: np.ndarray) -> np.ndarray:
         return np.asarray(seconds, dtype=np.float64) / self.seconds
-
-
-def log_axis(title: str, values: np.ndarray, *, air: float = 0.06) -> Axis:
-    """A logarithmic axis over positive ``values``, with ``air`` of its length free at each end."""
-    low, high = math.log10(float(values.min())), math.log10(float(values.max()))
-    margin = max(air * (high - low), 0.06)
-    low, high = low - margin, high + margin
-    # A short axis may lie between two round values; plain steps divide it then.
-    shown = _round_values(low, high) or [v for v in linear_ticks(10**low, 10**high) if 10**low <= v <= 10**high]
-    return Axis(title, 10**low, 10**high, tuple((value, _plain(value)) for value in shown), log=True)
-
-
-def share_axis(title: str, values: np.ndarray, *, air: float = 0.08) -> Axis:
-    """A linear axis over shares in [0, 1], written as percentages; never beyond 0 and 100 % by more than its air."""
-    low, high = float(values.min()), float(values.max())
-    margin = max(air * (high - low), 0.004)
-    low, high = max(low - margin, -margin), min(high + margin, 1.0 + margin)
-    ticks = linear_ticks(low * 100, high * 100)
-    return Axis(title, low, high, tuple((v / 100, f"{v:g} %") for v in ticks if 0 <= v <= 100))
-
-
-def error_axis(title: str, errors: np.ndarray, unit: LossUnit) -> Axis:
-    """A linear axis over errors, or losses, written in their ``unit``; it goes beyond 0 by its air at most."""
-    least, most = (float(end) * unit.per_one for end in (errors.min(), errors.max()))
-    margin = 0.08 * (most - least) or max(0.1 * most, 0.4)
-    low, high = (least if least < 0 else max(least - margin, -margin)), most + margin
-    shown = [v for v in linear_ticks(low, high) if v >= min(least, 0.0)]
-    sign = " %" if unit.per_one == PERCENT.per_one else ""
-    return Axis(
-        title, low / unit.per_one, high / unit.per_one, tuple((v / unit.per_one, f"{v:g}{sign}") for v in shown)
-    )
-
-
-def log_share_axis(title: str, least: float) -> Axis:
-    """A logarithmic axis of shares from ``least``, or a tenth when that is less, to 100 %."""
-    floor = 0.8 * min(least, 0.1)
-    shown = _round_values(math.log10(floor), 0.0)
-    return Axis(title, floor, 1.25, tuple((value, f"{100 * value:g} %") for value in shown), log=True)
-
-
-def linear_axis(title: str, values: np.ndarray, *, air: float = 0.06, suffix: str = "") -> Axis:
-    """A linear axis over ``values``."""
-    low, high = float(values.min()), float(values.max())
-    margin = air * (high - low) or max(abs(high) * 0.1, 1e-9)
-    low, high = low - margin, high + margin
-    return Axis(title, low, high, tuple((v, f"{v:g}{suffix}") for v in linear_ticks(low, high)))
-
-
-def linear_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Round numbers within [low, high], at most ``most``, at least two where the range allows."""
-    rough = (high - low) / (most - 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= rough * (1 - 1e-9))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
-
-
-def spaced_labels(x: np.ndarray, y: np.ndarray, texts: list[str], horizontal: Axis, vertical: Axis) -> tuple[str, ...]:
-    """``texts`` with those emptied that would be written over an earlier one; the ends of the list come first."""
-    up, left = _position(y, vertical), label_is_left(x, texts, horizontal)
-    width = _CHARACTER * np.array([len(text) for text in texts])
-    begins = _position(x, horizontal) - np.where(left, width, 0.0)
-    order = sorted(range(len(texts)), key=lambda i: min(i, len(texts) - 1 - i))
-    kept: list[int] = []
-    for i in order:
-        beside = (begins[i] > begins[k] + width[k] or begins[k] > begins[i] + width[i] for k in kept)
-        if all(free or abs(up[i] - up[k]) > 0.06 for free, k in zip(beside, kept, strict=True)):
-            kept.append(i)
-    return tuple(text if i in kept else "" for i, text in enumerate(texts))
-
-
-def label_is_left(x: np.ndarray, texts: Sequence[str], axis: Axis) -> np.ndarray:
-    """bool [n]: whether a point's text is written on its left, as the plot ends before the text would on its right."""
-    at, width = _position(x, axis), _CHARACTER * np.array([len(text) for text in texts])
-    found: np.ndarray = (at + width > 1.0) & (at > 0.5)
-    return found
-
-
-def _round_values(low: float, high: float) -> list[float]:
-    """Round values between 10**low and 10**high, more per decade the fewer decades there are."""
-    steps = next(steps for widest, steps in _WITHIN_DECADE if high - low <= widest)
-    decades = range(math.floor(low), math.ceil(high) + 1)
-    candidates = [step * 10.0**decade for decade in decades for step in steps]
-    return [value for value in candidates if low - 1e-9 <= math.log10(value) <= high + 1e-9]
-
-
-def _plain(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1_000 else f"{value:g}"
-
-
-def _position(values: np.ndarray, axis: Axis) -> np.ndarray:
-    """Where ``values`` lie on the axis, 0 to 1."""
-    if axis.log:
-        return np.log(values / axis.low) / math.log(axis.high / axis.low)
-    return (values - axis.low) / (axis.high - axis.low)
 
 
 def duration(seconds: float | None) -> str:

@@ -14,14 +14,20 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.text import Annotation
 from matplotlib.ticker import LogLocator
+from matplotlib.transforms import Bbox
 
 from slotool.predictors.trained.explanation import Explanation
-from slotool.reports.figure import ALARM, FAINT, INK, PALETTE, Axis, Band, Curve, Figure, Limit, label_is_left
+from slotool.reports.figure import ALARM, FAINT, INK, PALETTE, Axis, Band, Curve, Figure, Limit
 
 DOTS_PER_INCH = 160
 # Letters of the legend's font in a line, of which a curve's sign takes six.
 LEGEND_LETTERS = 120
+# Points between a point and its label; share of an axis below 0.
+LABEL_GAP, MARGIN = 7, 0.02
+# Ticks within a decade, fewer as more decades are shown.
+STEPS = ((1.0, (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)), (3.2, (1.0, 2.0, 5.0)), (np.inf, (1.0,)))
 STYLE: Any = {
     # Names come from files: a dollar sign in one is no formula.
     "text.parse_math": False,
@@ -43,20 +49,30 @@ _LINES = {"line": "-", "dashes": "--", "dots and line": "-", "steps": "-", "dots
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Draw ``figure`` into the PNG file ``path``, with its title above and its caption below."""
-    with mpl.rc_context(STYLE):
+    """Draw ``figure`` into the PNG file ``path``."""
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        # A character that the font lacks is drawn as a box; the remark would print it on the terminal as it is.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        draw(figure).savefig(path, format="png")
+
+
+def draw(figure: Figure) -> Canvas:
+    """Return ``figure`` drawn, with its title above and its caption below."""
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         canvas = Canvas(figsize=(7.2, 7.0) if figure.square else (8.4, 5.4), dpi=DOTS_PER_INCH, layout="constrained")
         axes = canvas.add_subplot()
         for band in figure.bands:
             _draw_band(axes, band)
         for limit in figure.limits:
             _draw_limit(axes, limit)
-        for curve in figure.curves:
-            _draw_curve(axes, curve, figure.x)
+        labels = [label for curve in figure.curves for label in _draw_curve(axes, curve)]
         _set_axis(axes, figure.x, "x")
         _set_axis(axes, figure.y, "y")
         if figure.square:
             axes.set_box_aspect(1)
+            ends = (*axes.get_xlim(), *axes.get_ylim())
+            axes.set(xlim=(min(ends), max(ends)), ylim=(min(ends), max(ends)))
         names = axes.get_legend_handles_labels()[1]
         columns = min(6, max(1, LEGEND_LETTERS // (max(map(len, names), default=0) + 6)))
         pad = 10 + 16 * math.ceil(len(names) / columns)
@@ -65,10 +81,9 @@ def save_png(figure: Figure, path: Path) -> None:
             place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3}
             axes.legend(frameon=False, fontsize=9, ncols=columns, handlelength=1.6, columnspacing=1.4, **place)
         canvas.supxlabel("\n".join(textwrap.wrap(figure.caption, 98)), fontsize=9, color="#4a5561", x=0.02, ha="left")
-        with warnings.catch_warnings():
-            # A character that the font lacks is drawn as a box; the remark would print it on the terminal as it is.
-            warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-            canvas.savefig(path, format="png")
+        canvas.draw_without_rendering()
+        _space(labels, axes)
+    return canvas
 
 
 def save_plots(figures: Iterable[Figure], folder: Path, progress: Callable[[], None] = lambda: None) -> list[Path]:
@@ -82,7 +97,8 @@ def save_plots(figures: Iterable[Figure], folder: Path, progress: Callable[[], N
     return paths
 
 
-def _draw_curve(axes: Axes, curve: Curve, horizontal: Axis) -> None:
+def _draw_curve(axes: Axes, curve: Curve) -> list[Annotation]:
+    """Draw ``curve``; return its labels."""
     reference = curve.style == "dashes"
     dots = "dots" in curve.style
     dense = dots and len(curve.x) > 60
@@ -102,21 +118,34 @@ def _draw_curve(axes: Axes, curve: Curve, horizontal: Axis) -> None:
     )
     if curve.error is not None:
         axes.errorbar(curve.x, curve.y, yerr=curve.error, fmt="none", ecolor=curve.paint, elinewidth=1.1, capsize=2.5)
-    if not any(curve.labels):
-        return
-    is_left = label_is_left(curve.x, curve.labels, horizontal)
-    for x, y, label, left in zip(curve.x, curve.y, curve.labels, is_left, strict=True):
-        if label:
-            axes.annotate(
-                label,
-                (float(x), float(y)),
-                xytext=(-7 if left else 7, 4 if curve.labels_above else -4),
-                textcoords="offset points",
-                fontsize=8.5,
-                ha="right" if left else "left",
-                va="bottom" if curve.labels_above else "top",
-                zorder=5,
-            )
+    return [
+        axes.annotate(
+            label,
+            (float(x), float(y)),
+            xytext=(LABEL_GAP, 4 if curve.labels_above else -4),
+            textcoords="offset points",
+            fontsize=8.5,
+            va="bottom" if curve.labels_above else "top",
+            in_layout=False,
+            zorder=5,
+        )
+        for x, y, label in zip(curve.x, curve.y, curve.labels, strict=False)
+    ]
+
+
+def _space(labels: Sequence[Annotation], axes: Axes) -> None:
+    """Write labels that the plot has no room for on the left of their points, and remove those that would be written
+    over another: the first and the last come first."""
+    boxes: list[Bbox] = []
+    for at in sorted(range(len(labels)), key=lambda at: min(at, len(labels) - 1 - at)):
+        label = labels[at]
+        if label.get_window_extent().x1 > axes.bbox.x1:
+            label.set(horizontalalignment="right", position=(-LABEL_GAP, label.get_position()[1]))
+        box = label.get_window_extent()
+        if box.count_overlaps(boxes):
+            label.remove()
+        else:
+            boxes.append(box)
 
 
 def _draw_band(axes: Axes, band: Band) -> None:
@@ -140,10 +169,21 @@ def _draw_limit(axes: Axes, limit: Limit) -> None:
 
 
 def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
-    axes.set(**{f"{which}scale": "log" if axis.log else "linear"})
-    axes.set(**{f"{which}lim": (axis.low, axis.high), f"{which}label": axis.title})
+    axes.set(**{f"{which}scale": "log" if axis.log else "linear", f"{which}label": axis.title})
     drawn = axes.xaxis if which == "x" else axes.yaxis
-    drawn.set_ticks(np.array([value for value, _ in axis.ticks]), [text for _, text in axis.ticks])
+    if axis.ticks:
+        drawn.set_ticks(np.array([value for value, _ in axis.ticks]), [text for _, text in axis.ticks])
+    else:
+        drawn.set_major_formatter(lambda value, _: axis.written(value))
+    if not axis.log:
+        # Counts, times and shares are not negative.
+        low, high = drawn.get_view_interval()
+        if low < 0 <= drawn.get_data_interval()[0]:
+            axes.set(**{f"{which}lim": (-MARGIN * (high - low), high)})
+        return
+    if not axis.ticks:
+        low, high = np.log10(drawn.get_view_interval())
+        drawn.set_major_locator(LogLocator(subs=next(steps for most, steps in STEPS if high - low <= most)))
     drawn.set_ticks([], minor=True)
 
 

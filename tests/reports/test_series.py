@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 
 from slotool.errors import InputError
-from slotool.reports.figure import Axis, Curve, Figure, Unit, label_is_left, linear_ticks, log_axis, spaced_labels
+from slotool.reports.figure import Axis, Curve, Figure, Rows, Unit, error_axis, share_axis
+from slotool.reports.plots import draw
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k, pareto
 from slotool.reports.series.colocation import colocation_figures
 from slotool.reports.series.latency import latency_figures
@@ -18,6 +20,7 @@ from slotool.reports.series.load_test import MAX_POINTS, served_latency
 from slotool.reports.series.predictions import predicted_against_measured
 from slotool.reports.series.switching import plan_figures
 from slotool.reports.series.tiers import tolerance_tiers
+from slotool.rules.evidence.losses import PERCENT
 from slotool.tables import LatencyTable
 from tests.reports.made_tables import (
     family_outcomes,
@@ -36,6 +39,16 @@ def curve(figure: Figure, name: str) -> Curve:
     return next(curve for curve in figure.curves if curve.name == name)
 
 
+def drawn(line: Curve, x: Axis, y: Axis) -> Axes:
+    (axes,) = draw(Figure("id", "title", "caption", "source", x, y, (line,), Rows((), ()))).axes
+    return axes
+
+
+def written(line: Curve) -> list[str]:
+    """Labels that are written."""
+    return [text.get_text() for text in drawn(line, Axis("x"), Axis("y")).texts]
+
+
 def test_predicted_against_measured() -> None:
     figure = predicted_against_measured("dnn", predictions(40), "p")
     assert len(curve(figure, "mlp").x) == len(curve(figure, "cnn").x) == 20
@@ -46,7 +59,7 @@ def test_predicted_against_measured() -> None:
     assert band.high == pytest.approx(1.1 * band.x)
     assert "50.0 % of the predictions" in figure.caption
     assert "15.0 %" in figure.caption, "half of them 30 % off"
-    assert (figure.x.low, figure.x.high) == (figure.y.low, figure.y.high), "a diagonal must look like one"
+    assert figure.square, "a diagonal must look like one"
 
 
 def test_accuracy_against_k_is_in_order_and_finds_the_least_k_that_suffices() -> None:
@@ -213,44 +226,42 @@ def test_of_many_points_as_many_are_drawn_as_there_are_colours() -> None:
     assert "8 of 20" in figure.caption
 
 
-@given(st.floats(1e-6, 1e6), st.floats(1.0, 1e8))
-@example(115.0, 1.0)  # between two round values
-@settings(max_examples=100, deadline=None)
-def test_log_axes_hold_their_data_and_have_few_ticks(low: float, ratio: float) -> None:
-    axis = log_axis("x", np.array([low, low * ratio]))
-    assert axis.low < low <= low * ratio < axis.high
-    assert 1 <= len(axis.ticks) <= 12
-    assert all(axis.low <= value <= axis.high for value, _ in axis.ticks)
-
-
-@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
-@settings(max_examples=100, deadline=None)
-def test_linear_ticks_lie_inside_and_are_few(low: float, span: float) -> None:
-    ticks = linear_ticks(low, low + span)
-    assert 1 <= len(ticks) <= 8
-    assert all(low - 1e-6 * span - 1e-9 <= tick <= low + span * (1 + 1e-6) + 1e-9 for tick in ticks)
-
-
 def test_the_unit_is_the_one_a_person_would_choose() -> None:
     assert Unit.best_for(np.array([20e-6, 50e-6])).name == "µs"
     assert Unit.best_for(np.array([0.9e-3, 0.5])).name == "ms"
     assert Unit.best_for(np.array([3.0, 4.0])).of(np.array([2.0])).tolist() == [2.0]
 
 
+def test_ticks_are_written_as_a_reader_wants_them() -> None:
+    assert share_axis("accuracy").written(0.975) == "97.5 %"
+    assert error_axis("error", PERCENT).written(0.02) == "2 %"
+    assert Axis("latency, µs", log=True).written(1e4) == "10,000"
+    assert Axis("latency, ms").written(0.3) == "0.3"
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1.0, 1e8))
+@example(115.0, 1.0)  # between two round values
+@settings(max_examples=20, deadline=None)
+def test_axes_hold_their_data_and_have_few_ticks(low: float, ratio: float) -> None:
+    values = np.array([low, low * ratio])
+    axes = drawn(Curve("", values, values, "dots"), Axis("x", log=True), Axis("y"))
+    for axis in (axes.xaxis, axes.yaxis):
+        least, most = axis.get_view_interval()
+        assert least <= low <= low * ratio <= most
+        shown = [tick for tick in axis.get_majorticklocs() if least <= tick <= most]
+        assert 1 <= len(shown) <= 12
+
+
 def test_labels_that_would_overlap_are_left_out() -> None:
-    axis = log_axis("x", np.array([1.0, 100.0]))
     same = np.array([10.0, 10.0, 90.0])
-    assert spaced_labels(same, same, ["a", "b", "c"], axis, axis) == ("a", "", "c")
+    assert written(Curve("", same, same, "dots", labels=("a", "b", "c"))) == ["a", "c"]
 
 
 def test_labels_are_written_where_there_is_room_for_them() -> None:
-    axis = Axis("", 0.0, 1.0, ())
-    x, texts = np.array([0.1, 0.9, 0.93]), ["a" * 30, "b" * 30, "c"]
-    assert label_is_left(x, texts, axis).tolist() == [False, True, False]
-    level = np.full(3, 0.5)
+    x, texts = np.array([0.1, 0.9, 0.93]), ("a" * 30, "b" * 30, "c")
     # The one on the left of its point ends where the next begins.
-    assert spaced_labels(x, level, texts, axis, axis) == tuple(texts)
-    assert spaced_labels(np.array([0.1, 0.3, 0.9]), level, texts, axis, axis) == (texts[0], "", "c")
+    assert written(Curve("", x, np.full(3, 0.5), "dots", labels=texts)) == [*texts]
+    assert written(Curve("", np.array([0.1, 0.3, 0.9]), np.full(3, 0.5), "dots", labels=texts)) == [texts[0], "c"]
 
 
 def test_of_very_many_networks_a_thousand_are_drawn_and_all_are_counted() -> None:

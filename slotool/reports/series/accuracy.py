@@ -8,18 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.reports.figure import (
-    Curve,
-    Figure,
-    Rows,
-    Unit,
-    duration,
-    log_axis,
-    log_share_axis,
-    percent,
-    share_axis,
-    spaced_labels,
-)
+from slotool.reports.figure import Axis, Curve, Figure, Rows, Unit, duration, percent, share_axis
 from slotool.tables import OperatingPoint, OutcomeTable
 
 # A cheaper point that gives up no more than this is worth pointing out.
@@ -95,19 +84,16 @@ def accuracy_against_k(name: str, table: OutcomeTable, source: str) -> Figure:
     share = np.array([point.share_of_nodes for point in points], dtype=np.float64)
     accuracy, error = (np.array([getattr(p, f) for p in points]) for f in ("accuracy", "standard_error"))
     full = points[-1]
-    what = "share of each layer's nodes computed (k)"
-    x = log_share_axis(what, share[0]) if share[0] < FEW_NODES else share_axis(what, np.append(share, 0.0))
-    y = share_axis("accuracy", np.concatenate([accuracy - error, accuracy + error]))
     least = next(p for p in points if p.accuracy >= full.accuracy - WORTH_IT)
     curve = Curve(name, share, accuracy, "dots and line", error=error)
-    reference = Curve(f"at {full.version}", np.array([x.low, x.high]), np.full(2, full.accuracy), "dashes", colour=5)
+    reference = Curve(f"at {full.version}", share[[0, -1]], np.full(2, full.accuracy), "dashes", colour=5)
     return Figure(
         id=f"accuracy-k-{name}",
         title=f"{name}: accuracy against k",
         caption=f"{_enough(points, least)} ({_examples(table)}; bars are ± 1 standard error).",
         source=source,
-        x=x,
-        y=y,
+        x=share_axis("share of each layer's nodes computed (k)", log=bool(share[0] < FEW_NODES)),
+        y=share_axis("accuracy"),
         curves=(reference, curve),
         table=Rows(COLUMNS, tuple(point.cells(full.latency_s) for point in points)),
         headlines=(
@@ -124,18 +110,11 @@ def accuracy_against_latency(name: str, tables: Sequence[tuple[str, OutcomeTable
     subjects = {subject: scored(table) for subject, table in tables}
     every = [(subject, point) for subject, points in subjects.items() for point in points]
     latency_s = np.array([max(point.latency_s, 1e-9) for _, point in every])
-    bounds = np.array([p.accuracy + sign * p.standard_error for _, p in every for sign in (-1, 1)])
     unit = Unit.best_for(latency_s)
-    x = log_axis(f"median latency of one answer, {unit.name}", unit.of(latency_s), air=0.1)
-    y = share_axis("accuracy", bounds)
     accuracy = np.array([point.accuracy for _, point in every])
-    labels = spaced_labels(unit.of(latency_s), accuracy, [point.label for _, point in every], x, y)
     front = pareto(latency_s, accuracy)
     frontier = Curve("Pareto front", unit.of(latency_s[front]), accuracy[front], "steps", colour=5)
-    dots, at = [], 0
-    for colour, (subject, points) in enumerate(subjects.items()):
-        dots.append(_points(subject, points, unit, colour, labels[at : at + len(points)]))
-        at += len(points)
+    dots = [_points(subject, points, unit, colour) for colour, (subject, points) in enumerate(subjects.items())]
     best = max((point for _, point in every), key=lambda point: point.accuracy)
     beaten = len(every) - len(front)
     return Figure(
@@ -147,8 +126,8 @@ def accuracy_against_latency(name: str, tables: Sequence[tuple[str, OutcomeTable
             + f" ({_examples(*(table for _, table in tables))}; bars are ± 1 standard error)."
         ),
         source=source,
-        x=x,
-        y=y,
+        x=Axis(f"median latency of one answer, {unit.name}", log=True),
+        y=share_axis("accuracy"),
         curves=(frontier, *dots),
         table=Rows(
             ("subject", *COLUMNS, "on the front"),
@@ -179,10 +158,11 @@ def _enough(points: list[Scored], least: Scored) -> str:
     return f"{share} of the nodes suffice to stay within one point of the {percent(full.accuracy)} of {full.version}"
 
 
-def _points(subject: str, points: list[Scored], unit: Unit, colour: int, labels: tuple[str, ...]) -> Curve:
+def _points(subject: str, points: list[Scored], unit: Unit, colour: int) -> Curve:
     latency_s, accuracy, error = (
         np.array([getattr(p, field) for p in points]) for field in ("latency_s", "accuracy", "standard_error")
     )
+    labels = tuple(point.label for point in points)
     return Curve(subject, unit.of(latency_s), accuracy, "dots", colour, error=error, labels=labels)
 
 

@@ -6,18 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from slotool.reports.figure import (
-    Curve,
-    Figure,
-    Limit,
-    Rows,
-    Unit,
-    duration,
-    linear_axis,
-    log_axis,
-    percent,
-    share_axis,
-)
+from slotool.reports.figure import Axis, Curve, Figure, Limit, Rows, Unit, duration, percent, share_axis
 from slotool.workloads.interference import ACLO, FULL_NETWORK, LCAO, LEAST, InterferenceTable
 
 # Palette slots: solo and co-located, as in the paper's Fig. 6; the full network; the cheapest point.
@@ -49,7 +38,6 @@ def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) 
     every = [a for answers in answered.values() for a in answers]
     medians_s = np.array([np.median(a.latency_s) for a in [*every, *full.values()]])
     unit = Unit.best_for(medians_s)
-    bounds = np.array([a.accuracy + sign * a.standard_error for a in [*every, *full.values()] for sign in (-1, 1)])
     curves = []
     for co_runners, answers in answered.items():
         curves.append(
@@ -76,8 +64,8 @@ def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) 
             f"{duration(full[most].quantile_s(0.95))} {co_located(most)} at the 95th percentile (bars: ± 1 SE)."
         ),
         source=source,
-        x=log_axis(f"median latency of one answer, {unit.name}", unit.of(medians_s)),
-        y=share_axis("accuracy of answered queries", bounds),
+        x=Axis(f"median latency of one answer, {unit.name}", log=True),
+        y=share_axis("accuracy of answered queries"),
         curves=tuple(curves),
         limits=limits,
         table=_table(table),
@@ -108,8 +96,8 @@ def _deadline_attainment(name: str, table: InterferenceTable, source: str) -> Fi
             f"{percent(1 - at['least_met_share'], 2)} no choice of k could have saved."
         ),
         source=source,
-        x=log_axis(f"deadline, {unit.name}", x),
-        y=share_axis("share of queries in time", np.array([0.0, 1.0]), air=0.03),
+        x=Axis(f"deadline, {unit.name}", log=True),
+        y=share_axis("share of queries in time"),
         curves=tuple(curves),
         limits=(Limit(float(unit.of(np.array([deadline_s]))[0]), "full network's p95 solo"),),
         table=_table(table),
@@ -130,16 +118,14 @@ def _accuracy_against_speedup(name: str, table: InterferenceTable, source: str) 
             for a, times in zip(answers, faster, strict=True)
         ]
     times = np.concatenate([curve.x for curve in curves])
-    bounds = np.concatenate([c.y + sign * c.error for c in curves for sign in (-1, 1) if c.error is not None])
-    wide = times.max() / times.min() > 5
     return Figure(
         id=f"aclo-{name}",
         title=f"{name}: speed-up at accuracy targets",
         caption="Mean latency of the full network over that of the least k each input needs, with the same co-runners "
         f"(bars are ± 1 standard error): up to {times.max():.1f} times.",
         source=source,
-        x=(log_axis if wide else linear_axis)("average speed-up over the full network", times),
-        y=share_axis("accuracy reached", bounds),
+        x=Axis("average speed-up over the full network", log=bool(times.max() > 5 * times.min())),
+        y=share_axis("accuracy reached"),
         curves=tuple(curves),
         table=Rows(("target", "co-runners", "accuracy", "mean k", "speed-up"), tuple(cells)),
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from slotool.reports.figure import PALETTE, Band, Curve, Figure, Rows, Unit, duration, linear_axis, log_axis, percent
+from slotool.reports.figure import PALETTE, Axis, Band, Curve, Figure, Rows, Unit, duration, percent
 from slotool.tables import LatencyTable
 
 # What tells two latencies of one batch size apart.
@@ -51,17 +50,15 @@ def _by_batch_size(name: str, rows: pd.DataFrame, source: str) -> Figure:
         curves.append(Curve(label, part["batch_size"].to_numpy(float), y, "dots and line", colour))
     left_out = len(ordered) - len(shown)
     sizes = np.sort(drawn["batch_size"].unique())
-    x = log_axis("batch size, examples", sizes.astype(float))
-    if len(sizes) <= MAX_CURVES:
-        x = replace(x, ticks=tuple((float(size), str(size)) for size in sizes))
+    ticks = tuple((float(size), str(size)) for size in sizes) if len(sizes) <= MAX_CURVES else ()
     return Figure(
         id=f"latency-{name}",
         title=f"{name}: latency by batch size",
         caption="Median latency of one call."
         + (f" {len(shown)} of {len(ordered)} operating points are drawn." if left_out else ""),
         source=source,
-        x=x,
-        y=log_axis(f"latency of one call, {unit.name}", unit.of(drawn["median_s"].to_numpy())),
+        x=Axis("batch size, examples", log=True, ticks=ticks),
+        y=Axis(f"latency of one call, {unit.name}", log=True),
         curves=tuple(curves),
         table=Rows(
             ("point", *(f"batch {size}" for size in sizes)),
@@ -89,15 +86,14 @@ def _ranked(name: str, rows: pd.DataFrame, source: str) -> Figure:
         bands.append(Band("where a repetition's median lies in 95 %", curves[0].x, low, high))
     left_out = len(rows) - sum(map(len, groups))
     slowest_first = rows.sort_values("median_s", ascending=False)
-    every = np.concatenate([curve.y for curve in curves] + [side for band in bands for side in (band.low, band.high)])
     return Figure(
         id=f"latency-{name}",
         title=f"{name}: latency of each network and point",
         caption=f"Each dot is one of {len(rows):,} medians, the fastest first: {duration(rows['median_s'].min())} to "
         f"{duration(rows['median_s'].max())}." + (f" {left_out:,} of them are not drawn." if left_out else ""),
         source=source,
-        x=linear_axis("rank by latency", np.concatenate([[0.0], *(curve.x for curve in curves)])),
-        y=log_axis(f"median latency, {unit.name}", every),
+        x=Axis("rank by latency"),
+        y=Axis(f"median latency, {unit.name}", log=True),
         curves=tuple(curves),
         bands=tuple(bands),
         table=Rows(
@@ -148,8 +144,8 @@ def _degradation(name: str, rows: pd.DataFrame, source: str) -> Figure:
         caption=f"Each dot is a network with its co-runners: median slow-down {np.median(slowdown):.2f} ×, "
         f"{percent(float((slowdown > 2).mean()))} of {len(rows):,} take more than twice as long as solo.",
         source=source,
-        x=log_axis(f"solo latency, {unit.name}", unit.of(rows["solo_median_s"].to_numpy())),
-        y=log_axis("co-located latency over solo latency", np.append(slowdown, 1.0)),
+        x=Axis(f"solo latency, {unit.name}", log=True),
+        y=Axis("co-located latency over solo latency", log=True),
         curves=tuple(curves),
         table=Rows(
             ("most slowed down", "co-runners", "solo", "slow-down"),

@@ -7,19 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.reports.figure import (
-    Curve,
-    Figure,
-    Limit,
-    Rows,
-    Unit,
-    duration,
-    linear_axis,
-    log_axis,
-    log_share_axis,
-    percent,
-    share_axis,
-)
+from slotool.reports.figure import Axis, Curve, Figure, Limit, Rows, Unit, duration, percent, share_axis
 from slotool.simulation.query_log import Dynamics, QueryLog, dynamics
 from slotool.workloads.client.faults import WIDTH_S, around_faults, over_time
 from slotool.workloads.requests import RequestLog
@@ -38,7 +26,6 @@ def served_latency(name: str, log: RequestLog, source: str) -> Figure:
     summary = log.summary()
     unit = Unit.best_for(answered_s)
     deadline_s = summary["deadline_s"]
-    extent = np.append(answered_s, deadline_s) if deadline_s else answered_s
     waiting = 1.0 - np.arange(len(answered_s)) / len(log)
     shown = _thinned(waiting)
     marks = [(q, summary[f"p{q}_s"]) for q in (50, 99) if not np.isnan(summary[f"p{q}_s"])]
@@ -49,8 +36,8 @@ def served_latency(name: str, log: RequestLog, source: str) -> Figure:
         title=f"{name}: served latency",
         caption=_caption(summary, unanswered),
         source=source,
-        x=log_axis(f"latency from the intended instant of sending, {unit.name}", unit.of(extent), air=0.12),
-        y=log_share_axis("share of requests not yet answered", float(waiting[-1])),
+        x=Axis(f"latency from the intended instant of sending, {unit.name}", log=True),
+        y=share_axis("share of requests not yet answered", log=True),
         curves=(
             Curve(name, unit.of(answered_s[shown]), waiting[shown], "line"),
             Curve(
@@ -92,8 +79,8 @@ def served_over_time(name: str, log: RequestLog, source: str) -> Figure:
         title=f"{name}: attainment and accuracy over time",
         caption=f"Means over {WIDTH_S:g} s of requests by when they were due; the lines are faults.",
         source=source,
-        x=linear_axis("time, s", np.append(time_s, time_s[-1] + WIDTH_S), air=0.01),
-        y=share_axis("share", np.concatenate([y[np.isfinite(y)] for y in curves.values()])),
+        x=Axis("time, s"),
+        y=share_axis("share"),
         curves=tuple(Curve(label, time_s, y, "line", at) for at, (label, y) in enumerate(curves.items())),
         limits=tuple(Limit(fault["injected_s"], fault["fault"]) for fault in faults),
         table=Rows(("at", "fault", "in time before", "in time in the worst second", "recovered in"), rows),
@@ -179,7 +166,6 @@ def _figure(
         *(Curve(policy, run.begin_s, of(run), "line", at) for at, (policy, run) in enumerate(runs.items())),
     ]
     known = {curve.name: curve.y[np.isfinite(curve.y)] for curve in curves}
-    values = np.concatenate([np.zeros(0 if what == "accuracy" else 1), *known.values()])
     write = percent if what == "accuracy" else "{:,.1f}".format
     rows = tuple(
         (curve, *(write(float(figure)) for figure in (y.min(), y.mean(), y.max())))
@@ -192,8 +178,8 @@ def _figure(
         title=f"{name}: {title}",
         caption=f"Means over {width_ms:,.3g} ms each." if what != "queue" else f"Every {width_ms:,.3g} ms.",
         source=source,
-        x=linear_axis("time, s", np.concatenate([run.begin_s for run in runs.values()]), air=0.01),
-        y=linear_axis(title, values),
+        x=Axis("time, s"),
+        y=Axis(title),
         curves=tuple(curves),
         table=Rows(("curve", "least", "mean", "most"), rows),
     )

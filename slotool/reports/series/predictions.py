@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.training.study import StudyTable, curve_scores, whole_scores
-from slotool.reports.figure import Band, Curve, Figure, Rows, Unit, duration, log_axis, percent, share_axis
+from slotool.reports.figure import Axis, Band, Curve, Figure, Rows, Unit, duration, percent, share_axis
 
 BAND = 0.10
 MAX_DOTS = 3_000
@@ -21,8 +20,7 @@ def predicted_against_measured(name: str, table: PredictionsTable, source: str) 
     measured_s, predicted_s = (table.rows[c].to_numpy(dtype=np.float64) for c in ("measured_s", "predicted_s"))
     unit = Unit.best_for(measured_s)
     both = unit.of(np.concatenate([measured_s, predicted_s]))
-    x, y = (log_axis(f"{what} latency, {unit.name}", both) for what in ("measured", "predicted"))
-    diagonal = np.geomspace(x.low, x.high, 60)
+    diagonal = np.geomspace(0.8 * both.min(), 1.25 * both.max(), 60)
     scores, by_kind = table.scores(), table.scores_by_kind()
     kinds = tuple(by_kind)
     curves = [_dots(table, kind, unit, colour) for colour, kind in enumerate(kinds)]
@@ -36,8 +34,8 @@ def predicted_against_measured(name: str, table: PredictionsTable, source: str) 
             f"the shaded ±10 % band, with a mean relative error of {percent(scores['mape'])}."
         ),
         source=source,
-        x=x,
-        y=y,
+        x=Axis(f"measured latency, {unit.name}", log=True),
+        y=Axis(f"predicted latency, {unit.name}", log=True),
         curves=(exact, *curves),
         bands=(Band("±10 %", diagonal, diagonal * (1 - BAND), diagonal * (1 + BAND)),),
         table=_scores({**by_kind, **({"all": scores} if len(kinds) > 1 else {})}),
@@ -132,7 +130,6 @@ def _error_distribution(
     curves = [_share_within(predictor, errors, "line", colours[predictor]) for predictor, errors in off.items()]
     if len(noise):
         curves.insert(0, _share_within(FLOOR, noise, "dashes", FLOOR_COLOUR))
-    shown = np.concatenate([curve.x for curve in curves])
     best = max(scores, key=lambda score: score["within_10_percent"])
     floor = first["floor"]["within_10_percent"]
     return Figure(
@@ -144,8 +141,8 @@ def _error_distribution(
             + (f"; the labels' own noise allows {percent(floor)}." if floor is not None else ".")
         ),
         source=source,
-        x=_percent_axis("relative error", shown),
-        y=share_axis("share of networks", np.array([0.0, 1.0]), air=0.02),
+        x=Axis("relative error", log=True, sign=" %"),
+        y=share_axis("share of networks"),
         curves=tuple(curves),
         table=_table(scores),
         headlines=((f"{name}, {where}: within 10 %", f"{best['predictor']} {percent(best['within_10_percent'])}"),),
@@ -167,7 +164,6 @@ def _learning_curve(
         curves.insert(0, Curve(FLOOR, labels, np.full(len(labels), 100 * floor), "dashes", FLOOR_COLOUR))
     last = [point for point in points if point["labels"] == labels[-1]]
     best = min(last, key=lambda point: point[figure])
-    x_axis = log_axis("training networks", labels)
     reference = f" ({FLOOR} {percent(floor)})" if floor is not None else ""
     return Figure(
         id=f"curve-{name}-{figure}",
@@ -177,8 +173,8 @@ def _learning_curve(
             f"{best['predictor']} has the lowest {CURVES[figure]}, {percent(best[figure])}{reference}."
         ),
         source=source,
-        x=replace(x_axis, ticks=tuple((float(n), f"{n:,.0f}") for n in labels)),
-        y=_percent_axis(CURVES[figure], np.concatenate([curve.y for curve in curves])),
+        x=Axis("training networks", log=True, ticks=tuple((float(n), f"{n:,.0f}") for n in labels)),
+        y=Axis(CURVES[figure], log=True, sign=" %"),
         curves=tuple(curves),
         table=_curve_table(points, figure),
         headlines=((f"{name}: lowest {CURVES[figure]}", f"{best['predictor']} {percent(best[figure])}{reference}"),),
@@ -196,11 +192,6 @@ def _share_within(name: str, errors: np.ndarray, style: Any, colour: int) -> Cur
 def _relative(rows: Any) -> np.ndarray:
     errors: np.ndarray = (rows["predicted_s"] / rows["measured_s"] - 1).abs().to_numpy(dtype=np.float64)
     return errors
-
-
-def _percent_axis(title: str, values: np.ndarray) -> Any:
-    axis = log_axis(title, values, air=0.03)
-    return replace(axis, ticks=tuple((value, f"{text} %") for value, text in axis.ticks))
 
 
 def _table(scores: Sequence[Mapping[str, Any]]) -> Rows:

@@ -6,17 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from slotool.reports.figure import (
-    Curve,
-    Figure,
-    Rows,
-    duration,
-    linear_axis,
-    log_axis,
-    percent,
-    share_axis,
-    spaced_labels,
-)
+from slotool.reports.figure import Axis, Curve, Figure, Rows, duration, percent, share_axis
 from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 
 
@@ -37,12 +27,9 @@ def accuracy_against_load(plan: SwitchingPlan, source: str) -> Figure:
     accuracy = np.array([plan.accuracy[point] for _, point in steps])
     until = {point: rate for rate, point in steps}
     since = {point: start for start, (_, point) in zip(starts, steps, strict=False)}
-    x = linear_axis("arrivals per second", np.array([0.0, most or 1.0]))
-    y = share_axis("accuracy of the point that serves", np.array(list(plan.accuracy.values())), air=0.2)
-    names = [point for _, point in steps]
     curve = Curve(
         "the plan's point", starts, np.append(accuracy, accuracy[-1:]), "dots and steps",
-        labels=(*spaced_labels(starts[:-1], accuracy, names, x, y), ""), labels_above=True,
+        labels=tuple(point for _, point in steps), labels_above=True,
     )  # fmt: skip
     by_accuracy = sorted(plan.rates_per_s, key=lambda point: -plan.accuracy[point])
     return Figure(
@@ -50,8 +37,8 @@ def accuracy_against_load(plan: SwitchingPlan, source: str) -> Figure:
         title=f"{plan.subject}: switching plan for {duration(plan.deadline_s)}",
         caption=_caption(plan, most),
         source=source,
-        x=x,
-        y=y,
+        x=Axis("arrivals per second"),
+        y=share_axis("accuracy of the point that serves"),
         curves=(curve,) if steps else (),
         table=Rows(
             ("point", "serves", "accuracy", "good for up to"),
@@ -83,7 +70,6 @@ def effective_accuracy_by_load(plan: SwitchingPlan, source: str) -> Figure:
     by_point = {point: loads for point in plan.rates_per_s if (loads := plan.loads_of(point))}
     loads = [load for tests in by_point.values() for load in tests]
     rates = np.array([load.rate_per_s for load in loads])
-    x = log_axis("arrivals per second", rates)
     curves = []
     for at, (point, tests) in enumerate(by_point.items()):
         tried = sorted(tests, key=lambda load: load.rate_per_s)
@@ -97,8 +83,8 @@ def effective_accuracy_by_load(plan: SwitchingPlan, source: str) -> Figure:
         caption=f"Share of all requests sent that were answered correctly within {duration(plan.deadline_s)}, in the "
         "load tests of each point, and what the plan may expect by them.",
         source=source,
-        x=x,
-        y=share_axis("effective accuracy", np.concatenate([curve.y for curve in curves])),
+        x=Axis("arrivals per second", log=True),
+        y=share_axis("effective accuracy"),
         curves=(*curves, chosen),
         table=Rows(
             ("point", "arrivals", "in time", "effective accuracy"),
@@ -123,7 +109,6 @@ def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
             by_point[load.point].append(load)
     measured = {point: loads for point, loads in by_point.items() if loads}
     rates = np.array([load.rate_per_s for load in plan.loads])
-    tails_ms = 1e3 * np.array([load.p99_s for loads in measured.values() for load in loads] + [plan.deadline_s])
     curves = []
     for at, (point, loads) in enumerate(measured.items()):
         x, y_ms = (np.array(values) for values in zip(*((a.rate_per_s, 1e3 * (a.p99_s or 0.0)) for a in loads),
@@ -138,8 +123,8 @@ def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
         caption=f"P99 of all requests sent, on {plan.replicas} workers of {plan.threads} threads; rates at which a "
         "hundredth was not answered at all are left out.",
         source=source,
-        x=log_axis("arrivals per second", rates),
-        y=log_axis("P99, ms", tails_ms),
+        x=Axis("arrivals per second", log=True),
+        y=Axis("P99, ms", log=True),
         curves=(deadline, *curves),
         table=Rows(("point", "good for up to", "accuracy"), tuple(breakpoints)),
     )

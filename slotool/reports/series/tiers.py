@@ -6,15 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from slotool.reports.figure import (
-    Curve,
-    Figure,
-    Rows,
-    duration,
-    error_axis,
-    linear_axis,
-    percent,
-)
+from slotool.reports.figure import Axis, Curve, Figure, Rows, duration, error_axis, percent
 from slotool.rules.evidence.losses import LossUnit
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import OSFA
@@ -47,8 +39,8 @@ def _tiers_of(name: str, rules: RuleSet, objective: str, source: str) -> Figure:
             f"{proof} ({rules.sample_size:,} examples, method {rules.method}). Tolerance: {rules.loss_words}."
         ),
         source=source,
-        x=error_axis(f"tolerance ({rules.tolerance_kind} error degradation)", tolerance, rules.unit),
-        y=linear_axis("% of the strictest tier's", np.concatenate([time, cost, [0.0]]) * 100, suffix=" %"),
+        x=error_axis(f"tolerance ({rules.tolerance_kind} error degradation)", rules.unit),
+        y=Axis("% of the strictest tier's", sign=" %"),
         curves=tuple(
             Curve(what, tolerance, values * 100, "dots and steps", colour, wide=what != own)
             for what, (values, colour) in sorted(shown.items(), key=lambda item: item[0] == own)
