@@ -225,19 +225,20 @@ def test_loading_needs_a_role_and_no_browser(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "named"),
+    ("files", "options", "named"),
     [
-        (lambda folder: folder.mkdir(), (), "no model is in this folder"),
-        (lambda folder: save_scaling(folder / "a.onnx", 1.0), ("--rules", "rules.json"), "--rules"),
-        (lambda folder: (save_scaling(folder / "a.onnx", 1.0), save_scaling(folder / "a" / "1" / "m.onnx", 1.0)), (),
-         "'a'"),
-        (lambda folder: (folder / "a" / "1").mkdir(parents=True), (), "none"),
+        ((), (), "no model is in this folder"),
+        (("a.onnx",), ("--rules", "rules.json"), "--rules"),
+        (("a.onnx", "a/1/m.onnx"), (), "'a'"),
+        (("a/1/m.onnx", "a/1/n.onnx"), (), "n.onnx"),
     ],
-)  # fmt: skip
+)
 def test_a_folder_that_cannot_be_served_is_a_sentence(
-    slotool: Slotool, tmp_path: Path, make: Callable[[Path], Any], options: tuple[str, ...], named: str
+    slotool: Slotool, tmp_path: Path, files: tuple[str, ...], options: tuple[str, ...], named: str
 ) -> None:
-    make(tmp_path / "models")
+    (tmp_path / "models").mkdir()
+    for file in files:
+        save_scaling(tmp_path / "models" / file, 1.0)
     (tmp_path / "rules.json").write_text("{}")
     options = tuple(str(tmp_path / option) if option.endswith("json") else option for option in options)
     finished = slotool("serve", tmp_path / "models", "--port", 0, *options)

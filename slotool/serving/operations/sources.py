@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotool.artifacts.bundle import MANIFEST
 from slotool.devices import CPU, is_cuda
@@ -32,19 +32,14 @@ from slotool.scheduling import (
     ToleranceTiers,
     by_demand,
 )
-from slotool.scheduling.batching import (
-    POLICIES,
-    ControlGrid,
-    ModelSwitching,
-    compile_policies,
-    make_policy,
-    require_policy,
-)
 from slotool.serving.operations.repository import ModelConfig, is_repository, read_repository
 from slotool.serving.served import VERSION, Interface, ServedModel
 from slotool.suggestions import did_you_mean
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.tables.latency import UNKNOWN_DEVICE, copies_in
+
+if TYPE_CHECKING:
+    from slotool.scheduling.batching import ControlGrid
 
 BY_DEMAND = "by-demand"
 
@@ -90,7 +85,12 @@ class Sources:
     @property
     def policies(self) -> tuple[str, ...]:
         """Names that ``policy`` may have with these tables."""
-        own = (BY_DEMAND, *(POLICIES if self.latency and self.outcomes else ()))
+        own: tuple[str, ...] = (BY_DEMAND,)
+        if self.latency and self.outcomes:
+            # Compiled policies take a third of a server's start to import.
+            from slotool.scheduling.batching import POLICIES
+
+            own = (BY_DEMAND, *POLICIES)
         return own if self.policy in own else (*own, self.policy)
 
     @property
@@ -122,6 +122,8 @@ class Sources:
         self._require_latency()
         models = [self._read(path) for path in self.artifacts]
         if len(self.policies) > 1:
+            from slotool.scheduling.batching import compile_policies
+
             compile_policies()
         if self.names and len(self.names) != len(models):
             raise InputError(f"{len(self.names)} names for {len(models)} artifacts: give --name once for each")
@@ -148,6 +150,8 @@ class Sources:
     def _require_latency(self) -> None:
         if self.policy == BY_DEMAND:
             return
+        from slotool.scheduling.batching import require_policy
+
         require_policy(self.policy)
         if self.latency is None:
             raise InputError(
@@ -214,11 +218,15 @@ class Sources:
         if self.policy == BY_DEMAND:
             return by_demand(space, rules, _co_located_policy(model, space, latency, conditions))
         tiers = [ToleranceTiers(rules, space)] if rules is not None else []
+        from slotool.scheduling.batching import ControlGrid, make_policy
+
         grid = ControlGrid(space)
         batching = make_policy(self.policy, grid, self.deadline_us) if self.plan is None else self._planned(model, grid)
         return FirstApplicable([*tiers, batching])
 
     def _planned(self, model: ElasticModel, grid: ControlGrid) -> Policy:
+        from slotool.scheduling.batching import ModelSwitching
+
         assert self.plan is not None
         plan = SwitchingPlan.load(self.plan)
         if self.policy != ModelSwitching.name:
