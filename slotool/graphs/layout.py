@@ -27,12 +27,6 @@ class Layout(NamedTuple):
     reordered: bool
 
 
-def layouts_of(graph: OperatorGraph) -> list[Layout]:
-    """Return the layout of each operator."""
-    found, numbers = distinct_layouts([graph])
-    return [found[number][1] for number in numbers]
-
-
 def distinct_layouts(graphs: Sequence[OperatorGraph]) -> tuple[list[tuple[Operator, Layout]], list[int]]:
     """An operator for all that differ in names alone, with each layout that it has in these graphs, and which of these
     every operator of every graph in turn is: networks of a kind share most of theirs."""

@@ -135,6 +135,7 @@ CASES: list[tuple[str, dict[str, Any], Sources]] = [
         *("subtract", "divide", "maximum", "minimum", "less", "greater_equal", "not_equal"),
     )),
     *((("Elementwise", {"function": function}, [STEPS])) for function in (
+        "asin",
         *("abs", "ceil", "cos", "erf", "exp", "floor", "negative", "reciprocal", "round", "sign", "sin", "square"),
         *("subtract", "divide", "power", "maximum", "minimum", "equal", "less", "greater", "clamp", "is_nan"),
     )),

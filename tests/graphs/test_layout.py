@@ -7,8 +7,13 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.graphs.layout import layouts_of
+from slotool.graphs.layout import Layout, distinct_layouts
 from slotool.graphs.torch_module import GraphModule
+
+
+def layouts_of(graph: OperatorGraph) -> list[Layout]:
+    found, numbers = distinct_layouts([graph])
+    return [found[number][1] for number in numbers]
 
 
 def patches() -> OperatorGraph:

@@ -225,9 +225,9 @@ def _truth(torch: str, onnx: str | None = None, keras: str | None = None, number
 
 FUNCTIONS = {
     "abs": FunctionNames("abs", "Abs", "abs"),
-    "acos": _floating("acos", "Acos"),
-    "asin": _floating("asin", "Asin"),
-    "atan": _floating("atan", "Atan"),
+    "acos": _floating("acos", "Acos", "arccos"),
+    "asin": _floating("asin", "Asin", "arcsin"),
+    "atan": _floating("atan", "Atan", "arctan"),
     "ceil": FunctionNames("ceil", "Ceil", "ceil"),
     "cos": _floating("cos", "Cos", "cos"),
     "cosh": _floating("cosh", "Cosh", "cosh"),
@@ -261,7 +261,7 @@ FUNCTIONS = {
     "power": FunctionNames("pow", "Pow", "power", 2),
     "maximum": FunctionNames("maximum", "Max", "maximum", 0, only_tensors=True),
     "minimum": FunctionNames("minimum", "Min", "minimum", 0, only_tensors=True),
-    "atan2": FunctionNames("atan2", None, None, 1, only_tensors=True),
+    "atan2": FunctionNames("atan2", None, "arctan2", 1, only_tensors=True),
     "equal": _truth("eq", "Equal", "equal", 0),
     "not_equal": _truth("ne", "Equal", "not_equal", 0),
     "less": _truth("lt", "Less", "less", 0),

@@ -88,7 +88,9 @@ class _Pooling(Window, abstract=True):
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
-        if self.axes != 2:
+        given = operator.complete
+        left_out = not given.get("count_padding", True) and not isinstance(given["padding"], str)
+        if self.axes != 2 or given["ceil"] or given.get("dilation", 1) != 1 or left_out:
             return super().keras(operator, values, weights)
         layer = getattr(keras.layers, operator.op)(pair(operator["kernel"]), **keras_window(operator))
         return by_layer(behind_keras_padding(operator, layer, self.outside), operator.shape, values)

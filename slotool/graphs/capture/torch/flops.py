@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_map_only
 
 from slotool.graphs.capture.drafts import costliest
-from slotool.graphs.capture.torch.nodes import called
+from slotool.graphs.capture.torch.nodes import called, signature
+from slotool.graphs.capture.torch.recorder import record_parts
 from slotool.llvm import without_late_triton
 
 with without_late_triton():
@@ -43,29 +43,27 @@ PRODUCTS: Mapping[str, Callable[..., int]] = {
 }
 
 
-class CallFlops:
-    """FLOPs of the calls of an exported graph on their whole batch; networks repeat their layers, so each is counted
-    once."""
+MAX_COUNTED = 16_384
+_COUNTED: dict[Any, int] = {}
 
-    def __init__(self) -> None:
-        self._known: dict[str, int] = {}
 
-    def of(self, node: Any) -> int:
-        """FLOPs of one call; 0 for one that cannot run on shapes alone."""
-        if graphs := inner_graphs(node):
-            each = [sum(map(self.of, calls_of(graph))) for graph in graphs]
-            return max(each) if is_choice(node) else sum(each) * _times(node) + _flex_attention_flops(node)
-        if getattr(node.target, "is_view", False) or not hasattr(node.target, "_schema"):
-            return 0
+def flops_of(node: Any) -> int:
+    """FLOPs of a call of a recorded graph on its whole batch; 0 for one that cannot run on shapes alone."""
+    if graphs := inner_graphs(node):
+        each = [sum(map(flops_of, calls_of(graph))) for graph in graphs]
+        return max(each) if is_choice(node) else sum(each) * _times(node) + _flex_attention_flops(node)
+    if getattr(node.target, "is_view", False) or not hasattr(node.target, "_schema"):
+        return 0
+    # Networks repeat their layers, and candidates those of others.
+    key = (node.target, signature(node.args), signature(node.kwargs))
+    if key not in _COUNTED:
+        if len(_COUNTED) >= MAX_COUNTED:
+            _COUNTED.clear()
         args, kwargs = torch.fx.node.map_arg(
             (node.args, node.kwargs), lambda value: shapes_alone(value.meta.get("val"))
         )
-        if called(node) in GROUPED:
-            return _grouped_flops(args)
-        key = f"{node.target} {tree_map_only(Tensor, lambda tensor: (tensor.dtype, tensor.shape), (args, kwargs))}"
-        if key not in self._known:
-            self._known[key] = _counted(node.target, args, kwargs)
-        return self._known[key]
+        _COUNTED[key] = _grouped_flops(args) if called(node) in GROUPED else _counted(node.target, args, kwargs)
+    return _COUNTED[key]
 
 
 def flop_counter(more: Mapping[Any, Callable[..., int]] | None = None) -> FlopCounterMode:
@@ -192,7 +190,7 @@ def _shape_alone(tensor: Tensor) -> Tensor:
 Inner = tuple[fx.Graph, Sequence[Any]]
 
 
-def block_of(node: fx.Node, flops: CallFlops) -> Inner | None:
+def block_of(node: fx.Node) -> Inner | None:
     """What a call of a block runs, as one under autocast or without gradients; of two branches that which has more
     FLOPs, as torch's counter has it. None of a call of anything else, and of loops."""
     if not isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -201,7 +199,7 @@ def block_of(node: fx.Node, flops: CallFlops) -> Inner | None:
     if is_choice(node) and len(graphs) == 2:
         given = node.args[3] if len(node.args) > 3 else node.kwargs.get("operands", ())
         costly = costliest(
-            graphs, lambda graph: sum(map(flops.of, calls_of(graph))), lambda graph: len(calls_of(graph))
+            graphs, lambda graph: sum(map(flops_of, calls_of(graph))), lambda graph: len(calls_of(graph))
         )
         return costly.graph, list(given)  # type: ignore[arg-type]
     arguments = list(node.args)
@@ -228,13 +226,12 @@ def parts_of(node: fx.Node) -> Inner | None:
         return target(*args, **kwargs)  # type: ignore[operator]
 
     try:
-        with torch.no_grad():
-            traced = make_fx(run)(*(shapes_alone(value.meta["val"]) for value in inputs))
+        graph = record_parts(run, [shapes_alone(value.meta["val"]) for value in inputs])
     except Exception:
         # A call that cannot be traced is kept by name.
         return None
-    calls = calls_of(traced)
-    return None if len(calls) == 1 and calls[0].target is target else (traced.graph, inputs)
+    calls = [each for each in graph.nodes if each.op == "call_function"]
+    return None if len(calls) == 1 and calls[0].target is target else (graph, inputs)
 
 
 def _is_composed(target: Any) -> bool:

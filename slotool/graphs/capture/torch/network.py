@@ -17,8 +17,8 @@ from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS, ARITHMETIC
 from slotool.graphs.capture.torch.aten_layers import LAYERS, QUANTISED, steps_over_examples
 from slotool.graphs.capture.torch.aten_moving import MOVING, by_type, order_of
 from slotool.graphs.capture.torch.flops import (
-    CallFlops,
     block_of,
+    flops_of,
     fourier_flops,
     inner_calls,
     is_choice,
@@ -125,7 +125,6 @@ class NetworkWalk:
         self.names: dict[Any, str] = {}
         self.constants: dict[Any, int] = {}
         self._last: set[Any] = set()
-        self._call_flops = CallFlops()
         # FLOPs of products of weights alone, which run once however many examples there are.
         self._fixed_flops: dict[Any, int] = {}
         # Of a call with several outputs the names of all.
@@ -157,7 +156,7 @@ class NetworkWalk:
 
     def call(self, node: fx.Node) -> None:
         """Append what a call is."""
-        block = block_of(node, self._call_flops)
+        block = block_of(node)
         if block is not None:
             if is_choice(node):
                 operands = (each for each in block[1] if isinstance(each, fx.Node))
@@ -323,7 +322,7 @@ class NetworkWalk:
         return len(operators) <= 1 and LAYER_OPERATORS.issuperset(operators) and not self._stood_in
 
     def _flops_agree(self, node: fx.Node, emit: Emitter) -> bool:
-        counted = self._call_flops.of(node) / self._batch
+        counted = flops_of(node) / self._batch
         if not emit.product_flops and not counted:
             return True
         if plain_name(node) in _UNCOUNTED:
@@ -422,12 +421,12 @@ class NetworkWalk:
     def _note_forms(self, node: Any, name: str, *, is_product: bool) -> None:
         inner = inner_calls(node)
         for call in inner:
-            self._forms.note(called(call), first_value(call), is_product=bool(self._call_flops.of(call)))
+            self._forms.note(called(call), first_value(call), is_product=bool(flops_of(call)))
         self._forms.note(name, first_value(node), is_product=is_product and not inner)
 
     def _flops(self, node: Any, share: Shape | None) -> int:
         """Of one example, with those of the weights that only this call needs."""
-        flops = self._call_flops.of(node)
+        flops = flops_of(node)
         self._forms.batch_lost |= bool(flops) and share is None
         return round(flops / self._batch) + self._take_fixed(node)
 
@@ -436,7 +435,7 @@ class NetworkWalk:
 
     def _counted(self, node: Any, examples: int) -> int:
         """FLOPs of a call by the example, which torch's count of the whole includes."""
-        flops = self._call_flops.of(node) / examples
+        flops = flops_of(node) / examples
         self._forms.counted_flops += 0 if self._within else flops
         return round(flops)
 

@@ -116,10 +116,23 @@ def packed_weights(node: Any) -> list[torch.Tensor] | None:
     return [tensor for tensor in torch.ops.quantized.linear_unpack(packed) if tensor is not None]
 
 
+def signature(value: Any) -> Any:
+    """Return what a call's result depends on of its arguments, hashable: of tensors shape, order and type alone."""
+    if isinstance(value, fx.Node):
+        value = value.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.stride() if value.layout is torch.strided else (), value.dtype
+    if isinstance(value, list | tuple):
+        return tuple(map(signature, value))
+    if isinstance(value, Mapping):
+        return tuple((name, signature(each)) for name, each in value.items())
+    return type(value), value
+
+
 def depends_on_values(error: BaseException | None) -> bool:
     """True if a module could not be recorded since it needs numbers, by the error or what led to it."""
     while error is not None:
-        if "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
+        if "data-dependent" in str(error) or type(error).__name__.startswith(("DataDependent", "DynamicOutput")):
             return True
         error = error.__cause__ or error.__context__
     return False

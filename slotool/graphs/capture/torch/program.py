@@ -7,13 +7,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
@@ -21,6 +21,7 @@ from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch.flops import without_fast_paths
 from slotool.graphs.capture.torch.network import Forms, NetworkWalk
 from slotool.graphs.capture.torch.nodes import dtype_of, plain_name, shape_of
+from slotool.graphs.capture.torch.recorder import record
 from slotool.llvm import without_late_triton
 
 INPUT_DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool")
@@ -138,23 +139,23 @@ def _is_compiled(value: Any) -> bool:
 class Recording:
     """ATen calls of a forward on shapes alone.
 
-    ``module``: their graph. ``parameters``: their names by placeholder, ``inputs``: placeholders in order, ``outputs``:
+    ``graph``: those calls. ``parameters``: their names by placeholder, ``inputs``: placeholders in order, ``outputs``:
     nodes of the tensors that it gives. ``batch``: the number of examples.
     """
 
-    module: fx.GraphModule
+    graph: fx.Graph
     parameters: Mapping[fx.Node, str]
     inputs: Sequence[fx.Node]
     batch: int
 
     @property
     def outputs(self) -> list[fx.Node]:
-        (results,) = next(node for node in reversed(self.module.graph.nodes) if node.op == "output").args
+        (results,) = next(node for node in reversed(self.graph.nodes) if node.op == "output").args
         return [each for each in results if isinstance(each, fx.Node)]
 
     @property
     def shapes(self) -> list[Sequence[int]]:
-        return [shape for node in self.module.graph.nodes if (shape := shape_of(node))]
+        return [shape for node in self.graph.nodes if (shape := shape_of(node))]
 
 
 def recorded(module: nn.Module, examples: Sequence[Tensor], compiled: bool = False) -> Recording:
@@ -183,19 +184,10 @@ def _recorded(module: nn.Module, examples: Sequence[Tensor], compiled: bool) -> 
     parameters = dict(module.named_parameters())
     # A single number may say how a layer computes, as the scale of a quantised one: it stays one.
     state = parameters | {name: buffer for name, buffer in module.named_buffers() if buffer.numel() > 1}
-
-    def forward(state: dict[str, Tensor], *inputs: Tensor) -> Any:
-        return torch.func.functional_call(module, state, inputs)
-
     with torch.no_grad(), without_late_triton(), without_fast_paths(), _as_exporting(compiled):
-        # Tensors that are no part of the state come with their numbers.
-        trace = make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)
-        traced = trace(state, *examples)
-    places = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    for node, name in zip(places, state, strict=False):
-        node._rename(name.replace(".", "_"))
-    names = dict(zip(places, parameters, strict=False))
-    return Recording(traced, names, places[len(state) :], len(examples[0]))
+        forward = partial(torch.func.functional_call, module)
+        graph, places = record(lambda held, *inputs: forward(held, inputs), state, examples)
+    return Recording(graph, dict(zip(places, parameters, strict=False)), places[len(state) :], len(examples[0]))
 
 
 @contextmanager
@@ -222,7 +214,7 @@ def walked(
     """
     walk = NetworkWalk(drafts, recording.batch, forms, prefix)
     given = dict(zip(recording.inputs, sources, strict=True))
-    for node in recording.module.graph.nodes:
+    for node in recording.graph.nodes:
         if node in given:
             walk.place(node, given[node], last=given[node] in images)
         elif node in recording.parameters:
@@ -237,7 +229,7 @@ def walked(
 
 def require_products_of_one_kind(recording: Recording, called: str) -> None:
     """Raises ``GraphError`` for a product of whole numbers with floats, which tracing lets pass and running refuses."""
-    for node in recording.module.graph.nodes:
+    for node in recording.graph.nodes:
         if plain_name(node) not in PRODUCTS:
             continue
         types = [dtype_of(value) for value in node.all_input_nodes]
