@@ -30,7 +30,10 @@ def from_onnx(path: str | Path) -> MLP:
     """
     reading = read_model(path)
     values = _initializers(_loaded(path).graph)
-    chain, current = Chain(reading.shapes[reading.input][1:]), reading.input
+    current = reading.inputs[0]
+    if reading.axes[0] != 0:
+        raise InputError(f"{path}: its input {current!r} needs an axis of examples and at least one more")
+    chain = Chain(reading.shapes[current][1:])
     for node in reading.nodes:
         data = [name for name in node.inputs if name and name not in values]
         if not data:
