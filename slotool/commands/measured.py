@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Paths = FilePath | Sequence[FilePath]
 # Columns by which rows of a latency table are picked.
-ROW_FILTERS = ("device", "backend", "threads", "batch_size", "machine")
+ROW_FILTERS = ("device", "backend", "precision", "threads", "batch_size", "machine")
 Rows = Annotated[Mapping[str, Any], RowColumns(ROW_FILTERS)]
 ColocatedRows = Annotated[Mapping[str, Any], RowColumns((*ROW_FILTERS, "placement"))]
 

@@ -14,6 +14,7 @@ import pandas as pd
 from slotool import strict_json
 from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.graph import FLOAT32
 from slotool.machine import differences, machine_facts, machine_id
 from slotool.predictors.base import Asked, Examples
 from slotool.printable import counted
@@ -22,9 +23,6 @@ from slotool.tables.rounds import Counts, round_medians
 
 # Rows of one network in one setting that differ by more times are hardly all of it.
 MAX_APART = 2.0
-# A column that a table may have beside those of its schema: what the numbers were computed in.
-PRECISION = "precision"
-
 # Labels that a setting is learnt from, at least.
 MIN_LABELS_OF_SETTING = 10
 
@@ -80,9 +78,7 @@ class Setting:
         return max(1.0, threads / (self.cores or self.threads))
 
 
-SETTING_COLUMNS = tuple(
-    each.name for each in fields(Setting) if each.name not in ("cpu", "placement", "cores", "precision")
-)
+SETTING_COLUMNS = tuple(each.name for each in fields(Setting) if each.name not in ("cpu", "placement", "cores"))
 
 
 @dataclass(frozen=True)
@@ -182,6 +178,9 @@ def measured_rows(table: LatencyTable, picked: Mapping[str, Any], *, colocated: 
     conditions = {column: value for column, value in picked.items() if value is not None}
     wanted = {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1, **conditions}
     rows = table.rows
+    # Tables from elsewhere may leave the number format out.
+    precision = rows["precision"].replace("", FLOAT32) if "precision" in rows else FLOAT32
+    rows = rows.assign(precision=precision)
     keep: np.ndarray = (rows["co_runners"] != "").to_numpy() == colocated
     for column, value in wanted.items():
         keep = keep & ((rows[column] == value).to_numpy() if column in rows else False)
@@ -243,6 +242,7 @@ def only_setting(
         threads=int(first["threads"]),
         batch_size=int(first["batch_size"]),
         cpu=_cpu_of(str(first["machine"])),
+        precision=str(first["precision"]),
     )
 
 
@@ -325,30 +325,19 @@ def join_settings(
     found: list[tuple[Setting, dict[str, float]]] = []
     left_out: list[tuple[Setting, int]] = []
     by_id: dict[str, OperatorGraph] = {}
-    for precision, part in _parts(rows):
+    for _, part in rows.groupby(list(SETTING_COLUMNS), sort=False):
         try:
             labelled = join_labels(LatencyTable(part.reset_index(drop=True), table.provenance), given)
         except InputError:
             continue
-        setting = replace(labelled.setting, precision=precision)
         if len(labelled) < MIN_LABELS_OF_SETTING:
-            left_out.append((setting, len(labelled)))
+            left_out.append((labelled.setting, len(labelled)))
             continue
         ids = [graph.id for graph in labelled.items]
         by_id |= dict(zip(ids, labelled.items, strict=True))
-        found.append((setting, dict(zip(ids, labelled.latency_s.tolist(), strict=True))))
+        found.append((labelled.setting, dict(zip(ids, labelled.latency_s.tolist(), strict=True))))
     if not found:
         raise InputError(f"no setting has labels of {MIN_LABELS_OF_SETTING} of the {counted(len(given), 'graph')}")
     latency_s = np.array([[labels.get(id_, np.nan) for _, labels in found] for id_ in by_id])
     settings = tuple(setting for setting, _ in found)
     return SettingsLabelled(tuple(by_id.values()), settings, latency_s, tuple(left_out))
-
-
-def _parts(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Rows of each setting, with its precision, in the order they first appear."""
-    if PRECISION in rows:
-        # Tables that were measured before there was the column have none.
-        rows = rows.assign(**{PRECISION: rows[PRECISION].fillna("float32")})
-    columns = [*SETTING_COLUMNS, *([PRECISION] if PRECISION in rows else [])]
-    parts = [part for _, part in rows.groupby(columns, sort=False)]
-    return [(str(part[PRECISION].iloc[0]) if PRECISION in part else "float32", part) for part in parts]

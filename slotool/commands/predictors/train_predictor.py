@@ -66,8 +66,8 @@ def train_predictor(
         depths: Numbers of hidden layers to try; None: 1:20.
         training_device: Device that trains the DNN and the graph network: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. The
             predictors compute on the CPU.
-        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
-            ``machine``, or of co-located ones ``placement``.
+        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``precision``, ``threads``,
+            ``batch_size`` or ``machine``, or of co-located ones ``placement``.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.

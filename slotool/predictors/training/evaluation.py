@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.labels import PRECISION, SETTING_COLUMNS, LabelledSet, Setting, facts_in, machines_in_words
+from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, facts_in, machines_in_words, measured_rows
 from slotool.predictors.scoring import PredictionsTable, Score
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.tables import LatencyTable
@@ -67,8 +67,8 @@ def rows_to_pick(table: LatencyTable, setting: Setting) -> dict[str, Any]:
 
     Raises ``InputError`` when the table mixes a column in which the predictor's value is not.
     """
-    rows, picked = table.rows[table.rows["status"] == "ok"], {}
-    for column in (*SETTING_COLUMNS, *([PRECISION] if PRECISION in rows and rows[PRECISION].notna().all() else [])):
+    rows, picked = measured_rows(table, {}, colocated=False), {}
+    for column in SETTING_COLUMNS:
         values, own = sorted(rows[column].unique().tolist()), getattr(setting, column)
         if len(values) > 1:
             if own not in values:
