@@ -6,8 +6,8 @@ TensorFlow. Both it and the one shipped are judged by what ``ten_labels`` asks: 
 The shipped one has seen all of them, so its way of adapting is judged, not its file.
 
 ``models/predictor-devices``: the ``settings`` predictor, from the features of timm's networks
-(``datasets/timm-network-features.parquet``) and the throughputs that it was fitted to, which its own weights hold to
-the digit. Judged by families of networks held out, beside the scores of the file shipped.
+(``datasets/timm-network-features.parquet``) and the labels that it holds. Judged by families of networks held out,
+beside the scores of the file shipped.
 
 ``--write`` puts the artifacts back. It takes some five minutes of a core.
 """
@@ -22,32 +22,17 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.calibrate_shipped import DATASETS, MODELS, applications, write
+from benchmarks.settings import settings_run
 from benchmarks.ten_labels import ten_left_out
 from slotool.artifacts import open_artifact
 from slotool.graphs import OperatorGraph
-from slotool.predictors.features.network_features import FEATURES, WORK, log_seconds
-from slotool.predictors.labels import SettingsLabelled
-from slotool.predictors.settings.model import JITTER, SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.trained.artifact import SCORES, TrainedPredictor
-from slotool.predictors.training.many_settings import SettingsRun, hold_out_settings
+from slotool.predictors.training.many_settings import SettingsRun
 from slotool.predictors.transfer.adaptation import adapt_and_score
 
 # A score may be worse by so much, as a share of it, before what is shipped stays.
 TOLERANCE = 0.02
-
-
-def labels_of(model: SettingsModel, features: np.ndarray) -> np.ndarray:
-    """The labels that a model was fitted to, float64 seconds [n, S], NaN where there is none: each function's weights
-    are its labels, less what prices say, by the inverse of the kernel."""
-    asked, kernel = model.encode(features), model.encoder.kernel(model.known, model.known)
-    by_prices = log_seconds(asked.work[:, : len(WORK)], model.total_prices_s)
-    log_s = np.full(model.labelled.shape, np.nan)
-    for setting, own in enumerate(model.labelled.T):
-        system = kernel[np.ix_(own, own)] + (model.encoder.noise + JITTER) * np.eye(int(own.sum()))
-        target = system @ model.weights[own, setting] + model.level[setting]
-        log_s[own, setting] = by_prices[own, setting] + target
-    return np.asarray(np.exp(log_s))
 
 
 def devices() -> tuple[SettingsRun, dict[str, Any]]:
@@ -56,20 +41,8 @@ def devices() -> tuple[SettingsRun, dict[str, Any]]:
     old: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(path))
     assert isinstance(old.predictor, SettingsPredictor)
     table, model = pd.read_parquet(DATASETS / "timm-network-features.parquet"), old.predictor.model
-    features = table[list(FEATURES)].to_numpy(np.float64)
-    latency_s = labels_of(model, features)
-    held_out = hold_out_settings(features, latency_s, model.settings, table["kind"].tolist(), 0, print)
-    predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, model.settings))
-    predictor.known_residuals = held_out.of_settings()
-    first = np.isfinite(latency_s[:, 0])
-    error_s = np.mean(np.abs(np.expm1(-held_out.errors[first, 0])) * latency_s[first, 0])
-    assert old.domain is not None
-    # The graphs are not there: bounds and domain stay as they are, and timm's networks take images.
-    domain = replace(old.domain, inputs=("images",))
-    trained = replace(old, predictor=predictor, residuals=predictor.residuals, dev_mae_s=float(error_s), domain=domain)
-    nameless: Any = tuple(table["name"])
-    run = SettingsRun(SettingsLabelled(nameless, model.settings, latency_s), trained, held_out)
-    return run, open_artifact(path).json(SCORES)
+    assert model is not None
+    return settings_run(old, table, np.exp(model.log_s), model.settings), open_artifact(path).json(SCORES)
 
 
 def refit_devices(keep: bool) -> None:

@@ -1,6 +1,6 @@
 """One predictor of many settings, on tables that others published: networks that it was not shown.
 
-timm (``$SLOTOOL_DATA_DIR/timm``, throughputs of an i9-10940X, an RTX 3090 and an RTX 4090): families, modules of
+timm (``$SLOTOOL_DATA_DIR/timm``, throughputs of an i9-10940X and four GPUs in eight settings): families, modules of
 timm, are held out in five folds. Beside the predictor least squares in log FLOPs, operators and activation elements,
 boosted trees on the table's columns (parameters, GMACs, activations, image size), and a roofline scaled to the
 labels. All of the same networks and folds; nothing was chosen by what is scored here. Devices that have ten labels:
@@ -8,7 +8,8 @@ labels. All of the same networks and folds; nothing was chosen by what is scored
 
 timm's networks are known by their features (``datasets/timm-network-features.parquet``). To ship a predictor they
 must be captured, which takes half an hour of two cores and needs timm: ``python -m benchmarks.settings capture
-GRAPHS.parquet``; ``python -m benchmarks.settings ship GRAPHS.parquet`` then makes ``models/predictor-devices``.
+GRAPHS.parquet`` writes graphs and features; ``python -m benchmarks.settings ship`` then makes
+``models/predictor-devices`` of the features and the tables.
 """
 
 from __future__ import annotations
@@ -22,29 +23,42 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs, write_graphs
-from slotool.predictors.features.network_features import FEATURES
+from slotool.predictors.features.network_features import FEATURES, network_features
 from slotool.predictors.labels import Setting, SettingsLabelled
-from slotool.predictors.training.many_settings import SettingsRun, hold_out_settings, train_settings
+from slotool.predictors.settings.model import SettingsModel
+from slotool.predictors.settings.predictor import SettingsPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.training.many_settings import SettingsRun, hold_out_settings
 
 ROOT = Path(__file__).parents[1]
 SHIPPED, DATASETS = ROOT / "models" / "predictor-devices", ROOT / "datasets"
 # Its throughputs are of batches of 64 to 1,024, the largest that fit: the latency of 256 examples at that rate.
 GPU_BATCH = 256
-I9 = "benchmark-infer-fp32-nchw-pt240-cpu-i9_10940x-dynamo.csv.gz"
-GPU = "benchmark-infer-amp-{}-pt240-cu124-{}.csv.gz"
+
+
+def gpu(device: str, backend: str = "torch") -> Setting:
+    return Setting("published", device, backend, 1, GPU_BATCH, precision="amp")
+
+
 TABLES = {
-    I9: Setting("published", "i9-10940x", "torch.compile", 14, 1),
-    GPU.format("nchw", "rtx4090"): Setting("published", "rtx4090", "torch", 1, GPU_BATCH, precision="amp"),
-    GPU.format("nhwc", "rtx4090"): Setting(
-        "published", "rtx4090", "torch channels-last", 1, GPU_BATCH, precision="amp"
-    ),
-    GPU.format("nchw", "rtx3090"): Setting("published", "rtx3090", "torch", 1, GPU_BATCH, precision="amp"),
+    f"benchmark-infer-{name}.csv.gz": setting
+    for name, setting in {
+        "fp32-nchw-pt240-cpu-i9_10940x-dynamo": Setting("published", "i9-10940x", "torch.compile", 14, 1),
+        "fp32-nchw-pt221-cpu-i9_10940x-dynamo": Setting("published", "i9-10940x", "torch.compile 2.2", 14, 1),
+        "amp-nchw-pt240-cu124-rtx4090": gpu("rtx4090"),
+        "amp-nhwc-pt240-cu124-rtx4090": gpu("rtx4090", "torch channels-last"),
+        "amp-nchw-pt291-cu128-4090-dynamo": gpu("rtx4090", "torch.compile"),
+        "amp-nchw-pt240-cu124-rtx3090": gpu("rtx3090"),
+        "amp-nchw-pt291-cu130-5090": gpu("rtx5090"),
+        "amp-nchw-pt291-cu130-pro6000maxq-dynamo": gpu("rtx-pro-6000-max-q", "torch.compile"),
+    }.items()
 }
 COLUMNS = ("param_count", "infer_gmacs", "infer_macts", "infer_img_size")
 
@@ -57,21 +71,6 @@ def published(folder: Path) -> dict[str, list[dict[str, str]]]:
 def named(row: dict[str, str]) -> str:
     """What a captured network is called: model and image size."""
     return f"{row['model']}@{row['infer_img_size']}"
-
-
-def timm_labels(folder: Path, graphs: Path) -> SettingsLabelled:
-    """Labels of the captured networks."""
-    tables = published(folder)
-    found = {graph.name: graph for graph in read_graphs(graphs)}
-    seconds: dict[str, dict[str, float]] = {}
-    for name, rows in tables.items():
-        for row in rows:
-            seconds.setdefault(named(row), {})[name] = TABLES[name].batch_size / float(row["infer_samples_per_sec"])
-    # One network, captured at two sizes or under two names, may be the same graph.
-    unique = {graph.id: name for name, graph in found.items() if name in seconds}
-    names = sorted(unique.values())
-    latency_s = np.array([[seconds[name].get(table, np.nan) for table in TABLES] for name in names])
-    return SettingsLabelled(tuple(found[name] for name in names), tuple(TABLES.values()), latency_s)
 
 
 def boosted_trees(columns: np.ndarray, latency_s: np.ndarray, fold: np.ndarray) -> np.ndarray:
@@ -136,7 +135,10 @@ def timm_features(folder: Path) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
         for row in rows:
             if (key := named(row)) in table.index:
                 at = table.index.get_loc(key)
-                columns[at] = [float(row[column] or 0) for column in COLUMNS]
+                # The tables of torch 2.2 have no multiply-accumulates.
+                columns[at] = [
+                    float(row.get(column) or known) for column, known in zip(COLUMNS, columns[at], strict=True)
+                ]
                 latency_s[at, s] = TABLES[name].batch_size / float(row["infer_samples_per_sec"])
     return table, latency_s, columns
 
@@ -172,12 +174,33 @@ def main() -> None:
     print(json.dumps({"benchmark": "settings", "timm": timm_report(Path(data) / "timm")}))
 
 
-def ship(graphs: Path) -> SettingsRun:
-    """The shipped predictor, from all captured networks."""
-    labelled = timm_labels(Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm", graphs)
-    run = train_settings(labelled, progress=print)
-    run.save(SHIPPED, config={"tables": list(TABLES), "networks": len(labelled.items)}, seed=0, force=True)
+def ship() -> SettingsRun:
+    """The shipped predictor, from the features of all captured networks and the published tables."""
+    table, latency_s, _ = timm_features(Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm")
+    old: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(SHIPPED))
+    run = settings_run(old, table, latency_s, tuple(TABLES.values()))
+    run.save(SHIPPED, config={"tables": list(TABLES), "networks": len(table)}, seed=0, force=True)
     return run
+
+
+def settings_run(
+    old: TrainedPredictor[OperatorGraph], table: pd.DataFrame, latency_s: np.ndarray, settings: tuple[Setting, ...]
+) -> SettingsRun:
+    """The predictor of these labels, float64 seconds [n, S]. Networks are known by their features alone, so the domain
+    is that of ``old``."""
+    features = table[list(FEATURES)].to_numpy(np.float64)
+    held_out = hold_out_settings(features, latency_s, settings, table["kind"].tolist(), 0, print)
+    predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, settings))
+    predictor.known_residuals = held_out.of_settings()
+    first = np.isfinite(latency_s[:, 0])
+    error_s = float(np.mean(np.abs(np.expm1(-held_out.errors[first, 0])) * latency_s[first, 0]))
+    seconds = latency_s[np.isfinite(latency_s)]
+    bounds = replace(old.bounds, latency_s=(float(seconds.min()), float(seconds.max())))
+    trained = replace(
+        old, predictor=predictor, residuals=predictor.residuals, dev_mae_s=error_s, bounds=bounds, setting=settings[0]
+    )
+    nameless: Any = tuple(table["name"])
+    return SettingsRun(SettingsLabelled(nameless, settings, latency_s), trained, held_out)
 
 
 def captured(folder: Path) -> Iterator[OperatorGraph]:
@@ -202,10 +225,21 @@ def captured(folder: Path) -> Iterator[OperatorGraph]:
         yield replace(graph, name=name, kind=module)
 
 
+def write_captured(path: Path) -> None:
+    """Graphs of timm's networks to ``path``, and their features to ``datasets/``."""
+    folder = Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm"
+    write_graphs(path, captured(folder))
+    graphs = sorted({graph.id: graph for graph in read_graphs(path)}.values(), key=lambda graph: graph.name)
+    table = pd.DataFrame(network_features(graphs).astype(np.float32), columns=list(FEATURES))
+    table.insert(0, "name", [graph.name for graph in graphs])
+    table.insert(1, "kind", [graph.kind for graph in graphs])
+    table.to_parquet(DATASETS / "timm-network-features.parquet", index=False, compression="zstd")
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["capture"]:
-        write_graphs(Path(sys.argv[2]), captured(Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm"))
+        write_captured(Path(sys.argv[2]))
     elif sys.argv[1:2] == ["ship"]:
-        print(ship(Path(sys.argv[2])).scores())
+        print(ship().scores())
     else:
         main()

@@ -235,8 +235,8 @@ def test_a_shipped_device_is_chosen_by_its_facts(facts: dict[str, str], setting:
 @pytest.mark.parametrize(
     ("named", "facts", "sentence"),
     [
-        ("predictor-devices", {}, "4 settings of .* fit: say device i9-10940x"),
-        ("predictor-devices", {"precision": "amp"}, "3 settings .* fit: say device rtx4090, backend torch, or device"),
+        ("predictor-devices", {}, "8 settings of .* fit: say device i9-10940x"),
+        ("predictor-devices", {"precision": "amp"}, "6 settings .* fit: say device rtx4090, backend torch, or device"),
         ("predictor-devices", {"device": "rtx4090", "backend": "keras"}, "nearest .* device rtx4090, backend torch"),
         ("predictor-devices", {"device": "i9", "batch_size": 8}, "nearest .* device i9-10940x, batch size 1"),
         ("predictor-torch", {"backend": "keras"}, "slotool calibrate --backend keras"),
@@ -273,7 +273,9 @@ def test_any_combination_is_answered_or_names_the_nearest_that_is_and_a_command(
         nearest = re.search(r"nearest there are: (.*?) \(", found.problem)
         if nearest is None:
             # Several fit, or it is a backend that none is shipped of.
-            assert re.search(r"settings of .* fit: say |slotool calibrate --backend ", found.problem)
+            assert re.search(
+                r"settings of .* fit: say |slotool calibrate --backend |the devices there are: ", found.problem
+            )
             return
         assert re.search(r"slotool (calibrate|profile solo GRAPHS) --", found.problem)
         words = dict(part.replace("batch size", "batch_size").split(" ", 1) for part in nearest[1].split(", "))

@@ -23,9 +23,10 @@ from slotool.predictors.features.network_features import (
     network_features,
     prices,
 )
-from slotool.predictors.labels import LabelledSet, Setting, SettingsLabelled, join_settings
+from slotool.predictors.labels import LabelledSet, Setting, SettingsLabelled, join_labels, join_settings
 from slotool.predictors.settings.model import SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor, matching
+from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.training.many_settings import SettingsRun, of_setting, train_settings
 from slotool.predictors.transfer.adaptation import ADAPTED, AS_IS, FACTOR, HeldOut, adapt, adapt_and_score
@@ -138,10 +139,78 @@ def test_labels_that_do_harm_are_said_to(run: SettingsRun) -> None:
     labelled = LabelledSet(tuple(others), latency_on(others, *PRICES["a"]), np.full(10, np.nan), setting_of("a"))
     found = adapt_and_score(run.trained, labelled)
     better, worse = np.full(10, 0.05), np.full(10, 0.4)
-    harmed = replace(found, held_out=HeldOut({AS_IS: better, ADAPTED: worse}, worse))
-    assert harmed.harm is not None
-    assert "do harm" in harmed.harm
-    assert replace(harmed, held_out=HeldOut({AS_IS: worse, ADAPTED: better}, worse)).harm is None
+
+    def harm(as_it_is: np.ndarray, factor: np.ndarray, adapted: np.ndarray) -> str | None:
+        return replace(found, held_out=HeldOut({AS_IS: as_it_is, FACTOR: factor, ADAPTED: adapted}, worse)).harm
+
+    assert "do harm" in (harm(better, worse, worse + 0.1) or "")
+    assert "one factor" in (harm(worse, better, worse) or "")
+    assert harm(worse, worse, better) is None
+
+
+def test_labels_of_the_very_networks_on_other_devices_count() -> None:
+    """Each network takes longer or shorter everywhere, for no reason that its features show."""
+    networks = random_networks(40, 2) + random_networks(40, 3, kind="cnn")
+    effects = np.random.default_rng(1).lognormal(0, 0.4, len(networks))
+    latency_s = np.column_stack([effects * latency_on(networks, *PRICES[device]) for device in DEVICES])
+    known = train_settings(SettingsLabelled(tuple(networks), tuple(map(setting_of, DEVICES)), latency_s))
+    there_s = 3 * effects * latency_on(networks, *PRICES["b"])
+    labelled = LabelledSet(tuple(networks), there_s, np.full(80, np.nan), setting_of("new"))
+    found = adapt_and_score(known.trained, labelled, samples=10)
+    assert found.mape[ADAPTED] < 0.03
+    unknown = random_networks(40, 12) + random_networks(40, 13, kind="cnn")
+    unknown_s = 3 * effects * latency_on(unknown, *PRICES["b"])
+    elsewhere = LabelledSet(tuple(unknown), unknown_s, np.full(80, np.nan), setting_of("new"))
+    assert adapt_and_score(known.trained, elsewhere, samples=10).mape[ADAPTED] > 0.1
+
+
+def test_labels_that_are_not_chosen_play_no_part(run: SettingsRun) -> None:
+    others = random_networks(40, 5) + random_networks(40, 6, kind="cnn")
+    latency_s = latency_on(others, *NEW)
+    first = adapt_and_score(run.trained, LabelledSet(tuple(others), latency_s, latency_s * 0, setting_of("n")), 10)
+    wrong_s = latency_s * np.random.default_rng(0).lognormal(0, 3.0, len(others))
+    wrong_s[first.chosen] = latency_s[first.chosen]
+    second = adapt_and_score(run.trained, LabelledSet(tuple(others), wrong_s, latency_s * 0, setting_of("n")), 10)
+    assert second.chosen.tolist() == first.chosen.tolist()
+    np.testing.assert_array_equal(first.adapted.predict(others).latency_s, second.adapted.predict(others).latency_s)
+
+
+def test_quantised_networks_have_features_of_their_own(networks: list[OperatorGraph]) -> None:
+    whole = replace(networks[0], element_type="int8")
+    apart = network_features([whole])[0] != network_features([networks[0]])[0]
+    assert [name for name, differs in zip(FEATURES, apart, strict=True) if differs] == ["log value_bytes"]
+    adapted = AdaptedPredictor(ThreeTermPredictor())
+    adapted.source.fit(Examples(networks, latency_on(networks, *NEW)))  # type: ignore[attr-defined]
+    both = [networks[0], whole, *networks[1:9]]
+    times = np.array([1.0, 3.0, *[1.0] * 8])
+    adapted.fit(Examples(both, times * latency_on(both, *NEW)))
+    found = adapted.predict(both[:2])
+    assert found[1] > 1.3 * found[0]
+
+
+def test_a_setting_of_too_few_labels_is_left_out(networks: list[OperatorGraph]) -> None:
+    latency_s = np.column_stack([latency_on(networks, *PRICES[device]) for device in ("a", "b")])
+    latency_s[12:, 1] = np.nan
+    labelled = SettingsLabelled(tuple(networks), (setting_of("a"), setting_of("b")), latency_s)
+    trained = train_settings(labelled)
+    assert [setting.device for setting in trained.labelled.settings] == ["a"]
+    assert [(setting.device, count) for setting, count in trained.labelled.left_out] == [("b", 12)]
+    with pytest.raises(InputError, match="while a fifth"):
+        train_settings(replace(labelled, settings=labelled.settings[1:], latency_s=latency_s[:, 1:]))
+
+
+def test_rows_of_two_precisions_are_two_settings(networks: list[OperatorGraph]) -> None:
+    rows = [
+        {"subject": graph.id, "samples_s": [seconds * times], "precision": precision}
+        for precision, times in (("amp", 1.0), ("", 2.0))
+        for graph, seconds in zip(networks[:12], latency_on(networks[:12], *NEW), strict=True)
+    ]
+    table = LatencyTable.of(rows)
+    with pytest.raises(InputError, match=r"mixes precision amp, float32.*--precision"):
+        join_labels(table, networks)
+    picked = join_labels(table, networks, {"precision": "float32"})
+    assert picked.setting.precision == "float32"
+    assert picked.latency_s == pytest.approx(2 * latency_on(networks[:12], *NEW))
 
 
 def test_the_setting_that_the_labels_speak_for_is_named_as_the_base(run: SettingsRun) -> None:

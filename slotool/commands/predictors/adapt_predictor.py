@@ -55,7 +55,8 @@ class Adaptation(Result):
         ]
         titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
         parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
-        parts += [f"from {run.base_setting}", f"to {run.adapted.setting}"]
+        source = "nearest known setting:" if run.has_several_settings else "from"
+        parts += [f"{source} {run.base_setting}", f"to {run.adapted.setting}"]
         if run.other_backend is not None:
             parts.append(run.other_backend)
         if scored:
@@ -94,8 +95,8 @@ def adapt_predictor(
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
         out: Artifact to write.
         samples: Adapt to this many labels, chosen to tell most, and score on the others; None: all.
-        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
-            ``machine``.
+        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``precision``, ``threads``,
+            ``batch_size`` or ``machine``.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.

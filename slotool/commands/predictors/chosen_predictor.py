@@ -164,11 +164,15 @@ def not_covered(each: Sequence[Chosen], *, named: bool, **facts: Any) -> Argumen
         if usual(one.settings, one.fitting(**nearest)) is None:
             nearest[name] = getattr(setting, name)
     argument = next((name for name, value in given.items() if not matching([setting], **{name: value})), "device")
+    there_are = f"the nearest there are: {in_words(nearest)}"
+    every = [own for each_one in each for own in each_one.settings]
+    if "device" in given and not matching(every, device=given["device"]):
+        # Names of devices do not tell how near two are: a GPU's nearest would be a CPU.
+        there_are = f"the devices there are: {', '.join(dict.fromkeys(own.device for own in every))}"
     who, whose = (f"{one.path} has no labels", "") if named else ("no predictor has labels", f" ({one.path})")
     return ArgumentError(
         argument,
-        f"{who} of {in_words(given)}; the nearest there are: {in_words(nearest)}{whose}; to measure the others: "
-        f"{_measuring(one, setting, given)}",
+        f"{who} of {in_words(given)}; {there_are}{whose}; to measure the others: {_measuring(one, setting, given)}",
     )
 
 

@@ -37,7 +37,7 @@ MATRIX = ("window", "pointwise", "grouped", "depthwise", "dense", "attention")
 CATEGORIES = (*MATRIX, *_BY_NAME, "other")
 TOTALS = (
     *("flops", "padded_flops", "operators", "output_bytes", "weight_bytes", "moved_bytes", "roofline"),
-    *("depth", "matrix_depth", "largest_output", "channels"),
+    *("depth", "matrix_depth", "largest_output", "channels", "value_bytes"),
 )
 SHARES = ("aligned_flops", "narrow_flops", "small_flops", "compute_bound", "depthwise_kernel", "window_kernel")
 FEATURES = (
@@ -117,6 +117,7 @@ def _features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
         *(all_flops, np.maximum(summed(padded), 1.0), operators.sizes, summed(written), summed(weights)),
         *(all_moved, all_cost, *_depths(operators, categories < len(MATRIX))),
         *(np.maximum.reduceat(written, begins), _medians(operators, channels_in)),
+        np.array([graph.bytes_per_value for graph in graphs], dtype=np.float64),
     )
     aligned = (channels_in % TENSOR_LANES == 0) & (channels_out % TENSOR_LANES == 0)
     bound = flops > BALANCE * np.maximum(moved, 1.0)

@@ -38,6 +38,9 @@ MAX_NETWORKS = 2000
 REACHES, LINEAR, NOISES = (0.35, 0.5, 0.7, 1.0, 1.4), (0.01, 0.03, 0.1, 0.3), (0.001, 0.003, 0.01, 0.03, 0.1)
 SMOOTH = 0.5
 MAX_DEVIATIONS, JITTER = 5.0, 1e-8
+# Root mean square of the deviations within which two networks are one: of timm's, those nearer than this have labels
+# that differ by 1 % in the median; those of twice as far 2 %, of ten times as far 25 %.
+SAME_NETWORK = 0.01
 ROOFLINE, OPERATORS = TOTALS.index("roofline"), WORK.index("operators")
 
 
@@ -80,14 +83,14 @@ class SettingsModel:
 
     ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``WORK``, S]; ``min_operator_s`` [S]: seconds per
     operator of the labelled network that took fewest, 0 where unknown. ``known`` float32 [n, ``FEATURES``] are the
-    encoded training networks; ``weights`` float64 [n, S] their weights in each function, 0 where a network has no
-    label in a setting (``labelled``, bool [n, S]); ``level`` and ``variance`` float64 [S].
+    encoded training networks; ``log_s`` float64 [n, S] their labels, log(seconds), NaN where there is none; ``weights``
+    float64 [n, S] their weights in each function, 0 where there is no label; ``level`` and ``variance`` float64 [S].
     """
 
     settings: tuple[Setting, ...]
     encoder: Encoder
     known: np.ndarray
-    labelled: np.ndarray
+    log_s: np.ndarray
     weights: np.ndarray
     level: np.ndarray
     variance: np.ndarray
@@ -118,7 +121,8 @@ class SettingsModel:
             encoder = _likeliest(known, target, labelled, mean, deviation)
             weights, variance, _ = _solved(encoder, encoder.kernel(known, known), target, labelled)
         work_prices = (all_prices, of_totals, min_operator_s)
-        return cls(tuple(settings), encoder, known, labelled, weights, level, variance, *work_prices)
+        labels = np.where(labelled, log_s, np.nan)
+        return cls(tuple(settings), encoder, known, labels, weights, level, variance, *work_prices)
 
     def features(self, graphs: Sequence[OperatorGraph]) -> Encoded:
         """What the model is asked about."""
@@ -130,6 +134,19 @@ class SettingsModel:
     def answer(self, asked: Encoded) -> np.ndarray:
         """log(seconds) in every setting, float64 [n, S]."""
         return np.asarray(sum(self._answers(asked)) / 2)
+
+    def labels_or_answers(self, asked: Encoded) -> np.ndarray:
+        """Return log(seconds) in every setting, float64 [n, S]: the labels of networks that have some, else answers."""
+        answers = self.answer(asked)
+        apart = cdist(asked.at, self.known) / np.sqrt(self.known.shape[1])
+        nearest = apart.argmin(axis=1)
+        labels = np.where(apart.min(axis=1)[:, None] <= SAME_NETWORK, self.log_s[nearest], np.nan)
+        return np.asarray(np.where(np.isfinite(labels), labels, answers))
+
+    @cached_property
+    def labelled(self) -> np.ndarray:
+        """True for each network with a label in a setting, bool [n, S]."""
+        return np.isfinite(self.log_s)
 
     def _answers(self, asked: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """log(seconds) by prices of all amounts, and by those of totals with a smooth function, float64 [n, S] each."""
@@ -167,6 +184,7 @@ class SettingsModel:
             "deviation": self.encoder.deviation,
             "known": self.known.astype(np.float32),
             "labelled": self.labelled.astype(np.uint8),
+            "log_s": np.where(self.labelled, self.log_s, 0.0),
             "weights": self.weights,
             "level": self.level,
             "variance": self.variance,
@@ -181,25 +199,27 @@ class SettingsModel:
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         """Raises ``InputError`` for a model of other features, or whose parts do not belong together."""
-        if document["features"] != list(FEATURES) or "prices_s" not in tensors:
+        if document["features"] != list(FEATURES) or not {"prices_s", "labelled", "log_s"} <= tensors.keys():
             raise InputError("the predictor was trained with other features of networks than this slotool has: retrain")
         numbers = strict_json.convert(document["encoder"], dict[str, float])
         settings = tuple(map(Setting.from_document, document["settings"]))
         known, weights = tensors["known"].astype(np.float64), tensors["weights"]
         shape = (len(known), len(settings))
+        labelled = tensors["labelled"].astype(bool)
         work = tensors["prices_s"], tensors["total_prices_s"]
         if [own.shape for own in work] != [(len(AMOUNTS), len(settings)), (len(WORK), len(settings))]:
             raise InputError(f"the prices of work do not fit the {len(settings)} settings")
-        if known.shape[1:] != (len(FEATURES),) or weights.shape != shape or tensors["labelled"].shape != shape:
+        shapes = {weights.shape, labelled.shape, tensors["log_s"].shape}
+        if known.shape[1:] != (len(FEATURES),) or shapes != {shape}:
             raise InputError(f"the weights of {len(known)} networks do not fit the {len(settings)} settings")
+        log_s = np.where(labelled, tensors["log_s"], np.nan)
         encoder = Encoder(tensors["mean"], tensors["deviation"], **numbers)
-        labelled = tensors["labelled"].astype(bool)
         # Models that were written before it was kept have none.
         min_operator_s = tensors.get("min_operator_s", np.zeros(len(settings)))
         if min_operator_s.shape != (len(settings),):
             raise InputError(f"the seconds of an operator do not fit the {len(settings)} settings")
         levels = (tensors["level"], tensors["variance"])
-        return cls(settings, encoder, known, labelled, weights, *levels, *work, min_operator_s)
+        return cls(settings, encoder, known, log_s, weights, *levels, *work, min_operator_s)
 
 
 @dataclass(frozen=True)

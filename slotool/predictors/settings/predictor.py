@@ -65,8 +65,8 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         raise InputError("train-predictor learns several settings; adapt-predictor takes them to a new one")
 
     def log_answers(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        """Return log(seconds) in every setting, float64 [n, S]."""
-        return self._learnt.answer(self._encoded(graphs))
+        """Return log(seconds) in every setting, float64 [n, S]: labels of the very networks, else answers."""
+        return self._learnt.labels_or_answers(self._encoded(graphs))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from slotool.artifacts import create_artifact
+from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.features.domain import Domain
 from slotool.predictors.features.network_features import TOTALS, network_features
-from slotool.predictors.labels import Setting, SettingsLabelled
+from slotool.predictors.labels import MIN_LABELS_OF_SETTING, Setting, SettingsLabelled
 from slotool.predictors.settings.model import MAX_NETWORKS, SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.trained.artifact import KIND, NOMINAL_COVERAGE, SCORES, TrainedPredictor, domain_of
@@ -113,10 +114,13 @@ def train_settings(
     """Learn all settings at once; score on each fifth of the kinds of networks (of the networks, where there are fewer
     than five kinds) while it is held out.
 
-    Raises ``InputError`` as ``SettingsModel.fit`` does.
+    A setting is left out that has fewer than ten labels while a fifth is held out. Raises ``InputError`` if all are.
     """
     some = even_sample(labelled.items, MAX_NETWORKS, seed)
-    graphs, latency_s = [labelled.items[i] for i in some], labelled.latency_s[some]
+    labelled = _with_enough_labels(
+        replace(labelled, items=tuple(labelled.items[i] for i in some), latency_s=labelled.latency_s[some]), seed
+    )
+    graphs, latency_s = list(labelled.items), labelled.latency_s
     features = network_features(graphs)
     held_out = hold_out_settings(features, latency_s, labelled.settings, [g.kind for g in graphs], seed, progress)
     predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, labelled.settings))
@@ -137,8 +141,25 @@ def train_settings(
         domain=Domain.of(graphs),
         like=like,
     )
-    run_labels = SettingsLabelled(tuple(graphs), labelled.settings, latency_s, labelled.left_out)
-    return SettingsRun(run_labels, trained, held_out)
+    return SettingsRun(labelled, trained, held_out)
+
+
+def _with_enough_labels(labelled: SettingsLabelled, seed: int) -> SettingsLabelled:
+    """Return the settings that can be learnt while any fold is held out; the others join ``left_out``."""
+    fold, _ = _folds([graph.kind for graph in labelled.items], seed)
+    labels = np.isfinite(labelled.latency_s)
+    fewest = np.min([labels[fold != number].sum(axis=0) for number in range(FOLDS)], axis=0)
+    enough = fewest >= MIN_LABELS_OF_SETTING
+    if not enough.any():
+        raise InputError(
+            f"no setting has {MIN_LABELS_OF_SETTING} labels left while a fifth of the networks is held out; measure "
+            f"more, {int(labels.sum(axis=0).max())} is the largest number of labels"
+        )
+    left_out = [(labelled.settings[s], int(labels[:, s].sum())) for s in np.flatnonzero(~enough)]
+    settings = tuple(labelled.settings[s] for s in np.flatnonzero(enough))
+    known = np.flatnonzero(labels[:, enough].any(axis=1))
+    items, latency_s = tuple(labelled.items[i] for i in known), labelled.latency_s[np.ix_(known, enough)]
+    return SettingsLabelled(items, settings, latency_s, (*labelled.left_out, *left_out))
 
 
 def of_setting(

@@ -203,6 +203,11 @@ class AdaptationRun:
         return self.adapted.predictor
 
     @property
+    def has_several_settings(self) -> bool:
+        """True if the base answers for several settings."""
+        return isinstance(self.base.predictor, SettingsPredictor)
+
+    @property
     def base_setting(self) -> Setting:
         """Setting of the base; of many settings, the nearest to the labels."""
         base, labels = self.base.predictor, self._predictor.labels
@@ -220,13 +225,16 @@ class AdaptationRun:
 
     @property
     def harm(self) -> str | None:
-        """That the base as it is predicts the labels better than what was fitted to them; None where it does not."""
-        as_it_is, adapted = self.held_out.mape(AS_IS), self.held_out.mape()
-        if as_it_is >= adapted:
+        """Warning that a simpler prediction is better on the labels held out, or None."""
+        adapted = self.held_out.mape()
+        simple = min((AS_IS, FACTOR), key=self.held_out.mape)
+        if self.held_out.mape(simple) >= adapted:
             return None
+        instead = "without any label" if simple == AS_IS else "times one factor"
+        cause = "these labels do harm: " if simple == AS_IS else ""
         return (
-            f"these labels do harm: held out in turn, the adapted predictor is {adapted:.1%} off, and the base without "
-            f"any label {as_it_is:.1%}; measure more of them, or again on an idle machine"
+            f"{cause}held out in turn, the adapted predictor is {adapted:.1%} off, and {self.base_setting} {instead} "
+            f"{self.held_out.mape(simple):.1%}; measure more networks, or again on an idle machine"
         )
 
     @property
@@ -307,29 +315,31 @@ def adapt_and_score(
     by_kind: bool = False,
     advance: Callable[[], object] = lambda: None,
 ) -> AdaptationRun:
-    """Adapt to ``samples`` networks that the active sampler chooses, or to all; the rest only scores.
+    """Adapt to ``samples`` networks that the active sampler chooses, or to all; the labels of the rest only score.
 
-    Labels that cannot be right (``odd_labels``) are left out of both, and so is one of up to 30 chosen ones that the
-    others contradict while each is held out (``doubtful_label``). ``by_kind``: networks of a kind are held out
+    Chosen labels that cannot be right (``odd_labels``) are set aside, and so is one of up to 30 that the others
+    contradict while each is held out (``doubtful_label``). ``by_kind``: networks of a kind are held out
     together, of at least ``MIN_KINDS`` kinds. ``advance``: called once the labels are fitted.
 
     Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
     """
     fresh = AdaptedPredictor.of(base, labelled.setting)
     networks, log_s = fresh.networks(labelled.items), fresh.log_before(labelled.items, labelled.latency_s)
-    base_s = np.exp(networks.log_answers[:, nearest(networks, log_s)]) * fresh.change.times(labelled.items)
-    odd = odd_labels(base_s, labelled.items, labelled.latency_s)
-    units = mixed_units(base_s, labelled.latency_s)
-    usable = np.setdiff1d(np.arange(len(labelled)), [each.row for each in odd if each.is_clear])
-    if samples is None:
-        chosen = usable
-    elif samples >= len(usable):
-        raise InputError(
-            f"{samples} samples of {len(usable)} labelled networks leave none to score by; leave --samples out"
-        )
-    else:
-        chosen = usable[propose(base.predictor, [labelled.items[i] for i in usable], samples, seed)]
-    own, others = labelled.only(chosen), np.setdiff1d(usable, chosen)
+    chosen = np.arange(len(labelled))
+    if samples is not None:
+        if samples >= len(labelled):
+            raise InputError(
+                f"{samples} samples of {len(labelled)} labelled networks leave none to score by; leave --samples out"
+            )
+        chosen = np.array(propose(base.predictor, labelled.items, samples, seed))
+    others = np.setdiff1d(np.arange(len(labelled)), chosen)
+    own = labelled.only(chosen)
+    source = nearest(networks.take(chosen), log_s[chosen])
+    base_s = np.exp(networks.log_answers[chosen, source]) * fresh.change.times(own.items)
+    units = mixed_units(base_s, own.latency_s)
+    odd = [replace(each, row=int(chosen[each.row])) for each in odd_labels(base_s, own.items, own.latency_s)]
+    chosen = chosen[~np.isin(chosen, [each.row for each in odd if each.is_clear])]
+    own = labelled.only(chosen)
     groups = own.kinds if by_kind and len(set(own.kinds)) >= MIN_KINDS else None
     adapted, held_out = adapt(base, own, seed, groups)
     may_doubt = groups is None and len(own) <= MAX_LABELS_DOUBTED

@@ -83,7 +83,8 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
             answers = base.log_answers(graphs)
         else:
             answers = np.log(once(graphs, base.predict))[:, None]
-        return Networks(costs, three_terms(graphs), answers)
+        value_bytes = np.array([graph.bytes_per_value for graph in graphs], dtype=np.float64)
+        return Networks(costs, three_terms(graphs), answers, value_bytes)
 
     def log_before(self, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> np.ndarray:
         """Return log(seconds) [n] of latencies that are taken to the base's backend."""
@@ -115,8 +116,8 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = nested_state(self.source, "base.")
         known, columns = self.labels.networks, self.labels.networks.costs.columns
-        own = {"costs": known.costs.seconds, "terms": known.terms, "log_answers": known.log_answers}
-        tensors |= {**own, "log_s": self.labels.log_s}
+        facts = {name: getattr(known, name) for name in ("terms", "log_answers", "value_bytes")}
+        tensors |= {"costs": known.costs.seconds, **facts, "log_s": self.labels.log_s}
         return tensors, {"base": document, "change": self.change.document(), "columns": [list(own) for own in columns]}
 
     @classmethod
@@ -132,7 +133,10 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         shapes = (tensors["costs"].shape, tensors["terms"].shape, tensors["log_answers"].shape[:1])
         if shapes != ((count, len(columns)), (count, 3), (count,)):
             raise InputError(f"the facts of labelled networks do not fit the {count} labels")
-        restored.labels = FewLabels(Networks(costs, tensors["terms"], tensors["log_answers"]), tensors["log_s"])
+        # Predictors written before the element type was stored were adapted to float32 networks.
+        value_bytes = tensors.get("value_bytes", np.full(count, 4.0))
+        networks = Networks(costs, tensors["terms"], tensors["log_answers"], value_bytes)
+        restored.labels = FewLabels(networks, tensors["log_s"])
         return restored
 
 

@@ -17,8 +17,9 @@ from slotool.predictors.solo.three_term import fitted_terms, left_out_terms, pri
 SHIFT = 2.0
 ALIKE, PRICES, SIZES, SOURCES = (0.0, 0.1, 0.3), (0.0, 0.3), (0.0, 0.3), (0.0, 0.3, 1.0)
 NOISES = (0.03, 0.08, 0.2, 0.5)
-# Reach of likeness (a Hellinger distance × √2) and of size (logarithms of calls, FLOPs and bytes).
-LIKENESS, SIZE = 0.35, 1.5
+# Reach of likeness (a Hellinger distance × √2), of size (logarithms of calls, FLOPs and bytes), and of the element type
+# (logarithm of its bytes), by which quantised networks are unlike others.
+LIKENESS, SIZE, VALUES = 0.35, 1.5, 0.7
 # Number of hypotheses that are not negligible.
 MAX_KEPT = 60
 # Networks whose spread is computed at once: each hypothesis holds a matrix for every network.
@@ -37,16 +38,19 @@ class Networks:
     Attributes:
         costs: Cost by type of operator on a neutral roofline.
         terms: FLOPs, operators and output elements, float64 [n, 3].
-        log_answers: Logarithm of the seconds that each of S sources predicts, float64 [n, S].
+        log_answers: Logarithm of the seconds that were measured with each of S sources, or else that it predicts,
+            float64 [n, S].
+        value_bytes: Bytes of a value of each network's element type, float64 [n].
     """
 
     costs: TypeCosts
     terms: np.ndarray
     log_answers: np.ndarray
+    value_bytes: np.ndarray
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Networks:
         """Return these rows alone."""
-        return Networks(self.costs.take(rows), self.terms[rows], self.log_answers[rows])
+        return Networks(self.costs.take(rows), self.terms[rows], self.log_answers[rows], self.value_bytes[rows])
 
     @cached_property
     def answers(self) -> np.ndarray:
@@ -192,11 +196,13 @@ def _kernels(first: Networks, points: np.ndarray, second: Networks, others: np.n
     columns, own = first.costs.columns, second.costs.columns
     alike = np.sqrt(first.shares) @ same_columns(columns, own) @ np.sqrt(second.shares).T
     far = np.sum((first.sizes[:, None] - second.sizes) ** 2, axis=2)
+    types_apart = np.log(first.value_bytes)[:, None] - np.log(second.value_bytes)
+    same_type = np.exp(-(types_apart**2) / (2 * VALUES**2))
     return np.stack(
         [
-            np.exp(-np.maximum(1 - alike, 0.0) / LIKENESS**2),
+            np.exp(-np.maximum(1 - alike, 0.0) / LIKENESS**2) * same_type,
             first.shares @ covariance(columns, own) @ second.shares.T,
-            np.exp(-far / (2 * SIZE**2)),
+            np.exp(-far / (2 * SIZE**2)) * same_type,
             points @ others.T,
         ]
     )
