@@ -804,8 +804,8 @@ policies[].regret number        best_possible less effective_accuracy
 log             text?           table of what became of every query, where it was asked for
 """,
     "serve": """
-url             text            where the server listens, HTTP
-port            integer         its port
+url             text?           where the server listens, HTTP; null where it is only checked
+port            integer?        its port; null likewise
 grpc            text?           where it listens, gRPC
 models          object          operating points by model
 default_deadline_ms number?     deadline of requests that set none, ms

@@ -127,6 +127,29 @@ MODEL = "model"
 _PARAMETERS = {option.parameter: option for option in OPTIONS if option.parameter}
 _HEADERS = {option.header: option for option in OPTIONS if option.header}
 DEFAULT_OPTIONS = RequestOptions()
+_UNITS_US = {"us": 1.0, "ms": 1e3, "s": 1e6}
+_HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
+
+
+def set_deadline_headers(stated: Sequence[str]) -> None:
+    """Read the deadline of every request of this process from these headers too.
+
+    Args:
+        stated: Header and unit of each, ``x-envoy-expected-rq-timeout-ms=ms``; units are us, ms and s.
+
+    Raises:
+        InputError: A text is not that, or names a header that is read already.
+    """
+    headers = {option.header: option for option in OPTIONS if option.header}
+    for text in stated:
+        name, _, unit = text.strip().lower().partition("=")
+        if not _HEADER_NAME.fullmatch(name) or unit not in _UNITS_US:
+            raise InputError(f"{text[:80]!r} is not HEADER=UNIT, such as x-request-timeout=s; units are us, ms and s")
+        if name in headers or name in (MODEL, "authorization", "host") or name.startswith("content-"):
+            raise InputError(f"{name}: this header is read already, and not as a deadline")
+        headers[name] = Option("timeout_us", _timeout_us(_UNITS_US[unit]), header=name)
+    _HEADERS.clear()
+    _HEADERS.update(headers)
 
 
 def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:

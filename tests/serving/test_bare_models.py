@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -175,6 +176,15 @@ def test_labels_of_a_bare_model_are_refused(server: LiveServer) -> None:
         f"{server.url}/v2/models/fixed/feedback", json={"request": answer["parameters"]["request"], "labels": [1]}
     )
     assert labelled.status_code == 400, labelled.text
+
+
+def test_a_configuration_is_checked_without_serving(slotool: Slotool, folder: Path) -> None:
+    (folder / "service.toml").write_text('[[models]]\nartifact = "simple.onnx"\n')
+    checked = slotool("serve", "--config", folder / "service.toml", "--check-config", "--json")
+    assert (checked.exit_code, json.loads(checked.stdout)["models"]) == (0, {"simple": ["full"]})
+    (folder / "service.toml").write_text('[[models]]\nartifact = "other.onnx"\n')
+    refused = slotool("serve", "--config", folder / "service.toml", "--check-config")
+    assert (refused.exit_code, "other.onnx" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["nosuch.onnx", "broken.onnx", "notes.md"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
+from slotool.errors import InputError
 from slotool.scheduling import by_demand
 from slotool.serving.rejections import Rejection
-from slotool.serving.request_options import OPTIONS, RequestOptions, from_headers, from_parameters, merged
+from slotool.serving.request_options import (
+    OPTIONS,
+    RequestOptions,
+    from_headers,
+    from_parameters,
+    merged,
+    set_deadline_headers,
+)
 from tests.serving.live_server import HTTP, ThreeLinear, live_server, served, space, tier_rules
 
 
@@ -206,3 +215,25 @@ def test_the_urgency_of_a_response_that_browsers_state_is_no_priority() -> None:
     for urgency in ("u=1", "u=3, i", "i", "i, u=0"):
         assert from_headers({"priority": urgency}) == RequestOptions()
     assert from_headers({"priority": "2"}).priority == 2
+
+
+@pytest.fixture
+def gateway_headers() -> Iterator[None]:
+    set_deadline_headers(["x-envoy-expected-rq-timeout-ms=ms", "X-Time-Left=s"])
+    yield
+    set_deadline_headers([])
+
+
+@pytest.mark.usefixtures("gateway_headers")
+def test_a_gateways_headers_state_deadlines() -> None:
+    assert from_headers({"x-envoy-expected-rq-timeout-ms": "20"}).timeout_us == 20_000
+    assert from_headers({"x-time-left": "1.5", "deadline-ms": "2000"}).timeout_us == 1_500_000
+    with pytest.raises(Rejection, match="x-time-left"):
+        from_headers({"x-time-left": "soon"})
+
+
+def test_headers_that_cannot_state_deadlines_are_refused() -> None:
+    for text in ("x-time", "x-time=minutes", "x time=s", "deadline-ms=s", "Authorization=s", "content-length=s"):
+        with pytest.raises(InputError, match=text.partition("=")[0].lower()):
+            set_deadline_headers([text])
+    assert from_headers({"x-time": "1"}) == RequestOptions()

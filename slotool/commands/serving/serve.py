@@ -10,6 +10,7 @@ from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.values import at_least, between, duration_or_zero
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.planning.server_process import RunningServer
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 OF_WORKERS = ("allow_faults", "hang_s", "max_replicas", "replicas")
 _OF_PYTHON = ("options", "start_timeout_s")
 _NETWORK = ("names", "host", "port", "grpc_port", "token_file", "tls_certificate", "tls_key", "tls_clients")
-_LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drain_s", "log")
+_LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drain_s", "log", "check_config")
 
 
 @command_line(
     arguments=("artifacts",),
-    names={"names": "--name"},
-    values={"names": list, "lame_duck_s": duration_or_zero, "access_log": str},
-    repeatable=("names",),
+    names={"names": "--name", "deadline_headers": "--deadline-header"},
+    values={"names": list, "lame_duck_s": duration_or_zero, "access_log": str, "deadline_headers": list},
+    repeatable=("names", "deadline_headers"),
     metavars={"names": "TEXT…", "default_deadline_ms": "MS", "lame_duck_s": "TIME"},
     panels={
         "Operating points": ("rules", "latency", "outcomes", "policy", "deadline_ms", "plan"),
@@ -35,7 +36,7 @@ _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drai
     },
     hidden=(
         *("allow_faults", "max_body_mib", "access_log", "traces", "traces_share", "shared_memory"),
-        *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "device"),
+        *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "device", "deadline_headers"),
     ),
     python_only=_OF_PYTHON,
     tables=("models",),
@@ -89,6 +90,8 @@ def serve(
     requests_per_worker: float | None = None,
     device: str = "cpu",
     allow_faults: bool = False,
+    deadline_headers: str | Sequence[str] = (),
+    check_config: bool = False,
     options: Sequence[str] = (),
     start_timeout_s: float = 120.0,
 ) -> RunningServer:
@@ -140,6 +143,10 @@ def serve(
         requests_per_worker: Requests per second that one worker can serve; None: as the latency table says.
         device: Device to compute on: cpu, cuda, or several such as cuda:0,cuda:1.
         allow_faults: Let clients on this machine kill, stop and slow the workers.
+        deadline_headers: Header of a gateway that states deadlines, and its unit: ``x-request-timeout=s``. Units: us,
+            ms and s.
+        check_config: Check options, files and models, and exit. A command only: in Python a server that cannot start
+            raises.
         options: More options of the command, as on its command line. A file of ``--config`` states what is left at its
             default here.
         start_timeout_s: Seconds until the server must be ready.
@@ -155,6 +162,8 @@ def serve(
         TimedOut: It was not ready in time.
     """
     given = {name: value for name, value in locals().items() if name not in _OF_PYTHON}
+    if check_config:
+        raise ArgumentError("check_config", "it is of the command; in Python, a server that cannot start raises")
     from slotool.planning.server_process import RunningServer
 
     # Two servers of a script have a port each.

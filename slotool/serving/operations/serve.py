@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
 
-from slotool.errors import ArgumentError, SlotoolError
+from slotool.errors import ArgumentError, InputError, SlotoolError
 from slotool.extras import import_failed
 from slotool.machine import given_cores, quota_warning
 from slotool.process import limit_threads
@@ -34,7 +34,9 @@ from slotool.serving.operations.server import (
 from slotool.serving.operations.service_file import KeysInForce
 from slotool.serving.operations.settings import ServerSettings
 from slotool.serving.protocol.bounds import RequestLimits
+from slotool.serving.request_options import set_deadline_headers
 from slotool.serving.routing.router import Router
+from slotool.serving.served import ServedModel
 
 PORT = 8000
 # A balancer sees twice that the server is not ready; scripts on the same machine wait for its end.
@@ -49,11 +51,11 @@ class Report(Protocol):
     def note(self, sentence: str) -> None: ...
 
     def ready(self, document: dict[str, Any], sentence: str) -> None:
-        """The server accepts requests. ``document``: where, and which points of which models."""
+        """The server accepts requests, or can be started. ``document``: where, and which points of which models."""
 
 
 def serve(settings: ServerSettings, report: Report, before_serving: Callable[[], None]) -> int:
-    """Serve in this process until a signal ends it; return the number of the signal.
+    """Serve in this process until a signal ends it; return the number of the signal, 0 where settings are only checked.
 
     Args:
         settings: Options of the server.
@@ -66,6 +68,10 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
         RunError: A model cannot run.
     """
     settings.check_workers()
+    try:
+        set_deadline_headers(settings.deadline_headers)
+    except InputError as error:
+        raise ArgumentError("deadline_headers", str(error)) from None
     read = settings.reader()
     sources = read()
     replicas, threads = sources.workers
@@ -76,6 +82,11 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
     clients = read_clients(settings.token_file)
     if settings.token_file is not None and others_can_read(settings.token_file):
         report.warn(f"{settings.token_file}: other users of this machine can read its tokens")
+    if settings.check_config:
+        checked = sources.load(report.warn).values()
+        names = ", ".join(served.name for served in checked)
+        report.ready(_document(settings, checked, sources.devices), f"checked: {names} can be served")
+        return 0
     with ExitStack() as stack:
         # Before the models are loaded: a port in use should be known at once.
         listener = stack.enter_context(bind(settings.host, PORT if settings.port is None else settings.port))
@@ -209,6 +220,25 @@ def _grpc_front(
     return GrpcFrontEnd(app.state.front, address_of(listener), certificate)
 
 
+def _document(
+    settings: ServerSettings,
+    models: Iterable[ServedModel],
+    devices: Sequence[str],
+    url: str | None = None,
+    port: int | None = None,
+    grpc: str | None = None,
+) -> dict[str, Any]:
+    """Return where a server is, None where it is only checked, and what it serves: keys of the points by model."""
+    return {
+        "url": url,
+        "port": port,
+        "grpc": grpc,
+        "models": {served.name: [point.key for point in served.model.points] for served in models},
+        "default_deadline_ms": settings.default_deadline_ms or None,
+        "devices": list(devices),
+    }
+
+
 def _report_ready(
     settings: ServerSettings,
     report: Report,
@@ -219,14 +249,8 @@ def _report_ready(
     url = url_of(listener, encrypted=settings.tls_certificate is not None)
     grpc_address = None if grpc_listener is None else address_of(grpc_listener)
     default_ms, devices = settings.default_deadline_ms, router.engine.devices
-    document = {
-        "url": url,
-        "port": listener.getsockname()[1],
-        "grpc": grpc_address,
-        "models": {served.name: [point.key for point in served.model.points] for served in router.models.values()},
-        "default_deadline_ms": default_ms or None,
-        "devices": list(devices),
-    }
+    port = listener.getsockname()[1]
+    document = _document(settings, router.models.values(), devices, url, port, grpc_address)
     and_grpc = f" and, over gRPC, at {grpc_address}" if grpc_address else ""
     wait = f"; requests without a deadline wait up to {default_ms * 1e-3:g} s" if default_ms else ""
     where = "" if devices == ("cpu",) else f", computed on {' and '.join(devices)}"

@@ -66,6 +66,8 @@ class ServerSettings:
     requests_per_worker: float | None
     device: str
     allow_faults: bool
+    deadline_headers: Sequence[str]
+    check_config: bool
     models: Sequence[Mapping[str, Any]] | None = None
     file: Path | None = None
     on_command_line: frozenset[str] = frozenset()
