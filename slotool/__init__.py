@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from slotool import errors
 from slotool.names_on_demand import names_on_demand
 
+# Imported when asked for; importing slotool imports none of them.
 if TYPE_CHECKING:
     from slotool.commands.doctor import doctor
     from slotool.commands.elastic.build_tables import build_tables
@@ -88,61 +89,16 @@ __all__ = [
     "train_xmc",
 ]
 
-
-# Where each function is; importing slotool imports none of them.
-_MODULES = {
-    "PackageNetworks": "networks.networks",
-    "adapt_predictor": "predictors.adapt_predictor",
-    "build_tables": "elastic.build_tables",
-    "calibrate": "predictors.calibrate",
-    "capture": "networks.capture",
-    "choose_points": "elastic.choose_points",
-    "compare_predictors": "predictors.compare_predictors",
-    "doctor": "doctor",
-    "evaluate": "elastic.evaluate",
-    "evaluate_colocated": "elastic.evaluate_colocated",
-    "evaluate_drift": "rules.evaluate_drift",
-    "evaluate_endpoints": "elastic.evaluate_endpoints",
-    "evaluate_predictor": "predictors.evaluate_predictor",
-    "evaluate_rules": "rules.evaluate_rules",
-    "export_rules": "rules.export_rules",
-    "family": "elastic.family",
-    "gen_rules": "rules.gen_rules",
-    "gen_switching_plan": "planning.gen_switching_plan",
-    "generate_arrivals": "planning.generate_arrivals",
-    "generate_networks": "networks.generate_networks",
-    "import_outcomes": "rules.import_outcomes",
-    "load": "files",
-    "loadtest": "serving.loadtest",
-    "plan": "planning.plan",
-    "predict": "predictors.predict",
-    "predict_points": "predictors.predict_points",
-    "profile": "profiling.profile",
-    "profile_colocated": "profiling.profile",
-    "profile_points": "profiling.profile",
-    "report": "report",
-    "save": "files",
-    "serve": "serving.serve",
-    "simulate": "planning.simulate",
-    "train_cnn": "elastic.train",
-    "train_family": "elastic.train",
-    "train_mlp": "elastic.train",
-    "train_predictor": "predictors.train_predictor",
-    "train_supernet": "elastic.train_supernet",
-    "train_xmc": "elastic.train",
-}
-
 # Functions that left, with what to call instead.
 _SUCCESSORS = {
     "capture_applications": 'capture(slotool.PackageNetworks("keras", "all"), …)',
     "capture_zoo": 'capture(slotool.PackageNetworks("timm", "families"), …)',
-    "estimate_rules": "gen_rules(…, dry_run=True)",
     "plan_tables": "build_tables(…, dry_run=True)",
     "switching_plan_cost": "gen_switching_plan(…, dry_run=True)",
     "train_colocation_predictor": "train_predictor(…)",
 }
 
-__getattr__ = names_on_demand(__name__, _MODULES, "slotool.commands", _SUCCESSORS)
+__getattr__ = names_on_demand(__name__, _SUCCESSORS)
 
 
 def __dir__() -> list[str]:

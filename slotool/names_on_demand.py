@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def names_on_demand(
-    package: str, modules: Mapping[str, str], within: str = "", successors: Mapping[str, str] | None = None
-) -> Callable[[str], Any]:
-    """``__getattr__`` of ``package`` (PEP 562). ``modules``: by name, the module that has it, of ``package`` or of the
-    one that ``within`` names. What was asked for stays in ``package``. Raises ``AttributeError`` for other names; for
-    one that left, with its successor."""
+def names_on_demand(package: str, successors: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package (PEP 562) that offers what it imports ``if TYPE_CHECKING:``.
+
+    The source states each name's module once, for type checkers, and is read for it here. A name stays in ``package``
+    once it was asked for. Raises ``AttributeError`` for other names; for one that left, with its successor.
+    """
+    modules = _checked_imports(Path(str(sys.modules[package].__file__)))
 
     def ask(name: str) -> Any:
         if successors and name in successors:
             raise AttributeError(f"{package}.{name} is now {package}.{successors[name]}")
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{within or package}.{modules[name]}"), name)
+        value = getattr(import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
     return ask
+
+
+def _checked_imports(source: Path) -> dict[str, str]:
+    """Return the module of each name that a file imports ``if TYPE_CHECKING:``."""
+    body = ast.parse(source.read_text(encoding="utf-8")).body
+    checked = next(node.body for node in body if isinstance(node, ast.If))
+    imports = [node for node in checked if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}

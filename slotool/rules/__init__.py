@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from slotool.names_on_demand import names_on_demand
 
+# Imported when asked for: processes that compute answers need policies, and neither pandas nor SciPy.
 if TYPE_CHECKING:
     from slotool.rules.evidence.losses import TOLERANCE_KINDS
     from slotool.rules.generate.base import Assessment, Problem, RuleGenerator
@@ -42,26 +43,4 @@ __all__ = [
     "takes_second",
 ]
 
-# Where each is, imported when asked for: processes that compute answers need policies, and neither pandas nor SciPy.
-_MODULES = {
-    "METHODS": "generate.generator",
-    "OBJECTIVES": "ruleset.rules",
-    "OSFA": "policies.routing",
-    "POLICIES": "policies.routing",
-    "TOLERANCE_KINDS": "evidence.losses",
-    "Assessment": "generate.base",
-    "Conc": "policies.routing",
-    "Problem": "generate.base",
-    "Replayed": "policies.routing",
-    "RoutingPolicy": "policies.routing",
-    "Rule": "ruleset.rules",
-    "RuleGenerator": "generate.base",
-    "RuleSet": "ruleset.rules",
-    "Seq": "policies.routing",
-    "consults_second": "policies.routing",
-    "from_point": "policies.points",
-    "generate_rules": "generate.generator",
-    "takes_second": "policies.routing",
-}
-
-__getattr__ = names_on_demand(__name__, _MODULES)
+__getattr__ = names_on_demand(__name__)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from slotool.names_on_demand import names_on_demand
 
+# Imported when asked for: worker processes need none of them, nor the compiled policies behind them.
 if TYPE_CHECKING:
     from slotool.serving.engines import InlineInferenceEngine
     from slotool.serving.monitoring.metrics import Metrics
@@ -25,16 +26,4 @@ __all__ = [
     "create_app",
 ]
 
-# Where each is, imported when asked for: worker processes need none of them, nor the compiled policies behind them.
-_MODULES = {
-    "InferenceResult": "request",
-    "InlineInferenceEngine": "engines",
-    "RequestLimits": "protocol.bounds",
-    "Metrics": "monitoring.metrics",
-    "Rejection": "rejections",
-    "Router": "routing.router",
-    "ServedModel": "served",
-    "create_app": "operations.app",
-}
-
-__getattr__ = names_on_demand(__name__, _MODULES)
+__getattr__ = names_on_demand(__name__)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from slotool.names_on_demand import names_on_demand
 
+# Imported when asked for: processes that measure or compute need points and statistics, and no pandas.
 if TYPE_CHECKING:
     from slotool.tables.latency import LATENCY_SCHEMA, LatencyTable
     from slotool.tables.outcomes import OUTCOME_SCHEMA, OutcomeTable
@@ -24,19 +25,4 @@ __all__ = [
     "schema_name",
 ]
 
-# Where each is, imported when asked for: processes that measure or compute need points and statistics, and no pandas.
-_MODULES = {
-    "FULL": "points",
-    "LATENCY_SCHEMA": "latency",
-    "OUTCOME_SCHEMA": "outcomes",
-    "Column": "schema",
-    "Constraint": "schema",
-    "LatencyTable": "latency",
-    "OperatingPoint": "points",
-    "OutcomeTable": "outcomes",
-    "Schema": "schema",
-    "Table": "schema",
-    "schema_name": "schema",
-}
-
-__getattr__ = names_on_demand(__name__, _MODULES)
+__getattr__ = names_on_demand(__name__)

@@ -102,8 +102,8 @@ def exists(module: Path, name: str) -> bool:
             found.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found.update(alias.asname or alias.name for alias in node.names)
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MODULES":
-            found.update(ast.literal_eval(node.value))  # names that are imported when asked for
+        elif isinstance(node, ast.If):  # of type checkers: names that are imported when asked for
+            found.update(alias.name for of in node.body if isinstance(of, ast.ImportFrom) for alias in of.names)
         else:
             found.update(of.id for of in ast.walk(node) if isinstance(of, ast.Name) and isinstance(of.ctx, ast.Store))
     return name in found

@@ -18,5 +18,4 @@ if TYPE_CHECKING:
 
 __all__ = ["from_graph", "from_keras", "from_onnx", "from_torch"]
 
-_MODULES = {"from_graph": "chain", "from_keras": "keras", "from_onnx": "onnx", "from_torch": "torch"}
-__getattr__ = names_on_demand(__name__, _MODULES)
+__getattr__ = names_on_demand(__name__)
