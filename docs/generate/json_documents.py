@@ -173,14 +173,11 @@ memory_limit_bytes integer      limit of one subject
 affinity        list            cores of each member
 predicted_seconds number        seconds that it may take, roughly
 budget_s        number?         seconds allowed
-"""
-    + _CAMPAIGN,
-    "profile-solo-proposal": """
-for             text            predictor to adapt
-proposed[].graph_id text        network to measure, the one that tells most first
-proposed[].name text            its name
-proposed[].predicted_s number   its latency as predicted now, seconds
-predicted_seconds number        seconds that measuring may take, roughly
+for?            text            with --for: predictor to adapt
+proposed[].graph_id? text       network to measure, the one that tells most first
+proposed[].name? text           its name
+proposed[].kind? text           its kind
+proposed[].predicted_s? number  its latency as predicted now, seconds
 """
     + _CAMPAIGN,
     "train-predictor": """

@@ -13,9 +13,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import slotool
-from slotool import __version__, factories
+from slotool import __version__
 from slotool.cli import interrupts, terminal
-from slotool.cli.commands import HELP_COLUMNS, Command, Group
+from slotool.cli.commands import HELP_COLUMNS, Command, Group, common_options
 from slotool.cli.failures import INTERRUPTED, report_failure
 from slotool.cli.from_signature import command_of, commands_of, words_of
 from slotool.cli.help import EXAMPLE
@@ -141,6 +141,7 @@ def command() -> Any:
     """The parser of the command line, made once for all calls of a process."""
     root: Any = typer.main.get_command(app)
     root.commands, root.successors = _by_theme(), SUCCESSORS
+    root.params += [option for option in common_options() if option.name != "config"]
     return root
 
 
@@ -155,15 +156,8 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print results, warnings and errors only.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print the stack trace of an error.")] = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="Print no moving progress bar.")] = False,
-    color: Annotated[str, typer.Option("--color", help="When to print colours: auto, always or never.")] = "auto",
-    allow_code: Annotated[bool, typer.Option("--allow-code", hidden=True)] = False,
 ) -> None:
-    if allow_code:
-        factories.allow_code()
-    terminal.change(quiet=quiet, verbose=verbose, no_progress=no_progress, color=color)
+    """Take the options before a command; those of the terminal are the ones that every command has."""
 
 
 def main() -> None:

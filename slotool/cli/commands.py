@@ -36,7 +36,7 @@ class Command(TyperCommand):
 
     def __init__(self, name: str | None, **settings: Any):
         super().__init__(name, **settings)
-        self.params += _common_options()
+        self.params += common_options()
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # typer's own name for it
         _running.append(ctx)
@@ -173,7 +173,7 @@ def beside_config(path: Path | None, option: str) -> Path | None:
 
 
 @lru_cache(maxsize=1)
-def _common_options() -> list[Any]:
+def common_options() -> list[Any]:
     """The options that each command takes and its help names in one line."""
     carrier = typer.Typer(add_completion=False)
     carrier.command()(_common)
@@ -201,4 +201,4 @@ def _common(
     allow_code: Annotated[bool, typer.Option("--allow-code", callback=_allow_code, hidden=True)] = False,
     color: Annotated[str | None, typer.Option("--color", callback=_set, hidden=True)] = None,
 ) -> None:
-    """Never called: it carries the options that ``_common_options`` gives to every command."""
+    """Never called: it carries the options that ``common_options`` gives to every command."""

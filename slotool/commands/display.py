@@ -78,10 +78,12 @@ class Column:
     form: str | Callable[[Any], str] = ""
 
     def cell(self, record: Mapping[str, Any]) -> str:
-        """Return the text of the record's value; – for None, nothing for a key that the record lacks."""
+        """Return the text of the record's value; – for None and NaN, nothing for a key that the record lacks."""
         value = record.get(self.key, "")
-        if value is None or value == "":
-            return "–" if value is None else ""
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return "–"
+        if value == "":
+            return ""
         if self.form == "" and isinstance(value, float):
             return number(value)
         return format(value, self.form) if isinstance(self.form, str) else self.form(value)

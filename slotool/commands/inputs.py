@@ -65,6 +65,13 @@ def tolerance_shares(tolerance: float | Mapping[float, float] | None) -> dict[fl
     return {float(each): float(share) for each, share in shares.items()}
 
 
+def prices_of(prices: FilePath | Mapping[str, float] | None) -> tuple[dict[str, float], str]:
+    """Prices of a call by version, or those of a price list, and their currency; none and "" of None."""
+    from slotool.tables.importing import read_prices
+
+    return (dict(prices or {}), "") if prices is None or isinstance(prices, Mapping) else read_prices(Path(prices))
+
+
 def devices_of(device: str | None) -> tuple[str, ...]:
     """The device whose rows of a latency table count; none where a table is to have but one. ``cuda`` is ``cuda:0``."""
     return () if device is None else ("cuda:0" if device == "cuda" else device,)

@@ -7,10 +7,11 @@ sentence that does not name the parameter.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+Kind = TypeVar("Kind", int, float)
 # Of one parameter.
 MAX_NUMBERS = 10_000
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
@@ -152,14 +153,25 @@ def latency(text: Any) -> float:
 
 def tolerance(text: Any) -> float | dict[float, float]:
     """Return the tolerance in ``0.05``, or the shares of requests by tolerance in ``0=0.2,0.05=0.8``."""
+    expected = "a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1"
+    shares = _shares(text, float, expected)
+    return next(iter(shares)) if len(shares) == 1 and "=" not in str(text) else shares
+
+
+def shares_by_priority(text: Any) -> dict[int, float]:
+    """Return shares of requests by priority: ``1`` is all of 1, ``1=0.2,2=0.3`` leaves half of them without any."""
+    return _shares(text, int, "a priority from 1 on nor shares like 1=0.2,2=0.3 that add up to 1 at most")
+
+
+def _shares(text: Any, kind: Callable[[str], Kind], expected: str) -> dict[Kind, float]:
+    """Return shares by what they are of; all where it stands alone."""
     try:
-        if "=" not in str(text):
-            return float(text)
-        pairs = [(float(left), float(share)) for left, _, share in (part.partition("=") for part in text.split(","))]
+        parts = [part.partition("=") for part in str(text).split(",")]
+        pairs = [(kind(left), float(share) if equals else 1.0) for left, equals, share in parts]
     except ValueError:
         pairs = []
-    if len(dict(pairs)) < max(1, len(pairs)):
-        raise ValueError(f"{text!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1")
+    if not pairs or len(dict(pairs)) < len(pairs):
+        raise ValueError(f"{text!r} is neither {expected}")
     return dict(pairs)
 
 
@@ -193,26 +205,10 @@ def prices_per_second(texts: Sequence[str]) -> float | dict[str, float]:
 
 def column_names(text: str) -> dict[str, str]:
     """Return column by key of ``version=service,truth=label``."""
-    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-    if any(not equals or not key.strip() or not column.strip() for key, equals, column in pairs):
-        raise ValueError(f"{text!r} is not KEY=COLUMN,… such as version=service")
-    return {key.strip(): column.strip() for key, _, column in pairs}
-
-
-def shares_by_priority(text: Any) -> dict[int, float]:
-    """Return shares of requests by priority: ``1`` is all of 1, ``1=0.2,2=0.3`` leaves half of them without any."""
     try:
-        pairs = [
-            (int(left), float(share) if equals else 1.0)
-            for left, equals, share in (part.partition("=") for part in str(text).split(","))
-        ]
+        return named_texts([part for part in text.split(",") if part.strip()])
     except ValueError:
-        pairs = []
-    if not pairs or len(dict(pairs)) < len(pairs):
-        raise ValueError(
-            f"{text!r} is neither a priority from 1 on nor shares like 1=0.2,2=0.3 that add up to 1 at most"
-        )
-    return dict(pairs)
+        raise ValueError(f"{text!r} is not KEY=COLUMN,… such as version=service") from None
 
 
 def named_texts(texts: Sequence[str]) -> dict[str, str]:

@@ -46,9 +46,7 @@ def test_every_json_document_is_described_and_nothing_else() -> None:
         for name in re.findall(r"(?:^    schema = |\.result\(\s*)\"([a-z-]+)\"", path.read_text(), re.MULTILINE)
     }
     described = set(json_documents.DOCUMENTS)
-    assert printed == described - {name for name in described if name.startswith("profile-")} | {
-        "profile-solo-proposal"
-    }
+    assert printed == described - {name for name in described if name.startswith("profile-")}
     page = json_documents.page()
     assert "## profile-colocated-plan\n" in page
     assert "| `tiers[].p_value` | number | of no violation, adjusted for tiers and folds |" in page

@@ -124,7 +124,7 @@ def build_tables(
     if written is not None:
         _save(model, written, source, settings, force)
     measured = {"data": source.data.name, **assess(model, source.version, source.data.test)}
-    return TablesBuilt(model, Promise.of(model, allowed_loss), payoff, measured, written)
+    return TablesBuilt(model, Promise.of(model, allowed_loss), measured, written, payoff)
 
 
 def _settings(
@@ -216,7 +216,7 @@ def _last_layer(
         "network": str(network),
         **source.assessed(model, settings.allowed_loss),
     }
-    built = LastLayerBuilt(model, Promise.of(model.head, settings.allowed_loss), measured, folder)
+    built = LastLayerBuilt(model, Promise.of(model.head, settings.allowed_loss), measured, None, folder)
     if out is None or not built.pays:
         return built
     config = {

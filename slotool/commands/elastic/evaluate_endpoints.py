@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, duration
-from slotool.commands.inputs import FilePath
+from slotool.commands.inputs import FilePath, prices_of
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, output, result, unlisted
@@ -134,7 +134,6 @@ def _limits(
 ) -> tuple[CallLimits, str]:
     """The limits, and the currency or "". Raises ``ArgumentError`` for what cannot be."""
     from slotool.profiling.live_answers import CallLimits
-    from slotool.tables.importing import read_prices
 
     if not endpoints:
         raise ArgumentError("endpoints", "services by name are expected, one at least")
@@ -143,9 +142,7 @@ def _limits(
             raise ArgumentError(
                 "endpoints", f"{name}: {url!r} is no URL; expected http://host/v2/models/NAME or grpc://host/NAME"
             )
-    by_call, currency = (
-        (dict(prices or {}), "") if isinstance(prices, Mapping) or prices is None else read_prices(Path(prices))
-    )
+    by_call, currency = prices_of(prices)
     if by_call and (unpriced := [name for name in endpoints if name not in by_call]):
         raise ArgumentError("prices", f"version {unpriced[0]!r} has none; there are prices of {', '.join(by_call)}")
     if budget is not None and not by_call:

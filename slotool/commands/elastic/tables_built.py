@@ -99,20 +99,50 @@ class TablesPlan(Verdict):
 
 
 @result
-class TablesBuilt(Verdict):
-    """``model``: the SLO-NN. ``promise``: the point to use for the allowed loss. ``payoff``: what choosing nodes can
-    save on this machine, as a plan has it. ``measured``: the document's own keys, from one run on the test split.
-    ``out``: the artifact, if written."""
+class Built(Verdict):
+    """Tables and what they are worth.
 
-    model: SloNN = unlisted()
+    ``model``: the SLO-NN, or a network whose last layer is one. ``promise``: the point to use for the allowed loss.
+    ``measured``: the document's own keys, from one run on the test split. ``out``: the artifact, if written.
+    """
+
+    model: SloNN | LastLayerSloNN = unlisted()
     promise: Promise
-    payoff: Payoff = unlisted()
     measured: dict[str, Any] = unlisted()
     out: Path | None = output("artifact")
 
-    schema = "build-tables"
     rows_key = "points"
     columns = _POINTS
+
+    def findings(self) -> dict[str, Any]:
+        return {**self.measured, **super().findings()}
+
+    def records(self) -> list[dict[str, Any]]:
+        return list(self.measured["points"])
+
+    @property
+    def title(self) -> str:
+        measured = self.measured
+        return f"{measured['examples']:,} test examples of {measured['data']}, one thread, one query at a time"
+
+    @property
+    def _losses(self) -> Table:
+        title = f"Loss allowed, with {self._sure}: k chosen per input, and fixed k"
+        return loss_table(title, self.measured["accuracy_targets"])
+
+    @property
+    def _sure(self) -> str:
+        return f"{100 * self.promise.confidence:g} % confidence"
+
+
+@result
+class TablesBuilt(Built):
+    """``payoff``: what choosing nodes can save on this machine, as a plan has it."""
+
+    model: SloNN = unlisted()
+    payoff: Payoff = unlisted()
+
+    schema = "build-tables"
 
     @property
     def verdict(self) -> str | None:
@@ -125,18 +155,10 @@ class TablesBuilt(Verdict):
         return self.promise.verdict() is not None or self.payoff.decided
 
     def findings(self) -> dict[str, Any]:
-        return {**self.measured, "payoff": self.payoff.document, **super().findings()}
-
-    def records(self) -> list[dict[str, Any]]:
-        return list(self.measured["points"])
-
-    @property
-    def title(self) -> str:
-        return _title(self.measured)
+        return {**super().findings(), "payoff": self.payoff.document}
 
     def shown(self) -> list[Part]:
         document = self.measured
-        sure = f"{100 * self.promise.confidence:g} % confidence"
         entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
         measures = ", ".join(f"{name} {k:.4g}" for name, k in document["mean_k_by_measure"].items())
         return [
@@ -149,7 +171,7 @@ class TablesBuilt(Verdict):
             "static: as many nodes, but the most popular ones for every input; agree: same class as full",
             f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs",
             _of_rows(document),
-            loss_table(f"Loss allowed, with {sure}: k chosen per input, and fixed k", document["accuracy_targets"]),
+            self._losses,
             "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
             f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
             *self.promise.sentences,
@@ -190,10 +212,6 @@ def _doubts(document: dict[str, Any], informed: bool) -> list[str]:
     return found
 
 
-def _title(document: Mapping[str, Any]) -> str:
-    return f"{document['examples']:,} test examples of {document['data']}, one thread, one query at a time"
-
-
 def _of_rows(document: dict[str, Any]) -> str:
     exact = "; k=full reads float32 ones" if document["weight_dtype"] == "int8" else ""
     return f"weights of a large output layer are read as {document['weight_dtype']}{exact}"
@@ -231,20 +249,13 @@ class LastLayerShare(Verdict):
 
 
 @result
-class LastLayerBuilt(Verdict):
-    """``model``: the network with an SLO-NN as its last layer. ``promise``: the point to use for the allowed loss.
-    ``measured``: the document's own keys. ``folder``: holds the file that ``model`` runs. ``out``: the artifact, if
-    written."""
+class LastLayerBuilt(Built):
+    """``folder``: holds the file that ``model`` runs."""
 
     model: LastLayerSloNN = unlisted()
-    promise: Promise
-    measured: dict[str, Any] = unlisted()
     folder: TemporaryDirectory[str] = unlisted()
-    out: Path | None = output("artifact", default=None)
 
     schema = "build-tables-last-layer"
-    rows_key = "points"
-    columns = _POINTS
 
     @property
     def verdict(self) -> str | None:
@@ -266,16 +277,6 @@ class LastLayerBuilt(Verdict):
         """False if tables were measured to save too little time."""
         return self.measured["tables"] is None or self.measured["tables"]["pays"] is not False
 
-    def findings(self) -> dict[str, Any]:
-        return {**self.measured, **super().findings()}
-
-    def records(self) -> list[dict[str, Any]]:
-        return list(self.measured["points"])
-
-    @property
-    def title(self) -> str:
-        return _title(self.measured)
-
     @property
     def warnings(self) -> list[str]:
         found, measured = guessing(self.measured, self.model.classes), self.measured
@@ -288,7 +289,6 @@ class LastLayerBuilt(Verdict):
 
     def shown(self) -> list[Part]:
         assessed = self.measured
-        sure = f"{100 * self.promise.confidence:g} % confidence"
         return [
             f"{assessed['runtime']} runs the network up to its last layer {assessed['layer']!r} "
             f"({assessed['features']:,} features, {assessed['nodes']:,} nodes), and slotool this layer",
@@ -297,10 +297,10 @@ class LastLayerBuilt(Verdict):
             f"{assessed['promised_us']:,.1f}",
             self.table(),
             "×: speedup over the unmodified network, measured in the same run; µs: up to the last layer and that layer",
-            loss_table(f"Loss allowed, with {sure}: k chosen per input, and fixed k", assessed["accuracy_targets"]),
+            self._losses,
             *self.promise.sentences,
             records_table("What else answers, measured in the same run", assessed["alternatives"], _ALTERNATIVES),
-            f"lost at most: with {sure}",
+            f"lost at most: with {self._sure}",
             *self._without_list,
             timing_sentence(self.measured["timing"]),
             self._conclusion,
@@ -315,7 +315,7 @@ class LastLayerBuilt(Verdict):
         longest, allowed = self.measured["longest_list_tried"], self.promise.allowed_loss
         return [
             f"left out: a list of the most popular nodes for every input; none of up to {longest:,} nodes loses at "
-            f"most {allowed:g} with {100 * self.promise.confidence:g} % confidence"
+            f"most {allowed:g} with {self._sure}"
         ]
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -208,18 +208,25 @@ def generate_networks(
         **({} if limits.flops is None else {"max_flops": limits.flops}),
     }
     started = time.perf_counter()
-    watched = _Watched(graphs)
+    weights, flops = [], []
+
+    def counted() -> Iterator[OperatorGraph]:
+        for graph in graphs:
+            weights.append(graph.weights)
+            flops.append(graph.flops)
+            yield graph
+
     what = "networks" if kind == ARCHITECTURES else f"{kind.upper()}s"
     with reporter_of(progress).progress(f"drawing {what}", total=count) as steps:
-        written = write_graphs(written_to, watched, provenance, steps.advance)
+        written = write_graphs(written_to, counted(), provenance, steps.advance)
     measured = {
         "written": written,
         "search_space_size": size,
         "skipped": graphs.skipped,
-        "weights_min": watched.weights[0],
-        "weights_max": watched.weights[1],
-        "flops_min": watched.flops[0],
-        "flops_max": watched.flops[1],
+        "weights_min": min(weights),
+        "weights_max": max(weights),
+        "flops_min": min(flops),
+        "flops_max": max(flops),
         "seconds": time.perf_counter() - started,
     }
     return GeneratedNetworks(written_to, provenance, measured)
@@ -248,21 +255,3 @@ def _space(
         downsampling=tuple(as_list(downsample)),
         resolutions=tuple(resolutions),
     )
-
-
-class _Watched:
-    """Passes graphs on and remembers the ranges of their costs."""
-
-    def __init__(self, graphs: Iterable[OperatorGraph]):
-        self._graphs = graphs
-        self.weights, self.flops = (0, 0), (0, 0)
-
-    def __iter__(self) -> Iterator[OperatorGraph]:
-        for graph in self._graphs:
-            self.weights = _widened(self.weights, graph.weights)
-            self.flops = _widened(self.flops, graph.flops)
-            yield graph
-
-
-def _widened(ends: tuple[int, int], value: int) -> tuple[int, int]:
-    return min(ends[0] or value, value), max(ends[1], value)

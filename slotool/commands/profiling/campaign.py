@@ -46,10 +46,22 @@ class Proposal:
 
         return [graph_subject(graph) for graph in self.graphs]
 
+    @property
     def document(self) -> dict[str, Any]:
+        """Keys of the plan's document."""
         rows = zip(self.graphs, self.predictions.latency_s, strict=True)
-        names = [{"graph_id": graph.id, "name": graph.name, "predicted_s": seconds} for graph, seconds in rows]
-        return {"for": str(self.path), "proposed": names}
+        proposed = [
+            {"graph_id": graph.id, "name": graph.name, "kind": graph.kind, "predicted_s": seconds}
+            for graph, seconds in rows
+        ]
+        return {"for": str(self.path), "proposed": proposed}
+
+    @property
+    def table(self) -> Table:
+        """The networks as a person reads them."""
+        rows = [{"network": row["name"] or row["graph_id"], **row} for row in self.document["proposed"]]
+        predicted = Column("predicted_s", f"predicted by {self.path}", duration)
+        return records_table("In this order", rows, [Column("network"), Column("kind"), predicted])
 
     def notes(self, out: Path) -> list[str]:
         """Command that adapts the predictor."""
@@ -57,41 +69,15 @@ class Proposal:
 
 
 @result
-class ProfileProposal(Result):
-    """What would be measured, in which order, and how long that may take."""
-
-    proposal: Proposal = unlisted()
-    settings: Settings = unlisted()
-    predicted_s: float = listed("predicted_seconds")
-
-    schema = "profile-solo-proposal"
-    rows_key = "proposed"
-
-    def findings(self) -> dict[str, Any]:
-        return {**self.settings.configuration(), **super().findings(), **self.proposal.document()}
-
-    def records(self) -> list[dict[str, Any]]:
-        chosen = self.proposal
-        return [
-            {"order": i, "network": graph.name or graph.id, "kind": graph.kind, "latency_s": seconds}
-            for i, (graph, seconds) in enumerate(zip(chosen.graphs, chosen.predictions.latency_s, strict=True), 1)
-        ]
-
-    def shown(self) -> list[Part]:
-        predicted = Column("latency_s", f"predicted by {self.proposal.path}", duration)
-        columns = [Column("order"), Column("network"), Column("kind"), predicted]
-        time = f"predicted time (rough): {self.predicted_s:.0f} s"
-        return [records_table("Proposal; nothing was measured", self.records(), columns), time]
-
-
-@result
 class ProfilePlan(Result):
-    """What would be measured, and about how long that may take; ``budget_s``: seconds allowed, if limited."""
+    """What would be measured, and about how long that may take; ``budget_s``: seconds allowed, if limited;
+    ``proposal``: networks that adapt a predictor, in the order in which they would be measured."""
 
     plan: Plan = unlisted()
     settings: Settings = unlisted()
     out: Path = listed("output")
     budget_s: float | None
+    proposal: Proposal | None = unlisted(default=None)
 
     @property
     def schema(self) -> str:  # type: ignore[override]  # one document a kind of campaign
@@ -123,6 +109,7 @@ class ProfilePlan(Result):
             "memory_limit_bytes": self.settings.limit_bytes,
             "affinity": self._places,
             "predicted_seconds": self.predicted_s,
+            **({} if self.proposal is None else self.proposal.document),
         }
 
     def shown(self) -> list[Part]:
@@ -138,7 +125,8 @@ class ProfilePlan(Result):
         ]
         if self.budget_s is not None:
             rows.append(["budget", _time(self.budget_s)])
-        return [table("Plan; nothing was measured", ["what", "how much"], rows)]
+        plan = table("Plan; nothing was measured", ["what", "how much"], rows)
+        return [plan] if self.proposal is None else [plan, self.proposal.table]
 
 
 @result
@@ -369,19 +357,16 @@ class Planned:
 
         return probed(self.settings, self.items)
 
-    def plan(self) -> ProfilePlan | ProfileProposal:
+    def plan(self) -> ProfilePlan:
         """What would be measured, and about how long that may take."""
         from slotool.profiling.campaign import plan_only
-        from slotool.profiling.plan import predicted_seconds
 
         in_order, budgeted = self.chosen is not None, self.budget_s is not None
         settings = self.probed
         plan = plan_only(self.items, settings, self.out, force=self.force, budgeted=budgeted, in_order=in_order)
-        if self.chosen is not None:
-            return ProfileProposal(self.chosen, settings, predicted_seconds(plan.todo, settings))
-        return ProfilePlan(plan, settings, self.out, self.budget_s)
+        return ProfilePlan(plan, settings, self.out, self.budget_s, self.chosen)
 
-    def finished(self, reporter: Reporter, *, dry_run: bool, strict: bool) -> Profile | ProfilePlan | ProfileProposal:
+    def finished(self, reporter: Reporter, *, dry_run: bool, strict: bool) -> Profile | ProfilePlan:
         """Return the measured table, or the plan of a dry run. ``strict``: an unstable row is a negative verdict."""
         if dry_run:
             return self.plan()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 from slotool.commands.command_line import command_line, takes
 from slotool.commands.inputs import FilePath, as_list, cores_given, numbers_in, paths_of
 from slotool.commands.outputs import writes
-from slotool.commands.profiling.campaign import Planned, Profile, ProfilePlan, ProfileProposal, Proposal
+from slotool.commands.profiling.campaign import Planned, Profile, ProfilePlan, Proposal
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.values import at_least, between
 from slotool.errors import ArgumentError
@@ -88,7 +88,7 @@ def profile(
     predictor: FilePath | None = None,
     samples: Annotated[int, at_least(3)] | None = None,
     **measuring: Unpack[Measuring],
-) -> Profile | ProfilePlan | ProfileProposal:
+) -> Profile | ProfilePlan:
     """Measure graphs and trained models, each alone, and write the latency table.
 
     A graph runs as built from standard operators, not as a module's own code. The same command again resumes.
@@ -157,7 +157,7 @@ def profile_colocated(
     threads: Annotated[int, at_least(1)] | None = None,
     rounds: Annotated[int, at_least(1)] = 2,
     **measuring: Unpack[Measuring],
-) -> Profile | ProfilePlan | ProfileProposal:
+) -> Profile | ProfilePlan:
     """Measure how much co-located models slow each other down: pairs, trios and more, each in its own process.
 
     A sample counts only while all members of a combination run. Each member is timed alone just before and just
@@ -220,7 +220,7 @@ def profile_points(
     threads: Annotated[int, at_least(1)] = 1,
     rounds: Annotated[int, at_least(1)] = 2,
     **measuring: Unpack[Measuring],
-) -> Profile | ProfilePlan | ProfileProposal:
+) -> Profile | ProfilePlan:
     """Measure T(point, β): every operating point of a trained model, solo and with β busy copies of it.
 
     A sample is a single call, so that a quantile of them is what a deadline has to allow for.
@@ -303,7 +303,7 @@ def settings_of(
 
 def _finished(
     items: Sequence[Item], settings: Settings, out: FilePath, measuring: Measuring, chosen: Proposal | None = None
-) -> Profile | ProfilePlan | ProfileProposal:
+) -> Profile | ProfilePlan:
     """Measure ``items``, or plan a dry run of them."""
     planned = Planned(items, settings, Path(out), measuring["force"], measuring["budget_s"], chosen)
     reporter = reporter_of(measuring["progress"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, Table, duration, number, records_table, table
-from slotool.commands.inputs import FilePath, as_list, loaded, numbers_in
+from slotool.commands.inputs import FilePath, as_list, loaded, numbers_in, prices_of
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
@@ -144,12 +144,10 @@ def gen_rules(
 def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str, float] | None = None) -> OutcomeTable:
     """Return ``outcomes`` with costs from a price per second, of every version or by version, or from ``prices`` of a
     call; without either as it is."""
-    from slotool.tables.importing import read_prices
-
     if prices is not None:
         if price is not None:
             raise ArgumentError("prices", "are of a call and price is of a second; give one of the two")
-        by_call, currency = (prices, "") if isinstance(prices, Mapping) else read_prices(Path(prices))
+        by_call, currency = prices_of(prices)
         found = outcomes.priced_by_call(by_call)
         found.provenance["currency"] = currency
         return found

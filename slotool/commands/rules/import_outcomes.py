@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.inputs import FilePath, as_list
+from slotool.commands.inputs import FilePath, as_list, prices_of
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, column_names
@@ -68,7 +68,7 @@ def import_outcomes(
         ArgumentError: ``columns`` names something else, or ``missing_error`` is negative.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.tables.importing import KEYS, AnswerLayout, read_prices
+    from slotool.tables.importing import KEYS, AnswerLayout
     from slotool.tables.importing import import_outcomes as read
 
     names = dict(columns or {})
@@ -76,10 +76,10 @@ def import_outcomes(
         raise ArgumentError("columns", f"{unknown[0]!r} is no column of outcomes; expected {', '.join(KEYS)}")
     if not 0 <= missing_error < float("inf"):
         raise ArgumentError("missing_error", f"{missing_error:g} is no error; expected a number from 0 up")
-    by_call, currency = (prices, "") if isinstance(prices, Mapping) or prices is None else read_prices(Path(prices))
+    by_call, currency = prices_of(prices)
     listed = [as_list(given) if given else [] for given in (versions, abstain, keep)]
     layout = AnswerLayout(names, listed[0], pattern, listed[1], missing_error, listed[2])
-    found = read(Path(answers), layout, by_call)
+    found = read(Path(answers), layout, by_call or None)
     if currency:
         found.provenance["currency"] = currency
     if out is not None:

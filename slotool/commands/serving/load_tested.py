@@ -158,10 +158,6 @@ def _accuracy(share: float) -> str:
     return f"{share:.4f}" if share >= 0 else "–"
 
 
-def _share(share: float) -> str:
-    return f"{share:.2%}" if share >= 0 else "–"
-
-
 def _or_none(value: int) -> str:
     return str(value or "none")
 
@@ -179,9 +175,9 @@ _FAULTS = (
     *(
         Column("at_s", "at", lambda at_s: f"{at_s:g} s"),
         Column("fault"),
-        Column("attainment_before", "in time before", _share),
+        Column("attainment_before", "in time before", ".2%"),
     ),
-    *(Column("attainment_after", "after", _share), Column("attainment_worst", "worst second", _share)),
+    *(Column("attainment_after", "after", ".2%"), Column("attainment_worst", "worst second", ".2%")),
     *(Column("accuracy_before", form=_accuracy), Column("accuracy_after", "after", _accuracy)),
     Column("recovered_s", "recovered in", lambda recovered_s: f"{recovered_s:.1f} s"),
 )
