@@ -40,9 +40,9 @@ def load_served(source: str, *, mapped: bool = False, max_batch: int | None = No
     if is_location(source) and not Path(source).is_dir():
         from slotool.elastic.bare_model import BareModel
 
-        model = load(source, threads=torch_threads())
+        loaded = load(source, threads=torch_threads())
         try:
-            return BareModel(model, max_batch)
+            return BareModel(loaded, max_batch)
         except InputError as error:
             raise InputError(f"{source}: {error}") from error
     model = load_model(source, mapped=mapped)
