@@ -99,13 +99,13 @@ def serve(
 
     Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
     /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
-    Further ones: docs/reference/service-file.md (``device``, ``address_rate``, ``traces`` …).
+    All options: docs/reference/service-file.md.
 
-    Example: slotool serve family --rules rules.json --latency latency.parquet
+    Example: slotool serve family --rules rules.json --latency l.parquet
 
     Args:
-        artifacts: Artifacts, or files such as model.onnx or ``module:factory`` as they are, unless ``--config`` lists
-            [[models]].
+        artifacts: Artifacts, model.onnx or ``module:factory``; or [[models]]. The latter are those of ``--config``, and
+            files of models are served as they are.
         rules: Tolerance tiers, from ``gen_rules``.
         latency: Latency table: choose points by deadline.
         outcomes: Outcome table of a model: choose points by accuracy. One for each of several models.
