@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Protocol
@@ -100,8 +100,9 @@ class Measurement:
     """``samples_s``: float64 [n], seconds per call, each the mean over a block of ``calls_per_sample`` calls.
 
     ``discarded`` samples were measured again because other processes interrupted them. ``interrupted``: that did not
-    end, so interrupted samples are among the kept ones. ``device_samples_s`` are the same samples by the device's own
-    clock. ``settled``: durations no longer changed before the first sample.
+    end, so interrupted samples are among the kept ones, without the seconds that other processes took.
+    ``device_samples_s`` are the same samples by the device's own clock. ``settled``: durations no longer changed before
+    the first sample.
     """
 
     first_call_s: float
@@ -196,11 +197,18 @@ def _ramped_up(call: Call, clock: Clock, hooks: MeasurementHooks) -> bool:
 
 @dataclass(frozen=True)
 class _Sample:
-    """One block of calls: what the clock and the device's clock said, and how much of it the process was idle."""
+    """One block of calls: what the clock and the device's clock said, how much of it the process was idle, and how much
+    other processes took."""
 
     seconds: float
     device_s: float
     idle_s: float
+    lost_s: float
+
+    @property
+    def undisturbed_s(self) -> float:
+        """Seconds without those that other processes took, where these are known."""
+        return self.seconds - self.lost_s if MAX_LOST * self.seconds < self.lost_s < self.seconds else self.seconds
 
 
 class _Sampler:
@@ -233,8 +241,8 @@ class _Sampler:
         hooks.idle()
         seconds = _block(self._call, self._calls, self._clock, hooks.wait, hooks.stopwatch)
         device_s = hooks.stopwatch.seconds() if hooks.stopwatch is not None else math.nan
-        sample = _Sample(seconds, device_s, hooks.idle())
-        interrupted = hooks.lost() > MAX_LOST * seconds
+        sample = _Sample(seconds, device_s, hooks.idle(), hooks.lost())
+        interrupted = sample.lost_s > MAX_LOST * seconds
         (self._interrupted if interrupted else self._clean).append(sample)
 
     def _some_were_stopped(self) -> bool:
@@ -256,14 +264,11 @@ class _Sampler:
     def _measurement(self, first_call_s: float) -> Measurement:
         interrupted = len(self._clean) < self._rule.runs
         kept = [*self._clean, *self._interrupted] if interrupted else self._clean
-        samples_s, device_s = (np.array(values) / self._calls for values in _columns(kept))
+        samples_s = np.array([sample.undisturbed_s for sample in kept]) / self._calls
+        device_s = np.array([sample.device_s for sample in kept]) / self._calls
         device_samples_s = device_s if self._hooks.stopwatch is not None else None
         discarded = 0 if interrupted else len(self._interrupted)
         return Measurement(first_call_s, samples_s, self._calls, discarded, interrupted, device_samples_s)
-
-
-def _columns(samples: Sequence[_Sample]) -> tuple[list[float], list[float]]:
-    return [sample.seconds for sample in samples], [sample.device_s for sample in samples]
 
 
 def _block(call: Call, calls: int, clock: Clock, wait: Callable[[], None], stopwatch: Stopwatch | None = None) -> float:
