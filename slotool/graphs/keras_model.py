@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     import keras
 
 
-def functional_model(graph: OperatorGraph, weights: Initializer) -> keras.Model:
+def functional_model(graph: OperatorGraph, weights: Initializer, *, every_end: bool = False) -> keras.Model:
     """The model whose layers are named as the operators; ``weights(shape, dtype)`` fills kernels and biases.
 
     Each input is [batch, *shape], but images, [batch, height, width, channels], and so is an output that is one.
     Transpositions only change how values are read; what needs an image finds it channels last. ``Flatten`` keeps the
-    order in which its values lie. Raises ``GraphError`` for an operator that cannot be built.
+    order in which its values lie. ``every_end``: outputs are all that no operator reads. Raises ``GraphError`` for an
+    operator that cannot be built.
     """
     import keras
 
@@ -41,7 +42,9 @@ def functional_model(graph: OperatorGraph, weights: Initializer) -> keras.Model:
         else:
             values[name] = _built(operator, [values[source] for source in operator.inputs], weights)
     made = [values[operator.name].tensor for operator in graph.inputs]
-    return keras.Model(made[0] if len(made) == 1 else made, values[graph.operators[-1].name].for_layer())
+    read = {name for operator in graph.operators for name in operator.inputs}
+    ends = [values[operator.name].for_layer() for operator in graph.operators if operator.name not in read]
+    return keras.Model(made[0] if len(made) == 1 else made, ends if every_end else ends[-1])
 
 
 def channels_last(values: Any) -> Any:

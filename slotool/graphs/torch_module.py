@@ -75,6 +75,10 @@ class GraphModule(nn.Module):
         self._used_up: dict[str, list[str]] = {}
         for source, name in last_use.items():
             self._used_up.setdefault(name, []).append(source)
+        for name, *_ in self._steps[:-1]:
+            if name not in last_use:
+                # Nothing reads it.
+                self._used_up.setdefault(name, []).append(name)
 
     def forward(self, *inputs: Tensor, between: Callable[[], None] | None = None) -> Tensor:
         """``between`` is called before each operator; what it raises goes through."""

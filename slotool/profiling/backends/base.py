@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from slotool.graphs.indices import Indices, dtype_of, is_whole
 from slotool.profiling.accelerator import Accelerator, DeviceWatch
 from slotool.profiling.out_of_memory import is_out_of_memory
 from slotool.timing.timer import Stopwatch
+
+if TYPE_CHECKING:
+    from slotool.profiling.operator_calls import OperatorCall
 
 # Small enough that 20 layers of 16,384 units stay finite; the biases keep narrow layers clear of denormals.
 WEIGHT_SCALE = 0.02
@@ -79,6 +82,14 @@ class Backend(ABC):
     def open(self, request: Mapping[str, Any]) -> Any:
         """A subject from what the campaign says of it. Raises ``GraphError`` or ``InputError``."""
         return OperatorGraph.from_document(json.loads(request["graph"]))
+
+    @classmethod
+    def operator_calls(cls, graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
+        """Return the calls that the library makes one after the other for ``graph``; None for what takes no time, and
+        for what cannot be run alone."""
+        from slotool.profiling.operator_calls import operator_calls
+
+        return operator_calls(graph, batch_size)
 
     @abstractmethod
     def prepare(self, subject: Any, batch_size: int) -> Callable[[], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.profiling.accelerator import Accelerator, NvidiaAccelerator
 from slotool.profiling.backends.base import Backend
+from slotool.profiling.operator_calls import ONE_OPERATOR, GraphOperator, OperatorCall, operator_calls
 
 if TYPE_CHECKING:
     import keras
@@ -68,6 +70,12 @@ class KerasBackend(Backend):
         keras.backend.clear_session()
         return load_keras(request["application"])
 
+    @classmethod
+    def operator_calls(cls, graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
+        """Return operators whose copies have inputs of their own, as equal ones of equal inputs run once."""
+        calls = operator_calls(graph, batch_size)
+        return [replace(call, own_inputs=True) if isinstance(call, GraphOperator) else call for call in calls]
+
     def prepare(self, subject: OperatorGraph | keras.Model, batch_size: int) -> Callable[[], Any]:
         import keras
         import tensorflow as tf
@@ -77,12 +85,12 @@ class KerasBackend(Backend):
         with tf.device(self._place):
             if isinstance(subject, OperatorGraph):
                 keras.backend.clear_session()
-                model = functional_model(subject, self._weights)
+                model = functional_model(subject, self._weights, every_end=subject.kind == ONE_OPERATOR)
                 inputs = [tf.constant(channels_last(values)) for values in self.feeds(subject, batch_size)]
             else:
                 model, inputs = subject, [tf.constant(self.inputs(subject.input_shape[1:], batch_size))]
-            alone = len(inputs) == 1
-            traced = tf.function(lambda *x: model(x[0] if alone else list(x), training=False), autograph=False)
+            single = len(inputs) == 1
+            traced = tf.function(lambda *x: model(x[0] if single else list(x), training=False), autograph=False)
             concrete = traced.get_concrete_function(*(tf.TensorSpec(x.shape, x.dtype) for x in inputs))
         self._check_place([*inputs, *(variable.value for variable in model.weights)], subject)
         # The concrete function does not own the model's variables, so the call must keep the model.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ from slotool.profiling.accelerator import Accelerator, NvidiaAccelerator
 from slotool.profiling.backends.base import Backend
 
 if TYPE_CHECKING:
+    import onnx
     import onnxruntime
 
     from slotool.graphs.onnx_model import Weight
+    from slotool.profiling.operator_calls import OperatorCall
 
 # 64 bytes, a cache line, in float32 values.
 ALIGNMENT = 16
@@ -71,10 +73,32 @@ class OnnxBackend(Backend):
             del session
         return 1 + len(started)
 
-    def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], onnxruntime.OrtValue]:
+    @classmethod
+    def operator_calls(cls, graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
+        """Return the nodes of the optimised model, fused ones included."""
+        from slotool.profiling.backends.onnx_operators import optimised_calls
+
+        if graph.unknown:
+            return super().operator_calls(graph, batch_size)
+        return list(optimised_calls(graph, batch_size, disabled_optimizers(graph)))
+
+    def open(self, request: Mapping[str, Any]) -> OperatorGraph | onnx.ModelProto:
+        """A graph, or the copies of an ``OptimisedNode``."""
+        from slotool.profiling.backends.onnx_operators import repeated
+
+        return repeated(request) if "node" in request else super().open(request)
+
+    def prepare(
+        self, subject: OperatorGraph | onnx.ModelProto, batch_size: int
+    ) -> Callable[[], onnxruntime.OrtValue | None]:
         import onnxruntime
 
         from slotool.graphs.onnx_model import input_names
+
+        if not isinstance(subject, OperatorGraph):
+            from slotool.profiling.backends.onnx_operators import bound
+
+            return bound(subject, self._options())
 
         session, weights = self._session(subject, batch_size, self.device)
         feeds, place = self.feeds(subject, batch_size), self._place

@@ -1,0 +1,20 @@
+"""Folder of what slotool can make again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+CACHE_VARIABLE = "SLOTOOL_CACHE_DIR"
+
+
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return ``SLOTOOL_CACHE_DIR``, else ``slotool`` in ``XDG_CACHE_HOME``, else in ``~/.cache`` (XDG Base Directory
+    Specification)."""
+    environment = os.environ if environment is None else environment
+    if own := environment.get(CACHE_VARIABLE):
+        return Path(own)
+    base = environment.get("XDG_CACHE_HOME", "")
+    # The specification has relative paths ignored.
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "slotool"
