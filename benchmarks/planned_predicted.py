@@ -15,7 +15,6 @@ baseline are FLOPs at the median rate of the other nine.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -29,8 +28,8 @@ import numpy as np
 import pandas as pd
 
 import slotool
-from slotool.commands.predictors.calibrated_predictors import CACHE_VARIABLE
-from slotool.errors import AlreadyExistsError, SlotoolWarning
+from slotool.commands.cache_folder import CACHE_VARIABLE
+from slotool.errors import SlotoolWarning
 from slotool.graphs import OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
 from slotool.graphs.store import read_graphs, write_graphs
@@ -130,10 +129,8 @@ def _calibrated(nets: dict[str, dict[str, OperatorGraph]], folder: Path) -> dict
     """Of every family, by the predictor that ``slotool calibrate`` leaves where ``slotool predict`` looks."""
     before, os.environ[CACHE_VARIABLE] = os.environ.get(CACHE_VARIABLE), str(folder / "planned-predicted-cache")
     try:
-        with contextlib.suppress(AlreadyExistsError):
-            found = slotool.calibrate(minutes=MINUTES, threads=1, keep_anyway=True, progress=None)
-            kept = f"{found.held_out_mape:.1%} off"
-            print(f"  slotool calibrate: {kept}, {found.refused or 'not refused'}", file=sys.stderr)
+        found = slotool.calibrate(minutes=MINUTES, threads=1, progress=None)
+        print(f"  slotool calibrate: {found.held_out_mape:.1%} off", file=sys.stderr)
         return {kind: _predicted(kind, of, folder, None) for kind, of in nets.items()}
     finally:
         os.environ.pop(CACHE_VARIABLE)

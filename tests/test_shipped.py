@@ -97,7 +97,7 @@ def test_intervals_of_real_networks_hold_though_only_random_ones_calibrated_them
 
 def test_the_keras_predictor_knows_applications_solo_and_co_located(slotool) -> None:
     graphs = ROOT / "datasets" / "keras-applications-graphs.parquet"
-    alone = slotool("predict", "--graph", graphs, "--backend", "keras", "--slo", "50ms", "--json")
+    alone = slotool("predict", ROOT / "models" / "predictor", "--graph", graphs, "--slo", "50ms", "--json")
     assert alone.exit_code == 0, alone.stderr
     assert alone.document["setting"]["backend"] == "keras"
     measured = LatencyTable.load(ROOT / "datasets" / "keras-applications-latency.parquet").rows.set_index("subject")

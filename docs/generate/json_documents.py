@@ -213,34 +213,24 @@ protocols       object          scores of each predictor under each way of holdi
 """
     + _SCORES,
     "calibrate": """
-artifact        text?           predictor written, null where it was not kept
-refused         text?           why it is not worth keeping
-latency_table   text            labels measured
-used_by_predict flag            whether predict uses it unless told otherwise
+backend         text            backend that ran the networks
+threads         integer         compute threads
+times           text            file of measured operators
+operators       integer         operators known in it
 seconds         number          what all of it took
-noisy           flag            whether other processes or labels that do not repeat make it doubtful
-noise           number?         mean deviation of a label, as a share of it, by what its rounds show
-held_out_by     text            kind or network: what was held out in turn
-operator_types_not_measured list known operator types that none of the networks has
-unstable        integer         labels whose repetitions differ by more than 5 %
-cores_busy_with_others number   how many cores other processes kept busy meanwhile
+scale           number          factor on the sum of a network's operators
+call_s          number          seconds that each operator takes beyond that
+held_out_mape   number          mean relative error of networks, each corrected by the others
+uncorrected_mape number         the same of plain sums
+disturbed       integer         networks that other processes disturbed
 networks[].graph_id text        network measured
 networks[].name text            its name, or empty
 networks[].kind text            its kind
 networks[].latency_s number     median latency, seconds
-networks[].log_error number     log of predicted over measured, while it was held out
-base            object          name and setting of the predictor adapted
-taken_to_backend text?          backend that the base was taken to before any label, where it is another
-setting         object          {SETTING}
-adapted_to      list            ids of the networks measured
-chosen          text            adapted: the predictor written
-set_aside       list            labels that cannot be right, by graph_id: how many times what the others make likely
-scored          integer         0
-interval_coverage number?       nothing here
-predictors{}.held_out_mape number mean relative error on labels held out in turn
-predictors{}.others_mape number? nothing here
-sources[].source text           what the prediction rests on: a setting of the base, a roofline, three-term
-sources[].share number          its share
+networks[].sum_s number         sum of its operators, seconds
+networks[].operators integer    operators that take time
+networks[].disturbed flag       whether other processes disturbed it
+networks[].log_error number     log of measured over predicted, corrected by the others
 """,
     "adapt-predictor": """
 artifact        text            folder written
@@ -285,8 +275,6 @@ train_s         object          seconds of training, by predictor and number of 
 predictor       text            name of the predictor
 artifact        text            its folder
 artifact_why    text?           why this one was chosen
-calibration_refused text?       that this machine was calibrated, which was not kept, and why
-other_predictors list           others shipped: artifact, setting, this_machine, like_training (networks)
 advice          list            what would answer better, with commands
 setting         object          setting that it predicts for
 this_machine    object          same, or similar (facts are missing), and differences
@@ -321,8 +309,6 @@ plot            text?           plot written
 predictor       text            name of the predictor
 artifact        text            its folder
 artifact_why    text?           why this one was chosen
-calibration_refused text?       that this machine was calibrated, which was not kept, and why
-other_predictors list           others shipped: artifact, setting, this_machine, like_training (networks)
 advice          list            what would answer better, with commands
 setting         object          setting that it predicts for
 this_machine    object          same, or similar (facts are missing), and differences

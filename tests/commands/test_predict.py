@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,12 @@ def test_what_is_captured_is_said_while_it_is(tmp_path: Path) -> None:
     slotool.predict(source, input_shape=(8,), progress=lambda *step: heard.append(step))
     slotool.predict([source, source, MLPS[0]], input_shape=(8,), progress=lambda *step: heard.append(step))
     slotool.predict(MLPS, progress=lambda *step: heard.append(step))
-    assert heard == [(f"capturing {source}", 1, None), ("capturing networks", 1, 2), ("capturing networks", 2, 2)]
+    captures = [(f"capturing {source}", 1, None), ("capturing networks", 1, 2), ("capturing networks", 2, 2)]
+    assert [step for step in heard if step[0].startswith("capturing")] == captures
+    assert any(re.match(r"measuring \d+ operators", step[0]) for step in heard)
     heard.clear()
     slotool.predict(source, input_shape=(8,), sweep="length=4,8", progress=lambda *step: heard.append(step))
-    assert heard == [(f"capturing {source}", 1, 2), (f"capturing {source}", 2, 2)]
+    assert heard[:2] == [(f"capturing {source}", 1, 2), (f"capturing {source}", 2, 2)]
 
 
 def test_a_sweep_over_batches_leaves_out_predictors_of_other_threads() -> None:
@@ -99,7 +102,7 @@ def test_graphs_and_files_of_them_keep_their_order_and_a_table_is_written(tmp_pa
         ({"networks": "a:b", "input_shape": (0,)}, "input_shape", "not a list of sizes"),
         ({"networks": "ResNet50", "input_shape": (3,)}, "input_shape", "none is given"),
         ({"networks": "ResNet50", "input_dtype": "int64"}, "input_dtype", "none is given"),
-        ({"networks": "ResNet50", "backend": "onnx"}, "backend", "none of onnx"),
+        ({"networks": "ResNet50", "backend": "nothing"}, "backend", "nothing"),
         ({"networks": "ResNet50", "slo_s": -1.0}, "slo_s", "no number above 0"),
         ({"networks": "ResNet50", "slo_s": float("inf")}, "slo_s", "no number above 0"),
         ({"networks": "ResNet50", "threads": 0}, "threads", "at least 1"),
@@ -115,9 +118,9 @@ def test_a_wrong_argument_is_named(arguments: dict[str, object], argument: str, 
 
 def test_the_command_names_the_option_instead(slotool, tmp_path: Path) -> None:
     write_graphs(tmp_path / "some.jsonl", MLPS)
-    finished = slotool("predict", "--graph", tmp_path / "some.jsonl", "--backend", "onnx")
+    finished = slotool("predict", "--graph", tmp_path / "some.jsonl", "--backend", "nothing")
     assert finished.exit_code == 2
-    assert "Invalid value for --backend: slotool ships predictors" in finished.stderr
+    assert "Invalid value for --backend: " in finished.stderr
 
 
 def test_the_length_of_an_onnx_file_with_a_free_axis_is_swept(tmp_path: Path) -> None:

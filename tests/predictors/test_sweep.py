@@ -26,6 +26,7 @@ from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 MLPS = random_networks(3, seed=0)
+TORCH = Path(__file__).parents[2] / "models" / "predictor-torch"
 CNN = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 
 
@@ -131,13 +132,18 @@ def test_batch_sizes_that_labels_had_are_answered_from_these(tmp_path: Path) -> 
         library.predict(graphs[0], predictor=tmp_path / "p", device="chip", sweep="batch=1:8")
 
 
-def test_threads_that_nobody_measured_are_not_made_up(each_machine: str) -> None:
-    found = swept(MLPS[0], sweep="threads=1:2")
-    measured = 1 if each_machine == "predictor-architectures" else 2
-    assert np.isnan(found.latency_s).tolist() == [threads != measured for threads in (1, 2)]
-    assert f"slotool calibrate --backend torch --threads {3 - measured}" in (found.points[2 - measured].why_not or "")
-    with pytest.raises(ArgumentError, match="no predictor has labels of threads 7"):
-        library.predict(MLPS[0], sweep="threads=7")
+def test_threads_that_no_label_had_are_not_made_up() -> None:
+    found = swept(MLPS[0], predictor=TORCH, sweep="threads=1:2")
+    assert np.isnan(found.latency_s).tolist() == [True, False]
+    assert "slotool predict --backend torch --threads 1" in (found.points[0].why_not or "")
+    with pytest.raises(ArgumentError, match="has no labels of threads 7"):
+        library.predict(MLPS[0], predictor=TORCH, sweep="threads=7")
+
+
+def test_batches_of_this_machine_are_measured() -> None:
+    found = swept(MLPS[0], threads=1, sweep="batch=1:4")
+    assert all(point.learnt for point in found.points)
+    assert np.isfinite(found.interval_s).all()
 
 
 def test_sizes_and_lengths_are_captured_again_and_one_that_cannot_run_says_why() -> None:

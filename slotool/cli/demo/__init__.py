@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -161,7 +160,7 @@ def _steps(quick: bool, seed: int) -> list[Step]:
     from slotool.data.registry import shipped_dataset
 
     tate = shipped_dataset("tate-16k")
-    epochs, examples, samples, own_epochs = (2, 500, 5, 2) if quick else (3, 1000, 10, 4)
+    epochs, examples, own_epochs = (2, 500, 2) if quick else (3, 1000, 4)
     measure = f"--threads 1 --seed {seed}"
     versions = " ".join(f"{name}={name}.onnx" for name in ("small", "medium", "large"))
     tables = "latency.parquet --outcomes outcomes.parquet"
@@ -183,18 +182,9 @@ def _steps(quick: bool, seed: int) -> list[Step]:
             "answer its test examples by those",
             f"evaluate slo-nn -o slo-nn-outcomes.parquet --data {tate} --limit {examples}",
         ),
-        # A design of one's own: a few sizes are measured, another one is predicted, and then measured to compare.
-        Step(
-            "capture eleven networks of your own",
-            f"capture --torch {wanted} -o wanted.jsonl & "
-            "capture --torch=own_networks:net{0..9} --input-shape 3,96,96 -o own.jsonl",
-        ),
-        Step(
-            f"measure {samples} of them",
-            f"calibrate own.jsonl {measure} --samples {samples} --minutes 1 --out predictor --keep-anyway",
-            _calibrated,
-        ),
-        Step("predict one never run", "predict predictor --graph wanted.jsonl", _predicted),
+        # A design of one's own: its operators are timed alone, and the whole is then measured to compare.
+        Step("capture a network of your own", f"capture --torch {wanted} -o wanted.jsonl"),
+        Step("predict it by its operators", "predict --graph wanted.jsonl --threads 1", _predicted),
         Step("measure it, to compare", f"profile solo wanted.jsonl {measure} -o wanted.parquet", _measured),
         # Three ONNX files: certified, planned, and served while the load doubles and a worker dies.
         Step(
@@ -267,13 +257,13 @@ def _taken(text: str, folder: Path, reporter: Reporter) -> Document:
 
 
 def run_command(command: str, folder: Path) -> Document:
-    """Return the JSON document of ``slotool ARGUMENTS``, run in ``folder``; ``net{0..2}`` is expanded as a shell does.
+    """Return the JSON document of ``slotool ARGUMENTS``, run in ``folder``.
 
     ``command`` may also begin with ``python``: then there is no document, and ``{}`` is returned.
 
     Raises ``RunError`` with the command's last words when it fails.
     """
-    program, *arguments = (word for words in shlex.split(command) for word in _expanded(words))
+    program, *arguments = shlex.split(command)
     ours = program == "slotool"
     line = [sys.executable, "-m", "slotool", *arguments, "--json"] if ours else [sys.executable, *arguments]
     finished = subprocess.run(line, cwd=folder, capture_output=True, text=True)
@@ -282,14 +272,6 @@ def run_command(command: str, folder: Path) -> Document:
         words = " ".join(lines[-2:]) or "no message"
         raise RunError(f"the step '{command}' ended with exit code {finished.returncode}: {words}")
     return dict(json.loads(finished.stdout)) if ours else {}
-
-
-def _expanded(word: str) -> list[str]:
-    numbered = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", word)
-    if numbered is None:
-        return [word]
-    before, first, last, after = numbered.groups()
-    return [f"{before}{number}{after}" for number in range(int(first), int(last) + 1)]
 
 
 def _load_options(folder: Path) -> str:
@@ -348,11 +330,6 @@ def _chosen_nodes(document: Document, folder: Path) -> Mapping[str, str]:
         f"{duration(found['latency_us'] * 1e-6)}, {torch_us / found['latency_us']:.0f} × sooner",
         f"the {found['nodes']} most popular labels": f"accuracy {found['static_accuracy']:.4f}",
     }
-
-
-def _calibrated(document: Document, folder: Path) -> Mapping[str, str]:
-    error = document["predictors"].get(document["chosen"], {}).get("held_out_mape")
-    return {"each held out": f"{error:.1%} off on average"} if error is not None else {}
 
 
 def _predicted(document: Document, folder: Path) -> Mapping[str, str]:

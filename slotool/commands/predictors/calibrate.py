@@ -1,438 +1,303 @@
-"""``slotool.calibrate``: measure a few networks on this machine, and leave a predictor that ``predict`` uses from then
-on."""
+"""``slotool.calibrate``: whole networks measured on this machine, which check and correct sums of their operators."""
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.atomic import whole_file
+from slotool.commands.cache_folder import CACHE_VARIABLE, cache_folder
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, duration, table
 from slotool.commands.inputs import cores_given
 from slotool.commands.networks.networks import Network, Networks
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.calibrated_predictors import CACHE_VARIABLE, Place, labels_of, refusal_of
-from slotool.commands.predictors.calibration_networks import calibration_networks, spread_over_kinds
-from slotool.commands.predictors.chosen_predictor import ARCHITECTURES, SHIPPED, TORCH
-from slotool.commands.profiling.campaign import BUSY_CORES, Planned, Profile, required
-from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
+from slotool.commands.predictors.chosen_predictor import CPU, TORCH
+from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result
 from slotool.commands.values import at_least
-from slotool.errors import AlreadyExistsError, ArgumentError, RunError, SlotoolError
-from slotool.machine import machine_id
+from slotool.errors import ArgumentError, RunError, WorkerError
 from slotool.printable import counted
 
 if TYPE_CHECKING:
-    from slotool.graphs import OperatorGraph
-    from slotool.predictors.trained.artifact import TrainedPredictor
-    from slotool.predictors.transfer.adaptation import AdaptationRun
+    import numpy as np
 
-DEFAULT_MINUTES, DEFAULT_SAMPLES = 2.0, 60
-RUNS, ROUNDS, PRECISION = 32, 4, 0.05
-# Of the time given: opening the predictor and choosing before, adapting after.
-RESERVED_S, MIN_MEASURING_S, MEASURING_SHARE = 10.0, 5.0, 0.75
-# One network may take so long, in all rounds. It is the same for every budget, so that more minutes go on where fewer
-# ended.
-MAX_SECONDS = 2.0
-CALLS = ROUNDS * (RUNS // ROUNDS + 2)
-# Above this mean deviation of a label, by what its rounds show, the labels say too little.
-MAX_NOISE = 0.1
-MAX_TYPES_SHOWN = 8
+    from slotool.commands.predictors.measured_here import Correction
+    from slotool.graphs import OperatorGraph
+
+DEFAULT_MINUTES, MIN_MINUTES = 2.0, 0.1
+MIN_NETWORKS = 3
+# Of random networks so many are candidates, in an order in which every beginning is spread over kinds and sizes.
+CANDIDATES = 48
+# A network with more FLOPs takes too long beside the others.
+MAX_FLOPS, MAX_MEMORY_BYTES = 2 * 10**9, 10**9
+SEED = 19
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One whole network: measured latency, whether other processes disturbed it, sum and number of its operators, and
+    what a call takes beyond these."""
+
+    graph: OperatorGraph
+    latency_s: float
+    disturbed: bool
+    sum_s: float
+    calls: int
+    call_s: float = 0.0
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Calibrated(Result):
-    """``run``: errors of the adapted predictor and of its baselines; ``profile``: what was measured; ``out``: the
-    predictor written, None where it was not worth keeping (``refused``). ``by_default``: whether ``predict`` uses it
-    unless told otherwise. ``seconds``: what all of it took."""
+    """Correction learnt from ``networks``. ``errors``: of each, log of measured ÷ predicted while the correction was
+    learnt from the others; ``operators``: operators that are known now; ``path``: the file of times; ``seconds``: how
+    long all of it took."""
 
-    run: AdaptationRun
-    profile: Profile
-    out: Path | None
-    by_default: bool
+    backend: str
+    threads: int
+    networks: Sequence[Checked]
+    correction: Correction
+    errors: np.ndarray
+    uncorrected: np.ndarray
+    operators: int
+    path: Path
     seconds: float
 
     schema = "calibrate"
     rows_key = "networks"
 
     @property
-    def exit_code(self) -> int:
-        """1 if no predictor was kept."""
-        return int(self.out is None)
-
-    @property
     def held_out_mape(self) -> float:
-        """Mean absolute percentage error of the kept predictor on each label while it was held out."""
-        return self.run.held_out.mape()
+        """Mean absolute percentage error of each network, corrected by the others."""
+        return _mape(self.errors)
 
     @property
-    def noise(self) -> float:
-        """Mean deviation of a label, as a share of it, by what its rounds show; NaN where each had one round."""
-        return _noise(self.run)
-
-    @property
-    def noisy(self) -> bool:
-        """Whether other processes, or labels that do not repeat, make these latencies doubtful."""
-        return self._busy_cores > BUSY_CORES or not self.noise <= MAX_NOISE
-
-    @property
-    def refused(self) -> str | None:
-        """Why ``predict`` is better off without it; None where it is not."""
-        from slotool.predictors.transfer.adaptation import AS_IS
-
-        as_it_is = self.run.held_out.mape(AS_IS)
-        if self.held_out_mape >= as_it_is:
-            return (
-                f"it is no better than the predictor it started from: {self.held_out_mape:.1%} off where that is "
-                f"{as_it_is:.1%} off"
-            )
-        if not self.noisy:
-            return None
-        if self._busy_cores > BUSY_CORES:
-            what = f"other processes kept {self._busy_cores:.1f} cores busy, and {BUSY_CORES} are allowed"
-        elif math.isnan(self.noise):
-            return "the time was up before any label was repeated, which tells how sure they are"
-        else:
-            what = f"labels are off by {self.noise:.1%} on average, and {MAX_NOISE:.0%} are allowed"
-        return f"the machine was too noisy: {what}"
-
-    @property
-    def unmeasured(self) -> list[str]:
-        """Operator types that slotool knows and none of the networks measured has."""
-        from slotool.graphs.operators import OPERATORS
-
-        measured = {operator.op for graph in self.run.learnt.items for operator in graph.operators}
-        return sorted(set(OPERATORS) - measured)
+    def disturbed(self) -> int:
+        """Number of networks that other processes disturbed."""
+        return sum(one.disturbed for one in self.networks)
 
     def findings(self) -> Mapping[str, Any]:
-        from slotool.predictors.transfer.adaptation import ADAPTED
-
-        labelled, errors = self.run.learnt, self.run.held_out.log_errors[ADAPTED]
-        rows = zip(labelled.items, labelled.latency_s, errors, strict=True)
+        rows = zip(self.networks, self.errors.tolist(), strict=True)
         return {
-            "artifact": None if self.out is None else str(self.out),
-            "refused": self.refused,
-            "latency_table": str(self.profile.out),
-            "used_by_predict": self.by_default,
+            "backend": self.backend,
+            "threads": self.threads,
+            "times": str(self.path),
+            "operators": self.operators,
             "seconds": self.seconds,
-            "noisy": self.noisy,
-            "noise": self.noise,
-            "held_out_by": "kind" if self._by_kind else "network",
-            "operator_types_not_measured": self.unmeasured,
-            "unstable": self._unstable,
-            "cores_busy_with_others": self._busy_cores,
+            "scale": self.correction.scale,
+            "call_s": self.correction.call_s,
+            "held_out_mape": self.held_out_mape,
+            "uncorrected_mape": _mape(self.uncorrected),
+            "disturbed": self.disturbed,
             "networks": [
                 {
-                    "graph_id": graph.id,
-                    "name": graph.name,
-                    "kind": graph.kind,
-                    "latency_s": latency_s,
+                    "graph_id": one.graph.id,
+                    "name": one.graph.name,
+                    "kind": one.graph.kind,
+                    "latency_s": one.latency_s,
+                    "sum_s": one.sum_s,
+                    "operators": one.calls,
+                    "disturbed": one.disturbed,
                     "log_error": error,
                 }
-                for graph, latency_s, error in rows
+                for one, error in rows
             ],
-            **self.run.scores(),
         }
 
     @property
     def warnings(self) -> Sequence[str]:
-        found = list(self.run.odd_in_words)
-        if self.refused is None:
-            return found
-        if self.out is None:
-            return [
-                *found,
-                f"not kept, because {self.refused}; the same command measures on, --force measures anew, "
-                "--keep-anyway keeps it",
-            ]
-        return [*found, f"kept although {self.refused}; calibrate again with --force when the machine is idle"]
+        if not self.disturbed:
+            return []
+        return [
+            f"other processes disturbed {self.disturbed} of {len(self.networks)} networks: intervals are the wider for "
+            "it; calibrate again on an idle machine"
+        ]
 
     def shown(self) -> list[Part]:
-        scores = {name: each["held_out_mape"] for name, each in self.run.scores()["predictors"].items()}
-        rows = [[name, f"{mape:.1%}"] for name, mape in scores.items()]
-        labels = self.run.learnt
-        kinds = len(set(labels.kinds))
-        spread = f"{duration(labels.latency_s.min())} to {duration(labels.latency_s.max())}"
-        title = f"Calibrated by {counted(len(labels), 'network')} of {spread}, in {self.seconds:.0f} s"
-        parts: list[Part] = [table(title, ["predictor", f"MAPE, each {self._held_out_by} held out"], rows)]
-        parts.append(
-            f"labels: {counted(kinds, 'kind')}, "
-            + (
-                "measured in one round each, so that their noise is unknown"
-                if math.isnan(self.noise)
-                else f"{self._unstable} of {len(labels)} differ by more than ± {PRECISION:.0%} when repeated, off by "
-                f"{self.noise:.1%} on average"
-            )
+        rows = [
+            ["sum of operators", f"{_mape(self.uncorrected):.1%}"],
+            ["corrected, each network by the others", f"{self.held_out_mape:.1%}"],
+        ]
+        spread = sorted(one.latency_s for one in self.networks)
+        title = (
+            f"{counted(len(self.networks), 'network')} of {duration(spread[0])} to {duration(spread[-1])}, "
+            f"{self.operators} operators known, in {self.seconds:.0f} s"
         )
-        parts.append(f"for {self.run.adapted.setting}")
-        if never := self.unmeasured:
-            more = f" and {len(never) - MAX_TYPES_SHOWN} more" if len(never) > MAX_TYPES_SHOWN else ""
-            parts.append(f"operator types not measured here: {', '.join(never[:MAX_TYPES_SHOWN])}{more}")
-        if self.out is None:
-            return [*parts, f"wrote {self.profile.out} alone"]
-        used = "slotool predict uses it from now on" if self.by_default else f"slotool predict {self.out} uses it"
-        return [*parts, f"wrote {self.out}; {used}"]
-
-    @property
-    def _by_kind(self) -> bool:
-        return by_kind(self.run)
-
-    @property
-    def _held_out_by(self) -> str:
-        return "kind" if self._by_kind else "network"
-
-    @property
-    def _unstable(self) -> int:
-        return self.run.learnt.unstable
-
-    @property
-    def _busy_cores(self) -> float:
-        return float(self.profile.document["cores_busy_with_others"])
+        return [
+            table(title, ["prediction", "MAPE"], rows),
+            f"latency = {self.correction.scale:.3f} × sum + {1e6 * self.correction.call_s:.2f} µs an operator, for "
+            f"{self.backend}, {counted(self.threads, 'thread')}",
+            f"wrote {self.path}; slotool predict uses it from now on",
+        ]
 
 
 @command_line(
-    arguments=("networks",),
-    names={"predictor": "--base"},
-    values={"networks": list},
-    repeatable=("networks",),
-    metavars={"networks": "graphs"},
+    arguments=("networks",), values={"networks": list}, repeatable=("networks",), metavars={"networks": "graphs"}
 )
-@writes(folders=("out",), resumes=True)
+@writes()
 def calibrate(
     networks: Network | Sequence[Network] | None = None,
     *,
-    minutes: float = DEFAULT_MINUTES,
+    minutes: Annotated[float, at_least(MIN_MINUTES)] = DEFAULT_MINUTES,
     backend: str = TORCH,
+    device: str = CPU,
     threads: Annotated[int, at_least(1)] | None = None,
-    samples: Annotated[int, at_least(3)] = DEFAULT_SAMPLES,
-    predictor: str | Path | None = None,
-    out: str | Path | None = None,
     seed: Annotated[int, at_least(0)] = 0,
-    force: bool = False,
-    keep_anyway: bool = False,
     progress: Reporting = "auto",
 ) -> Calibrated:
-    """Make the predictor of this machine, for ``predict``.
+    """Check and correct what ``predict`` adds up on this machine.
 
-    It measures MLPs, CNNs and transformers, those that tell a predictor of another machine most. After an interruption
-    the same command goes on where it was. Exit 1, and nothing kept, when the machine was too noisy or the predictor is
-    no better than the shipped one.
+    It measures whole networks and their operators: MLPs, CNNs and transformers. From them it learns what a network
+    takes beyond its operators, and how wide an interval has to be. ``predict`` works without it.
 
     Example: slotool calibrate
 
     Example: slotool calibrate own.jsonl --backend onnx --threads 1 --minutes 1
 
     Args:
-        networks: Graph files of your own networks to choose from; None: random networks.
-        minutes: Finish within so many minutes.
+        networks: Graph files of your own networks; None: random networks.
+        minutes: Begin no network later.
         backend: Backend that runs the networks: torch, keras, onnx, or module:Class.
+        device: Device of this machine, cpu or cuda:0.
         threads: Compute threads; None: all cores given.
-        samples: Networks to measure; fewer when the time is up.
-        predictor: Predictor artifact to start from; None: the shipped one. Of several shipped ones the labels decide.
-        out: Artifact to write; None: where ``predict`` looks: $XDG_CACHE_HOME/slotool. Another one has to be named to
-            ``predict``.
-        seed: Same seed, same result.
-        force: Measure again, and replace what an earlier calibration left.
-        keep_anyway: Keep it also if noisy or no better. Where an earlier call measured these networks and kept nothing,
-            that is taken.
+        seed: Same seed, same networks in the same order.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
-        Errors on labels held out (``held_out_mape``), and why it was not kept, if it was not (``refused``).
+        The correction, and the error on each network corrected by the others (``held_out_mape``).
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have, or there are too few networks to choose from.
-        AlreadyExistsError: This machine is calibrated already.
+        ArgumentError: An argument has a value that it cannot have, or there are too few networks.
         RunError: Fewer than 3 networks could be measured.
     """
-    from slotool.profiling.plan import Settings, solo_items
+    import numpy as np
+
+    from slotool.commands.predictors.measured_here import MeasuredPredictor
+    from slotool.profiling.backends import backend_class
+    from slotool.profiling.operators import CALL, OperatorTimer, OperatorTimes
     from slotool.profiling.subjects import graph_subject
-    from slotool.timing.timer import StoppingRule
 
     started = time.monotonic()
-    budget_s = min(60 * minutes - RESERVED_S, 60 * minutes * MEASURING_SHARE)
-    if not budget_s >= MIN_MEASURING_S:
-        raise ArgumentError("minutes", f"{minutes:g}: at least {(RESERVED_S + MIN_MEASURING_S) / 60:g} are needed")
-    place = _checked_place(backend, threads, samples)
-    written = place.folder if out is None else Path(out)
-    candidates = None if networks is None else _own(networks)
-    if written.exists() and not force:
-        what = "this machine is calibrated already" if out is None else "it exists already"
-        raise AlreadyExistsError(f"{written}: {what}{_speaks_for(written)}")
-    reporter = reporter_of(progress)
-    with short_phase(reporter, "choosing networks to measure"):
-        bases = _sources(predictor, backend)
-        chosen = _chosen(bases[0], calibration_networks(backend) if candidates is None else candidates, samples, seed)
-    _require_folder(written.parent, "out" if out is not None else None)
-    labels = labels_of(written)
-    settings = Settings(
-        backend=backend, device=place.device, threads=place.threads, batch_sizes=(place.batch_size,), rounds=ROUNDS,
-        rule=StoppingRule(runs=RUNS, precision=PRECISION, max_seconds=MAX_SECONDS), seed=seed,
-    )  # fmt: skip
-    items = solo_items([graph_subject(graph) for graph in chosen], settings)
-    planned = Planned(items, settings, labels, force, budget_s - (time.monotonic() - started))
-    before = _measured_before(labels, chosen, planned) if keep_anyway and not force else None
-    profile = required(before or planned.measured(reporter))
-    run = _adapted(bases, profile, chosen, seed, reporter)
-    config = {"networks": "random" if networks is None else "own", "backend": backend, "samples": samples}
-    found = Calibrated(run, profile, written, out is None, time.monotonic() - started)
-    if found.refused is not None and not keep_anyway:
-        with whole_file(refusal_of(written)) as partial:
-            partial.write_text(json.dumps(_stated(found)))
-        return replace(found, out=None, by_default=False)
-    run.save(written, config={**config, "minutes": minutes}, seed=seed, force=force, calibration=_stated(found))
-    refusal_of(written).unlink(missing_ok=True)
-    return found
-
-
-def _measured_before(labels: Path, chosen: Sequence[OperatorGraph], planned: Planned) -> Profile | None:
-    """What an earlier calibration measured of these networks on this machine in the same setting; None where that is
-    nothing to adapt to."""
-    from slotool.predictors.transfer.adapted import MIN_LABELS
-    from slotool.tables import LatencyTable
-
-    if not labels.is_file():
-        return None
-    latency, settings = LatencyTable.load(labels), planned.settings
-    rows = latency.rows[latency.rows["status"] == "ok"]
-    here = {
-        "machine": machine_id(),
-        "device": settings.device,
-        "threads": settings.threads,
-        "backend": settings.backend,
-    }
-    same = all((rows[column] == value).all() for column, value in here.items())
-    if not same or rows["subject"].nunique() < MIN_LABELS or not set(rows["subject"]) <= {graph.id for graph in chosen}:
-        return None
-    return Profile(latency, planned.probed, labels)
-
-
-def _checked_place(backend: str, threads: int | None, samples: int) -> Place:
-    """Where the predictor goes. Raises ``ArgumentError`` for a wrong argument, before anything is looked for."""
-    from slotool.predictors.transfer.adapted import MIN_LABELS
-    from slotool.profiling.backends import backend_class
-
-    if samples < MIN_LABELS:
-        raise ArgumentError("samples", f"{samples}: a predictor is adapted by {MIN_LABELS} networks at least")
-    if threads is not None and threads < 1:
-        raise ArgumentError("threads", f"{threads}: at least 1 thread computes")
     backend_class(backend)
-    return Place.here(backend, cores_given(threads))
+    count, reporter = cores_given(threads), reporter_of(progress)
+    graphs = _random_networks(seed) if networks is None else _runnable(networks)
+    if len(graphs) < MIN_NETWORKS:
+        raise ArgumentError("networks", f"{len(graphs)} can be run from their graphs, but {MIN_NETWORKS} are needed")
+    folder = _writable(cache_folder())
+    times = OperatorTimes.here(folder, backend, device, count)
+    predictor = MeasuredPredictor.of(times, 1, reporter, True).predictor
+    checked: list[Checked] = []
+    with (
+        reporter.progress(f"measuring networks and their operators with {backend}", total=len(graphs)) as steps,
+        OperatorTimer.opened(backend, device, count, seed) as timer,
+    ):
+        for graph in graphs:
+            if time.monotonic() - started > 60 * minutes:
+                break
+            try:
+                latency_s, _, disturbed = timer.network_s(graph_subject(graph).request, 1)
+            except WorkerError:
+                continue
+            calls = [call for call in predictor.calls(graph) if call is not None]
+            list(times.measure(times.unknown(calls), timer))
+            known = [times.times[call.key].seconds for call in calls if call.key in times.times]
+            if len(known) == len(calls):
+                beyond_s = times.times[CALL].seconds
+                checked.append(Checked(graph, latency_s, disturbed, sum(known), len(calls), beyond_s))
+            steps.advance()
+    if len(checked) < MIN_NETWORKS:
+        raise RunError(f"{len(checked)} networks were measured in time, but {MIN_NETWORKS} are needed; add --minutes")
+    correction, errors = _learnt(checked)
+    times.correction = asdict(correction)
+    times.save()
+    uncorrected = np.log([one.latency_s / (one.call_s + one.sum_s) for one in checked])
+    seconds = time.monotonic() - started
+    return Calibrated(backend, count, checked, correction, errors, uncorrected, len(times.times), times.path, seconds)
 
 
-def _speaks_for(written: Path) -> str:
-    """Of which backend and threads the predictor there is, as the end of a clause; empty where it is none."""
-    from slotool.predictors.trained.artifact import TrainedPredictor
+def _learnt(checked: Sequence[Checked]) -> tuple[Correction, np.ndarray]:
+    """Return the correction, and log of measured ÷ predicted of each network, corrected by the others."""
+    import numpy as np
 
-    try:
-        setting = TrainedPredictor.load(str(written)).setting
-    except (SlotoolError, OSError):
-        return ""
-    return f" for {setting.backend}, {setting.threads} thread{'s' if setting.threads > 1 else ''}"
+    from slotool.commands.predictors.measured_here import Correction
+
+    names = ("sum_s", "calls", "call_s", "latency_s")
+    sums, calls, beyond_s, latency_s = (np.array([getattr(one, name) for one in checked], float) for name in names)
+    costs = np.column_stack([sums, calls]) / latency_s[:, None]
+    left = 1 - beyond_s / latency_s
+    each = np.arange(len(checked))
+    held_out = [_coefficients(costs[each != i], left[each != i]) for i in each]
+    errors = -np.log([beyond_s[i] / latency_s[i] + float(held_out[i] @ costs[i]) for i in each])
+    scale, call_s = _coefficients(costs, left).tolist()
+    date = datetime.now(UTC).date().isoformat()
+    return Correction(scale, call_s, tuple(sorted(np.abs(errors).tolist())), len(checked), date), errors
 
 
-def _require_folder(folder: Path, argument: str | None) -> None:
-    """Make it. Raises ``ArgumentError`` before anything is measured where nothing can be written into it."""
+def _coefficients(costs: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Return factor and seconds a call, by least absolute errors (reweighted least squares), drawn towards the plain
+    sum by one network's worth.
+
+    Args:
+        costs: Sum and number of operators over the latency, float64 [networks, 2].
+        left: Share of the latency that they account for, float64 [networks].
+    """
+    import numpy as np
+    from scipy.optimize import nnls
+
+    # Small calls are a microsecond or so apart.
+    scales = np.array([1.0, 1e-6])
+    weights = np.ones(len(costs))
+    for _ in range(10):
+        rows = np.vstack([costs * scales * weights[:, None], [[1.0, 0.0]]])
+        found = nnls(rows, np.append(weights * left, 1.0))[0] * scales
+        weights = 1 / np.sqrt(np.maximum(np.abs(costs @ found - left), 0.01))
+        weights *= len(costs) / weights.sum()
+    return np.asarray(found)
+
+
+def _mape(log_errors: np.ndarray) -> float:
+    import numpy as np
+
+    return float(np.mean(np.abs(np.exp(-np.asarray(log_errors)) - 1)))
+
+
+def _random_networks(seed: int) -> list[OperatorGraph]:
+    """Return MLPs, CNNs of all blocks, and all architectures, in turns."""
+    from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
+    from slotool.graphs.architectures.drawing import SMALL
+    from slotool.graphs.generators import BLOCKS, DOWNSAMPLING, NetworkLimits, RandomGraphs, SearchSpace
+
+    limits = NetworkLimits(MAX_MEMORY_BYTES, 1, MAX_FLOPS)
+    number = SEED + seed
+    images = SearchSpace(
+        depth=(4, 16), exponents=(4, 8), input_shape=(3, 64, 64), blocks=tuple(BLOCKS), downsampling=DOWNSAMPLING,
+        resolutions=(64, 128),
+    )  # fmt: skip
+    each = [
+        list(RandomGraphs("mlp", 4, number, SearchSpace((3, 10), (5, 11), (784,)), MAX_MEMORY_BYTES, 1)),
+        list(RandomGraphs("cnn", 8, number, images, MAX_MEMORY_BYTES, 1)),
+        *(list(RandomArchitectures([kind], 2, number, limits, SMALL)) for kind in SMALL),
+        *(list(RandomArchitectures([kind], 2, number, limits)) for kind in ARCHITECTURES),
+    ]
+    graphs = [own[turn] for turn in range(8) for own in each if turn < len(own)]
+    return [graph for graph in graphs if graph.flops <= MAX_FLOPS][:CANDIDATES]
+
+
+def _runnable(networks: Network | Sequence[Network]) -> list[OperatorGraph]:
+    graphs = {graph.id: graph for graph in Networks.of(networks).graphs() if not graph.unknown and graph.plain}
+    return list(graphs.values())
+
+
+def _writable(folder: Path) -> Path:
+    """Raises ``ArgumentError`` before anything is measured where nothing can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=folder):
             pass
     except OSError as error:
-        instead = "name another" if argument else f"set {CACHE_VARIABLE}, or name a folder with --out"
-        raise ArgumentError("out", f"{folder} cannot be written ({error.strerror}): {instead}") from None
-
-
-def _stated(found: Calibrated) -> dict[str, Any]:
-    """What ``predict`` says of it."""
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "held_out_mape": found.held_out_mape,
-        "held_out_by": found._held_out_by,
-        "labels": len(found.run.learnt),
-        "unstable": found._unstable,
-        "noise": None if math.isnan(found.noise) else found.noise,
-        "refused": found.refused,
-    }
-
-
-def _sources(predictor: str | Path | None, backend: str) -> list[TrainedPredictor[Any]]:
-    from slotool.artifacts.bundle import shipped_artifact
-    from slotool.predictors.trained.artifact import TrainedPredictor
-
-    if predictor is not None:
-        return [TrainedPredictor.load(str(predictor))]
-    names = (SHIPPED.get(backend, SHIPPED[TORCH])[0], ARCHITECTURES)
-    return [TrainedPredictor.load(str(shipped_artifact(name).path)) for name in names]
-
-
-def _own(networks: Network | Sequence[Network]) -> list[OperatorGraph]:
-    graphs = {graph.id: graph for graph in Networks.of(networks).graphs() if not graph.unknown and graph.plain}
-    return list(graphs.values())
-
-
-def _chosen(
-    base: TrainedPredictor[Any], candidates: Sequence[OperatorGraph], samples: int, seed: int
-) -> list[OperatorGraph]:
-    """Those that tell most, of those that are soon measured."""
-    from slotool.predictors.transfer.adapted import MIN_LABELS
-
-    latencies_s = base.predictor.predict(candidates).tolist() if candidates else []
-    longest_s = MAX_SECONDS / CALLS
-    left = [graph for graph, latency_s in zip(candidates, latencies_s, strict=True) if latency_s <= longest_s]
-    if len(left) < MIN_LABELS:
-        raise ArgumentError(
-            "networks",
-            f"{len(left)} of them can be run from their graphs and are soon measured, but {MIN_LABELS} are needed; "
-            "leave them out to measure random networks",
-        )
-    return spread_over_kinds(base.predictor, left, samples, seed)
-
-
-def by_kind(run: AdaptationRun) -> bool:
-    """Whether networks of a kind were held out together."""
-    from slotool.predictors.transfer.adaptation import MIN_KINDS
-
-    return len(set(run.learnt.kinds)) >= MIN_KINDS
-
-
-def _noise(run: AdaptationRun) -> float:
-    import numpy as np
-
-    shares = run.learnt.noise_s / run.learnt.latency_s
-    return float(np.nanmean(shares)) if np.isfinite(shares).any() else math.nan
-
-
-def _adapted(
-    bases: Sequence[TrainedPredictor[Any]],
-    profile: Profile,
-    graphs: Sequence[OperatorGraph],
-    seed: int,
-    reporter: Reporter,
-) -> AdaptationRun:
-    """Return the run from the base that leaves the least error on labels held out."""
-    from slotool.predictors.labels import join_labels
-    from slotool.predictors.transfer.adaptation import adapt_and_score
-    from slotool.predictors.transfer.adapted import MIN_LABELS
-
-    if profile.measured_rows < MIN_LABELS:
-        others = profile.document["cores_busy_with_others"]
-        busy = f", while other processes kept {others:.1f} cores busy" if others > BUSY_CORES else ""
-        raise RunError(
-            f"{profile.measured_rows} networks were measured in time{busy}, but a predictor is adapted by {MIN_LABELS} "
-            "at least; the same command goes on, --minutes gives it more time"
-        )
-    labelled = join_labels(profile.latency, graphs)
-    runs = []
-    with reporter.progress(f"adapting to {len(labelled)} networks", total=len(bases)) as steps:
-        for base in bases:
-            runs.append(adapt_and_score(base, labelled, None, seed, by_kind=True))
-            steps.advance()
-    return min(runs, key=lambda run: run.held_out.mape())
+        raise RunError(f"{folder} cannot be written ({error.strerror}): set {CACHE_VARIABLE}") from None
+    return folder

@@ -11,10 +11,11 @@ from slotool.commands.command_line import command_line
 from slotool.commands.networks.named_networks import networks_in
 from slotool.commands.networks.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.chosen_predictor import Candidates, is_of_here
+from slotool.commands.predictors.chosen_predictor import is_of_here
 from slotool.commands.predictors.predict_points import predict_points
 from slotool.commands.predictors.predict_sweep import SweepAxis
 from slotool.commands.predictors.prediction import Prediction, Versions
+from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.commands.values import above, at_least, latency
@@ -65,6 +66,7 @@ def predict(
     slo_s: Annotated[float, above(0)] | None = None,
     explain: bool = False,
     sweep: str | Mapping[str, Sequence[int]] | None = None,
+    measure: bool = True,
     plot: str | Path | None = None,
     out: str | Path | None = None,
     family: str | None = None,
@@ -74,7 +76,8 @@ def predict(
 ) -> Prediction:
     """Predict the latency of networks, solo or co-located.
 
-    The latency is that of the network built from standard operators, not of a module's own code. It has a 90 %
+    On this machine it is the sum of the network's operators, each of which is timed alone, once. Elsewhere a predictor
+    answers. The latency is that of the network built from standard operators, not of a module's own code. It has a 90 %
     interval, or a sentence why it has none. Networks that cannot be captured are left out and named, and the exit code
     is 1. With ``co_runners`` it predicts the latency while all of them run.
 
@@ -86,17 +89,17 @@ def predict(
         networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
             or a graph file.
-        predictor: Predictor artifact; None: calibrated or shipped. That is the one calibrated on this machine, else of
-            the shipped ones of the networks' framework the one whose training covers them.
+        predictor: Predictor artifact; None: the operators of this machine, or the shipped one of ``device``.
         input_shape: Shape of one example without the batch, for torch modules and free axes of ONNX and Keras; one for
             all, or one for each.
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
             of its weights, int64 where only that runs.
-        backend: Backend that runs them: torch or keras (TensorFlow). It also selects a setting of the predictor.
-        device: rtx4090, rtx3090 or i9-10940x of the shipped ones. Of a predictor of several settings, that of
-            this device, or of a name that begins so.
+        backend: Backend that runs them: torch, keras (TensorFlow) or onnx; None: that of the networks. It also selects
+            a setting of the predictor.
+        device: Device of this machine, cpu or cuda:0; or rtx4090, rtx3090 or i9-10940x of the shipped ones. Of a
+            predictor of several settings, that of this device, or of a name that begins so.
         precision: Precision, such as amp.
-        threads: Compute threads. Without ``predictor`` they select a calibration of this machine.
+        threads: Compute threads; None: all usable cores.
         batch_size: Examples in a call.
         co_runners: Co-runner, as ``keras`` or in ``graph``; of points 0:3. Several run at the same time.
         slo_s: Also predict if it takes at most 500us, 20ms, 1s. That is a probability.
@@ -104,7 +107,8 @@ def predict(
         sweep: Range: batch=1:64, threads=1:2, size=64:256:32 or length=16,64. Sizes are sides of the images, lengths
             those of the sequences, of models; of Keras' and ONNX's where these leave the axes free and ``input_shape``
             gives the others. In Python also ``{"batch": [1, 4]}``. A range a:b is counted for threads, else doubled.
-            Only on a CPU, batch sizes that no label had are scaled by a roofline.
+            With ``predictor`` of a CPU, batch sizes that no label had are scaled by a roofline.
+        measure: Measure operators that were not timed here yet; False: estimate them by those of their type that were.
         plot: Plot (PNG) of ``explain`` or ``sweep``.
         out: Latency table to write, marked as predicted.
         family: Name of the family in ``out``, for plan and serve. Its versions are the networks, called as in the
@@ -135,36 +139,33 @@ def predict(
     _require_together(explain, axis, plot, out, family, co_runners)
     versions = None if family is None else Versions(family, asked.versions("family"))
     here = is_of_here(device)
-    if predictor is None and here:
-        # The published devices are others; those of a CPU are chosen as where none is asked for.
-        device = None
     facts: dict[str, Any] = {
         "backend": backend,
         "device": device,
         "precision": precision,
         "threads": threads,
-        "batch_size": batch_size,
     }
     limits, written = Limits(timeout_s), None if out is None else Path(out)
     if axis is not None:
         drawn = None if plot is None else Path(plot)
-        return SweptPrediction.over(axis, predictor, asked, facts, limits, slo_s).written(drawn, written, versions)
-    size = facts.pop("batch_size")
+        found = SweptPrediction.over(
+            axis, predictor, asked, {**facts, "batch_size": batch_size}, measure, limits, slo_s
+        )
+        return found.written(drawn, written, versions)
     # Before a model is opened, which takes seconds, as does importing torch for a predictor.
     with short_phase(reporter, "opening the predictor"):
-        candidates = Candidates.of(predictor, asked, colocated=bool(co_runners), **facts).of_setting(size)
-        for one in candidates.each:
-            _ = one.opened.require_colocated() if co_runners else one.opened.require_solo()
+        general, rest = chosen_predictor(predictor, asked, colocated=bool(co_runners), measure=measure, **facts)
+        chosen = general.of_setting(scaling=not co_runners, **rest, batch_size=batch_size)
+        opened = chosen.opened
+        trained: TrainedPredictor[Any] = opened.require_colocated() if co_runners else opened.require_solo()
     failed: dict[str, str] = {}
     graphs = asked.graphs(limits, failed)
-    chosen = candidates.best(graphs)
-    trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
     others = _others(co_runners, [] if asked.framework else graphs, limits, reporter)
     if others:
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
         found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
     else:
-        found = Prediction(chosen, trained, graphs, graphs, chosen.predict(graphs), slo_s=slo_s, out=written)
+        found = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
     found = replace(found, failed=failed)
     if explain:
         found = found.explained(None if plot is None else Path(plot))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from slotool.commands.networks.networks import Captured, Networks
-from slotool.commands.predictors.chosen_predictor import Candidates, Chosen, is_of_here, machine_differences
+from slotool.commands.predictors.chosen_predictor import Chosen, is_of_here, machine_differences
 from slotool.commands.predictors.prediction import NOT_HERE
+from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.commands.progress import short_phase
 from slotool.errors import ArgumentError, SlotoolError
 
@@ -188,16 +189,20 @@ class Answer:
 
 
 def answers_of(
-    axis: SweepAxis,
-    predictor: Any,
-    asked: Networks,
-    facts: Mapping[str, Any],
-    limits: Limits,
+    axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], measure: bool, limits: Limits
 ) -> list[Answer]:
-    """At every value of ``axis`` that a predictor answers for; ``facts`` as ``Candidates.of`` has them, and the batch
-    size.
+    """Return the answer at every value of ``axis``.
 
-    Raises ``ArgumentError`` where no value can be predicted, and what capturing the networks raises.
+    Args:
+        axis: Fact that is swept.
+        predictor: Predictor that the user named, or None.
+        asked: Networks.
+        facts: Backend, device, precision, threads and ``batch_size``; None for those left open.
+        measure: True if operators that were not timed here are timed.
+        limits: Limits of a capture.
+
+    Raises:
+        ArgumentError: No value can be predicted.
     """
     given = facts["batch_size" if axis.fact == BATCH else axis.fact] if axis.fact not in SHAPES else None
     if given is not None:
@@ -205,97 +210,64 @@ def answers_of(
             "sweep", f"it sweeps what --{axis.fact.replace('batch', 'batch-size')} fixes; leave one out"
         )
     others, size = {name: value for name, value in facts.items() if name != "batch_size"}, facts["batch_size"]
-    if axis.fact == THREADS:
-        found = _over_threads(axis, predictor, asked, others, size, limits)
-    else:
-        with short_phase(asked.reporter, "opening the predictor"):
-            candidates = Candidates.of(predictor, asked, **others)
-            candidates = candidates.of_setting(size) if axis.fact in SHAPES else candidates.fitting()
-        over = _over_shapes if axis.fact in SHAPES else _over_batches
-        found = over(axis, candidates, asked, limits)
-    if not is_of_here(facts["device"]):
-        return found
-    return [_only_here(answer) for answer in found]
-
-
-def _over_batches(axis: SweepAxis, candidates: Candidates, asked: Networks, limits: Limits) -> list[Answer]:
-    # Before a model is opened, which takes seconds.
-    for one in candidates.each:
-        _by_batch(one, candidates.facts, axis)
-    networks, graphs = _captured(asked, limits)
-    known = _by_batch(candidates.best(graphs), candidates.facts, axis)
-    return [
-        Answer(size, one, size, networks, one.opened.require_solo().predict(graphs), learnt=not one.scaled)
-        for size, one in known.items()
-    ]
-
-
-def _by_batch(one: Chosen, facts: Mapping[str, Any], axis: SweepAxis) -> dict[int, Chosen]:
-    """Return the predictor at each batch size. Raises ``ArgumentError`` for one that nothing scales to."""
-    try:
-        return {size: one.of_setting(scaling=True, **facts, batch_size=size) for size in axis.values}
-    except ArgumentError as error:
-        # The sizes are those of the axis.
-        argument = "sweep" if error.argument == "batch_size" else error.argument
-        raise ArgumentError(argument, error.problem) from error
-
-
-def _over_threads(
-    axis: SweepAxis,
-    predictor: Any,
-    asked: Networks,
-    facts: Mapping[str, Any],
-    batch_size: int | None,
-    limits: Limits,
-) -> list[Answer]:
-    known: dict[int, Candidates] = {}
-    unknown: dict[int, ArgumentError] = {}
     with short_phase(asked.reporter, "opening the predictor"):
-        for value in axis.values:
-            try:
-                known[value] = Candidates.of(predictor, asked, **{**facts, "threads": value}).of_setting(batch_size)
-            except ArgumentError as error:
-                unknown[value] = error
-    if not known:
-        raise next(iter(unknown.values()))
-    networks, graphs = _captured(asked, limits)
-    # One curve is of one machine: two of different machines differ by more than their threads.
-    every = [one for value in known for one in known[value].each]
-    machine = Candidates(every, facts).best(graphs).opened.setting.machine
-    same = {value: those for value in known if (those := known[value].of_machine(machine)).each}
-    chosen = {value: those.best(graphs) for value, those in same.items()}
-    found = []
-    first = next(iter(chosen.values()))
-    size = first.opened.setting.batch_size
+        each, unknown = _of_values(axis, predictor, asked, others, size, measure)
+    if axis.fact in SHAPES:
+        found = _over_shapes(axis, each, asked, limits)
+    else:
+        networks, graphs = _captured(asked, limits)
+        first = next(iter(each.values()))
+        found = [
+            _answer(value, each[value], networks, graphs)
+            if value in each
+            else Answer(value, first, size or 1, networks, None, learnt=False, why_not=unknown[value])
+            for value in axis.values
+        ]
+    return [_only_here(answer) for answer in found] if is_of_here(facts["device"]) else found
+
+
+def _of_values(
+    axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], size: int | None, measure: bool
+) -> tuple[dict[int, Chosen], dict[int, str]]:
+    """Return the predictor at each value that one answers for, and why none does at the others. Raises
+    ``ArgumentError`` where none does at any."""
+    each: dict[int, Chosen] = {}
+    errors: dict[int, ArgumentError] = {}
     for value in axis.values:
-        if value in chosen:
-            one = chosen[value]
-            found.append(Answer(value, one, size, networks, one.predict(graphs), learnt=not one.scaled))
-        else:
-            command = f"slotool calibrate --backend {first.opened.setting.backend} --threads {value}"
-            where = " on that machine" if value in known else ""
-            why = f"no label was measured on so many threads{where}; {command} measures some here"
-            found.append(Answer(value, first, size, networks, None, learnt=False, why_not=why))
-    return found
+        own = {**facts, "threads": value} if axis.fact == THREADS else facts
+        try:
+            chosen, rest = chosen_predictor(predictor, asked, measure=measure, **own)
+            size_here = value if axis.fact == BATCH else size
+            each[value] = chosen.of_setting(scaling=True, **rest, batch_size=size_here)
+        except ArgumentError as error:
+            # The sizes and threads are those of the axis.
+            swept = error.argument in ("batch_size", "threads")
+            errors[value] = ArgumentError("sweep", error.problem) if swept else error
+    if not each:
+        raise next(iter(errors.values()))
+    return each, {value: error.problem for value, error in errors.items()}
 
 
-def _over_shapes(axis: SweepAxis, candidates: Candidates, asked: Networks, limits: Limits) -> list[Answer]:
+def _answer(value: int, one: Chosen, networks: Sequence[Captured], graphs: Sequence[OperatorGraph]) -> Answer:
+    trained = one.opened.require_solo()
+    predictions = trained.predict(graphs) if graphs else None
+    return Answer(value, one, trained.setting.batch_size, networks, predictions, learnt=not one.scaled)
+
+
+def _over_shapes(axis: SweepAxis, each: Mapping[int, Chosen], asked: Networks, limits: Limits) -> list[Answer]:
     with asked.capturing(len(axis.values)) as steps:
         captured = [list(reshaped.captured(limits, steps)) for reshaped in axis.reshaped(asked)]
-    by_value = [[each.graph for each in networks if each.graph is not None] for networks in captured]
+    by_value = [[one.graph for one in networks if one.graph is not None] for networks in captured]
     if not any(by_value):
         errors: dict[str, SlotoolError] = {}
-        for each in (each for networks in captured for each in networks):
-            if each.error is not None:
-                errors.setdefault(each.name, each.error)
+        for one in (one for networks in captured for one in networks):
+            if one.error is not None:
+                errors.setdefault(one.name, one.error)
         raise asked.not_captured(errors)
-    chosen = candidates.best([graph for graphs in by_value for graph in graphs])
-    trained, found = chosen.opened.require_solo(), []
-    for value, networks, graphs in zip(axis.values, captured, by_value, strict=True):
-        predictions = trained.predict(graphs) if graphs else None
-        size = trained.setting.batch_size
-        found.append(Answer(value, chosen, size, networks, predictions, learnt=not chosen.scaled))
-    return found
+    return [
+        _answer(value, each[value], networks, graphs)
+        for value, networks, graphs in zip(axis.values, captured, by_value, strict=True)
+    ]
 
 
 def _captured(asked: Networks, limits: Limits) -> tuple[list[Captured], list[OperatorGraph]]:

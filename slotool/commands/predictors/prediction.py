@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, duration, table
-from slotool.commands.predictors.chosen_predictor import Chosen, machine_differences, machine_speed
+from slotool.commands.predictors.chosen_predictor import CPU, Chosen, machine_differences, machine_speed
 from slotool.commands.result import Result
-from slotool.machine import usable_cores
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.machine import Likeness
     from slotool.predictors.colocated.artifact import SoloLatency
-    from slotool.predictors.labels import Setting
     from slotool.predictors.trained.artifact import Predictions, TrainedPredictor
     from slotool.predictors.trained.explanation import Explanation
     from slotool.tables import LatencyTable
@@ -36,60 +34,17 @@ Row = dict[str, Any]
 
 
 def advice_of(chosen: Chosen, trained: TrainedPredictor[Any], elsewhere: bool, *, colocated: bool) -> list[str]:
-    """Sentences with commands; none where nothing is known to be better. ``elsewhere``: whether ``trained`` learnt the
-    latencies of another machine than this."""
-    found = [sentence for sentence in (_covering(chosen),) if sentence]
-    unbounded = chosen.coverage is not None and chosen.coverage.bounded < chosen.coverage.networks
-    if elsewhere or (unbounded and not chosen.calibrated):
-        found.append(chosen.refused or _calibrate(chosen, trained.setting, elsewhere, colocated))
-    elif unbounded:
-        found.append("to measure a network that has no interval: slotool profile solo GRAPHS -o latency.parquet")
-    return found
-
-
-def _covering(chosen: Chosen) -> str | None:
-    """Return a remark if another predictor learnt more networks like these; none beside a calibration."""
-    own = None if chosen.calibrated else chosen.coverage
-    better = [one for one in chosen.others if own and one.coverage and one.coverage.covered > own.covered]
-    if not better or own is None:
-        return None
-    other = max(better, key=lambda one: one.coverage.covered if one.coverage else 0)
-    assert other.coverage is not None
-    setting, covered = other.opened.setting, other.coverage.covered
-    which = "this" if own.networks == 1 else "these" if covered == own.networks else f"{covered} of these"
-    known = machine_differences(other.opened.require_solo())
-    where = "this machine" if known is None else f"{'a similar' if known.similar else 'another'} machine"
-    if known is not None:
-        where += f" ({setting.cpu or setting.machine})"
-    threads = f"{setting.threads} thread{'' if setting.threads == 1 else 's'}"
-    learnt = f"{other.path} learnt networks like {which}, on {where} with {threads}"
-    return f"{learnt}: slotool predict {other.folder} … asks it"
-
-
-def _calibrate(chosen: Chosen, setting: Setting, elsewhere: bool, colocated: bool) -> str:
-    """Return the sentence on learning this machine: command, and time where it is known."""
-    if colocated or setting.device != "cpu" or (setting.batch_size != 1 and not chosen.scaled):
-        return (
-            "to learn this machine, measure ten networks here and adapt: "
-            f"slotool profile solo GRAPHS --for {chosen.folder} -o few.parquet; "
-            f"slotool adapt-predictor {chosen.folder} few.parquet --graphs GRAPHS -o here"
-        )
-    command = f"slotool calibrate --backend {setting.backend}"
-    if setting.threads <= usable_cores():
-        command += f" --threads {setting.threads}"
-    learn = "this machine" if elsewhere else "transformers and hybrids on this machine too"
-    return f"to learn {learn} takes two minutes: {command}; it measures sixty networks and keeps a predictor"
-
-
-def other_document(other: Chosen) -> dict[str, Any]:
-    """JSON: a predictor that could have answered too, and of how many of the networks it learnt the like."""
-    known = other.coverage
-    return {
-        "artifact": other.path,
-        "setting": other.opened.setting.document(),
-        "this_machine": None if known is None else known.here,
-        "like_training": None if known is None else known.covered,
-    }
+    """Return a sentence with a command, or none. ``elsewhere``: True if ``trained`` learnt the latencies of another
+    machine than this."""
+    if not elsewhere:
+        return []
+    if not colocated and trained.setting.device == CPU:
+        return ["to measure operators of this machine instead, leave the predictor out"]
+    return [
+        "to learn this machine, measure ten networks here and adapt: "
+        f"slotool profile solo GRAPHS --for {chosen.folder} -o few.parquet; "
+        f"slotool adapt-predictor {chosen.folder} few.parquet --graphs GRAPHS -o here"
+    ]
 
 
 @dataclass(frozen=True)
@@ -186,8 +141,6 @@ class Prediction(Result):
             "predictor": self.trained.predictor.name,
             "artifact": self.chosen.path,
             "artifact_why": self.chosen.why,
-            "calibration_refused": self.chosen.refused,
-            "other_predictors": [other_document(one) for one in self.chosen.others],
             "advice": self.advice,
             "setting": self.trained.setting.document(),
             "this_machine": {
@@ -210,7 +163,8 @@ class Prediction(Result):
         what = f"co-located with {' and '.join(self._names)}, " if self._names else ""
         bounded = any(row["low_s"] is not None for row in self._rows)
         interval = ", and its 90 % interval" if bounded else ""
-        title = f"Latency {what}predicted by {self.trained.predictor.name}{interval}"
+        by = "summed over its operators" if self.measured else f"predicted by {self.trained.predictor.name}"
+        title = f"Latency {what}{by}{interval}"
         parts: list[Part] = [self._whose, table(title, self._titles, [_cells(row) for row in shown])]
         if any(row.get("solo_measured") is False for row in shown):
             parts.append("~: predicted solo latency; the others were measured")
@@ -230,13 +184,19 @@ class Prediction(Result):
         found = self._unlike
         sentences = [*self._left_out, *(f"{name}: {sentence}" for name, sentence in found[:MAX_WARNINGS])]
         if len(found) > MAX_WARNINGS:
-            sentences.append(f"{len(found) - MAX_WARNINGS} more networks are unlike the training networks (--json)")
+            what = "partly estimated" if self.measured else "unlike the training networks"
+            sentences.append(f"{len(found) - MAX_WARNINGS} more networks are {what} (--json)")
         return sentences
 
     @property
     def advice(self) -> list[str]:
         """What would answer better, as commands: another predictor, or calibrating."""
         return advice_of(self.chosen, self.trained, self.differences is not None, colocated=bool(self.others))
+
+    @property
+    def measured(self) -> bool:
+        """True if latencies are sums of operators that were measured on this machine."""
+        return self.trained.predictor.name == "operators"
 
     @property
     def _left_out(self) -> list[str]:
@@ -268,7 +228,8 @@ class Prediction(Result):
                 found.append((graph.name or graph.id, sentence))
             elif outside is not None:
                 effect = "; the interval is the wider for it" if why is None else ""
-                found.append((graph.name or graph.id, f"unlike the training networks: {outside}{effect}"))
+                what = "" if self.measured else "unlike the training networks: "
+                found.append((graph.name or graph.id, f"{what}{outside}{effect}"))
         return found
 
     @cached_property
@@ -309,7 +270,7 @@ class Prediction(Result):
 
     @property
     def _titles(self) -> list[str]:
-        titles = ["graph", "kind", "FLOPs", "latency", "from", "to", "like training"]
+        titles = ["graph", "kind", "FLOPs", "latency", "from", "to", "measured" if self.measured else "like training"]
         if self.others:
             titles[3:4] = ["solo", "latency", "ratio"]
         return titles if self.slo_s is None else [*titles, f"P(≤ {duration(self.slo_s)})"]

@@ -45,11 +45,12 @@ class SweptPrediction(Prediction):
         predictor: Any,
         asked: Networks,
         facts: Mapping[str, Any],
+        measure: bool,
         limits: Limits,
         slo_s: float | None,
     ) -> SweptPrediction:
         """Of networks over ``axis``; see ``answers_of``."""
-        answers = answers_of(axis, predictor, asked, facts, limits)
+        answers = answers_of(axis, predictor, asked, facts, measure, limits)
         first = next(answer for answer in answers if answer.predictions is not None)
         assert first.predictions is not None
         names = _names(first.networks)

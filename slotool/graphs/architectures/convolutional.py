@@ -14,7 +14,7 @@ from slotool.graphs.architectures.parts import (
     pointwise_mlp,
     squeeze_excite,
 )
-from slotool.graphs.graph import GraphBuilder, OperatorGraph
+from slotool.graphs.graph import GraphBuilder
 
 
 def resnet(
@@ -148,21 +148,6 @@ def convnext(
             last = add(b, b.add("LayerScale", inner) if scaled else inner, last)
     pooled = b.add("GlobalAveragePooling2D", last)
     b.add("Dense", b.add("LayerNormalization", pooled), units=classes)
-
-
-def with_groups(graph: OperatorGraph) -> OperatorGraph:
-    """Return the network with depthwise convolutions written as convolutions of as many groups as channels, as
-    ``keras.applications`` writes those of its ConvNeXts: TensorFlow computes them by another kernel."""
-    builder = GraphBuilder(graph.kind)
-    channels = {operator.name: operator.shape[0] for operator in graph.operators if operator.shape}
-    for operator in graph.operators:
-        kind, attributes = operator.op, dict(operator.attributes)
-        if kind == "DepthwiseConv2D":
-            groups = channels[operator.inputs[0]]
-            kind, attributes = "Conv2D", {**attributes, "filters": groups, "groups": groups}
-            attributes["filters"] *= attributes.pop("multiplier", 1)
-        builder.add(kind, list(operator.inputs), name=operator.name, **attributes)
-    return builder.graph()
 
 
 DEPTHS = ((1, 1, 1, 1), (2, 2, 2, 2), (2, 2, 6, 2), (3, 4, 6, 3), (3, 3, 9, 3))

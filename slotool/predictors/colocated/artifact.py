@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from slotool import strict_json
-from slotool.artifacts import Artifact, open_artifact
-from slotool.errors import ArtifactError, InputError
+from slotool.artifacts import open_artifact
+from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, machines_in_words
 from slotool.predictors.trained.artifact import (
-    CALIBRATION,
     COLOCATED,
     KIND,
-    SCORES,
     SOLO,
     SOLO_LATENCIES,
     Predictions,
@@ -43,14 +40,12 @@ class SoloLatency:
 @dataclass(frozen=True)
 class PredictorArtifact:
     """What a predictor artifact holds: the predictors ``solo`` and ``colocated``, either of which may be absent, and
-    ``solo_s``, measured solo latencies by graph id, which ``colocated`` starts from. ``calibration``: how good the
-    labels of ``calibrate`` were, where it made the predictor."""
+    ``solo_s``, measured solo latencies by graph id, which ``colocated`` starts from."""
 
     path: str
     solo: TrainedPredictor[OperatorGraph] | None
     colocated: TrainedPredictor[Colocation] | None
     solo_s: Mapping[str, float]
-    calibration: Mapping[str, Any] | None = None
 
     @classmethod
     def load(cls, path: str) -> Self:
@@ -62,7 +57,6 @@ class PredictorArtifact:
             solo=TrainedPredictor.load(artifact) if has_solo or not has_colocated else None,
             colocated=TrainedPredictor.load(artifact, COLOCATED) if has_colocated else None,
             solo_s=artifact.json(SOLO_LATENCIES) if has_colocated else {},
-            calibration=_calibration(artifact),
         )
 
     @property
@@ -132,14 +126,6 @@ def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: Label
                 f"the solo predictor is for {column.replace('_', ' ')} {own}, the co-located table for {theirs}"
                 f"{differ}: they must be of one setting (adapt-predictor takes a predictor to another one)"
             )
-
-
-def _calibration(artifact: Artifact) -> dict[str, Any] | None:
-    if SCORES not in artifact.manifest["files"]:
-        return None
-    with strict_json.assembling(artifact.path, "a predictor that slotool calibrated", error=ArtifactError):
-        found = strict_json.convert(artifact.json(SCORES), dict[str, Any]).get(CALIBRATION)
-        return None if found is None else strict_json.convert(found, dict[str, Any])
 
 
 def _by_id(alone: TrainedPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloLatency]:

@@ -1,0 +1,217 @@
+"""How far sums of operators that were measured here are off, for networks that nobody here chose.
+
+``--group torch``: networks of timm, torchvision and transformers, each as its own module in a plain loop in a process
+of its own; ``small``: MLPs and CNNs of the same kind; ``keras`` and ``onnx``: graphs of those networks in fresh
+workers. Each call measures ``--count`` networks more into ``--keep``, so that an idle machine is needed for minutes
+only; without ``--group`` it prints the table of what is there. Beside the sums stand the shipped predictor as it is,
+and three coefficients fitted to ten labels that were drawn, ten times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool.graphs import OperatorGraph
+
+Row = dict[str, Any]
+SECONDS, LONGEST_S, FEW, DRAWS = 1.0, 0.4, 10, 10
+NETWORKS = {
+    "timm": """
+        resnet18 resnet50 resnext50_32x4d regnety_004 regnetx_008 efficientnet_b0 efficientnetv2_rw_t
+        mobilenetv3_small_100 mobilenetv3_large_100 mobilenetv2_100 mnasnet_100 ghostnetv3_050 ghostnet_100 fbnetv3_b
+        mobilevit_xxs mobileone_s0 convnext_atto convnext_femto vit_tiny_patch16_224 vit_small_patch32_224
+        deit_tiny_patch16_224 swin_tiny_patch4_window7_224 mixer_s32_224 gmlp_ti16_224 poolformer_s12 edgenext_xx_small
+        levit_128s pit_ti_224 xcit_nano_12_p16_224 dla34 darknet17 hardcorenas_a lcnet_050 tinynet_e rexnet_100
+        semnasnet_075 spnasnet_100 repvgg_a0 vgg11 densenet121""",
+    "torchvision": "alexnet squeezenet1_1 shufflenet_v2_x0_5 googlenet",
+    "transformers": "bert distilbert gpt2",
+}
+
+
+def small(number: int) -> tuple[Any, tuple[int, ...]]:
+    """Return an MLP or CNN drawn by ``number``, and the shape of its input."""
+    from torch import nn
+
+    rng = np.random.default_rng(number)
+    if number % 2:
+        widths = [int(2 ** rng.integers(4, 12)) for _ in range(rng.integers(2, 7))]
+        pairs = zip(widths, [*widths[1:], 10], strict=True)
+        return nn.Sequential(*(part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU()))), (widths[0],)
+    side, width, layers = int(2 ** rng.integers(4, 7)), int(2 ** rng.integers(3, 7)), [nn.Conv2d(3, 8, 3, padding=1)]
+    channels = 8
+    for _ in range(rng.integers(2, 6)):
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)), (3, side, side)
+
+
+def names(group: str) -> list[str]:
+    """Return the networks of a group, as PACKAGE:NAME."""
+    if group == "small":
+        return [f"small:{number}" for number in range(20)]
+    every = [f"{package}:{name}" for package, own in NETWORKS.items() for name in own.split()]
+    return every if group == "torch" else every[::2][:20]
+
+
+def built(name: str) -> tuple[Any, Any, Any]:
+    """Return module, shape of one example and element type."""
+    package, _, own = name.partition(":")
+    if package == "small":
+        return (*small(int(own)), None)
+    from benchmarks.capture_zoo import built as of_package
+
+    return of_package(package, own)
+
+
+def plain(name: str, threads: int) -> Row:
+    """Return graph, median and noise of a module in a plain loop; called in a process of its own."""
+    import torch
+
+    from slotool.graphs.capture import capture_torch
+    from slotool.process import cores_by_preference
+    from slotool.timing.interference import Interference
+
+    torch.set_num_threads(threads)
+    module, shape, dtype = built(name)
+    module.eval()
+    graph = capture_torch(module, shape, dtype)
+    sizes = [tuple(one) for one in shape] if isinstance(shape[0], tuple | list) else [tuple(shape)]
+    inputs = [torch.ones((1, *one), dtype=torch.int64) if dtype == "int64" else torch.randn(1, *one) for one in sizes]
+    with Interference(cores_by_preference()) as lost, torch.inference_mode():
+        return {**timed(lambda: module(*inputs), lost), "graph": graph.document()}
+
+
+def timed(call: Callable[[], object], lost: Callable[[], float]) -> Row:
+    """Return the median of blocks without what other processes took, how far its halves are apart, and the share of
+    blocks that these disturbed."""
+    for _ in range(3):
+        call()
+    began = time.perf_counter()
+    call()
+    calls, samples, disturbed = max(1, int(1e-3 / (time.perf_counter() - began))), [], 0
+    began = time.perf_counter()
+    lost()
+    while len(samples) < 10 or (time.perf_counter() - began < SECONDS and len(samples) < 500):
+        at = time.perf_counter()
+        for _ in range(calls):
+            call()
+        seconds, waited = time.perf_counter() - at, lost()
+        disturbed += waited > 0.01 * seconds
+        samples.append((waited > 0.01 * seconds, max(seconds - waited, 0.1 * seconds) / calls))
+    clean = [seconds for was, seconds in samples if not was]
+    taken = clean if len(clean) >= 5 else [seconds for _, seconds in samples]
+    halves = [statistics.median(taken[::2]), statistics.median(taken[1::2])]
+    median = statistics.median(taken)
+    return {"measured_s": median, "noise": abs(halves[0] - halves[1]) / median, "disturbed": disturbed / len(samples)}
+
+
+def row(name: str, group: str, threads: int) -> Row:
+    """Measure one network and predict it."""
+    import slotool
+
+    call = f"import json; from benchmarks.measured_here import plain; print(json.dumps(plain({name!r}, {threads})))"
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=True, timeout=160)
+    found = json.loads(done.stdout.splitlines()[-1])
+    graph = OperatorGraph.from_document(found.pop("graph"))
+    backend = group if group in ("keras", "onnx") else "torch"
+    if backend != "torch":
+        from slotool.profiling.operators import OperatorTimer
+        from slotool.profiling.subjects import graph_subject
+
+        with OperatorTimer.opened(backend, "cpu", threads) as timer:
+            seconds, spread, disturbed = timer.network_s(graph_subject(graph).request, 1)
+        found = {"measured_s": seconds, "noise": spread, "disturbed": float(disturbed)}
+    began = time.perf_counter()
+    predicted = slotool.predict(graph, backend=backend, threads=threads, progress=None)
+    took = time.perf_counter() - began
+    low, high = predicted.interval_s[0].tolist()
+    shipped = slotool.predict(
+        graph, predictor="models/predictor" + ("" if backend == "keras" else "-torch"), progress=None
+    )
+    return {
+        "name": name, "group": group, "threads": threads, **found, "sum_s": float(predicted.latency_s[0]), "low_s": low,
+        "high_s": high, "took_s": took, "shipped_s": float(shipped.latency_s[0]), "flops": graph.flops,
+        "operators": len(graph.operators), "outputs": sum(operator.moved for operator in graph.operators),
+    }  # fmt: skip
+
+
+def three_coefficients(rows: list[Row]) -> np.ndarray:
+    """Return errors of FLOPs, operators and values moved, fitted to ten drawn rows, on the others, ten times."""
+    from scipy.optimize import nnls
+
+    costs = np.array([[each["flops"], each["operators"], each["outputs"]] for each in rows], float)
+    measured = np.array([each["measured_s"] for each in rows])
+    rng, errors = np.random.default_rng(0), []
+    for _ in range(DRAWS):
+        few = rng.choice(len(rows), min(FEW, len(rows) - 1), replace=False)
+        scales = costs.mean(axis=0)
+        found = nnls(costs[few] / scales / measured[few, None], np.ones(len(few)))[0] / scales
+        errors += np.delete(costs @ found / measured - 1, few).tolist()
+    return np.array(errors)
+
+
+def shown(rows: list[Row]) -> None:
+    """Print a line per group and number of threads, and one JSON line."""
+    from scipy.stats import spearmanr
+
+    figures = {}
+    for group, threads in sorted({(each["group"], each["threads"]) for each in rows}):
+        own = [each for each in rows if (each["group"], each["threads"]) == (group, threads)]
+        measured = np.array([each["measured_s"] for each in own])
+        errors = np.array([each["sum_s"] for each in own]) / measured - 1
+        covered = [each["low_s"] <= each["measured_s"] <= each["high_s"] for each in own]
+        figures[f"{group}-{threads}"] = line = {
+            "networks": len(own),
+            "noise": float(np.mean([each["noise"] for each in own])),
+            "disturbed": float(np.mean([each["disturbed"] for each in own])),
+            "mean": float(np.abs(errors).mean()),
+            "median": float(np.median(np.abs(errors))),
+            "rank": float(spearmanr(measured, measured * (1 + errors)).statistic) if len(own) > 2 else float("nan"),
+            "covered": float(np.mean(covered)),
+            "width": float(np.median([each["high_s"] / each["low_s"] for each in own])),
+            "shipped": float(np.abs(np.array([each["shipped_s"] for each in own]) / measured - 1).mean()),
+            "three_coefficients": float(np.abs(three_coefficients(own)).mean()) if len(own) > FEW else float("nan"),
+        }
+        print(f"{group}, {threads} threads:", ", ".join(f"{name} {value:.3g}" for name, value in line.items()))
+    print(json.dumps(figures))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.measured_here", description=__doc__)
+    parser.add_argument("--group", choices=("torch", "small", "keras", "onnx"))
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--count", type=int, default=6)
+    parser.add_argument("--keep", type=Path, default=Path("measured-here.jsonl"))
+    given = parser.parse_args()
+    rows = [json.loads(line) for line in given.keep.read_text().splitlines()] if given.keep.exists() else []
+    there = {(each["group"], each["threads"], each["name"]) for each in rows}
+    left = (
+        [name for name in names(given.group) if (given.group, given.threads, name) not in there] if given.group else []
+    )
+    for name in left[: given.count]:
+        try:
+            found = row(name, given.group, given.threads)
+        except Exception as error:  # one network is no reason to stop
+            print(f"{name}: {type(error).__name__}: {str(error)[-300:]}", file=sys.stderr)
+            continue
+        rows.append(found)
+        with given.keep.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        print(
+            f"{name}: {1e3 * found['measured_s']:.3f} ms, {found['sum_s'] / found['measured_s'] - 1:+.1%}", flush=True
+        )
+    shown(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Latencies of networks on this machine as sums of their operators, each of which was timed here alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from slotool.commands.cache_folder import cache_folder
+from slotool.commands.predictors.chosen_predictor import Chosen
+from slotool.commands.progress import Reporter
+from slotool.devices import required
+from slotool.errors import ArgumentError
+from slotool.graphs import OperatorGraph
+from slotool.machine import machine_facts, machine_id
+from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.colocated.artifact import PredictorArtifact
+from slotool.predictors.labels import Setting
+from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, Predictions, TrainedPredictor
+from slotool.predictors.trained.bounds import Bounds
+from slotool.predictors.trained.residuals import Residuals
+from slotool.profiling.backends import backend_class
+from slotool.profiling.operator_calls import OperatorCall
+from slotool.profiling.operators import CALL, OperatorTime, OperatorTimer, OperatorTimes
+
+# log(measured ÷ predicted) of networks of timm, torchvision and transformers, before ``calibrate`` knows those of here.
+USUAL_RESIDUALS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.035, 0.04, 0.05, 0.06, 0.07, 0.09, 0.11, 0.13)
+MIN_RESIDUALS = 10
+# Half-width, in log, of the interval of an operator that a fit estimates.
+ESTIMATED = 0.5
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Latency of a network: that of a call, ``scale`` × the sum of its operators, and ``call_s`` seconds for each
+    operator. ``residuals``: log of
+    measured ÷ predicted of ``networks`` whole ones; ``date``: when they were measured, None: never here."""
+
+    scale: float = 1.0
+    call_s: float = 0.0
+    residuals: tuple[float, ...] = USUAL_RESIDUALS
+    networks: int = 0
+    date: str | None = None
+
+
+class OperatorSum(Predictor[OperatorGraph]):
+    """Adds up measured operators; operators that were not measured are estimated by a fit to those of their type."""
+
+    name = "operators"
+
+    def __init__(self, times: OperatorTimes, batch_size: int):
+        self.times, self.batch_size = times, batch_size
+        self.correction = Correction(**(times.correction or {}))
+        self._fits: dict[str, np.ndarray] = {}
+        self._calls: dict[str, list[OperatorCall | None]] = {}
+
+    def calls(self, graph: OperatorGraph) -> list[OperatorCall | None]:
+        """Return the library's calls of a network, None for what none is made for."""
+        if graph.id not in self._calls:
+            calls = backend_class(self.times.backend).operator_calls(graph, self.batch_size)
+            self._calls[graph.id] = [None if call is None else call.rotated(graph.weight_bytes) for call in calls]
+        return self._calls[graph.id]
+
+    def seconds(self, graph: OperatorGraph) -> tuple[np.ndarray, np.ndarray]:
+        """Return the latency of each call, float64 seconds [calls], and which of them are estimated, bool [calls]."""
+        found, estimated = [], []
+        for call in self.calls(graph):
+            time = None if call is None else self.times.times.get(call.key)
+            estimated.append(call is not None and time is None)
+            if call is None:
+                found.append(0.0)
+            elif time is None:
+                found.append(self._estimated_s(call))
+            else:
+                found.append(self.correction.scale * time.seconds + self.correction.call_s)
+        return np.array(found), np.array(estimated, dtype=bool)
+
+    def _estimated_s(self, call: OperatorCall) -> float:
+        """Return a fit to measured operators of the type, or of all types where it has fewer than three: seconds as a
+        constant, and so many a FLOP and a byte."""
+        known = [time for time in self.times.times.values() if time.op == call.op]
+        op = call.op if len(known) > 2 else ""
+        if op not in self._fits:
+            self._fits[op] = _fitted(known if op else list(self.times.times.values()))
+        return self.correction.scale * float(self._fits[op] @ (1.0, call.flops, call.bytes)) + self.correction.call_s
+
+    @property
+    def network_call_s(self) -> float:
+        """Seconds that a call of any network takes beyond its operators."""
+        return self.times.times[CALL].seconds if CALL in self.times.times else 0.0
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        return np.array([max(1e-9, self.network_call_s + self.seconds(graph)[0].sum()) for graph in graphs])
+
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
+        seconds = self.seconds(item)[0]
+        return seconds if len(seconds) == len(item.operators) else None
+
+    def fit(
+        self,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph],
+        *,
+        seed: int,
+        progress: Progress | None = None,
+    ) -> None:
+        """Raises ``NotImplementedError``: operators are measured, not learnt."""
+        raise NotImplementedError
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        raise NotImplementedError
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        raise NotImplementedError
+
+
+def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
+    """Return seconds of a call, a FLOP and a byte, none below 0, that leave the least relative errors."""
+    from scipy.optimize import nnls
+
+    if not times:
+        raise ArgumentError("measure", "no operator was measured here yet: leave out --no-measure, or run calibrate")
+    costs = np.array([(1.0, time.flops, time.bytes) for time in times]) / np.array([[t.seconds] for t in times])
+    sizes = np.maximum(np.abs(costs).max(axis=0), 1e-30)
+    return np.asarray(nnls(costs / sizes, np.ones(len(times)))[0] / sizes)
+
+
+@dataclass(frozen=True)
+class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
+    """Sum of operators of this machine, which measures those that it lacks unless ``measures`` is False."""
+
+    predictor: OperatorSum
+    reporter: Reporter | None = None
+    measures: bool = True
+
+    @classmethod
+    def of(cls, times: OperatorTimes, batch_size: int, reporter: Reporter, measures: bool) -> Self:
+        facts = machine_facts()
+        setting = Setting(machine_id(), times.device, times.backend, times.threads, batch_size, facts.get("cpu"))
+        nothing = (0.0, 0.0)
+        return cls(
+            predictor=OperatorSum(times, batch_size),
+            bounds=Bounds(nothing, nothing, nothing, nothing, ()),
+            residuals=None,
+            setting=setting,
+            dev_mae_s=0.0,
+            facts=times.facts or facts,
+            reporter=reporter,
+            measures=measures,
+        ).refreshed()
+
+    def refreshed(self) -> Self:
+        """Return it with the residuals of the correction that ``calibrate`` left."""
+        own = self.predictor.correction.residuals
+        # Few networks tell little of one that is unlike them.
+        values = own if len(own) >= MIN_RESIDUALS else (*own, *USUAL_RESIDUALS)
+        return replace(self, residuals=Residuals(np.sort(np.abs(values)), mirrored=True))
+
+    def measure(self, graphs: Sequence[OperatorGraph]) -> None:
+        """Measure the operators of ``graphs`` that are unknown, and keep their times."""
+        times = self.predictor.times
+        unknown = times.unknown([call for graph in graphs for call in self.predictor.calls(graph) if call])
+        if not unknown:
+            return
+        with OperatorTimer.opened(times.backend, times.device, times.threads) as timer:
+            if self.reporter is None:
+                list(times.measure(unknown, timer))
+            else:
+                with self.reporter.progress(f"measuring {len(unknown)} operators", total=len(unknown)) as steps:
+                    for _ in times.measure(unknown, timer):
+                        steps.advance()
+        times.save()
+
+    def predict(self, graphs: Sequence[OperatorGraph], unsure: np.ndarray | float = 0.0) -> Predictions:
+        if self.measures:
+            self.measure(graphs)
+        assert self.residuals is not None
+        _, high = self.residuals.interval(NOMINAL_COVERAGE)
+        latency_s, spread = [], []
+        outside: list[str | None] = []
+        for graph in graphs:
+            seconds, estimated = self.predictor.seconds(graph)
+            total = max(1e-9, self.predictor.network_call_s + float(seconds.sum()))
+            share = float(seconds[estimated].sum()) / total
+            doubts = np.array([high, ESTIMATED * share, self._doubt(graph, seconds, total)])
+            latency_s.append(total)
+            spread.append(float(np.linalg.norm(doubts)) / high)
+            calls = zip(self.predictor.calls(graph), estimated.tolist(), strict=True)
+            names = sorted({call.op for call, was in calls if call and was})
+            text = f"{share:.0%} of the latency is estimated, as it was not measured: {', '.join(names[:6])}"
+            outside.append(text if names else None)
+        latency, width = np.array(latency_s), np.array(spread)
+        return Predictions(
+            latency_s=latency,
+            low_s=latency * np.exp(-high * width),
+            high_s=latency * np.exp(high * width),
+            outside=outside,
+            no_interval=[None] * len(latency),
+            distances=[],
+            spread=width,
+            far=np.zeros(len(latency), dtype=bool),
+        )
+
+    def _doubt(self, graph: OperatorGraph, seconds: np.ndarray, total: float) -> float:
+        """Return how far disturbed samples may move the sum, as a share of it."""
+        doubt = 0.0
+        for call, own_s in zip(self.predictor.calls(graph), seconds.tolist(), strict=True):
+            time = None if call is None else self.predictor.times.times.get(call.key)
+            if time is not None and time.disturbed:
+                doubt += own_s / total * max(time.spread, 0.05)
+        return doubt
+
+
+@dataclass(frozen=True)
+class MeasuredHere(Chosen):
+    """Operators of this machine, of any batch size. ``reporter`` and ``measures`` as in ``MeasuredPredictor``."""
+
+    times: OperatorTimes | None = None
+    reporter: Reporter | None = None
+    measures: bool = True
+
+    @classmethod
+    def of(
+        cls, backend: str, why: str, device: str, threads: int, reporter: Reporter, *, measures: bool = True
+    ) -> Self:
+        """Return the operators of a backend. Raises ``InputError`` for an unknown one."""
+        device = required(device)
+        times = OperatorTimes.here(cache_folder(), backend, device, threads)
+        trained = MeasuredPredictor.of(times, 1, reporter, measures)
+        opened = PredictorArtifact("operators measured here", trained, None, {})
+        correction = trained.predictor.correction
+        checked = (
+            f"checked by {correction.networks} networks on {correction.date}"
+            if correction.date
+            else "not checked by whole networks: slotool calibrate does"
+        )
+        return cls(opened, opened.path, f"{why}; {checked}", "", times=times, reporter=reporter, measures=measures)
+
+    def fitting(self, *, scaling: bool = False, **facts: Any) -> list[int]:
+        return [0]
+
+    def of_setting(self, *, scaling: bool = False, **facts: Any) -> MeasuredHere:
+        """Return it at the batch size among ``facts``, 1 by default."""
+        assert self.times is not None
+        assert self.reporter is not None
+        trained = MeasuredPredictor.of(self.times, facts.get("batch_size") or 1, self.reporter, self.measures)
+        return replace(self, opened=replace(self.opened, solo=trained))

@@ -1,0 +1,97 @@
+"""Choice of a predictor: operators of this machine, a shipped one of another device, or one that the user named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from slotool.commands.inputs import cores_given
+from slotool.commands.networks.networks import Networks
+from slotool.commands.predictors.chosen_predictor import CPU, KERAS, TORCH, Chosen, is_of_here
+from slotool.commands.predictors.measured_here import MeasuredHere
+from slotool.errors import ArgumentError, InputError
+
+# Predictor of co-located latencies, by the backend whose latencies it learnt.
+COLOCATED = {KERAS: "predictor"}
+# Of devices that others measured.
+DEVICES = "predictor-devices"
+
+
+def chosen_predictor(
+    predictor: str | Path | None,
+    networks: Networks,
+    *,
+    backend: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+    threads: int | None = None,
+    colocated: bool = False,
+    measure: bool = True,
+) -> tuple[Chosen, dict[str, Any]]:
+    """Return the predictor that answers, and which of the facts are left to choose among its settings.
+
+    It is ``predictor``; where that is None, for a device or precision of elsewhere the shipped one of ``DEVICES``, for
+    co-located latencies that of the backend, else the operators of this machine.
+
+    Args:
+        predictor: Artifact that the user named.
+        networks: Networks to predict; their framework is the default backend.
+        backend: Backend that runs them.
+        device: Device of a published setting, or one of this machine.
+        precision: Precision, such as amp.
+        threads: Compute threads; None: all usable cores.
+        colocated: True if co-located latencies are to be predicted.
+        measure: True if operators that were not timed here are timed.
+
+    Raises:
+        ArgumentError: No predictor is of that backend or device.
+    """
+    from slotool.graphs.graph import FLOAT32
+    from slotool.predictors.colocated.artifact import PredictorArtifact
+
+    facts = {"device": device, "backend": backend, "precision": precision, "threads": threads}
+    if predictor is not None:
+        opened = PredictorArtifact.load(str(predictor))
+        return Chosen(opened, str(predictor), None, str(predictor)), facts
+    if not is_of_here(device) or precision not in (None, FLOAT32):
+        if colocated:
+            raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
+        return _shipped(DEVICES, "it holds the published devices"), facts
+    selected, why = (backend, "as --backend says") if backend else _default(networks, colocated)
+    _require_backend(selected)
+    if not colocated:
+        here = MeasuredHere.of(selected, why, device or CPU, cores_given(threads), networks.reporter, measures=measure)
+        return here, {}
+    if selected not in COLOCATED:
+        raise ArgumentError("backend", f"slotool ships co-located latencies of {', '.join(COLOCATED)}, not {selected}")
+    return _shipped(COLOCATED[selected], why), {name: facts[name] for name in ("precision", "threads")}
+
+
+def _require_backend(name: str) -> None:
+    """Raises ``ArgumentError`` for a backend that is none of slotool's, nor a plugin's."""
+    from slotool.profiling.backends import backend_class
+
+    try:
+        backend_class(name)
+    except InputError as error:
+        runs = "; keras runs TensorFlow" if name.lower() in ("tensorflow", "tf") else ""
+        raise ArgumentError("backend", f"{error}{runs}") from error
+
+
+def _shipped(name: str, why: str) -> Chosen:
+    from slotool.artifacts.bundle import shipped_artifact
+    from slotool.predictors.colocated.artifact import PredictorArtifact
+
+    folder = shipped_artifact(name).path
+    nearby = Path("models", name)
+    shown = nearby if nearby.is_dir() and nearby.samefile(folder) else folder
+    return Chosen(PredictorArtifact.load(str(folder)), name, why, str(shown))
+
+
+def _default(networks: Networks, colocated: bool) -> tuple[str, str]:
+    if colocated:
+        return KERAS, "the shipped one that predicts co-located latencies; --backend chooses another"
+    names = {TORCH: "torch modules", KERAS: "Keras models", "onnx": "ONNX models"}
+    if networks.framework in names:
+        return networks.framework, f"the networks are {names[networks.framework]}"
+    return TORCH, "a graph file names no framework; --backend chooses another"
