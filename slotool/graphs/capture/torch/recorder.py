@@ -103,6 +103,9 @@ class Recorder(ProxyTorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = _computed(func, *self._of_one_kind(args, kwargs))
+        if any(map(_is_shaped, _tensors((args, kwargs)))) and not all(map(_is_shaped, _tensors(result))):
+            # Keras moves what is on the meta device to memory, without values.
+            raise _NeedsDevice
         if any(isinstance(each, Tensor) for each in (result if isinstance(result, list | tuple) else [result])):
             given = self.noted(args), self.noted(kwargs)
             self.append(func, *given, result, name=func.overloadpacket.__name__)
