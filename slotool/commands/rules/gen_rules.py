@@ -16,6 +16,7 @@ from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import above, at_least, prices_per_second
 from slotool.errors import ArgumentError, InputError
+from slotool.printable import name_list
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -298,7 +299,7 @@ def _groups(rules: RuleSet) -> list[Part]:
     said = f"each tolerance holds for each {rules.config['group']} (examples): {named}"
     if not small:
         return [said]
-    names = ", ".join(small[:5]) + (f" and {len(small) - 5} more" if len(small) > 5 else "")
+    names = name_list(small, 6)
     together = "are others" if "others" in sizes else "have no guarantee of their own"
     return [said, f"too small for a guarantee of their own: {names}; together they {together}"]
 

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import InputError
+from slotool.printable import name_list
 from slotool.tables import LatencyTable, OperatingPoint
 from slotool.tables.latency import copies_in
 
@@ -162,8 +163,7 @@ def _require_alone(subject: str, points: Sequence[OperatingPoint], rows: pd.Data
     alone = set(rows.loc[rows["copies"] == 0, "point"])
     missing = [point.key for point in points if point.key not in alone]
     if missing:
-        named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise InputError(f"the latency table has no solo latency of {subject} at {named}")
+        raise InputError(f"the latency table has no solo latency of {subject} at {name_list(missing, 4)}")
 
 
 class _Setting:

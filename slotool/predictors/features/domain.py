@@ -16,6 +16,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import Operator
 from slotool.predictors.features.type_costs import OperatorRows, operator_type
+from slotool.printable import name_list
 
 # Training networks that stand for all: those furthest from each other by what they spend their cost on.
 MAX_PROTOTYPES = 256
@@ -98,11 +99,11 @@ class Distance:
         if self.examples_interact:
             reasons.append("the examples of a batch interact, so its FLOPs are not those of one example")
         if self.uncosted:
-            reasons.append(f"nothing counts the FLOPs of {_listed(self.uncosted)}: {BY_BYTES}")
+            reasons.append(f"nothing counts the FLOPs of {name_list(self.uncosted, 5)}: {BY_BYTES}")
         if self.unseen > MAX_UNSEEN:
             reasons.append(
                 f"{self.unseen_operators} of {self.operators} operators, {self.unseen:.0%} of the predicted cost, "
-                f"are of types never measured ({_listed(self.unseen_types)})"
+                f"are of types never measured ({name_list(self.unseen_types, 5)})"
             )
         if self.unlike > MAX_UNLIKE:
             reasons.append(f"{self.unlike:.0%} of its cost is spent unlike in any training network")
@@ -123,9 +124,9 @@ class Distance:
         if self.examples_interact:
             parts.append("the examples of a batch interact")
         if self.uncosted:
-            parts.append(f"calls of uncounted FLOPs ({_listed(self.uncosted)})")
+            parts.append(f"calls of uncounted FLOPs ({name_list(self.uncosted, 5)})")
         if self.unseen_types:
-            parts.append(f"{self.unseen:.0%} of its cost in types never measured ({_listed(self.unseen_types)})")
+            parts.append(f"{self.unseen:.0%} of its cost in types never measured ({name_list(self.unseen_types, 5)})")
         if self.unlike > WORTH_A_WORD:
             parts.append(f"{self.unlike:.0%} of its cost in other types than those of the nearest training network")
         if max(self.operators_beyond, self.totals_beyond) > WORTH_A_WORD:
@@ -351,7 +352,3 @@ def _moved(rows: np.ndarray, old: Sequence[str], new: Sequence[str]) -> np.ndarr
     found = np.zeros((len(new), rows.shape[1]))
     found[[new.index(kind) for kind in old]] = rows
     return found
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
