@@ -84,11 +84,14 @@ class Branching(nn.Module):
     ("module", "sentence"),
     [
         (nn.Sequential(nn.Flatten(), nn.Linear(30, 3)), "no ReLU layer"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(30, 8), nn.Linear(8, 3)), "follows '0*1' without a ReLU"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(30, 8), nn.Tanh(), nn.Linear(8, 3)), "is tanh; Node Activators take"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(30, 8), nn.Linear(8, 3)), "follows '1' without a ReLU"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(30, 8), nn.Tanh(), nn.Linear(8, 3)),
+            "is of activation tanh; Node Activators take",
+        ),
         (
             nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)),
-            "is conv2d; Node Activators take dense layers",
+            "is Conv2D; Node Activators take dense layers",
         ),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU()),

@@ -82,12 +82,16 @@ class ImportedNetwork:
 
 
 def import_torch(module: nn.Module, input_shape: Sequence[int], classes: int) -> ImportedNetwork:
-    """The network of ``module``, for inputs float32 [batch, *input_shape] and so many classes.
+    """Return the network of ``module``, for inputs float32 [batch, *input_shape] and so many classes.
 
     A softmax at its end is left out, for answers are logits. Raises ``InputError`` naming the layer that no supernet
     has, or that computes something else here than in the module.
     """
-    calls = Calls.of(module, input_shape)
+    return import_calls(Calls.of(module, input_shape), classes)
+
+
+def import_calls(calls: Calls, classes: int | None = None) -> ImportedNetwork:
+    """As ``import_torch``, of a module that is captured; ``classes`` None: as many as it has."""
     found = _Rewriting(calls).network(classes)
     if not found.fresh:
         _require_equal(found, calls)
@@ -106,7 +110,7 @@ class _Rewriting:
         self._statistics: dict[str, tuple[Tensor, Tensor]] = {}
         self._epsilon: dict[str, float] = {}
 
-    def network(self, classes: int) -> ImportedNetwork:
+    def network(self, classes: int | None) -> ImportedNetwork:
         last = self._calls.graph.operators[-1].name
         ending = ""
         while self._operators[last].op in SOFTMAX:
@@ -119,7 +123,7 @@ class _Rewriting:
         for operator in self._calls.graph.operators:
             if operator.name not in needed:
                 continue
-            if operator.name == last and operator.shape != (classes,):
+            if operator.name == last and classes is not None and operator.shape != (classes,):
                 fresh = self._resize(operator, classes)
             else:
                 self._add(operator, is_last=operator.name == last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.operators import Operator
+
+# Of batch normalisations, unless a network states its own.
+EPSILON = 1e-5
 
 
 class Chain:
@@ -150,26 +154,47 @@ def _float32(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, dtype=np.float32)
 
 
-def from_graph(graph: OperatorGraph, parameters: Mapping[str, np.ndarray]) -> MLP:
-    """Return the network of an operator graph and its ``layers.<operator>.weight`` and ``.bias`` arrays.
+def from_graph(
+    graph: OperatorGraph, parameters: Mapping[str, np.ndarray], epsilon: Mapping[str, float] = MappingProxyType({})
+) -> MLP:
+    """Return the network of an operator graph.
 
-    Raises ``InputError`` naming the operator that breaks the chain ``Flatten? → Dense(relu)… → Dense``.
+    Args:
+        graph: Operators of a chain.
+        parameters: Arrays by ``layers.<operator>.<parameter>``, as ``GraphModule.state_dict`` names them.
+        epsilon: Of batch normalisations where it is not ``EPSILON``, by operator.
+
+    Raises:
+        InputError: An operator breaks the chain ``Flatten? → Dense(relu)… → Dense``; the sentence names it.
     """
     chain, current = Chain(tuple(graph.input_shape)), graph.operators[0]
+    weights: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in parameters.items():
+        _, layer, *_, parameter = name.split(".")
+        weights.setdefault(layer, {})[parameter] = array
     for operator in graph.operators[1:]:
         if operator.inputs != (current.name,):
             raise chain.refuse(operator.name, "where the network branches")
-        _add(chain, operator, parameters)
+        own = weights.get(operator.name.replace(".", "_"), {})
+        _add(chain, operator, own, epsilon.get(operator.name, EPSILON))
         current = operator
     return chain.mlp()
 
 
-def _add(chain: Chain, operator: Operator, parameters: Mapping[str, np.ndarray]) -> None:
+def _add(chain: Chain, operator: Operator, own: Mapping[str, np.ndarray], epsilon: float) -> None:
     name, op, attributes = operator.name, operator.op, operator.attributes
     if op == "Dense":
-        prefix = f"layers.{name.replace('.', '_')}"
-        chain.dense(name, parameters[f"{prefix}.weight"], parameters.get(f"{prefix}.bias"))
-    elif op == "Flatten":
+        chain.dense(name, own["weight"], own.get("bias"))
+    elif op == "BatchNormalization":
+        factor = own["weight"] / np.sqrt(own["running_var"] + epsilon)
+        chain.scale(name, factor, own["bias"] - own["running_mean"] * factor)
+    elif op == "Scale":
+        chain.scale(name, attributes.get("factor", 1.0), attributes.get("offset", 0.0))
+    elif op == "LayerScale":
+        chain.scale(name, own["weight"], 0.0)
+    elif op in ("ChannelShift", "PositionEmbedding"):
+        chain.scale(name, 1.0, own["weight"])
+    elif op == "Flatten" or (op == "Reshape" and len(operator.shape) == 1):
         chain.flatten(name)
     elif op not in ("ReLU", "Activation"):
         raise chain.refuse(name, op)

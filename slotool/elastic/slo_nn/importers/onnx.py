@@ -29,7 +29,7 @@ def from_onnx(path: str | Path) -> MLP:
     ``RunError`` when the package onnx is not installed.
     """
     reading = read_model(path)
-    values = _initializers(_loaded(path).graph)
+    values = _constants(_loaded(path).graph)
     current = reading.inputs[0]
     if reading.axes[0] != 0:
         raise InputError(f"{path}: its input {current!r} needs an axis of examples and at least one more")
@@ -37,7 +37,8 @@ def from_onnx(path: str | Path) -> MLP:
     for node in reading.nodes:
         data = [name for name in node.inputs if name and name not in values]
         if not data:
-            values[node.outputs[0]] = _constant(chain, node, values)
+            if node.outputs[0] not in values:
+                raise chain.refuse(node.name, f"{node.op} of constants")
             continue
         if data != [current]:
             raise chain.refuse(node.name, "where the network branches")
@@ -59,26 +60,20 @@ def _loaded(path: str | Path) -> Any:
         raise InputError(f"{path}: its weights cannot be read ({reason(error)})") from error
 
 
-def _initializers(graph: Any) -> dict[str, np.ndarray]:
-    from onnx import numpy_helper
+def _constants(graph: Any) -> dict[str, np.ndarray]:
+    """Initializers, constants, and what transposes and identities make of them."""
+    from onnx import helper, numpy_helper
 
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-
-
-def _constant(chain: Chain, node: Node, values: dict[str, np.ndarray]) -> np.ndarray:
-    """What hangs on constants alone."""
-    if node.op == "Constant" and len(node.attributes) == 1:
-        value: Any = next(iter(node.attributes.values()))
-        if hasattr(value, "data_type"):
-            from onnx import numpy_helper
-
-            return np.asarray(numpy_helper.to_array(value))
-        return np.asarray(value)
-    if node.op == "Transpose":
-        return values[node.inputs[0]].transpose(node.attributes.get("perm"))
-    if node.op == "Identity":
-        return values[node.inputs[0]]
-    raise chain.refuse(node.name, f"{node.op} of constants")
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and len(node.attribute) == 1:
+            value = helper.get_attribute_value(node.attribute[0])
+            found[node.output[0]] = numpy_helper.to_array(value) if hasattr(value, "data_type") else np.asarray(value)
+        elif node.op_type in ("Transpose", "Identity") and node.input[0] in found:
+            order = next((list(each.ints) for each in node.attribute if each.name == "perm"), None)
+            array = found[node.input[0]]
+            found[node.output[0]] = array.transpose(order) if node.op_type == "Transpose" else array
+    return found
 
 
 def _add(chain: Chain, node: Node, arrays: list[Any], reading: Reading) -> None:
@@ -197,20 +192,6 @@ def _last_layer(path: Path, graph: Any) -> tuple[Any, DenseLayer, int]:
     if settings.get("transA") or weights.ndim != 2:
         raise InputError(f"{path}: the last layer {node.name or node.output[0]!r} is no dense layer on features")
     return node, dense_layer(node.name or "last", weights, bias), datatype
-
-
-def _constants(graph: Any) -> dict[str, np.ndarray]:
-    from onnx import numpy_helper
-
-    found = _initializers(graph)
-    for node in graph.node:
-        if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
-            found[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
-        elif node.op_type in ("Transpose", "Identity") and node.input[0] in found:
-            array = found[node.input[0]]
-            order = next((list(each.ints) for each in node.attribute if each.name == "perm"), None)
-            found[node.output[0]] = array.transpose(order) if node.op_type == "Transpose" else array
-    return found
 
 
 def _number(attribute: Any) -> float:
