@@ -121,7 +121,8 @@ def _grids(policies: Sequence[BatchingPolicy]) -> _Grids:
         (policy.grid.latency_us.ravel(), policy.grid.accuracy, policy.grid.sizes, policy.plan) for policy in policies
     ]
     first = np.cumsum([(0, 0, 0, 0), *(tuple(map(len, arrays)) for arrays in of_models)], axis=0)
-    return _Grids(*(np.concatenate(arrays) for arrays in zip(*of_models, strict=True)), first)
+    latency_us, accuracy, sizes, plan = (np.concatenate(arrays) for arrays in zip(*of_models, strict=True))
+    return _Grids(latency_us, accuracy, sizes, plan, first)
 
 
 class _CallTimes(NamedTuple):
