@@ -73,13 +73,7 @@ class Columns:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Columns]) -> Columns:
-        """The examples of all parts, one after another. Raises ``InputError`` when their ``batch_key`` differ."""
-        if not parts:
-            raise InputError("no examples to join")
-        key = parts[0].batch_key
-        for part in parts:
-            if part.batch_key != key:
-                raise InputError(f"examples of {part!r} cannot be joined with those of {parts[0]!r}")
+        """Return the examples of all parts, one after another; the parts have one ``batch_key``."""
         return cls.unchecked({name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays})
 
 
@@ -96,11 +90,15 @@ def only_array(x: Inputs) -> np.ndarray:
 
 
 def concatenate(parts: Sequence[Inputs]) -> Inputs:
-    """Arrays, or columns, joined along their examples. Raises ``InputError`` when they are of different kinds."""
+    """Return arrays, or columns, joined along their examples. Raises ``InputError`` when they are of different kinds,
+    or the ``batch_key`` of columns differ."""
     arrays = [part for part in parts if isinstance(part, np.ndarray)]
     columns = [part for part in parts if isinstance(part, Columns)]
     if arrays and columns:
         raise InputError("examples of one tensor cannot be joined with examples of several")
+    for part in columns:
+        if part.batch_key != columns[0].batch_key:
+            raise InputError(f"examples of {part!r} cannot be joined with those of {columns[0]!r}")
     return np.concatenate(arrays) if arrays else Columns.concatenate(columns)
 
 

@@ -70,19 +70,25 @@ class BareModel(ElasticModel):
         placed = self.model.on(device)
         return self if placed is self.model else BareModel(placed, self.max_batch)
 
-    def check_inputs(self, x: Inputs) -> None:
-        self.model.check_inputs(self._arrays(x))
+    def inputs(self, x: Inputs) -> dict[str, np.ndarray]:
+        return x.arrays if isinstance(x, Columns) else {self.signature.inputs[0].name: x}
+
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self.model.check_inputs(self._of_file(inputs))
 
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         return self.answers(self.respond(x, point))
 
-    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint) -> dict[str, np.ndarray]:
         self.require(point)
         if not self.max_batch:
-            return {name: array[None] for name, array in self.model.run(self._arrays(x)).items()}
-        starts = range(0, len(x), self.max_batch)
-        parts = [self.model.run(self._arrays(x[start : start + self.max_batch])) for start in starts]
-        return parts[0] if len(parts) == 1 else {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
+            return {name: array[None] for name, array in self.model.run(self._of_file(inputs)).items()}
+        examples = len(next(iter(inputs.values())))
+        if examples <= self.max_batch:
+            return self.model.run(inputs)
+        calls = [slice(start, start + self.max_batch) for start in range(0, examples, self.max_batch)]
+        parts = [self.model.run({name: array[rows] for name, array in inputs.items()}) for rows in calls]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the numbers of the classes where these have names, else the first output: no task says what it is."""
@@ -91,10 +97,9 @@ class BareModel(ElasticModel):
         answers = self.task.answers(outputs)
         return class_numbers(answers, self.labels) if self.task.scores == "labels" else answers.astype(np.int64)
 
-    def _arrays(self, x: Inputs) -> Mapping[str, np.ndarray]:
-        """Arrays by name with the dimensions that the model's file has."""
-        arrays = x.arrays if isinstance(x, Columns) else {self.signature.inputs[0].name: x}
-        return arrays if self.max_batch else {name: array[0, ...] for name, array in arrays.items()}
+    def _of_file(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return the arrays with the dimensions that the model's file has."""
+        return inputs if self.max_batch else {name: array[0, ...] for name, array in inputs.items()}
 
 
 def counts_examples(model: Model) -> bool:

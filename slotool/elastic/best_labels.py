@@ -61,8 +61,13 @@ class BestLabels(ElasticModel):
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         return self.model.forward(x, point)
 
-    def check_inputs(self, x: Inputs) -> None:
-        indices, values = _parts(x)
+    def inputs(self, x: Inputs) -> dict[str, np.ndarray]:
+        if not isinstance(x, Columns):
+            raise InputError(f"named inputs {INDICES} and {VALUES} are expected")
+        return x.arrays
+
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        indices, values = inputs[INDICES], inputs[VALUES]
         if indices.shape != values.shape:
             raise InputError(
                 f"{INDICES} has shape {list(indices.shape)}, {VALUES} {list(values.shape)}: each index needs one value"
@@ -97,9 +102,8 @@ class BestLabels(ElasticModel):
                 f"{INDICES}: the features of an example ascend, each named once; in example {row + 1} {named}"
             )
 
-    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
-        indices, values = _parts(x)
-        wanted = x.arrays.get(TOP) if isinstance(x, Columns) else None
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint) -> dict[str, np.ndarray]:
+        indices, values, wanted = inputs[INDICES], inputs[VALUES], inputs.get(TOP)
         top = min(DEFAULT_TOP if wanted is None else int(wanted.max()), self.classes)
         if len(indices) == 1:
             found, scores = self._one(indices[0], values[0], top, point)
@@ -115,7 +119,8 @@ class BestLabels(ElasticModel):
         self.model.set_cancellation_check(check)
 
     def expected_accuracy(self, x: Any) -> Mapping[OperatingPoint, float] | None:
-        return self.model.expected_accuracy(self._rows(*_parts(x)))
+        inputs = self.inputs(x)
+        return self.model.expected_accuracy(self._rows(inputs[INDICES], inputs[VALUES]))
 
     def _one(
         self, indices: np.ndarray, values: np.ndarray, top: int, point: OperatingPoint
@@ -148,12 +153,6 @@ class BestLabels(ElasticModel):
         kept = indices != PADDING
         starts = np.concatenate([[0], np.cumsum(np.count_nonzero(kept, axis=1))]).astype(np.int32)
         return csr_matrix((values[kept], indices[kept], starts), shape=(len(indices), self._features))
-
-
-def _parts(x: Inputs) -> tuple[np.ndarray, np.ndarray]:
-    if not isinstance(x, Columns):
-        raise InputError(f"named inputs {INDICES} and {VALUES} are expected")
-    return x.arrays[INDICES], x.arrays[VALUES]
 
 
 def columns_of_rows(x: Any) -> Columns:

@@ -60,7 +60,7 @@ def evaluate(
         if tuple(split.x.shape[1:]) != tuple(model.input_shape):
             raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {split.x.shape[1:]}")
         return _table(chosen, split, ask_all(model, split.x, chosen, repeats, progress), metric, provenance)
-    model.check_inputs(split.x[:1])
+    model.check_inputs(model.inputs(split.x[:1]))
     taken = ask_versions(model, split, chosen, repeats, progress)
     return outcome_table(model, taken, split.y, prices or {}, provenance)
 

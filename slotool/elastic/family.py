@@ -153,19 +153,15 @@ class Family(ElasticModel):
                 raise InputError(f"{self.name}: input {spec.name!r} ({spec}) is missing; there are {', '.join(given)}")
         return self.signature.conform({spec.name: _with_axis(spec, given[spec.name]) for spec in specs})
 
-    def check_inputs(self, x: Inputs) -> None:
-        inputs = self.inputs(x)
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         for model in self._checking:
             model.check_inputs(inputs)
 
-    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
-        """The version's own outputs by name, with the datatypes of ``signature``. Raises ``RunError`` when the model
-        itself fails, also by an output of another number of rows than there are examples, and as
-        ``ElasticModel.respond``."""
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint) -> dict[str, np.ndarray]:
+        """Return the version's own outputs by name, with the datatypes of ``signature``. Raises ``RunError`` when the
+        model itself fails, and as ``ElasticModel.run``."""
         self.require(point)
-        outputs = self._models[point].run(self.inputs(x))
-        require_rows(outputs, len(x))
-        return outputs
+        return self._models[point].run(inputs)
 
     def require_counted_examples(self) -> None:
         """Raises ``InputError`` naming a version that answers two examples by another number of rows. Versions behind

@@ -44,7 +44,7 @@ class Queries:
         if is_csr and not model.sparse:
             raise InputError(f"{model.name} takes arrays, the data set holds sparse examples")
         if not is_csr:
-            model.check_inputs(split.x[:1])
+            model.check_inputs(model.inputs(split.x[:1]))
         # Classes that are left out have no scores: such a model is asked for its best labels.
         self._ranks = is_csr or (model.leaves_out and isinstance(split.x, np.ndarray))
         count = split.x.shape[0] if is_csr else len(split.x)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from slotool.data.columns import Inputs
+from slotool.data.columns import Columns, Inputs
 from slotool.models import Classification
 from slotool.models.tasks import class_texts
 from slotool.scheduling import Decision, Query
@@ -77,7 +77,7 @@ class Request:
 
     Attributes:
         served: model.
-        x: examples, one array or named columns.
+        x: examples, as named columns.
         options: deadline, tolerance and the like.
         arrival_us: earliest instant at which it may have been here, by the router's clock.
         is_disconnected: returns True once the client has left.
@@ -91,7 +91,7 @@ class Request:
     """
 
     served: ServedModel
-    x: Inputs
+    x: Columns
     options: RequestOptions
     arrival_us: float
     is_disconnected: Callable[[], bool]
@@ -133,12 +133,13 @@ async def answer_of(
     served = router.model(name)
     if served is None:
         raise no_longer_served(name)
+    columns = x if isinstance(x, Columns) else Columns.unchecked(served.model.inputs(x))
     future: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
 
     def has_left() -> bool:
         return future.cancelled() or is_disconnected()
 
-    router.submit(Request(served, x, options, arrival_us, has_left, partial(settle, future)))
+    router.submit(Request(served, columns, options, arrival_us, has_left, partial(settle, future)))
     return await future
 
 

@@ -202,29 +202,28 @@ class Interface:
             return "it takes other parameters of requests than the one in use"
         return ""
 
-    def x(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Any]) -> Columns:
-        """What the model takes: ``arrays``, one for each input, by name, of equally many examples, cast to its
-        datatypes, and what the request's ``parameters`` state for it.
+    def x(self, arrays: dict[str, np.ndarray], parameters: Mapping[str, Any]) -> Columns:
+        """Return what the model takes: ``arrays``, one for each input, in the model's order and of equally many
+        examples, cast to its datatypes, and what the request's ``parameters`` state for it.
 
         Raises ``Rejection`` (400) for a number that the model's datatype does not hold, and for a parameter that is no
         such number.
         """
-        columns = {tensor.name: arrays[tensor.name] for tensor in self.inputs}
         for tensor in self.inputs:
-            if columns[tensor.name].dtype != tensor.dtype:
+            if arrays[tensor.name].dtype != tensor.dtype:
                 try:
-                    columns[tensor.name] = tensor.cast(columns[tensor.name])
+                    arrays[tensor.name] = tensor.cast(arrays[tensor.name])
                 except InputError as error:
                     raise bad_request(str(error)) from None
         if not self.max_batch:
-            return Columns.unchecked({name: array[None] for name, array in columns.items()})
+            return Columns.unchecked({name: array[None] for name, array in arrays.items()})
         if self.parameters and (meant := self._misspelt(parameters)):
             raise bad_request(meant)
         for name, most in self.parameters.items():
             if name in parameters:
                 number = whole_number(name, parameters[name], most)
-                columns[name] = np.full(len(columns[self.inputs[0].name]), number, dtype=np.int32)
-        return Columns.unchecked(columns)
+                arrays[name] = np.full(len(arrays[self.inputs[0].name]), number, dtype=np.int32)
+        return Columns.unchecked(arrays)
 
     def _misspelt(self, parameters: Mapping[str, Any]) -> str:
         """The sentence for a parameter that is nearly one of the model's; empty where there is none."""

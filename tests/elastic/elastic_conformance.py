@@ -61,14 +61,14 @@ class ElasticModelConformance:
     def test_named_tensors_are_answered_as_arrays_are(self, model: ElasticModel) -> None:
         x, signature = self.inputs(model, BATCH), model.signature
         columns = Columns({signature.inputs[0].name: x})
-        model.check_inputs(columns)
+        model.check_inputs(model.inputs(columns))
         outputs = model.respond(columns, model.full)
         assert list(outputs) == [spec.name for spec in signature.outputs]
         np.testing.assert_allclose(outputs[signature.outputs[0].name], model.forward(x, model.full), atol=1e-5)
         spoilt = x.copy()
         spoilt[0] = np.nan
         try:
-            model.check_inputs(Columns({signature.inputs[0].name: spoilt}))
+            model.check_inputs({signature.inputs[0].name: spoilt})
         except InputError:
             return
         raise AssertionError("NaN is no input")

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from slotool.data.columns import Columns
 from slotool.scheduling import FixedPoint
 from slotool.serving import InferenceResult, Rejection, Router
 from slotool.serving.front.frontend import MAX_READY, LoopSelector
@@ -103,7 +104,8 @@ def test_writing_rejections_is_no_part_of_the_time_that_a_call_takes() -> None:
     async def ask_all() -> None:
         for timeout_us in (*[1.0] * 20, 1e9):
             options = RequestOptions(timeout_us)
-            router.submit(Request(router.models["three"], X, options, 1e6 - 5.0, lambda: False, slowly))
+            x = Columns({"input": X})
+            router.submit(Request(router.models["three"], x, options, 1e6 - 5.0, lambda: False, slowly))
         while len(ended) < 21:
             await asyncio.sleep(0)
 

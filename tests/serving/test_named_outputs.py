@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
-from slotool.data.columns import Columns, Inputs
+from slotool.data.columns import Columns
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError, RunError
 from slotool.models import Classification, Regression, Signature, Task, TensorSpec
@@ -44,14 +45,12 @@ class WordCounter(ElasticModel):
     )
     task: Task | None = Classification("scores")
 
-    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint) -> dict[str, np.ndarray]:
         self.require(point)
-        assert isinstance(x, Columns)
-        inputs = self.signature.conform(x.arrays)
-        scores = np.zeros((len(x), 3), dtype=np.float32)
+        scores = np.zeros((len(inputs["numbers"]), 3), dtype=np.float32)
         # The small version is sure of even sums only.
         sums = inputs["numbers"].sum(axis=1)
-        scores[np.arange(len(x)), sums % 3] = np.where((sums % 2 == 0) | (point == LARGE), 9.0, 0.5)
+        scores[np.arange(len(scores)), sums % 3] = np.where((sums % 2 == 0) | (point == LARGE), 9.0, 0.5)
         name = str(point.get("version")).encode()
         return {"scores": scores, "said": words(*(word + b" " + name for word in inputs["word"]))}
 

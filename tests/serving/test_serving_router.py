@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from slotool.data.columns import Columns
 from slotool.elastic import confidence
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError, RunError
@@ -163,7 +164,8 @@ def test_a_lone_request_has_the_outcome_that_the_queue_gives_it(kind: str) -> No
 
         async def ask(router: Router = router, told: list[Any] = told, alone: bool = alone) -> int:
             served = router.models["three"]
-            router.submit(Request(served, batch(1), options, router.now_us(), has_left, told.append), alone=alone)
+            request = Request(served, Columns({"input": batch(1)}), options, router.now_us(), has_left, told.append)
+            router.submit(request, alone=alone)
             at_once = len(told)
             async with asyncio.timeout(10):
                 while not told:
@@ -299,7 +301,9 @@ def test_poison_costs_one_good_input_a_second_and_spoils_no_other() -> None:
         for result, x in zip(results, inputs, strict=True):
             if x is poison:
                 assert rejected(result).status == 400
-                assert str(result) == "the model fails on this input, while it answers others: out of range"
+                assert str(result).startswith(
+                    "the model fails on this input (input [1, 1, 2, 3]), while it answers others"
+                )
             else:
                 np.testing.assert_array_equal(answered(result).output("logits"), model.forward(x, LARGE))
         model.calls.clear()

@@ -236,7 +236,7 @@ def test_nan_is_for_the_model_to_reject(message: tuple[bytes, str | None]) -> No
     model = ThreeLinear()
     model.input_shape = SHAPE
     with pytest.raises(InputError, match="input input: it holds NaN or infinity"):
-        model.check_inputs(parse(*message).x)
+        model.check_inputs(parse(*message).x.arrays)
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=8))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
 from slotool.artifacts.bundle import shipped_artifact
-from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel, load_served
 from slotool.scheduling import ControlSpace, FirstApplicable, FixedPoint, Policy
 from slotool.scheduling.batching import ControlGrid, SlackFit
@@ -24,13 +25,13 @@ ROWS_TRIED = {1, 2}
 def family(monkeypatch: pytest.MonkeyPatch) -> tuple[ElasticModel, list[tuple[str, int]]]:
     """The shipped family, and what it computes: version and number of examples of each call."""
     model, calls = load_served(str(shipped_artifact("family").path)), []
-    respond = model.respond
+    run = model.run
 
-    def counted(x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
-        calls.append((str(point.get("version")), len(x)))
-        return respond(x, point)
+    def counted(inputs: Mapping[str, np.ndarray], point: OperatingPoint) -> dict[str, np.ndarray]:
+        calls.append((str(point.get("version")), len(next(iter(inputs.values())))))
+        return run(inputs, point)
 
-    monkeypatch.setattr(model, "respond", counted)
+    monkeypatch.setattr(model, "run", counted)
     return model, calls
 
 

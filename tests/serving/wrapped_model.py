@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from slotool.data.columns import Columns, Inputs
+from slotool.data.columns import Columns
 from slotool.elastic import ElasticModel
 from slotool.models import Model, Task
 from slotool.scheduling import by_demand
@@ -28,16 +30,14 @@ class Wrapped(ElasticModel):
         self.given: list[Columns] = []
 
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
-        raise AssertionError("a model with a signature is asked by respond")
+        raise AssertionError("a model with a signature is asked by run")
 
-    def check_inputs(self, x: Inputs) -> None:
-        assert isinstance(x, Columns)
-        self.model.check_inputs(x.arrays)
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self.model.check_inputs(inputs)
 
-    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
-        assert isinstance(x, Columns)
-        self.given.append(x)
-        return self.model(x.arrays, point)
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint) -> dict[str, np.ndarray]:
+        self.given.append(Columns(inputs))
+        return self.model(inputs, point)
 
 
 def served_as_is(model: Model, task: Task) -> ServedModel:

@@ -31,7 +31,7 @@ class ModelAtPoint(NamedTuple):
 
 
 class ElasticBackend(OnTorch):
-    """Calls ``model.respond(x, point)``; the request names the artifact's folder and the point.
+    """Calls ``model.run(inputs, point)``; the request names the artifact's folder and the point.
 
     When it names a data set too, a call gives the best label of one of its validation examples, another each time, or
     of as many as the batch holds.
@@ -59,8 +59,8 @@ class ElasticBackend(OnTorch):
             model = _on(model, self.device)
         if data:
             return _each_in_turn(model, point, data, batch_size)
-        x = self._inputs_of(model, batch_size)
-        return lambda: next(iter(model.respond(x, point).values()))
+        inputs = model.inputs(self._inputs_of(model, batch_size))
+        return lambda: next(iter(model.run(inputs, point).values()))
 
     def _inputs_of(self, model: ElasticModel, batch_size: int) -> Inputs:
         if model.examples is not None:

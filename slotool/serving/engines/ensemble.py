@@ -154,8 +154,10 @@ def _quiet_context() -> Context:
 
 
 def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Outputs:
-    is_remote = bool(model.remote_points) and point in model.remote_points
-    tensors = model.respond_within(x, point, within_s) if is_remote else model.respond(x, point)
+    if model.remote_points and point in model.remote_points:
+        tensors = model.respond_within(x, point, within_s)
+    else:  # columns are the model's already: the front end, or the model's own example, made them
+        tensors = model.run(x.arrays if isinstance(x, Columns) else model.inputs(x), point)
     require_rows(tensors, len(x))
     return Outputs(tensors, model, model.confidences_of(tensors, point))
 

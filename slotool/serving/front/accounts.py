@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from slotool.data.columns import Columns
 from slotool.printable import printable
 from slotool.serving.monitoring.feedback import Feedback
 from slotool.serving.request import InferenceResult, Request
@@ -141,6 +142,8 @@ class Live:
 MAX_UNCOUNTED, MAX_UNCOUNTED_BYTES = 64, 2**20
 # The longest that one waits.
 MAX_WAIT_S = 0.1
+# In place of inputs that nobody looks at again.
+FORGOTTEN = Columns.unchecked({})
 
 
 class Accounts:
@@ -210,7 +213,10 @@ class Accounts:
     def answered(self, request: Request, answer: InferenceResult) -> None:
         """Count an answer, soon."""
         self._uncounted.append((request, answer))
-        self._uncounted_bytes += request.x.nbytes
+        if request.served.rules is None:  # only guarantees of rules look at inputs again
+            request.x = FORGOTTEN
+        else:
+            self._uncounted_bytes += request.x.nbytes
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._count_in_time)
 
@@ -269,10 +275,8 @@ class Accounts:
         late = sum(answer.slack_us < 0 for _, answer in answers)
         self._metrics.answered(name, point, latencies_us, late=late)
         self._statistics[name].answered([answer for _, answer in answers], [request.read_us for request, _ in answers])
-        # Only guarantees of rules look at inputs again; those of others are not held.
         self._feedback[name].answered([
-            (None if request.served.rules is None else request.x, answer, request.options)
-            for request, answer in answers
+            (None if request.x is FORGOTTEN else request.x, answer, request.options) for request, answer in answers
         ])  # fmt: skip
         self._count_groups(name, [request for request, _ in answers])
         first, answer = answers[0]

@@ -12,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slotool.data.columns import Columns, Inputs
+from slotool.data.columns import Columns
 from slotool.serving import rejections
 from slotool.serving.front.frontend import FrontEnd, explanation
 from slotool.serving.protocol import bounds
@@ -68,7 +68,7 @@ class Compute:
         if len(body) > most:
             raise bounds.too_large(most)
 
-        def answer(x: Inputs) -> None:
+        def answer(x: Columns) -> None:
             reply = listener(done, partial(_reply, served))
             self._front.submit(Request(served, x, options, arrival_us, is_disconnected, reply))
 
@@ -91,7 +91,7 @@ class Compute:
         return next(iter(models.values()))
 
 
-def _example(served: ServedModel, body: bytes, max_bytes: int) -> Inputs:
+def _example(served: ServedModel, body: bytes, max_bytes: int) -> Columns:
     """What the model takes, of one example. Raises ``Rejection`` (400)."""
     model = served.model
     first, *others = model.signature.inputs
@@ -102,7 +102,7 @@ def _example(served: ServedModel, body: bytes, max_bytes: int) -> Inputs:
     return Columns({first.name: parse_tensor(body, first, model.input_shape or first.shape[1:], max_bytes)})
 
 
-def _decoded(answer: Callable[[Inputs], None], done: ReplyListener, decoding: asyncio.Future[Inputs]) -> None:
+def _decoded(answer: Callable[[Columns], None], done: ReplyListener, decoding: asyncio.Future[Columns]) -> None:
     try:
         answer(decoding.result())
     except Exception as error:

@@ -225,7 +225,7 @@ class FrontEnd:
             require_meant(served.rules, tolerance)
         if served.model.checks_inputs:
             try:
-                served.model.check_inputs(request.x)
+                served.model.check_inputs(request.x.arrays)
             except InputError as error:
                 raise rejections.bad_request(str(error)) from None
         request.read_us = self.router.now_us() - request.arrival_us

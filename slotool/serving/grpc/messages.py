@@ -106,9 +106,10 @@ def parse_infer(request: Any, interface: Interface, regions: Regions | None = No
     bounds.require_few(len(request.inputs), bounds.MAX_OUTPUTS, "inputs")
     bounds.require_few(len(request.outputs), bounds.MAX_OUTPUTS, "outputs")
     bounds.require_id(request.id)
+    sent = {spec.name: (spec, shape, entry) for spec, shape, entry in tensors.matched(_entries(request), interface)}
     arrays = {
         spec.name: _array(spec, shape, entry["given"], entry["raw"], entry["place"], regions)
-        for spec, shape, entry in tensors.matched(_entries(request), interface)
+        for spec, shape, entry in (sent[own.name] for own in interface.inputs)
     }
     document = {"outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs]}
     outputs = tensors.wanted(document, {}, interface)

@@ -168,20 +168,19 @@ class AsgiCycle:
 
     def __init__(
         self,
-        request: HttpRequest,
+        exchange: Exchange,
         scope: Scope,
         transport: asyncio.Transport,
         flow: FlowControl,
         *,
-        body: bytes,
         keep_alive: bool,
         close: Callable[[], None],
         on_response: Callable[[], None],
     ):
         self._scope, self._transport, self._flow = scope, transport, flow
         self._close, self._on_response = close, on_response
-        self._owes_continue = request.expects_continue
-        self._body, self._more_body = bytearray(body), not request.complete
+        self._owes_continue = exchange.request.expects_continue
+        self._body, self._more_body = bytearray(exchange.take_body()), not exchange.is_complete
         self._news = asyncio.Event()
         self._news.set()
         self.keep_alive = keep_alive
@@ -357,11 +356,15 @@ class Exchange:
     complete; ``scope``: the ASGI application does, by ``cycle`` once that has begun.
 
     ``arrival_us``: since when a request with a ``head`` may have been here, by the router's clock.
-    ``received``: of its body and not taken yet; ``body``: its place in the intake while it is unfinished;
-    ``is_queued``: its turn to be answered has been fixed.
+    ``body_bytes``: of its body that have come, ``received``: of these, what is not taken yet; ``body``: its place in
+    the intake while it is unfinished; ``is_complete``: all of it has come; ``is_queued``: its turn to be answered has
+    been fixed.
     """
 
-    __slots__ = ("_room", "arrival_us", "body", "cycle", "head", "is_queued", "received", "reply", "request", "scope")
+    __slots__ = (
+        "_room", "arrival_us", "body", "body_bytes", "cycle", "head", "is_complete", "is_queued", "received", "reply",
+        "request", "scope",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -378,7 +381,8 @@ class Exchange:
         self.received: bytes | memoryview = b""
         self._room: np.ndarray | None = None
         self.body: Body | None = None
-        self.is_queued = False
+        self.body_bytes = 0
+        self.is_complete = self.is_queued = False
 
     def add(self, data: bytes | memoryview) -> None:
         """Add the next bytes of the body.

@@ -129,7 +129,7 @@ class InferenceHandler:
             model=(head.model or front.named(head.headers.get("model"))) if head is not None else None,
             status=reply.status,
             total_us=front.router.now_us() - exchange.arrival_us if head is not None else None,
-            bytes_in=exchange.request.body_bytes,
+            bytes_in=exchange.body_bytes,
             bytes_out=len(reply.body),
             answer={} if reply.answer is None else facts_of(reply.answer),
         )

@@ -162,9 +162,12 @@ class HttpProtocol(asyncio.Protocol):
         self._head_began_s = self._body_began_s = None
         self._incoming = self._new_exchange(request)
 
-    def body_received(self, request: HttpRequest, data: bytes | memoryview) -> None:
+    def body_received(self, data: bytes | memoryview) -> None:
         exchange = self._incoming
-        if exchange is None or exchange.reply is not None:
+        if exchange is None:
+            return
+        exchange.body_bytes += len(data)
+        if exchange.reply is not None:
             return
         if exchange.cycle is None:
             exchange.add(data)
@@ -173,10 +176,11 @@ class HttpProtocol(asyncio.Protocol):
             return
         exchange.cycle.add(data)
 
-    def request_complete(self, request: HttpRequest) -> None:
+    def request_complete(self) -> None:
         exchange, self._incoming = self._incoming, None
         if exchange is None:
             return
+        exchange.is_complete = True
         exchange.finish_body()
         if exchange.cycle is not None:
             exchange.cycle.finish_body()
@@ -222,9 +226,9 @@ class HttpProtocol(asyncio.Protocol):
                 self._held = data[at:] + self._held
                 self._flow.pause_reading()
                 return
-            request = self._incoming.request if self._incoming is not None else None
+            incoming = self._incoming
             # What is known to be body may come at once.
-            expected = (request.content_length or 0) - request.body_bytes if request is not None else 0
+            expected = (incoming.request.content_length or 0) - incoming.body_bytes if incoming is not None else 0
             end = at + max(MAX_FED_BYTES, expected)
             self._read(data[at:end])
             at = end
@@ -245,10 +249,10 @@ class HttpProtocol(asyncio.Protocol):
     def _weigh(self, exchange: Exchange) -> None:
         """What becomes of a request whose body is still arriving: read on, reject it, or begin to answer it already."""
         request = exchange.request
-        if self._reader.framing_bytes > MAX_FRAMING_BYTES + 8 * request.body_bytes:
+        if self._reader.framing_bytes > MAX_FRAMING_BYTES + 8 * exchange.body_bytes:
             self._reject(rejections.too_large("the body's chunks are all framing"))
             return
-        expected = max(request.content_length or 0, request.body_bytes)
+        expected = max(request.content_length or 0, exchange.body_bytes)
         if exchange.reply is None and exchange.head is not None:
             reply = None if exchange.body is not None else self._inferences.early_rejection(exchange.head)
             reply = reply or self._inferences.too_large(exchange.head, expected)
@@ -267,7 +271,7 @@ class HttpProtocol(asyncio.Protocol):
         except Rejection as rejection:
             self._give_up(exchange, rejection)
         else:
-            exchange.body.grow(exchange.request.body_bytes)
+            exchange.body.grow(exchange.body_bytes)
 
     def _give_up(self, exchange: Exchange, rejection: Rejection) -> None:
         """Reject a request before its body is complete."""
@@ -297,12 +301,11 @@ class HttpProtocol(asyncio.Protocol):
         """Begin with the next request, unless one is being answered or the client does not read what it was sent."""
         if self._exchange is None and self._waiting and not self._flow.write_paused and not self._lingers:
             self._begin(self._waiting.popleft())
-            if self._exchange is None:
-                return
-            if self._exchange is self._incoming and self._held:
+            if self._held and self._exchange is not None and self._exchange is self._incoming:
                 # The rest of its body came while others were being answered.
                 self._loop.call_soon(self._resume)
-        self._watch()
+        else:
+            self._watch()
 
     def _begin(self, exchange: Exchange) -> None:
         if exchange.head is not None and exchange.reply is None:
@@ -322,11 +325,10 @@ class HttpProtocol(asyncio.Protocol):
     def _begin_asgi(self, exchange: Exchange) -> None:
         assert exchange.scope is not None
         exchange.cycle = AsgiCycle(
-            exchange.request,
+            exchange,
             exchange.scope,
             self._transport,
             self._flow,
-            body=bytes(exchange.take_body()),
             keep_alive=exchange.request.keep_alive and not (self._leaves and not self._waiting),
             close=self._linger,
             on_response=self._answered,
@@ -348,7 +350,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._transport.is_closing() or self._lingers or exchange is None:
             return
         request = exchange.request
-        last = not (request.complete and request.keep_alive) or (self._leaves and self._has_no_more())
+        last = not (exchange.is_complete and request.keep_alive) or (self._leaves and self._has_no_more())
         if last or reply.answer is None or not reply.answer.is_shared:
             self._transport.write(reply.http(request.method, close=last))
         else:

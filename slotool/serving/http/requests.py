@@ -16,14 +16,14 @@ MAX_KNOWN_BYTES, MAX_KNOWN = 1_024, 256
 
 
 class HttpRequest:
-    """One request. Everything but ``body_bytes`` and ``complete`` is known once its head is.
+    """One request, as its head states it. Requests with the same head share it.
 
     ``target``: as sent; ``headers``: in order, names in lower case, without trailers; ``keep_alive``: whether the
-    connection may serve another one afterwards; ``body_bytes``: received so far, without the framing of chunks;
-    ``inference``: its head as an inference request, None for any other page or where nobody has looked.
+    connection may serve another one afterwards; ``inference``: its head as an inference request, None for any other
+    page or where nobody has looked.
     """
 
-    __slots__ = ("body_bytes", "complete", "headers", "inference", "keep_alive", "method", "target", "version")
+    __slots__ = ("headers", "inference", "keep_alive", "method", "target", "version")
 
     def __init__(self) -> None:
         self.method = ""
@@ -31,16 +31,7 @@ class HttpRequest:
         self.version = ""
         self.headers: list[tuple[bytes, bytes]] = []
         self.keep_alive = True
-        self.body_bytes = 0
-        self.complete = False
         self.inference: Any = None
-
-    def again(self) -> HttpRequest:
-        """Return a request with the same head, whose body is still to come."""
-        request = HttpRequest()
-        request.method, request.target, request.version = self.method, self.target, self.version
-        request.headers, request.keep_alive, request.inference = self.headers, self.keep_alive, self.inference
-        return request
 
     @property
     def content_length(self) -> int | None:
@@ -74,10 +65,10 @@ class Receiver(Protocol):
     def head_received(self, request: HttpRequest) -> None:
         """Its head is complete."""
 
-    def body_received(self, request: HttpRequest, data: bytes | memoryview) -> None:
-        """The next bytes of its body."""
+    def body_received(self, data: bytes | memoryview) -> None:
+        """The next bytes of its body, without the framing of chunks."""
 
-    def request_complete(self, request: HttpRequest) -> None:
+    def request_complete(self) -> None:
         """Its last byte has arrived."""
 
 
@@ -88,23 +79,24 @@ class KnownHeads:
     """
 
     def __init__(self) -> None:
-        self._requests: dict[bytes, HttpRequest] = {}
+        # By the bytes of a head, with the length of the body.
+        self._requests: dict[bytes, tuple[HttpRequest, int]] = {}
 
     def find(self, data: bytes) -> tuple[HttpRequest, memoryview] | None:
         """Return the request that ``data`` is, whole and alone, and its body; None for any other data."""
         end = data.find(b"\r\n\r\n", 0, MAX_KNOWN_BYTES) + 4
         known = self._requests.get(data[:end])
-        if known is None or known.body_bytes != len(data) - end:
+        if known is None or known[1] != len(data) - end:
             return None
-        return known.again(), memoryview(data)[end:]
+        return known[0], memoryview(data)[end:]
 
     def remember(self, data: bytes, request: HttpRequest) -> None:
         """``data`` began where a request may, and was ``request`` and nothing else."""
         end = data.find(b"\r\n\r\n", 0, MAX_KNOWN_BYTES) + 4
-        if end > 4 and request.keep_alive and request.content_length == request.body_bytes == len(data) - end:
+        if end > 4 and request.keep_alive and request.content_length == len(data) - end:
             if len(self._requests) >= MAX_KNOWN:
                 self._requests.clear()
-            self._requests[data[:end]] = request
+            self._requests[data[:end]] = request, len(data) - end
 
 
 class RequestReader:
@@ -123,7 +115,7 @@ class RequestReader:
         self._request: HttpRequest | None = None
         self._add_header: Callable[[tuple[bytes, bytes]], None] = _ignore
         self._stopped = False
-        self._begun = 0
+        self._begun = self._body_bytes = 0
         self.in_head = False
         self.head_bytes = 0
         self.framing_bytes = 0
@@ -139,8 +131,7 @@ class RequestReader:
             return True
         self._completed = None
         was_in_head, was_in_body = self.in_head, not self.in_head and self._request is not None
-        before = self._request.body_bytes if was_in_body and self._request is not None else 0
-        self._begun = 0
+        self._begun = self._body_bytes = 0
         try:
             self._feed(data)
         except httptools.HttpParserError:
@@ -152,7 +143,7 @@ class RequestReader:
             self.head_bytes = (self.head_bytes if was_in_head else 0) + len(data) if alone else 0
         elif self._request is not None:
             same = was_in_body and self._begun == 0
-            self.framing_bytes = self.framing_bytes + len(data) - (self._request.body_bytes - before) if same else 0
+            self.framing_bytes = self.framing_bytes + len(data) - self._body_bytes if same else 0
         elif is_between and self._begun == 1 and self._completed is not None:
             self._known.remember(data, self._completed)
         return True
@@ -160,11 +151,9 @@ class RequestReader:
     def _report(self, request: HttpRequest, body: memoryview) -> None:
         self._receiver.head_received(request)
         if not self._stopped and body:
-            request.body_bytes = len(body)
-            self._receiver.body_received(request, body)
+            self._receiver.body_received(body)
         if not self._stopped:
-            request.complete = True
-            self._receiver.request_complete(request)
+            self._receiver.request_complete()
 
     @property
     def is_between_requests(self) -> bool:
@@ -247,20 +236,18 @@ class RequestReader:
         self._receiver.head_received(request)
 
     def on_body(self, body: bytes) -> None:
-        request = self._request
-        if not self._stopped and request is not None:
-            request.body_bytes += len(body)
-            self._receiver.body_received(request, body)
+        if not self._stopped and self._request is not None:
+            self._body_bytes += len(body)
+            self._receiver.body_received(body)
 
     def on_message_complete(self) -> None:
         request = self._request
         if self._stopped or request is None or self.in_head:
             return  # With in_head set, one that asks for an upgrade: it is read once more.
-        request.complete = True
         self._request, self._completed = None, request
         if not request.keep_alive:
             self.stop()
-        self._receiver.request_complete(request)
+        self._receiver.request_complete()
 
 
 def _ignore(header: tuple[bytes, bytes]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from slotool.data.columns import Columns, Inputs, concatenate
+from slotool.data.columns import Columns
 from slotool.elastic import ElasticModel
 from slotool.elastic.model import version_name
 from slotool.errors import SlotoolError
@@ -45,7 +45,7 @@ MAX_INPUTS = 100_000
 class Labelled:
     """Examples of a request and their true classes: int64 [n]. ``groups``: of each, empty where it is not known."""
 
-    x: Inputs
+    x: Columns
     labels: np.ndarray
     groups: tuple[str, ...]
 
@@ -139,7 +139,7 @@ class Guarantees:
         return _events(served.name, rules, before, watched)
 
 
-def outcomes_of(model: ElasticModel, rules: RuleSet, parts: Sequence[Inputs], labels: np.ndarray) -> OutcomeTable:
+def outcomes_of(model: ElasticModel, rules: RuleSet, parts: Sequence[Columns], labels: np.ndarray) -> OutcomeTable:
     """What each version that the rules consult answers to inputs: answers, confidences, and inputs that rules look at.
 
     ``labels``: int64 [examples], the true classes. Times are not measured here, so they are
@@ -163,10 +163,10 @@ def outcomes_of(model: ElasticModel, rules: RuleSet, parts: Sequence[Inputs], la
     return OutcomeTable(pd.concat(frames, ignore_index=True))
 
 
-def _digest(example: Inputs) -> bytes:
+def _digest(example: Columns) -> bytes:
     """Digest of one example, equal for equal values of the same tensors."""
     digest = hashlib.blake2b(digest_size=16)
-    for name, array in ({"": example} if isinstance(example, np.ndarray) else example.arrays).items():
+    for name, array in example.arrays.items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         for part in [array.tobytes()] if array.dtype.kind != "O" else array.ravel().tolist():
             digest.update(len(part).to_bytes(8) + (part if isinstance(part, bytes) else str(part).encode()))
@@ -187,25 +187,20 @@ def _confidence(computed: Sequence[Outputs]) -> np.ndarray:
     return less_sure(sure, ~np.isfinite(sure))
 
 
-def _features(parts: Sequence[Inputs]) -> dict[str, np.ndarray]:
+def _features(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
     """Numbers among the inputs, of which rules may look at any by name: float64 [examples], the first of several."""
-    if not parts or not isinstance(parts[0], Columns):
-        return {}
     found = {}
     for name, array in parts[0].arrays.items():
-        arrays = [part.arrays[name] for part in parts if isinstance(part, Columns)]
+        arrays = [part.arrays[name] for part in parts]
         if array.dtype.kind in "biuf" and all(own.size for own in arrays):
             found[name] = np.concatenate([own.reshape(len(own), -1)[:, 0] for own in arrays]).astype(np.float64)
     own = ("example", "version", "error", "confidence", "latency_s", "cost", "answer")
     return {name: values for name, values in found.items() if name not in own}
 
 
-def _joined(parts: Sequence[Inputs]) -> list[Inputs]:
+def _joined(parts: Sequence[Columns]) -> list[Columns]:
     """The same examples in as few calls as their shapes allow, in the same order."""
-    joined = []
-    for _, alike in groupby(parts, key=lambda x: x.shape[1:] if isinstance(x, np.ndarray) else x.batch_key):
-        joined.append(concatenate(list(alike)))
-    return joined
+    return [Columns.concatenate(list(alike)) for _, alike in groupby(parts, key=lambda x: x.batch_key)]
 
 
 def _group_of(name: str, rules: RuleSet) -> str:
@@ -250,7 +245,7 @@ MAX_UNKNOWN_GROUPS = 20
 class Remembered:
     """Answered request whose labels may still come. ``x``: None where no rules served; ``answers``: int64 [n]."""
 
-    x: Inputs | None
+    x: Columns | None
     answers: np.ndarray
     in_time: bool
     options: RequestOptions
@@ -267,7 +262,7 @@ class Feedback:
 
     def __init__(self) -> None:
         # The oldest first: answers that nobody has asked about, and those that somebody may have.
-        self._unread: deque[tuple[str, Inputs | None, np.ndarray, bool, RequestOptions]] = deque()
+        self._unread: deque[tuple[str, Columns | None, np.ndarray, bool, RequestOptions]] = deque()
         self._remembered: OrderedDict[str, Remembered] = OrderedDict()
         # Ids of remembered requests by the ids that their clients gave them.
         self._by_own_id: dict[str, list[str]] = {}
@@ -282,7 +277,7 @@ class Feedback:
         """Tiers whose guarantee labels violate."""
         return self.guarantees.alarms
 
-    def answered(self, answers: Iterable[tuple[Inputs | None, InferenceResult, RequestOptions]]) -> None:
+    def answered(self, answers: Iterable[tuple[Columns | None, InferenceResult, RequestOptions]]) -> None:
         """Remember answers until their labels come: each input, None where no rules serve, its answer, and the options
         of the request."""
         unread = self._unread

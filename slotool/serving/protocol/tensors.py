@@ -36,14 +36,14 @@ class InferRequest(NamedTuple):
     """Content of a request.
 
     Attributes:
-        x: what the model takes, one array or columns.
+        x: what the model takes.
         outputs: name to True where its data is wanted in binary form.
         options: options that the parameters state.
         classes: name to how many of its highest scores are wanted in its place.
         destinations: name to where in shared memory its raw form is wanted.
     """
 
-    x: np.ndarray | Columns
+    x: Columns
     outputs: Mapping[str, bool]
     id: str = ""
     options: RequestOptions = DEFAULT_OPTIONS

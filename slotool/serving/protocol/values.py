@@ -49,7 +49,7 @@ def of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[i
     found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], own)
     if own is raw and not found.flags.aligned:
         found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], bytearray(raw))
-    return found.astype(DTYPES[datatype], copy=False)
+    return found if found.dtype.isnative else found.astype(DTYPES[datatype])
 
 
 def _texts_of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[int, ...]) -> np.ndarray:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-from slotool.data.columns import Columns, Inputs, concatenate
+from slotool.data.columns import Columns, Inputs
 from slotool.elastic import ElasticModel
 from slotool.models.signature import RowCountError
 from slotool.scheduling import Batch, Workers
@@ -164,7 +164,7 @@ class DispatchLoop:
     def _call(self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[Request]) -> None:
         if batch.decision.switches:
             self._note_switch(model_queue, batch.decision.point)
-        x = wanted[0].x if len(wanted) == 1 else concatenate([request.x for request in wanted])
+        x = wanted[0].x if len(wanted) == 1 else Columns.concatenate([request.x for request in wanted])
         self.calls.make(model_queue, batch, x, partial(self._ended, model_queue, batch, wanted))
 
     def _set_alarm(self) -> None:
@@ -318,10 +318,8 @@ async def _answers(model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool
     return bool(points)
 
 
-def shapes_of(x: Inputs) -> str:
-    """The inputs of a request with their shapes, for a sentence; empty of a model without names of its own."""
-    if not isinstance(x, Columns):
-        return ""
+def shapes_of(x: Columns) -> str:
+    """The inputs of a request with their shapes, for a sentence."""
     listed = ", ".join(f"{name} {list(array.shape)}" for name, array in x.arrays.items())
     return listed if len(listed) <= 120 else f"{listed[:120]}…"
 

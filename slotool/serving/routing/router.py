@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from slotool.data.columns import Columns, Inputs
+from slotool.data.columns import Inputs
 from slotool.errors import InputError
 from slotool.scheduling import Query, Workers
 from slotool.serving import rejections
@@ -265,7 +265,7 @@ class Router:
             len(x),
             None if options.min_accuracy is None else model_queue.served.accuracy_for(x),
             alone=not model_queue.served.model.max_batch,
-            batch_key=x.batch_key if isinstance(x, Columns) else None,
+            batch_key=x.batch_key,
         )
         request.query, request.headroom_us = query, headroom_us
         model_queue.pending[query.id] = request
