@@ -27,7 +27,7 @@ from benchmarks.serving import DEADLINE_S, arguments, profiled, server
 from slotool.data import load_dataset
 from slotool.planning.server_process import server_process
 from slotool.process import bound_to, cores_by_preference
-from slotool.workloads.client.endpoint import Terms
+from slotool.workloads.client.endpoint import ASSUMED, ServedSignature, Terms
 from slotool.workloads.client.http_channel import InferEndpoint
 
 FIRST_RATE_PER_S, RISE, EACH_S = 500.0, 1.4, 4.0
@@ -57,10 +57,10 @@ def main() -> None:
 
 def _requests(url: str) -> list[bytes]:
     """Whole ones, of different digits."""
-    endpoint = InferEndpoint("supernet", Terms(DEADLINE_S))
+    endpoint = InferEndpoint("supernet", Terms(DEADLINE_S), ServedSignature(ASSUMED, "supernet"))
     requests = []
     for number, x in enumerate(load_dataset("digits").test.x[:EXAMPLES]):
-        headers, body = endpoint.request(x, number)
+        headers, body = endpoint.request({"input": x[None]}, number)
         lines = {"host": url.removeprefix("http://"), "accept": "*/*", **headers, "content-length": str(len(body))}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         requests.append(f"POST {endpoint.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body)

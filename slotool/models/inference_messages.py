@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,15 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 _LENGTH = struct.Struct("<I")
 
 
-def write_request(signature: Signature, inputs: Mapping[str, np.ndarray], *, binary: bool) -> tuple[bytes, int | None]:
-    """The body of an inference request for all outputs, and the length of its JSON when binary tensors follow it."""
+def write_request(
+    signature: Signature,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    binary: bool,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[bytes, int | None]:
+    """Return the body of an inference request for all outputs, and the length of its JSON when binary tensors follow
+    it."""
     entries: list[dict[str, Any]] = []
     raw: list[bytes] = []
     for spec in signature.inputs:
@@ -36,13 +44,16 @@ def write_request(signature: Signature, inputs: Mapping[str, np.ndarray], *, bin
         entries.append(entry)
     form = {"parameters": {"binary_data": True}} if binary else {}
     outputs = [{"name": spec.name, **form} for spec in signature.outputs]
-    document = {"inputs": entries, "outputs": outputs}
+    document = {"inputs": entries, "outputs": outputs} | ({"parameters": dict(parameters)} if parameters else {})
     head = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return b"".join([head, *raw]), len(head) if binary else None
 
 
-def read_response(signature: Signature, body: bytes, header_length: str | None, source: str) -> dict[str, np.ndarray]:
-    """Outputs by name. Raises ``RunError`` naming ``source`` when the body is not an answer of this signature."""
+def read_response(
+    signature: Signature, body: bytes, header_length: str | None, source: str
+) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
+    """Return outputs by name, and the response's parameters. Raises ``RunError`` naming ``source`` when the body is not
+    an answer of this signature."""
     at = int(header_length) if header_length is not None and header_length.isdigit() else len(body)
     document = strict_json.decode_object(body[:at], source)
     entries = document.get("outputs")
@@ -58,7 +69,8 @@ def read_response(signature: Signature, body: bytes, header_length: str | None, 
     missing = [spec.name for spec in signature.outputs if spec.name not in made]
     if missing:
         raise RunError(f"{source} answered without output {missing[0]!r}")
-    return made
+    parameters = document.get("parameters")
+    return made, parameters if isinstance(parameters, dict) else {}
 
 
 def json_values(array: np.ndarray) -> Any:

@@ -22,7 +22,7 @@ from slotool.errors import InputError
 from slotool.models import Signature, TensorSpec
 from slotool.workloads import Poisson
 from slotool.workloads.client.channels import TargetServer
-from slotool.workloads.client.endpoint import ServedSignature, is_plain
+from slotool.workloads.client.endpoint import ServedSignature
 from slotool.workloads.client.many_processes import ManyProcesses
 from slotool.workloads.client.open_loop import LoadPlan, LocalRun
 
@@ -160,8 +160,6 @@ def test_which_outputs_say_a_class() -> None:
     assert [spec.name for spec in served.outputs] == ["label", "confidence"]
     answer = served.answer({"label": np.array([2]), "confidence": np.array([0.5])}, {"compute_us": 0.0})
     assert (answer.label, answer.confidence, answer.compute_s) == (2, 0.5, 0.0)
-    assert not is_plain(served.signature)
-    assert is_plain(Signature((TensorSpec("input", "FP32", (-1, 4)),), (SCORES, label, sure)))
 
 
 class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):

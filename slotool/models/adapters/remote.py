@@ -154,7 +154,7 @@ class HttpModel(RemoteModel):
         headers = {"Content-Type": kind} | ({} if head is None else {messages.HEADER_LENGTH: str(head)})
         left_s = max(deadline_s - time.monotonic(), 1e-3)
         content, length = self._send("POST", f"{self.url}/infer", timeout_s=left_s, content=body, headers=headers)
-        return messages.read_response(self.signature, content, length, self.url)
+        return messages.read_response(self.signature, content, length, self.url)[0]
 
     def _send(self, method: str, url: str, *, timeout_s: float, **request: Any) -> tuple[bytes, str | None]:
         """The body of an answer of status 200, and what it says of the length of its JSON."""

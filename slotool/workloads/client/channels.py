@@ -16,19 +16,18 @@ from slotool.extras import import_failed
 from slotool.models.signature import Signature
 from slotool.workloads.client import event_loop
 from slotool.workloads.client.endpoint import (
+    ASSUMED,
     Channel,
     Endpoint,
     Example,
     ServedSignature,
     Terms,
     classes_scored,
-    is_plain,
 )
 from slotool.workloads.client.http_channel import (
     ComputeEndpoint,
     HttpChannel,
     InferEndpoint,
-    NamedInferEndpoint,
     ask_parameter,
     ask_signature,
     first_model,
@@ -42,11 +41,10 @@ READING = "reading"
 
 @dataclass(frozen=True)
 class TargetServer:
-    """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request. ``signature``: of a model
-    whose inputs are sent by name (``described``); without it examples are one FP32 tensor ``input``. ``binary``:
-    whether such tensors go in binary form over HTTP. ``reading``: how a data set is read for the model, as its server
-    says in the model's configuration; None where it says nothing of it. ``class_count``: how many classes a network
-    scores that answers as slotool's own do; None where that is not known.
+    """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request. ``signature``: of the
+    model, as its server states it (``described``); without it ``ASSUMED``. ``binary``: tensors go in binary form over
+    HTTP. ``reading``: how a data set is read for the model, as its server says in the model's configuration; None where
+    it says nothing of it.
 
     ``$SLOTOOL_TOKEN``, where it is set, is shown to the server.
     """
@@ -59,22 +57,21 @@ class TargetServer:
     signature: Signature | None = None
     binary: bool = True
     reading: DataOptions | None = None
-    class_count: int | None = None
 
     def described(self) -> TargetServer:
-        """With ``reading``, the signature that the server states of the model, and ``class_count``.
-
-        Without a signature where it states none, or the one that examples are sent by anyhow; unchanged where no
-        server answers: what is sent then fails."""
+        """Return it with ``reading`` and ``signature`` as the server states them; unchanged where no server answers:
+        what is sent then fails."""
         try:
             signature, binary = (None, True) if self.form == COMPUTE else self._ask_signature()
-            reading = None if signature is not None and is_plain(signature) else self._ask_reading()
+            described = replace(self, reading=self._ask_reading())
         except RunError:
             return self
-        if signature is None or not is_plain(signature):
-            described = self if signature is None else replace(self, signature=signature, binary=binary)
-            return replace(described, reading=reading)
-        return replace(self, reading=reading, class_count=classes_scored(signature))
+        return described if signature is None else replace(described, signature=signature, binary=binary)
+
+    @property
+    def class_count(self) -> int | None:
+        """Number of classes of a network that answers as slotool's own do; None where that is not known."""
+        return None if self.signature is None else classes_scored(self.signature)
 
     def data_options(self, source: DataSource) -> DataOptions:
         """How ``source`` is read for the model: as its server says, else with any kind of labels or none."""
@@ -109,18 +106,21 @@ class TargetServer:
 
     def connect(self) -> Channel:
         """Connections to it, for the running event loop."""
-        served = None if self.signature is None else ServedSignature(self.signature, self.model, self.classes)
         if self.form == GRPC:
             _require_stubs()
             from slotool.workloads.client.grpc_channel import GrpcChannel
 
-            return GrpcChannel(self.model, self.terms, self.address, self.answer_within_s, served)
-        endpoint: Endpoint = InferEndpoint(self.model, self.terms)
-        if self.form == COMPUTE:
-            endpoint = ComputeEndpoint(self.model, self.terms)
-        elif served is not None:
-            endpoint = NamedInferEndpoint(self.model, self.terms, served, binary=self.binary)
+            return GrpcChannel(self.model, self.terms, self.address, self.answer_within_s, self._served)
+        endpoint: Endpoint = (
+            ComputeEndpoint(self.model, self.terms)
+            if self.form == COMPUTE
+            else InferEndpoint(self.model, self.terms, self._served, binary=self.binary)
+        )
         return HttpChannel(endpoint, self.address, self.answer_within_s)
+
+    @property
+    def _served(self) -> ServedSignature:
+        return ServedSignature(self.signature or ASSUMED, self.model, self.classes)
 
     def examples(self, x: Inputs | RaggedColumns) -> Callable[[int], Example]:
         """Example i of ``x`` as it is sent. Raises ``InputError`` when the model does not take these tensors."""
@@ -129,12 +129,11 @@ class TargetServer:
         if isinstance(x, RaggedColumns):
             each = [self.examples(x[i : i + 1])(0) for i in range(len(x))]
             return each.__getitem__
-        if self.signature is not None:
-            arrays = ServedSignature(self.signature, self.model, self.classes).inputs_of(x).arrays
+        if self.form != COMPUTE:
+            arrays = self._served.inputs_of(x).arrays
             return lambda i: {name: array[i : i + 1] for name, array in arrays.items()}
         if isinstance(x, Columns) and len(x.names) > 1:
-            takes = "POST /compute takes" if self.form == COMPUTE else f"{self.model} states no signature: it takes"
-            raise InputError(f"{takes} one tensor, the data set has {', '.join(x.names)}")
+            raise InputError(f"POST /compute takes one tensor, the data set has {', '.join(x.names)}")
         array = next(iter(x.arrays.values())) if isinstance(x, Columns) else x
         return lambda i: np.asarray(array[i])
 

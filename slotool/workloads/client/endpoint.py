@@ -15,10 +15,8 @@ from slotool.errors import InputError
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.models.tasks import Classification, class_numbers, make_task
 
-# One example: float32 [*input_shape], or the named inputs of a model with a signature, each [1, ...].
+# One example: the model's inputs by name, each [1, ...], or over POST /compute its only one, [*input_shape].
 Example = np.ndarray | Mapping[str, np.ndarray]
-# Types of the numbers that an answer's tensors may have, by their names in the Open Inference Protocol.
-DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8"}
 
 
 @dataclass(frozen=True)
@@ -156,6 +154,11 @@ def object_of(raw: bytes) -> dict[str, Any]:
 
 
 LABEL, CONFIDENCE, LOGITS = "label", "confidence", "logits"
+# Tensors of a model whose server states none: those of slotool's own networks.
+ASSUMED = Signature(
+    (TensorSpec("input", "FP32", (FREE,)),),
+    (TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))),
+)
 
 
 class ServedSignature:
@@ -224,13 +227,9 @@ def _task(signature: Signature, *, named_classes: bool) -> Classification | None
     return None if signature.output(task.output).shape[-1] == 1 else task
 
 
-def is_plain(signature: Signature) -> bool:
-    """Whether it is what slotool's own models have: one FP32 tensor ``input``, and an output ``label``."""
-    inputs = [(spec.name, spec.datatype) for spec in signature.inputs]
-    return inputs == [("input", "FP32")] and {LABEL, CONFIDENCE} <= {spec.name for spec in signature.outputs}
-
-
 def classes_scored(signature: Signature) -> int | None:
-    """How many classes the output ``logits`` of a plain signature scores; None where it says nothing of it."""
-    scores = next((spec for spec in signature.outputs if spec.name == LOGITS), None)
-    return scores.shape[1] if scores is not None and len(scores.shape) == 2 and scores.shape[1] > 0 else None
+    """Return the number of classes of a model that answers as slotool's own do: with a ``label``, the place of the
+    highest of its ``logits``. None for other models."""
+    named = {spec.name: spec.shape for spec in signature.outputs}
+    scores = named.get(LOGITS, ()) if LABEL in named else ()
+    return scores[1] if len(scores) == 2 and scores[1] > 0 else None

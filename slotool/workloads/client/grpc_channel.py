@@ -14,9 +14,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slotool.errors import InputError, RunError
 from slotool.models.inference_messages import of_bytes, to_bytes
-from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.models.signature import Signature, TensorSpec
 from slotool.workloads.client.endpoint import (
-    DTYPES,
     Channel,
     Example,
     RequestResult,
@@ -32,8 +31,6 @@ from slotool.workloads.client.target import (
     unauthorized,
 )
 
-# Of models whose server states no signature.
-_INPUT = TensorSpec("input", "FP32", (FREE,))
 # The HTTP status of each code by google/rpc/code.proto, so that one log holds both protocols.
 _STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -64,12 +61,10 @@ NO_GRPC_PORT = "this port speaks HTTP, not gRPC; name the port that the server's
 class GrpcChannel(Channel):
     """``ModelInfer`` on one HTTP/2 connection, which has no limit of outstanding requests on the client's side.
 
-    ``served``: the tensors of a model with a signature; without it examples are one FP32 ``input``.
+    ``served``: the model's tensors.
     """
 
-    def __init__(
-        self, model: str, terms: Terms, address: str, answer_within_s: float, served: ServedSignature | None = None
-    ):
+    def __init__(self, model: str, terms: Terms, address: str, answer_within_s: float, served: ServedSignature):
         self.where = f"{address} (gRPC)"
         self._model = model
         self._terms = terms
@@ -97,15 +92,13 @@ class GrpcChannel(Channel):
 
     def _request(self, x: Example, number: int, terms: Terms) -> Any:
         request = service_pb2.ModelInferRequest(model_name=self._model, id=str(number))
-        if self._served is None:
-            assert isinstance(x, np.ndarray)
-            _add_input(request, _INPUT, x[None])
-        else:
-            assert not isinstance(x, np.ndarray)
-            for spec in self._served.signature.inputs:
-                _add_input(request, spec, x[spec.name])
-        for name in [spec.name for spec in self._served.outputs] if self._served else ("label", "confidence"):
-            request.outputs.add(name=name)
+        assert not isinstance(x, np.ndarray)
+        for spec in self._served.signature.inputs:
+            array = x[spec.name]
+            request.inputs.add(name=spec.name, datatype=spec.datatype, shape=array.shape)
+            request.raw_input_contents.append(to_bytes(spec, array))
+        for spec in self._served.outputs:
+            request.outputs.add(name=spec.name)
         for name, value in terms.parameters().items():
             field = {str: "string_param", int: "int64_param", float: "double_param"}[type(value)]
             setattr(request.parameters[name], field, value)
@@ -114,14 +107,7 @@ class GrpcChannel(Channel):
     def _answer(self, response: Any) -> ServerAnswer:
         parameters = response.parameters.items()
         said = {name: getattr(p, p.WhichOneof("parameter_choice") or "", None) for name, p in parameters}
-        if self._served is None:
-            return ServerAnswer.of(_firsts(response), said)
         return self._served.answer(_arrays(response), said)
-
-
-def _add_input(request: Any, spec: TensorSpec, array: np.ndarray) -> None:
-    request.inputs.add(name=spec.name, datatype=spec.datatype, shape=array.shape)
-    request.raw_input_contents.append(to_bytes(spec, array))
 
 
 def authority(address: str) -> str:
@@ -199,17 +185,6 @@ def _failure(error: Any) -> RequestResult:
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         sentence = "no answer within the time allowed"
     return RequestResult(0, at_s, error=sentence)
-
-
-def _firsts(response: Any) -> dict[str, float]:
-    """The first value of each output. Raises ``ValueError``."""
-    outputs: dict[str, float] = {}
-    try:
-        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
-            outputs[output.name] = np.frombuffer(raw, np.dtype(DTYPES[output.datatype]), count=1).item()
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"the response's outputs cannot be read ({type(error).__name__}: {error})") from error
-    return outputs
 
 
 def _arrays(response: Any) -> dict[str, np.ndarray]:
