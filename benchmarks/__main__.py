@@ -23,6 +23,7 @@ BENCHMARKS = (
     "served_request",
     "serving",
     "goodput",
+    "closed_loop",
     "overload",
     "slo_nn",
     "language_model",

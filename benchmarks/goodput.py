@@ -44,15 +44,18 @@ def main() -> None:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, (layers, filters, deadline_s) in NETWORKS.items():
-            path = shipped_artifact("mlp").path if layers is None else _network(Path(folder), name, layers, filters)
+            path = shipped_artifact("mlp").path if layers is None else convolutions(Path(folder), name, layers, filters)
             for engine in ENGINES:
                 found[f"{name}, {engine}"] = _goodput(f"{name}, {engine}", path, engine, deadline_s, seconds)
     print(json.dumps({"benchmark": "goodput", "seconds": seconds, "found": found}))
 
 
-def _network(folder: Path, name: str, layers: int, filters: int) -> Path:
+def convolutions(folder: Path, name: str, layers: int, filters: int, side: int = 8) -> Path:
+    """Save a network of so many convolutions of 8×8 images, those of ``side`` × ``side`` × 3 pooled to that first."""
     builder = GraphBuilder(name)
-    last = builder.add("InputLayer", shape=[1, 8, 8])
+    last = builder.add("InputLayer", shape=[1 if side == 8 else 3, side, side])
+    if side > 8:
+        last = builder.add("MaxPooling2D", last, kernel=side // 8)
     for _ in range(layers):
         last = builder.add("Conv2D", last, filters=filters, kernel=3, padding="same", activation="relu")
     builder.add("Dense", builder.add("Flatten", builder.add("MaxPooling2D", last, kernel=8)), units=10)

@@ -29,6 +29,7 @@ import time
 import venv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,7 @@ FASTAPI = ("uvloop", "httptools", "uvicorn", "fastapi", "onnxruntime")
 TORCH = (f"torch=={torch.__version__.partition('+')[0]}", "safetensors", "packaging", "numpy")
 PEERS = {
     SLOTOOL: Peer((), _slotool, binary_question),
+    f"{SLOTOOL}, deadline of 50 ms": Peer((), _slotool, partial(binary_question, parameters={"timeout": 50_000})),
     SLOTOOL_JSON: Peer((), _slotool, v2_json_question),
     "FastAPI + ONNX Runtime, raw bytes": Peer(FASTAPI, _fastapi("fastapi"), raw_question),
     "FastAPI + ONNX Runtime, JSON": Peer(FASTAPI, _fastapi("fastapi-json"), plain_json_question),

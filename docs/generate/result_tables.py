@@ -242,6 +242,29 @@ def overload(figures: Figures) -> list[Table]:
     return [Table("", heads, rows)]
 
 
+def closed_loop(figures: Figures) -> list[Table]:
+    """Rates of closed-loop clients beside the bare model, and requests that were refused."""
+    cells = figures["cells"]
+    clients = sorted({cell["clients"] for cell in cells})
+    rows = []
+    for inputs, network in dict.fromkeys((cell["inputs"], cell["network"]) for cell in cells):
+        of = [cell for cell in cells if (cell["inputs"], cell["network"]) == (inputs, network)]
+        bare = sorted(1e3 * bare_s for cell in of for bare_s in cell["bare_s"])
+        shares = [sorted(cell["per_s"] * bare_s for bare_s in cell["bare_s"]) for cell in of]
+        rates = [f"{cell['per_s']:,.0f} ({low:.2f}–{high:.2f})" for cell, (low, high) in zip(of, shares, strict=True)]
+        spread = f"{bare[0]:.2g}–{bare[-1]:.2g} ms"
+        refused = f"{sum(cell['refused'] for cell in of)} of {sum(cell['requests'] for cell in of):,}"
+        rows.append([inputs, network, spread, *rates, refused])
+    heads = [
+        "input",
+        "network",
+        "bare call",
+        *(f"{count} clients: per s (share of bare)" for count in clients),
+        "refused",
+    ]
+    return [Table("", heads, rows)]
+
+
 def goodput(figures: Figures) -> list[Table]:
     """Answers in time beyond capacity beside the best rate of them, by network and engine."""
     heads = ["network, engine", "closed loop, 1/s", "best in time, 1/s", "of it at 3 ×", "of it at 5 ×"]
@@ -648,7 +671,8 @@ def best_version(figures: Figures) -> list[Table]:
 
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
-    for of in (startup, generate, profiling, predict, graph_network, served_request, serving, goodput, overload, slo_nn,
+    for of in (startup, generate, profiling, predict, graph_network, served_request, serving, goodput, closed_loop,
+               overload, slo_nn,
                language_model, feed_forward, promises, kernel_checks, scheduling, far_profiles, traces, planned_served,
                planned_predicted, switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, settings,
                ten_labels, routing, ray_cluster,
