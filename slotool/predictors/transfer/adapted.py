@@ -63,7 +63,8 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         count = len(train.items)
         if not MIN_LABELS <= count <= MAX_LABELS:
             raise InputError(
-                f"a predictor is adapted by {MIN_LABELS} to {MAX_LABELS} labelled networks, not by {count}"
+                f"a predictor is adapted by {MIN_LABELS} to {MAX_LABELS} labelled networks, not by {count}; "
+                "--samples chooses among more"
             )
         self.labels = FewLabels(self.networks(train.items), self.log_before(train.items, train.latency_s))
         if progress:
