@@ -176,8 +176,16 @@ def test_a_model_is_loaded_and_unloaded_by_tritons_clients(folder: Path) -> None
                 assert scaled(server, "scaling") == 11
                 with pytest.raises(InferenceServerException, match="no model is called 'wrong'"):
                     client.load_model("wrong")
+                with pytest.raises(InferenceServerException, match="failed to load"):
+                    client.load_model("scaling", config='"parameters": {"config": {{"max_batch_size": "16"}}}')
+                client.load_model("scaling", config='{"max_batch_size": "16"}')
+                assert (scaled(server, "scaling", 16), scaled(server, "scaling", 17)) == (11, 400)
                 with pytest.raises(InferenceServerException, match="parameter"):
-                    client.load_model("scaling", config="{}")
+                    client.load_model("scaling", config="{}", files={"file:1/model.onnx": b""})
+                configure(folder, "max_batch_size: 3")
+                client.load_model("scaling")
+                assert (scaled(server, "scaling", 3), scaled(server, "scaling", 4)) == (11, 400)
+                (folder / "scaling" / "config.pbtxt").unlink()
                 save_scaling(folder / "scaling" / "12" / "model.onnx", 12.0)
                 (folder / "scaling" / "13").mkdir()
                 with pytest.raises(InferenceServerException, match="13"):
@@ -188,9 +196,10 @@ def test_a_model_is_loaded_and_unloaded_by_tritons_clients(folder: Path) -> None
                 (folder / "scaling" / "12").rmdir()
         new = folder / "new.onnx"
         save_scaling(new, 5.0)
+        (folder / "plain.onnx").write_bytes(b"being copied")
         assert scaled(server, "new") == 404
         assert HTTP.post(f"{server.url}/v2/repository/models/new/load").status_code == 200
-        assert scaled(server, "new") == 5
+        assert (scaled(server, "new"), scaled(server, "plain")) == (5, 3)
 
 
 def test_all_models_may_be_unloaded_and_workers_follow(folder: Path) -> None:

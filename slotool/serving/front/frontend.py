@@ -111,8 +111,9 @@ class RuntimeSettings(Protocol):
     async def use_workers(self, replicas: int, threads: int, reason: str) -> None:
         """Serve on other workers. Raises ``InputError`` or ``RunError``; then nothing has changed."""
 
-    async def load(self, name: str) -> None:
-        """Serve the model as its files are now. Raises ``InputError`` or ``RunError``; then nothing has changed."""
+    async def load(self, name: str, config: str | None = None) -> None:
+        """Serve the model as its files are now; ``config``: JSON in place of its ``config.pbtxt``. Raises
+        ``InputError`` or ``RunError``; then nothing has changed."""
 
     async def unload(self, name: str) -> None:
         """Serve the model no more. Raises ``InputError``; then nothing has changed."""

@@ -33,8 +33,8 @@ from slotool.serving.served import ServedModel
 
 EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "statistics", "model_repository"]
 MODELS_ARE_FIXED = "these models are fixed: only those of a folder, or of [[models]] in a file, are loaded and unloaded"
-# Parameters of Triton's that make no difference here.
-_IGNORED = frozenset({"unload_dependents"})
+# Parameters of Triton's; whether dependents are unloaded makes no difference here.
+_OF_LOADING = ("config", "unload_dependents")
 
 
 class OpenInference:
@@ -109,8 +109,10 @@ class OpenInference:
         authorization, name = request.headers.get("authorization"), request.path_params["model"]
         self._front.require_role(authorization, MODELS)
         body = await self._front.body(request, bounds.OVERHEAD_BYTES)
-        parameters = (json_object(body) if body else {}).get("parameters")
-        await change_models(self._front, authorization, name, parameters or {}, load=load)
+        parameters = (json_object(body) if body else {}).get("parameters") or {}
+        if not isinstance(parameters, dict):
+            raise rejections.bad_request("parameters: a JSON object is expected")
+        await change_models(self._front, authorization, name, parameters, load=load)
         return json_response({})
 
     async def infer(self, request: HttpRequest) -> Response:
@@ -176,24 +178,28 @@ class OpenInference:
 
 
 async def change_models(
-    front: FrontEnd, authorization: str | None, name: str, parameters: Iterable[str], *, load: bool
+    front: FrontEnd, authorization: str | None, name: str, parameters: Mapping[str, Any], *, load: bool
 ) -> None:
     """Load a model as its files are now, or unload it.
 
-    Raises ``Rejection``: 403 for a client without the role, 404 where models are fixed, 400 for a model that there is
-    not or that cannot be served, and for files or a configuration in the request.
+    ``parameters``: ``config``, a configuration in JSON that stands in place of the model's. Raises ``Rejection``: 403
+    for a client without the role, 404 where models are fixed, 400 for a model that there is not or that cannot be
+    served, and for files in the request.
     """
     front.require_role(authorization, MODELS)
     if front.runtime_settings is None:
         raise rejections.not_found(MODELS_ARE_FIXED)
-    if others := sorted(set(parameters) - _IGNORED):
-        raise rejections.bad_request(
-            f"parameter {rejections.shown(others[0])}: models are loaded from their folder only"
-        )
+    for parameter, value in parameters.items():
+        if parameter not in _OF_LOADING or not isinstance(value, str | bool):
+            raise rejections.bad_request(f"parameter {rejections.shown(parameter)}: models are read from their files")
+    config = parameters.get("config")
     try:
-        await (front.runtime_settings.load(name) if load else front.runtime_settings.unload(name))
+        if load:
+            await front.runtime_settings.load(name, None if config is None else str(config))
+        else:
+            await front.runtime_settings.unload(name)
     except (InputError, RunError) as error:
-        raise rejections.bad_request(f"not {'loaded' if load else 'unloaded'}: {error}") from None
+        raise rejections.bad_request(f"failed to {'load' if load else 'unload'}: {error}") from None
 
 
 def _readiness(named: dict[str, str], unready: Rejection | None) -> Response:

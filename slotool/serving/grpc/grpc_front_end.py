@@ -335,12 +335,14 @@ class GrpcFrontEnd:
 
     async def _load(self, request: Any, context: Any) -> Any:
         authorization = _authorization(context)
-        await change_models(self._front, authorization, request.model_name, request.parameters, load=True)
+        parameters = grpc_messages.parameters_of(request.parameters)
+        await change_models(self._front, authorization, request.model_name, parameters, load=True)
         return v2.RepositoryModelLoadResponse()
 
     async def _unload(self, request: Any, context: Any) -> Any:
         authorization = _authorization(context)
-        await change_models(self._front, authorization, request.model_name, request.parameters, load=False)
+        parameters = grpc_messages.parameters_of(request.parameters)
+        await change_models(self._front, authorization, request.model_name, parameters, load=False)
         return v2.RepositoryModelUnloadResponse()
 
     async def _register_region(self, request: Any, context: Any) -> Any:

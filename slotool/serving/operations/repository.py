@@ -25,25 +25,29 @@ _OF_TENSORS = ("name", "data_type", "dims")
 
 
 class ModelConfig:
-    """A ``config.pbtxt`` of Triton's, as far as it is followed.
+    """A model configuration of Triton's, as far as it is followed.
 
     Attributes:
+        text: The configuration as it was read.
         max_batch: Maximum number of examples in a call; 0: one request a call; None: the file leaves it open.
         ignored: Keys that have no effect.
     """
 
-    def __init__(self, path: Path):
-        """Read it. Raises ``InputError`` for a file that is no configuration of a model, ``MissingPackageError``
-        without tritonclient."""
+    def __init__(self, path: Path, name: str, text: str | None = None):
+        """Read the ``config.pbtxt`` of a model, or ``text``, JSON that stands in its place.
+
+        Raises ``InputError`` for what is no configuration of this model, ``MissingPackageError`` without tritonclient.
+        """
         try:
-            from google.protobuf import text_format
+            from google.protobuf import json_format, text_format
             from tritonclient.grpc import model_config_pb2
         except ImportError as error:
             raise import_failed(error, "tritonclient", CONFIG) from error
         self.path, config = path, model_config_pb2.ModelConfig()
         try:
-            text_format.Parse(read_text(path), config)
-        except (text_format.ParseError, OSError, UnicodeDecodeError) as error:
+            self.text = read_text(path) if text is None else text
+            (text_format if text is None else json_format).Parse(self.text, config)
+        except (text_format.ParseError, json_format.ParseError, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: a model configuration of Triton's is expected ({error})") from None
         self._config = config
         # Without a batch size the tensors say whether the first dimension counts examples; 0 is also the default.
@@ -59,8 +63,8 @@ class ModelConfig:
         self.ignored = tuple(sorted({key for key in stated if key not in _FOLLOWED} | of_tensors))
         if self.max_batch is not None and self.max_batch < 0:
             raise InputError(f"{path}: max_batch_size: {self.max_batch}, expected 0 or more")
-        if config.name not in ("", path.parent.name):
-            raise InputError(f"{path}: name: {config.name!r}, expected that of its folder, {path.parent.name!r}")
+        if config.name not in ("", name):
+            raise InputError(f"{path}: name: {config.name!r}, expected that of its folder, {name!r}")
 
     @property
     def filename(self) -> str:
@@ -165,10 +169,9 @@ def _numbers(folder: Path) -> list[int]:
 
 def _versions(folder: Path) -> Iterator[RepositoryModel]:
     """Yield the versions that are served of the model in this folder, the latest under the model's own name."""
-    config = ModelConfig(folder / CONFIG) if (folder / CONFIG).is_file() else None
-    there = _numbers(folder)
+    name, there = folder.resolve().name, _numbers(folder)
+    config = ModelConfig(folder / CONFIG, name) if (folder / CONFIG).is_file() else None
     served = there[-1:] if config is None else config.versions(there)
-    name = folder.resolve().name
     for version in served:
         location = _location(folder / str(version), "" if config is None else config.filename)
         key = name if version == served[-1] else f"{name}/{version}"

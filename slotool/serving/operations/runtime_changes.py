@@ -84,15 +84,14 @@ class ReloadableSettings:
         """Names of models that were unloaded, sorted."""
         return sorted(self._sources.unloaded) if isinstance(self._sources, CombinedSources) else ()
 
-    async def load(self, name: str) -> None:
-        """Serve the model of this name as its files are now, beside the others as they are. Raises ``InputError`` or
-        ``RunError``; then nothing has changed."""
+    async def load(self, name: str, config: str | None = None) -> None:
+        """Serve the model of this name as its files are now, beside the others as they are; ``config``: JSON in place
+        of its configuration. Raises ``InputError`` or ``RunError``; then nothing has changed."""
         async with self._changing:
-            latest = await asyncio.to_thread(self._read)
+            latest = self._as_chosen(await asyncio.to_thread(self._read))
             if not isinstance(latest, CombinedSources) or not isinstance(self._sources, CombinedSources):
                 raise InputError(MODELS_ARE_FIXED)
-            sources = self._as_chosen(self._sources.with_loaded(name, latest))
-            await self._change_models(sources, f"{name} loaded")
+            await self._change_model(name, self._sources.with_loaded(name, latest, config), f"{name} loaded")
 
     async def unload(self, name: str) -> None:
         """Serve the model of this name no more, once its requests are answered. Raises ``InputError`` where there is
@@ -100,10 +99,15 @@ class ReloadableSettings:
         async with self._changing:
             if not isinstance(self._sources, CombinedSources):
                 raise InputError(MODELS_ARE_FIXED)
-            await self._change_models(self._sources.with_unloaded(name), f"{name} unloaded")
+            await self._change_model(name, self._sources.with_unloaded(name), f"{name} unloaded")
 
-    async def _change_models(self, sources: AnySources, change: str) -> None:
-        models = await asyncio.to_thread(self._reloaded, sources, self._router.models)
+    async def _change_model(self, name: str, sources: CombinedSources, change: str) -> None:
+        """Serve the model of this name as ``sources`` have it, and leave the others as they are."""
+        served = self._router.models.items()
+        own, others = ({key: one for key, one in served if (one.model_name == name) is same} for same in (True, False))
+        parts = tuple(part for part in sources.loaded if part.model_name == name)
+        models = await asyncio.to_thread(self._reloaded, replace(sources, parts=parts), own)
+        models = {**others, **models}
         await self._exchange(sources, models, change)
         self._router.events.emit("reload", change, models=list(models))
 

@@ -138,7 +138,7 @@ class Sources:
 
     def _read(self, path: Path) -> _Read:
         # Before the model: one that is written meanwhile is noticed the next time.
-        manifest = _manifest(path)
+        manifest = self._manifest(path)
         max_batch = None if self.config is None else self.config.max_batch
         model = load_served(str(path), mapped=self.mapped, max_batch=max_batch)
         if self.config is not None:
@@ -146,6 +146,10 @@ class Sources:
         placed = model if self.mapped else model.on(self.devices[0])
         placed.identity = model.identity
         return _Read(placed, path, manifest)
+
+    def _manifest(self, path: Path) -> bytes:
+        """Return what tells this model from another one at the same path."""
+        return _manifest(path) + (b"" if self.config is None else self.config.text.encode())
 
     def _require_latency(self) -> None:
         if self.policy == BY_DEMAND:
@@ -166,7 +170,7 @@ class Sources:
         artifacts that are others than those in use. Raises as ``load`` does."""
         named = {}
         for (name, entry), path in zip(served.items(), self.artifacts, strict=True):
-            is_same = not artifacts or (path == entry.path and _manifest(path) == entry.manifest)
+            is_same = not artifacts or (path == entry.path and self._manifest(path) == entry.manifest)
             if artifacts and is_same and path.is_dir():
                 try:
                     require_unchanged(str(path))
@@ -273,10 +277,14 @@ class CombinedSources:
     def with_parts(self, change: Callable[[Sources], Sources]) -> CombinedSources:
         return replace(self, parts=tuple(map(change, self.parts)))
 
-    def with_loaded(self, name: str, latest: CombinedSources) -> CombinedSources:
-        """With the model of this name as ``latest`` has it. Raises ``InputError`` where that has none."""
+    def with_loaded(self, name: str, latest: CombinedSources, config: str | None = None) -> CombinedSources:
+        """With the model of this name as ``latest`` has it. ``config``: JSON in place of its configuration. Raises
+        ``InputError`` where there is no such model, or that is none."""
         latest.require(name)
         read = tuple(part for part in latest.parts if part.model_name == name)
+        if config is not None:
+            stated = ModelConfig(Path(f"config of {printable(name)}"), name, config)
+            read = tuple(replace(part, config=stated) for part in read)
         kept = tuple(part for part in self.parts if part.model_name != name)
         return replace(self, parts=(*kept, *read), unloaded=self.unloaded - {name})
 
