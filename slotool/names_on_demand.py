@@ -36,3 +36,16 @@ def _checked_imports(source: Path) -> dict[str, str]:
     checked = next(node.body for node in body if isinstance(node, ast.If))
     imports = [node for node in checked if isinstance(node, ast.ImportFrom)]
     return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+def modules_on_demand(*names: str) -> tuple[Any, ...]:
+    """Return what stands for each of these modules and imports it when one of its names is first used."""
+    return tuple(map(_OnDemand, names))
+
+
+class _OnDemand:
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)

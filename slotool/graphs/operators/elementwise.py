@@ -20,9 +20,14 @@ from slotool.graphs.operators.attributes import (
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, alike, is_computed, layer_name
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, INT32, KINDS, RANKS, Writer, widest
+from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import keras
+    import torch
+    from torch import Tensor, nn
+else:
+    keras, nn, torch = modules_on_demand("keras", "torch.nn", "torch")
 
 
 class _ValueByValue(OperatorType, abstract=True):
@@ -45,8 +50,6 @@ class Rescaling(_ValueByValue):
         return rescaled(writer, values[0])
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         # A factor of one would be left out.
         return Value(keras.layers.Rescaling(1 / 255, name=layer_name(operator.name))(values[0].tensor), values[0].order)
 
@@ -60,16 +63,12 @@ class ReLU(_ValueByValue):
     layout = "values"
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         return nn.ReLU()
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         return writer.node("Relu", values[0])
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         return Value(keras.layers.Activation("relu", name=layer_name(operator.name))(values[0].tensor), values[0].order)
 
 
@@ -83,8 +82,6 @@ class PReLU(OperatorType):
         return Effect(inputs[0], 1 if attributes["shared"] else inputs[0][0], math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         return nn.PReLU(operator.weights, device=device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -102,8 +99,6 @@ class Softmax(_ValueByValue):
     settle = staticmethod(settle_channel_axis)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         return nn.Softmax(dim=1 + chosen_axis(operator.attributes, operator.shape))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -112,8 +107,6 @@ class Softmax(_ValueByValue):
         )
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         at = values[0].at(chosen_axis(operator.attributes, operator.shape))
         return Value(keras.layers.Softmax(axis=at, name=layer_name(operator.name))(values[0].tensor), values[0].order)
 
@@ -125,16 +118,12 @@ class Activation(_ValueByValue):
     layout = "values"
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         return nn.Identity()
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         return values[0]
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         (value,), name, called = values, operator["activation"], layer_name(operator.name)
         if name == "softmax":
             layer = keras.layers.Softmax(axis=value.at(channel_axis(operator.shape)), name=called)
@@ -156,16 +145,12 @@ class _Combination(OperatorType, abstract=True):
         return Effect(shape, 0, math.prod(shape) * (len(inputs) - 1))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
         return _stretched(getattr(torch, self.torch_name), operator.input_shapes)
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
         return widest(kinds)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         tensors, order = alike(values, operator.input_shapes)
         if len(values) > 1 and all(map(is_computed, values)):
             return Value(getattr(keras.layers, operator.op)(name=layer_name(operator.name))(tensors), order)
@@ -289,8 +274,6 @@ class Elementwise(OperatorType):
         return Effect(shape, 0, math.prod(shape))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
         name, function = self._function(operator)
         called = getattr(torch, function.torch)
         if name == "clamp":
@@ -337,8 +320,6 @@ class Elementwise(OperatorType):
         return INT32 if kind == BOOL != function.kind else kind
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         name, function = self._function(operator)
         if name == "clamp":
             return Value(keras.ops.clip(values[0].tensor, -1, 1), values[0].order)
@@ -378,8 +359,6 @@ class Where(OperatorType):
         return Effect(shape, 0, math.prod(shape))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
         from slotool.graphs.operators.torch_parts import aligned
 
         def where(condition: Tensor, *values: Tensor) -> Tensor:
@@ -402,8 +381,6 @@ class Where(OperatorType):
         return max(kinds[1:], key=RANKS.index, default=FLOAT)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         (condition, *others), order = alike(values, operator.input_shapes)
         numbers: list[Any] = [1.0, 0.0]
         return Value(keras.ops.where(keras.ops.cast(condition, "bool"), *others, *numbers[len(others) :]), order)
@@ -417,8 +394,6 @@ class Cast(OperatorType):
         return Effect(inputs[0])
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
         dtype = getattr(torch, operator["dtype"])
         return lambda x: x.to(dtype)
 
@@ -432,6 +407,4 @@ class Cast(OperatorType):
         return KINDS.get(operator["dtype"], FLOAT)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         return Value(keras.ops.cast(values[0].tensor, operator["dtype"]), values[0].order)

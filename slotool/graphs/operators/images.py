@@ -12,9 +12,14 @@ from slotool.graphs.operators.attributes import Attributes, Shape
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
+from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import keras
+    from torch import Tensor, nn
+    from torch.nn import functional
+else:
+    nn, keras, functional = modules_on_demand("torch.nn", "keras", "torch.nn.functional")
 
 # Values along each axis that an interpolation reads.
 _READS = {"nearest": 1, "area": 1, "linear": 2, "cubic": 4}
@@ -47,8 +52,6 @@ class ZeroPadding2D(OperatorType):
         return Effect((channels, height + top + bottom, width + left + right))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         top, bottom, left, right = zero_padding(operator["padding"])
         return nn.ZeroPad2d((left, right, top, bottom))
 
@@ -57,8 +60,6 @@ class ZeroPadding2D(OperatorType):
         return writer.node("Pad", values[0], writer.integers(0, 0, top, left, 0, 0, bottom, right))
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         top, bottom, left, right = zero_padding(operator["padding"])
         layer = keras.layers.ZeroPadding2D(((top, bottom), (left, right)), name=layer_name(operator.name))
         return by_layer(layer, operator.shape, values)
@@ -74,8 +75,6 @@ class Cropping2D(OperatorType):
         return Effect((channels, height - top - bottom, width - left - right))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         top, bottom, left, right = zero_padding(operator["cropping"])
         return nn.ZeroPad2d((-left, -right, -top, -bottom))
 
@@ -86,8 +85,6 @@ class Cropping2D(OperatorType):
         return writer.node("Slice", values[0], starts, ends, writer.integers(2, 3))
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         top, bottom, left, right = zero_padding(operator["cropping"])
         layer = keras.layers.Cropping2D(((top, bottom), (left, right)), name=layer_name(operator.name))
         return by_layer(layer, operator.shape, values)
@@ -108,8 +105,6 @@ class Resize(OperatorType):
         return Effect(shape, 0, 2 * reads * math.prod(shape) if reads > 1 else 0)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch.nn import functional
-
         from slotool.graphs.operators.torch_parts import over_last_axes
 
         size, mode = operator["size"], operator["mode"]
@@ -140,8 +135,6 @@ class GridSample(OperatorType):
         return Effect(shape, 0, 2 * reads * math.prod(shape))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch.nn import functional
-
         mode = {"linear": "bilinear", "cubic": "bicubic"}.get(operator["mode"], "nearest")
 
         def sampled(x: Tensor, grid: Tensor) -> Tensor:
@@ -169,8 +162,6 @@ class PixelShuffle(OperatorType):
         return Effect((channels // factor**2, height * factor, width * factor))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         return nn.PixelShuffle(operator["factor"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -188,8 +179,6 @@ class PixelUnshuffle(OperatorType):
         return Effect((channels * factor**2, height // factor, width // factor))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         return nn.PixelUnshuffle(operator["factor"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:

@@ -30,9 +30,14 @@ from slotool.graphs.operators.keras_values import (
     without,
 )
 from slotool.graphs.operators.onnx_writer import INT64, Writer, widest
+from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
+    import keras
+    import torch
     from torch import Tensor
+else:
+    keras, torch = modules_on_demand("keras", "torch")
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 _TORCH_PAD_MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
@@ -54,8 +59,6 @@ class Flatten(OperatorType):
         return writer.node("Flatten", values[0], axis=1)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         return by_layer(keras.layers.Flatten(name=layer_name(operator.name)), operator.shape, values)
 
 
@@ -178,8 +181,6 @@ class Expand(OperatorType):
         return writer.node("Expand", value, writer.integers(1, *operator.shape))
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         before = (*self._new_axes(operator), *operator.input_shapes[0])
         times = [new // old for old, new in zip(before, operator.shape, strict=True)]
         tensor = keras.ops.reshape(values[0].stated(), (-1, *before))
@@ -199,8 +200,6 @@ class Copy(OperatorType):
         return Effect(inputs[0])
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
         return lambda x: x.clone(memory_format=torch.contiguous_format)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -225,8 +224,6 @@ class Concatenate(OperatorType):
         return Effect((*inputs[0][:axis], sum(shape[axis] for shape in inputs), *inputs[0][axis + 1 :]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
         from slotool.graphs.operators.torch_parts import of_one_batch
 
         axis = chosen_axis(operator.attributes, operator.shape) + 1
@@ -240,8 +237,6 @@ class Concatenate(OperatorType):
         return widest(kinds)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         if len(values) == 1:
             return values[0]
         parts = for_each_example(values)
@@ -268,8 +263,6 @@ class Stack(OperatorType):
         return Effect((*inputs[0][:axis], len(inputs), *inputs[0][axis:]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
         from slotool.graphs.operators.torch_parts import of_one_batch
 
         axis = operator["axis"] + 1
@@ -284,8 +277,6 @@ class Stack(OperatorType):
         return widest(kinds)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         parts = [part.stated() for part in for_each_example(values)]
         return Value.as_stated(keras.ops.stack(parts, axis=operator["axis"] + 1), len(operator.shape))
 
@@ -310,8 +301,6 @@ class Repeat(OperatorType):
         return writer.node("Tile", values[0], writer.integers(1, *operator["repeats"]))
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         tiled = keras.ops.tile(values[0].stated(), (1, *operator["repeats"]))
         return Value.as_stated(tiled, len(operator.shape))
 
@@ -345,8 +334,6 @@ class Pad(OperatorType):
         return writer.node("Pad", values[0], around, mode=operator["mode"])
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         (value,), pads, rank = values, operator["pads"], len(operator.shape)
         mode = operator["mode"]
         if mode not in ("constant", "reflect"):
@@ -391,8 +378,6 @@ class Roll(OperatorType):
         return value if value != values[0] else writer.node("Identity", value)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         (value,), tensor = values, values[0].tensor
         for shift, axis in zip(operator["shifts"], operator["axes"], strict=True):
             tensor = keras.ops.roll(tensor, shift, axis=value.at(axis))
@@ -418,7 +403,5 @@ class Flip(OperatorType):
         return value
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         axes = [values[0].at(axis) for axis in operator["axes"]]
         return Value(keras.ops.flip(values[0].tensor, axis=axes), values[0].order)

@@ -23,9 +23,13 @@ from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorTy
 from slotool.graphs.operators.elementwise import rescaled
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
+from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
+    import keras
     from torch import Tensor, nn
+else:
+    keras, nn = modules_on_demand("keras", "torch.nn")
 
 # torch's own for most norms, so that all libraries compute the same.
 EPSILON = 1e-5
@@ -60,8 +64,6 @@ class _Norm(OperatorType, abstract=True):
 
     def keras_layer(self, operator: Operator, value: Value, **options: Any) -> Value:
         """Return the output of the Keras layer of this name, whose statistics and factors keep Keras' own start."""
-        import keras
-
         if "center" in self.attributes:
             options |= {part: operator[part] for part in ("scale", "center")}
         layer = getattr(keras.layers, operator.op)(epsilon=EPSILON, name=layer_name(operator.name), **options)
@@ -83,8 +85,6 @@ class BatchNormalization(_Norm):
         return 2 * operator.weights // (2 + self.trained(operator.complete))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         from slotool.graphs.operators.torch_parts import Moved
 
         shape, axis = operator.shape, chosen_axis(operator.attributes, operator.shape)
@@ -116,8 +116,6 @@ class LayerNormalization(_Norm):
         return Effect(inputs[0], self.trained(attributes) * _sizes(attributes, inputs[0]), 7 * math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         norm = nn.LayerNorm(_normalised_sizes(operator), device=device)
         return _with_axes_last(self.without_unused(norm, operator), operator)
 
@@ -146,8 +144,6 @@ class RMSNormalization(_Norm):
         return Effect(inputs[0], weights, 4 * math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         scale = operator["scale"]
         # torch's own epsilon depends on the type of the values.
         norm = nn.RMSNorm(_normalised_sizes(operator), eps=EPSILON, elementwise_affine=scale, device=device)
@@ -204,8 +200,6 @@ class GroupNormalization(_Norm):
         return Effect(inputs[0], self.trained(attributes) * channels, 7 * math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         norm = nn.GroupNorm(operator["groups"], operator.shape[0], device=device)
         return self.without_unused(norm, operator)
 
@@ -237,8 +231,6 @@ class LocalResponseNormalization(OperatorType):
         return Effect(inputs[0], 0, (2 * attributes["size"] + 3) * math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         return nn.LocalResponseNorm(operator["size"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -272,8 +264,6 @@ class Normalization(OperatorType):
         return writer.node("Div", writer.node("Sub", values[0], mean), deviation)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         layer = keras.layers.Normalization(axis=-1, mean=0.0, variance=1.0, name=layer_name(operator.name))
         return by_layer(layer, operator.shape, values)
 
@@ -295,8 +285,6 @@ class LayerScale(OperatorType):
         return writer.node("Mul", values[0], writer.weight(*per_channel(operator.shape)))
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         class LayerScale(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
             """Keras has it only inside one of its applications."""
 

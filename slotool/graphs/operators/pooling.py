@@ -23,9 +23,13 @@ from slotool.graphs.operators.windows import (
     pair,
     sides,
 )
+from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
+    import keras
     from torch import Tensor, nn
+else:
+    keras, nn = modules_on_demand("keras", "torch.nn")
 
 # A stride of None is that of the kernel.
 _POOL = {"kernel": REQUIRED, "stride": None, "padding": "valid", "ceil": False}
@@ -86,8 +90,6 @@ class _Pooling(Window, abstract=True):
         raise NotImplementedError
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         given = operator.complete
         left_out = not given.get("count_padding", True) and not isinstance(given["padding"], str)
         if self.axes != 2 or given["ceil"] or given.get("dilation", 1) != 1 or left_out:
@@ -102,8 +104,6 @@ class _MaxPooling(_Pooling, abstract=True):
     onnx_op = "MaxPool"
 
     def torch_pool(self, attributes: Attributes, pads: bool, options: dict[str, Any]) -> nn.Module:
-        from torch import nn
-
         if attributes["dilation"] != 1:
             options["dilation"] = attributes["dilation"]
         pool: nn.Module = getattr(nn, f"MaxPool{self.axes}d")(*self.window(attributes), **options)
@@ -122,8 +122,6 @@ class _AveragePooling(_Pooling, abstract=True):
     onnx_op = "AveragePool"
 
     def torch_pool(self, attributes: Attributes, pads: bool, options: dict[str, Any]) -> nn.Module:
-        from torch import nn
-
         if pads:
             options["count_include_pad"] = attributes["count_padding"]
         pool: nn.Module = getattr(nn, f"AvgPool{self.axes}d")(*self.window(attributes), **options)
@@ -180,8 +178,6 @@ class _GlobalPooling(OperatorType, abstract=True):
         return pooled if operator["keepdims"] else writer.node("Flatten", pooled, axis=1)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         keepdims = operator["keepdims"]
         layer = getattr(keras.layers, operator.op)(keepdims=keepdims, name=layer_name(operator.name))
         return by_layer(layer, operator.shape, values)
@@ -245,8 +241,6 @@ class Unfold(Window):
         return Effect((inputs[0][0] * math.prod(pair(attributes["kernel"])), math.prod(size)))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         around = padding_around(operator.attributes, operator.input_shapes[0])
         unfold = nn.Unfold(pair(operator["kernel"]), **_steps(operator))
         return padded(unfold, around, 0.0) if any(around) else unfold
@@ -267,8 +261,6 @@ class Fold(OperatorType):
         return Effect(image, 0, math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         attributes = operator.complete
         height, width = attributes["size"]
         top, bottom, left, right = padding_around(attributes, (1, height, width))

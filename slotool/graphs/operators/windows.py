@@ -11,9 +11,13 @@ from slotool.graphs.operators.attributes import Attributes, Shape
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
+from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
+    import keras
     from torch import Tensor, nn
+else:
+    nn, keras = modules_on_demand("torch.nn", "keras")
 
 _MOVED_OVER = {
     1: "a sequence of (channels, steps)",
@@ -78,8 +82,6 @@ def _reach_and_stride(attributes: Attributes, rank: int) -> tuple[tuple[int, ...
 
 def padded(layer: nn.Module, around: Sequence[int], value: float) -> nn.Module:
     """Return a torch layer behind padding by so much before and after each axis."""
-    from torch import nn
-
     pairs = [around[axis : axis + 2] for axis in range(0, len(around), 2)]
     padding = getattr(nn, f"ConstantPad{len(pairs)}d")([size for sides in reversed(pairs) for size in sides], value)
     return nn.Sequential(padding, layer)
@@ -114,8 +116,6 @@ def keras_window(operator: Operator) -> dict[str, Any]:
 
 def behind_keras_padding(operator: Operator, layer: Callable[[Any], Any], value: float) -> Callable[[Any], Any]:
     """Return a Keras layer behind the padding that Keras has no option for: rows and columns on each side."""
-    import keras
-
     padding = operator["padding"]
     if isinstance(padding, str):
         return layer
@@ -165,8 +165,6 @@ class _Convolution(Window, abstract=True):
 
     def keras_layer(self, attributes: Attributes, weights: Initializer, options: Attributes) -> Any:
         """Return the Keras layer of this type."""
-        import keras
-
         groups = attributes["groups"]
         return keras.layers.Conv2D(attributes["filters"], groups=groups, kernel_initializer=weights, **options)
 
@@ -180,8 +178,6 @@ def _require_groups(channels: int, filters: int, groups: int) -> None:
 
 
 def _torch_convolution(attributes: Attributes, inputs: Shape, device: str) -> nn.Module:
-    from torch import nn
-
     rank, around = len(inputs) - 1, padding_around(attributes, inputs)
     symmetric = around[::2] == around[1::2]
     layer: nn.Module = getattr(nn, f"Conv{rank}d")(
@@ -236,8 +232,6 @@ class DepthwiseConv2D(_Convolution):
         return {**attributes, "filters": channels * attributes["multiplier"], "groups": channels}
 
     def keras_layer(self, attributes: Attributes, weights: Initializer, options: Attributes) -> Any:
-        import keras
-
         multiplier = attributes["multiplier"]
         return keras.layers.DepthwiseConv2D(depth_multiplier=multiplier, depthwise_initializer=weights, **options)
 
@@ -254,8 +248,6 @@ class SeparableConv2D(_Convolution):
         return Effect(last.shape, first.weights + last.weights, first.flops + last.flops)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         (shape,) = operator.input_shapes
         spatial, mixing = self._parts(operator.complete, shape[0])
         middle = (spatial["filters"], *operator.shape[1:])
@@ -268,8 +260,6 @@ class SeparableConv2D(_Convolution):
         return _onnx_convolution(writer, mixing, (spatial["filters"], *operator.shape[1:]), value)
 
     def keras_layer(self, attributes: Attributes, weights: Initializer, options: Attributes) -> Any:
-        import keras
-
         return keras.layers.SeparableConv2D(
             attributes["filters"],
             depth_multiplier=attributes["multiplier"],
@@ -314,8 +304,6 @@ class _TransposedConvolution(Window, abstract=True):
         return Effect((filters, *size), weights + bias, 2 * weights * math.prod(inputs[0][1:]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         attributes, rank = operator.complete, self.axes
         layer: nn.Module = getattr(nn, f"ConvTranspose{rank}d")(
             operator.input_shapes[0][0],

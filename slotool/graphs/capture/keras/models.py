@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import batch_size
 from slotool.graphs.capture.keras.operations import is_operation
+from slotool.names_on_demand import modules_on_demand
 from slotool.printable import reason
 
 if TYPE_CHECKING:
     import keras
+else:
+    (keras,) = modules_on_demand("keras")
 
 InputShape = tuple[int, ...] | Mapping[str, tuple[int, ...]]
 
@@ -20,8 +23,6 @@ InputShape = tuple[int, ...] | Mapping[str, tuple[int, ...]]
 def with_sizes(functional: Any, name: str, input_shape: InputShape) -> Any:
     """The functional model on inputs of these sizes, which Keras leaves free. Raises ``GraphError``, naming the model,
     for sizes of another input, or other than those that it has."""
-    import keras
-
     own = {tensor.name: tensor for tensor in functional.inputs}
     given = input_shape if isinstance(input_shape, Mapping) else {next(iter(own)): tuple(input_shape)}
     if not isinstance(input_shape, Mapping) and len(own) > 1:
@@ -48,8 +49,6 @@ def with_sizes(functional: Any, name: str, input_shape: InputShape) -> Any:
 
 def _called(functional: Any, inputs: Sequence[Any]) -> Any:
     """What a functional model makes of these inputs, as another. Raises what its layers raise."""
-    import keras
-
     structured = keras.tree.pack_sequence_as(functional._inputs_struct, list(inputs))
     return keras.Model(list(inputs), keras.tree.flatten(functional.call(structured)))
 
@@ -65,8 +64,6 @@ def _otherwise(has: Sequence[int | None], sizes: Sequence[int]) -> str:
 
 def sized(functional: Any, given: Sequence[Any]) -> Any:
     """A model within another on the sizes of the tensors that it is given there, where its own leave axes free."""
-    import keras
-
     own = [tuple(each.shape)[1:] for each in functional.inputs]
     shapes = [tuple(each.shape)[1:] for each in given]
     if len(own) != len(shapes) or own == shapes or not any(None in each for each in own):
@@ -101,8 +98,6 @@ def _leads(functional: Any) -> set[int]:
 
 def _batched(functional: Any) -> Any:
     """The same on a batch of known size; None where it does not take one."""
-    import keras
-
     shapes = [tuple(each.shape)[1:] for each in functional.inputs]
     batch = batch_size([tuple(size for size in shape if size) for shape in shapes])
     inputs = [
@@ -132,8 +127,6 @@ def written_as_functional(layer: Any) -> Any:
 def layers_inside(node: Any) -> Any:
     """The functional model of a call of a layer or model, made of layers and ``keras.ops``, with its inputs in the
     order of ``node.input_tensors``; None where its ``call`` takes no symbols."""
-    import keras
-
     layer = node.operation
     batch = batch_size([_known(each.shape) for each in node.input_tensors])
     sizes = {id(each): tuple(each.shape) for each in node.input_tensors}
@@ -160,8 +153,6 @@ def _known(shape: Sequence[int | None]) -> tuple[int, ...]:
 def unmasked(node: Any) -> list[Any]:
     """The tensors that a call takes, without masks: which steps of a text count changes no shape and hardly a cost. An
     ``Embedding`` with ``mask_zero`` gives one to every layer after it."""
-    import keras
-
     given = (value for name, value in node.arguments.kwargs.items() if name.endswith("mask"))
     masks = {id(tensor) for value in given for tensor in keras.tree.flatten(value)}
     return [tensor for tensor in node.input_tensors if id(tensor) not in masks]
@@ -169,8 +160,6 @@ def unmasked(node: Any) -> list[Any]:
 
 def traced_call(layer: Any, args: Any, kwargs: Any, inputs: Any = None) -> Any:
     """What a ``call`` makes of symbolic ``inputs``, by default all that it is given."""
-    import keras
-
     parameters = inspect.signature(layer.call).parameters
     if "training" in parameters:
         kwargs = {**kwargs, "training": False}
@@ -191,8 +180,6 @@ def functional_of(model: keras.Model, input_shape: InputShape = (), input_dtype:
     ``input_dtype``: their element types; by default whole numbers where embeddings alone take them, else float32.
     Raises ``GraphError`` for a model of which no shape is known, and for a ``call`` that runs on no such inputs.
     """
-    import keras
-
     found = written_as_functional(model)
     if found is not None and input_dtype is not None:
         raise GraphError(f"{model.name} says itself of what element type its inputs are: leave input_dtype out")
@@ -276,16 +263,12 @@ def _on_symbols(model: keras.Model, shapes: Any, input_dtype: InputType | None) 
 
 def _walked(model: keras.Model, inputs: Any) -> Any:
     """The layers and operations that its ``call`` is made of."""
-    import keras
-
     args, kwargs = _arguments(model, inputs)
     return traced_call(model, args, kwargs, keras.tree.flatten(inputs))
 
 
 def _whole(model: keras.Model, inputs: Any) -> Any:
     """A model whose one layer is ``model``, which this builds."""
-    import keras
-
     args, kwargs = _arguments(model, inputs)
     outputs = model(*args, **kwargs)
     return keras.Model(keras.tree.flatten(inputs), keras.tree.flatten(outputs))
@@ -302,8 +285,6 @@ def _arguments(model: keras.Model, inputs: Any) -> tuple[list[Any], dict[str, An
 def _inputs(shapes: Any, name: str, batch: int, types: InputType | None) -> Any:
     """Symbolic inputs of so many examples for shapes with the batch, one or lists or dictionaries of them, of these
     element types, one or by names. A batch whose size is known lets a ``call`` read it, as ``ops.shape(x)[0]``."""
-    import keras
-
     if isinstance(shapes, dict):
         return {key: _inputs(each, str(key), batch, types) for key, each in shapes.items()}
     if _is_shape(shapes):
@@ -333,8 +314,6 @@ def _shown(shapes: Any) -> str:
 
 def _taken_by_embeddings(functional: Any) -> Collection[str]:
     """The inputs that embeddings alone take: of these Keras keeps no element type that says so."""
-    import keras
-
     takers: dict[int, set[bool]] = {}
     for nodes in functional._nodes_by_depth.values():
         for node in nodes:
@@ -350,8 +329,6 @@ _MERGED = {"concat": "Concatenate", "sum": "Add", "ave": "Average", "mul": "Mult
 def unrolled(node: Any) -> Any:
     """The functional model of a call of such a layer: its inputs are those of the call and, of a layer with a cell that
     is given none, the states that it starts with. None for any other layer, and where steps are not known."""
-    import keras
-
     layers, layer = keras.layers, node.operation
     kinds = ((layers.TimeDistributed, _distributed), (layers.Bidirectional, _both), (layers.RNN, _by_cell))
     made = next((each for kind, each in kinds if isinstance(layer, kind)), None)
@@ -367,16 +344,12 @@ def unrolled(node: Any) -> Any:
 
 def _distributed(layer: Any, inputs: Sequence[Any]) -> Any:
     """Keras itself loops over the steps, where their number is fixed."""
-    import keras
-
     steps = keras.ops.unstack(inputs[0], axis=1)
     return keras.Model(inputs, keras.ops.stack([layer.layer(step) for step in steps], axis=1))
 
 
 def _both(layer: Any, inputs: Sequence[Any]) -> Any:
     """In both directions, where these are not merged into one or states are taken or given."""
-    import keras
-
     half = len(inputs) // 2
     parts = [
         keras.tree.flatten(each(inputs[0], initial_state=states or None))
@@ -390,8 +363,6 @@ def _both(layer: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _by_cell(layer: Any, inputs: Sequence[Any]) -> Any:
-    import keras
-
     tree, ops = keras.tree, keras.ops
     zeros = layer.get_initial_state(batch_size=1)
     first = [*inputs[1:]] or [keras.Input(tuple(each.shape)[1:]) for each in tree.flatten(zeros)]

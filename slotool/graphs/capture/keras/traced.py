@@ -11,12 +11,16 @@ from slotool.graphs.capture.batch_axis import batch_size
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.operators import Shape
 from slotool.llvm import without_late_triton
+from slotool.names_on_demand import modules_on_demand
 from slotool.printable import reason
 
 if TYPE_CHECKING:
+    import keras
     from torch import Tensor, nn
 
     from slotool.graphs.capture.torch.program import Recording
+else:
+    keras, nn = modules_on_demand("keras", "torch.nn")
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,11 @@ class Notes:
 
 def is_exportable() -> bool:
     """True if torch is Keras' backend, so that what a layer computes can be recorded."""
-    import keras
-
     return bool(keras.backend.backend() == "torch")
 
 
 def part_of(node: Any) -> Part | None:
     """A call of a layer or an operation; None where it cannot be recorded."""
-    import keras
-
     operation, arguments = node.operation, node.arguments
     tensors = list({id(each): each for each in node.input_tensors}.values())
 
@@ -65,7 +65,6 @@ def part_of(node: Any) -> Part | None:
 
 def whole_of(functional: Any) -> Part | None:
     """A functional model; None where it cannot be recorded."""
-    import keras
 
     def call(*given: Any) -> Any:
         return functional(keras.tree.pack_sequence_as(functional._inputs_struct, list(given)), training=False)
@@ -88,8 +87,6 @@ def add_traced(
     """Append what a part computes of ``sources``, of which ``images`` have their channels first in the drafts and last
     in Keras; of each output its name and whether it is such an image. Raises ``GraphError`` where it cannot be
     traced."""
-    from torch import nn
-
     from slotool.graphs.capture.torch.network import Forms
     from slotool.graphs.capture.torch.program import walked
 
@@ -124,8 +121,6 @@ def _recorded(part: Part) -> Recording:
 
 def _module_of(part: Part) -> nn.Module:
     """Return the part as a module, which has the weights and hands them to the Keras variables."""
-    import keras
-    from torch import nn
 
     class Called(nn.Module):
         def __init__(self) -> None:
@@ -145,6 +140,4 @@ def taken_since(drafts: Drafts, before: int) -> int:
 
 
 def _tensors(value: Any) -> list[Any]:
-    import keras
-
     return [each for each in keras.tree.flatten(value) if each is not None]

@@ -12,9 +12,12 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import costliest
 from slotool.graphs.capture.onnx.folding import MAX_VALUES, known_shapes, with_shapes
 from slotool.graphs.operators import Shape
+from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
     import onnx
+else:
+    (onnx,) = modules_on_demand("onnx")
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,6 @@ class Inlining:
     ) -> Iterator[onnx.NodeProto]:
         """The inner graph's nodes, its own values renamed: two graphs may use one name. ``given`` are names of its
         inputs and weights in the graph around, ``outputs`` those its outputs get there; "" where nobody takes one."""
-        import onnx
-
         made = {name for node in inner.node for name in node.output if name}
         own = {**{name: prefix + name for name in made}, **given}
         for output, outer in zip(inner.output, outputs, strict=False):
@@ -58,7 +59,6 @@ class Inlining:
     def add_constant(self, name: str, value: Any) -> str:
         """Append an initialiser of this name, and return it."""
         import numpy as np
-        import onnx
 
         self.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
         return name
@@ -102,8 +102,6 @@ def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
-    import onnx
-
     copied = onnx.NodeProto()
     copied.CopyFrom(node)
     return copied
@@ -167,8 +165,6 @@ def _steps(node: onnx.NodeProto, shapes: Mapping[str, Shape], opset: int) -> int
 def unrolled(inlining: Inlining, node: onnx.NodeProto, trips: int, prefix: str, opset: int) -> Iterator[onnx.NodeProto]:
     """Yield the body so many times, in a ``Scan`` each with its own part of what is scanned; its weights are those of
     each trip."""
-    import onnx
-
     body = body_of(node)
     assert body is not None
     weights, (values, scanned) = inlining.add_weights(body, prefix), _inputs(node)
@@ -200,8 +196,6 @@ def unrolled(inlining: Inlining, node: onnx.NodeProto, trips: int, prefix: str, 
 
 def _stacked(parts: list[str], name: str, inlining: Inlining, opset: int, along: int) -> Iterator[onnx.NodeProto]:
     """What every trip made, along a new axis."""
-    import onnx
-
     axis = [inlining.add_constant(f"{name}/axis", [along])] if opset >= _AXES_ARE_INPUT else []
     for part in parts:
         row = onnx.helper.make_node("Unsqueeze", [part, *axis], [f"{part}/row"])
@@ -227,8 +221,6 @@ def _stays_true(body: onnx.GraphProto, name: str, condition: str, constants: Map
 
 def _value(tensor: onnx.TensorProto | None) -> float | None:
     """The one number of a constant."""
-    import onnx
-
     if tensor is None or math.prod(tensor.dims) != 1 or tensor.data_location == tensor.EXTERNAL:
         return None
     return float(onnx.numpy_helper.to_array(tensor).reshape(-1)[0])

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
+from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
+else:
+    onnx, np = modules_on_demand("onnx", "numpy")
 
 # The domain of the operators that ONNX Runtime fuses.
 MICROSOFT = "com.microsoft"
@@ -27,8 +30,6 @@ class Writer:
     """Nodes that stand for ``node``, whose constants become initialisers of the graph, which have these ``shapes``."""
 
     def __init__(self, graph: onnx.GraphProto, node: onnx.NodeProto, shapes: Mapping[str, Sequence[int]]):
-        import onnx
-
         self._graph, self._node, self._shapes = graph, node, shapes
         self._attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
         self._prefix = next(filter(None, (node.name, *node.output)))
@@ -52,8 +53,6 @@ class Writer:
 
     def add(self, op: str, inputs: Iterable[str], **attributes: Any) -> str:
         """Append a node; the name of what it makes."""
-        import onnx
-
         name = self._name()
         self.nodes.append(onnx.helper.make_node(op, list(inputs), [name], name=name, **attributes))
         return name
@@ -70,8 +69,6 @@ class Writer:
 
     def finish_as(self, value: str, position: int) -> str:
         """``value`` is the node's output at this position; its name from now on."""
-        import onnx
-
         name = str(self._node.output[position])
         last = self.nodes[-1] if self.nodes else None
         if last is not None and list(last.output) == [value]:
@@ -82,19 +79,13 @@ class Writer:
 
     def numbers(self, values: Sequence[int]) -> str:
         """A constant of whole numbers: axes, sizes."""
-        import numpy as np
-
         return self._constant(np.array(values, np.int64))
 
     def floats(self, values: Sequence[float] | float) -> str:
-        import numpy as np
-
         return self._constant(np.array(values, np.float32))
 
     def weights(self, shape: Sequence[int]) -> str:
         """Weights of a shape alone."""
-        import onnx
-
         name = self._name()
         self._graph.initializer.add(name=name, dims=shape, data_type=onnx.TensorProto.FLOAT)
         return name
@@ -108,8 +99,6 @@ class Writer:
         return self.add("Transpose", [apart], perm=[0, 2, 1, 3])
 
     def _constant(self, values: np.ndarray) -> str:
-        import onnx
-
         name = self._name()
         self._graph.initializer.append(onnx.numpy_helper.from_array(values, name))
         return name

@@ -16,10 +16,13 @@ from slotool.graphs.capture.onnx.fused import without_fusions
 from slotool.graphs.capture.onnx.quantised import in_floats, is_quantised
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
+from slotool.names_on_demand import modules_on_demand
 from slotool.regular_files import read_bytes, require_regular
 
 if TYPE_CHECKING:
     import onnx
+else:
+    (onnx,) = modules_on_demand("onnx")
 
 # Protocol buffers hold no more.
 MAX_MODEL_BYTES = 2**31
@@ -87,8 +90,6 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
     said; ``MissingPackageError`` when the package onnx is not installed.
     """
     _require_onnx()
-    import onnx
-
     is_file = isinstance(source, str | Path)
     model = _loaded(Path(source)) if isinstance(source, str | Path) else source
     name = str(source) if is_file else model.graph.name or "the model"
@@ -147,7 +148,6 @@ def _require_onnx() -> None:
 
 
 def _loaded(path: Path) -> onnx.ModelProto:
-    import onnx
     from google.protobuf.message import DecodeError
 
     require_regular(path, GraphError)
@@ -165,8 +165,6 @@ def _loaded(path: Path) -> onnx.ModelProto:
 
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which large initialisers have a shape but no values: inference copies its model several times."""
-    import onnx
-
     light = onnx.ModelProto()
     light.ir_version = model.ir_version
     light.opset_import.extend(model.opset_import)
@@ -291,8 +289,6 @@ def _axes(value: onnx.ValueInfoProto, name: str) -> Sequence[Any]:
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:
-    import onnx
-
     kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
     name = {"float": "float32", "double": "float64"}.get(kind, kind)
     return name if name in DTYPES else FLOAT32
@@ -300,8 +296,6 @@ def _dtype(value: onnx.ValueInfoProto) -> str:
 
 def _element_type(graph: onnx.GraphProto) -> str:
     """That of the weights of more than one number, or int8 where nodes quantise or compute on whole numbers."""
-    import onnx
-
     if any(is_quantised(node) or node.op_type.startswith(QUANTISED) for node in graph.node):
         return "int8"
     weights = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > 1]
@@ -321,8 +315,6 @@ def _initialisers(graph: onnx.GraphProto, name: str) -> Iterator[tuple[str, Cons
 
 
 def _node(position: int, node: onnx.NodeProto) -> Node:
-    import onnx
-
     own = node.domain in OWN_DOMAINS
     op = node.op_type if own else f"{node.domain}.{node.op_type}"
     attributes = {entry.name: _plain(onnx.helper.get_attribute_value(entry)) for entry in node.attribute}
@@ -338,8 +330,6 @@ def _plain(value: Any) -> Any:
 
 def _constant(tensor: onnx.TensorProto, name: str) -> Constant:
     """Integers of 32 or 64 bits say how layers work (sizes, axes, indices) and are no weights; all others are."""
-    import onnx
-
     shape = tuple(tensor.dims)
     kinds = onnx.TensorProto
     count = math.prod(shape)
