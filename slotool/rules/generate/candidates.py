@@ -127,18 +127,6 @@ class Candidates:
             means[path.start : path.start + len(column) * len(path.kinds)] = np.tile(column, len(path.kinds))
         return means
 
-    def errors(self, indices: Sequence[int]) -> np.ndarray:
-        """Per example the error of these candidates: float64 [examples, len(indices)]."""
-        columns = np.empty((len(self._error), len(indices)))
-        for at, index in enumerate(indices):
-            if index < len(self.alone):
-                columns[:, at] = self._error[:, self.alone[index]]
-            else:
-                path = self._path_of(index)
-                step = (index - path.start) % len(path.thresholds)
-                columns[:, at] = np.where(path.bins > step, path.answers[:, 0, 0], path.answers[:, 1, 0])
-        return columns
-
     @property
     def path_numbers(self) -> np.ndarray:
         """Per candidate the number of its path, −1 for OSFA: int [candidates]."""

@@ -8,6 +8,9 @@ Learn, then test (arXiv 2110.01052), whatever the policies are. What could break
   no correction for its length.
 - *What a part names is chance.* So there are ``ROUNDS`` random parts, each with its share of the budget, and a tier
   takes the cheapest policy that any of them has shown.
+- *Two versions have one threshold path*, along which nothing needs choosing: the dearer version alone, then the cheaper
+  one from each confidence on. ``PATH_EXAMPLES`` rows name the thresholds and which version is dearer, all others test,
+  with ``PATH_BUDGET`` of the budget. Rounds, for thresholds by label or weighed sums, have the rest.
 - *Many tiers.* Chains are made for at most ``MAX_GOALS`` of the tolerances, and Holm's procedure divides the budget
   among them (``sequences``). A tier between them takes what is shown for the next stricter one.
 - *The table does not say which version is best.* A policy is shown to keep a tolerance only where it is against every
@@ -33,13 +36,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from slotool.rules.evidence.betting import betting_p_value, examples_to_show
 from slotool.rules.evidence.counting import examples_to_count, paired_p_value
 from slotool.rules.evidence.losses import excess_of, zero_or_largest
 from slotool.rules.generate.base import Assessment, Listed, Problem, RuleGenerator
-from slotool.rules.generate.proposals import Goal, chains
+from slotool.rules.generate.proposals import Goal, chains, threshold_path
+from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.routing import OSFA, RoutingPolicy
 from slotool.tables import OutcomeTable
 
@@ -50,8 +54,9 @@ ROUNDS = 3
 LEARN_SHARE = 0.4
 # Of the learning part, what calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
+# Of the budget, for the path of two versions; its thresholds are as many as these rows, at most a tenth of the table.
+PATH_BUDGET, PATH_EXAMPLES = 0.5, 200
 MAX_GOALS = 10
-MIN_SHARE = 1e-3  # of the budget of savings, for a version that is hardly the one they are shares of
 # Standard errors that the best of three rounds is ahead of one, as often as not: .535, as their tests share 36 % of the
 # table; less, since the policy counts that seems to need the fewest examples.
 ROUNDS_LUCK = 0.4
@@ -71,11 +76,9 @@ class Certified(RuleGenerator):
         tables = {id(table): Listed(table, best) for _, table in problem.references}
         against = [(version, tables[id(table)]) for version, table in problem.references]
         listed = dict(against)[problem.best]
-        rounds = [_Round(problem, against, rows) for rows in _parts(problem)]
+        rounds = list(_rounds(problem, against))
         tested = np.arange(len(listed)) != listed.best
-        alpha = rounds[0].budget / max(1, len(rounds[0].tests))
-        cheaper = [listed.policy(int(at)) for at in np.flatnonzero(tested) if _is_cheaper(listed, int(at), problem)]
-        needed = _examples_needed(problem, against, cheaper, alpha)
+        needed = _examples_needed(problem, against, listed, rounds)
         for version in problem.outcomes.versions:  # to tell what else is cheaper
             listed.index(OSFA(version))
         tested = np.append(tested, np.zeros(len(listed) - len(tested), dtype=bool))
@@ -105,21 +108,47 @@ def _is_cheaper(listed: Listed, at: int, problem: Problem) -> bool:
     return any(listed.taken(at, own).mean() < listed.taken(listed.best, own).mean() for own in problem.objectives)
 
 
+def _rounds(problem: Problem, against: Against) -> Iterator[_Round]:
+    """Yield random parts of the table with the chains that they propose, then the path of two versions."""
+    draw, examples = np.random.default_rng(problem.seed), len(problem.outcomes.examples)
+    goals, budget = _goals(problem), 1.0 - problem.confidence
+    has_path = len(problem.outcomes.versions) == 2 and Cascade.kind in problem.policies
+    share = 1.0 - PATH_BUDGET if has_path else 1.0
+    for _ in range(ROUNDS):
+        learnt, test = np.split(draw.permutation(examples), [round(examples * LEARN_SHARE)])
+        fit, learn = np.split(learnt, [max(1, round(len(learnt) * FIT_SHARE))])
+        proposed = chains(problem, goals, fit, learn, test)
+        tolerances = [goal.tolerance for goal in goals]
+        chained = list(zip(tolerances, proposed.chains, strict=True))
+        yield _Round(problem, against, (fit, learn, test), chained, budget * share / ROUNDS, proposed.considered)
+    if has_path:
+        learn, test = np.split(draw.permutation(examples), [min(PATH_EXAMPLES, examples // 10)])
+        paths = {tuple(threshold_path(problem, goal, learn)): None for goal in goals}
+        chained = [(own, list(path)) for own in dict.fromkeys(goal.tolerance for goal in goals) for path in paths]
+        yield _Round(problem, against, (learn[:0], learn, test), chained, budget * PATH_BUDGET, sum(map(len, paths)))
+
+
 class _Round:
     """Chains that one part of the table proposed, and their tests on the rest.
 
-    ``rows``: those that calibrate, that choose and that test. ``budget``: the probability with which any policy that
-    is shown may exceed its tolerance.
+    ``rows``: those that calibrate, that choose and that test. ``chained``: policies to test in their order, by
+    tolerance, chosen from ``considered``. ``budget``: the probability with which any policy that is shown may exceed
+    its tolerance.
     """
 
-    def __init__(self, problem: Problem, against: Against, rows: tuple[np.ndarray, np.ndarray, np.ndarray]):
+    def __init__(
+        self,
+        problem: Problem,
+        against: Against,
+        rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+        chained: Sequence[tuple[float, list[RoutingPolicy]]],
+        budget: float,
+        considered: int,
+    ):
         self.fit, self.learn, self.test = rows
-        goals = _goals(problem)
-        proposed = chains(problem, goals, *rows)
-        self.considered = proposed.considered
-        self.budget = (1.0 - problem.confidence) / ROUNDS
-        made = [_Chain(problem, goal.tolerance, chain, against, rows[1:], self.budget / len(goals))
-                for goal, chain in zip(goals, proposed.chains, strict=True)]  # fmt: skip
+        self.budget, self.considered = budget, considered
+        made = [_Chain(problem, tolerance, chain, against, rows[1:], budget / len(chained))
+                for tolerance, chain in chained]  # fmt: skip
         self.tests = [chain for chain in made if chain.policies]
         self._counts = holm_over_sequences(self.tests, self.budget)
 
@@ -130,15 +159,6 @@ class _Round:
                 yield policy, chain.tolerance
 
 
-def _parts(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Per round the rows that calibrate, that choose and that test."""
-    draw, examples = np.random.default_rng(problem.seed), len(problem.outcomes.examples)
-    for _ in range(ROUNDS):
-        learnt, test = np.split(draw.permutation(examples), [round(examples * LEARN_SHARE)])
-        fit, learn = np.split(learnt, [max(1, round(len(learnt) * FIT_SHARE))])
-        yield fit, learn, test
-
-
 def _savings(problem: Problem, listed: Listed, rounds: Sequence[_Round]) -> dict[str, np.ndarray]:
     """By objective the least share saved by each listed policy, the most that a round shows for those it has shown."""
     found = {}
@@ -147,7 +167,9 @@ def _savings(problem: Problem, listed: Listed, rounds: Sequence[_Round]) -> dict
         shares = np.zeros(len(listed))
         for own in rounds:
             count = sum(len(chain) for chain in own.tests)  # as many as might have been shipped
-            alpha = own.budget * _share_of_best(problem, own.learn) / len(problem.objectives)
+            alpha = own.budget / len(problem.objectives)
+            if problem.reference is None:  # the table names the version that savings are shares of
+                alpha /= len(problem.outcomes.versions)
             savings = Savings(problem.outcomes, column, problem.best, own.test, alpha, count)
             for policy, _ in own.shown():
                 at = listed.index(policy)
@@ -183,15 +205,18 @@ class _Chain(Sequence[float]):
         # Losses that compare with a version already: it has none by definition.
         self._never_better = problem.recorded is not None
         self.policies = list(chain)
-        if problem.reference is None:
-            self._place(OSFA(self._names[problem.best]))
+        best = OSFA(self._names[problem.best])
+        if problem.reference is None and best not in self.policies:
+            self._place(best)
 
     def __len__(self) -> int:
         return len(self.policies)
 
     def __getitem__(self, at: Any) -> Any:
         # Shown means shown against every version, and for every group: the weakest counts, and no level is divided.
-        return max(self._p_value(*losses, *rows) for losses in self._losses(self.policies[at]) for rows in self._parts)
+        # There is none to compare the reference with.
+        against = self._losses(self.policies[at])
+        return max((self._p_value(*losses, *rows) for losses in against for rows in self._parts), default=0.0)
 
     def _losses(self, policy: RoutingPolicy) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Losses of a policy and of each version that it is compared with, in [0, 1]."""
@@ -251,33 +276,26 @@ def _goals(problem: Problem) -> list[Goal]:
     ]
 
 
-def _share_of_best(problem: Problem, learn: np.ndarray) -> float:
-    """Share of the budget of the version that savings are shares of: as likely as it seems, to the learning part, to be
-    the one with the fewest errors in the table; all of it where the version is named."""
-    if problem.reference is not None:
-        return 1.0
-    error = problem.errors[learn]
-    ahead = int(error.mean(axis=0).argmin())
-    worse = error - error[:, [ahead]]
-    doubt = np.sqrt(((worse**2).sum(axis=0) + problem.max_error**2) / (len(learn) + 1.0) ** 2)
-    likely = np.maximum(ndtr(-worse.mean(axis=0) / doubt), MIN_SHARE)
-    return float(likely[problem.best] / likely.sum())
-
-
-def _examples_needed(problem: Problem, against: Against, tested: Sequence[RoutingPolicy], alpha: float) -> int | None:
-    """About how large a table shows the first saving at the widest tolerance as often as not, by a test at level
-    ``alpha``, if what this table shows of the ``tested`` policies is the truth.
+def _examples_needed(problem: Problem, against: Against, listed: Listed, rounds: Sequence[_Round]) -> int | None:
+    """About how large a table shows the first saving at the widest tolerance as often as not, if what this table shows
+    of the policies proposed is the truth.
 
     None where none of them keeps that tolerance even as observed.
     """
-    examples = np.arange(len(problem.outcomes.examples))
-    chain = _Chain(problem, max(problem.tolerances), (), against, (examples, examples), alpha)
-    most = [max(chain.examples_needed(policy)) for policy in tested]
-    least = min((count for count in most if np.isfinite(count)), default=None)
-    quantile = -float(ndtri(alpha))
-    # The best of several rounds counts.
-    luck = max(0.0, 1.0 - ROUNDS_LUCK / quantile) ** 2
-    return None if least is None else int(np.ceil(luck * least / (1.0 - LEARN_SHARE)))
+    examples, least = np.arange(len(problem.outcomes.examples)), np.inf
+    replayed = {listed.policy(at) for at in range(len(listed))}
+    for alike in (rounds[:ROUNDS], *([own] for own in rounds[ROUNDS:])):
+        alpha = alike[0].budget / max(1, len(alike[0].tests))
+        chain = _Chain(problem, max(problem.tolerances), (), against, (examples, examples), alpha)
+        policies = dict.fromkeys(policy for own in alike for tested in own.tests for policy in tested.policies)
+        if len(alike) > 1:  # those tested: all would fill the memory
+            policies = {policy: None for policy in policies if policy in replayed}
+        cheaper = [policy for policy in policies if _is_cheaper(listed, listed.index(policy), problem)]
+        needed = min((max(chain.examples_needed(policy)) for policy in cheaper), default=np.inf)
+        # The best of several rounds counts.
+        luck = max(0.0, 1.0 + ROUNDS_LUCK / float(ndtri(alpha))) ** 2 if len(alike) > 1 else 1.0
+        least = min(least, luck * needed * len(examples) / len(alike[0].test))
+    return int(np.ceil(least)) if np.isfinite(least) else None
 
 
 def holm_over_sequences(sequences: Sequence[Sequence[float]], level: float) -> list[int]:

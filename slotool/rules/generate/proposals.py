@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slotool.rules.generate.base import Problem
-from slotool.rules.generate.candidates import Candidates
+from slotool.rules.generate.candidates import Candidates, quantiles
 from slotool.rules.generate.search import ExampleSet, Path, paths
 from slotool.rules.generate.signals import Signals, calibrated
-from slotool.rules.policies.cascades import ANSWERS, Cascade, Worth
+from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
+from slotool.rules.policies.conditions import Sure
 from slotool.rules.policies.routing import OSFA, PAIRS, RoutingPolicy
 
 # Policies of a chain: each saves so much more than the one before, as a share of what the best version takes.
@@ -103,6 +104,20 @@ def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.n
         considered += len(means)
         fronts.add(means, make)
     return Proposals(fronts.chains(), considered)
+
+
+def threshold_path(problem: Problem, goal: Goal, rows: np.ndarray) -> list[RoutingPolicy]:
+    """The path of two versions, surest first: the dearer one alone, then the cheaper one from each confidence on.
+
+    ``rows`` name the dearer version for the goal's objective, and a threshold each; they must not test.
+    """
+    outcomes = problem.outcomes
+    prices = outcomes.matrix("latency_s" if goal.saves == 2 else "cost")[rows].mean(axis=0)
+    cheap, dear = np.argsort(prices, kind="stable")
+    thresholds = quantiles(outcomes.matrix("confidence")[rows, cheap], len(rows))[::-1]
+    first, second = outcomes.versions[cheap], outcomes.versions[dear]
+    between = [Cascade((Step(first, Sure(first, float(own))), Step(second))) for own in thresholds]
+    return [OSFA(second), *between, *([OSFA(first)] if OSFA.kind in problem.policies else [])]
 
 
 def _parts(problem: Problem, learn: np.ndarray, test: np.ndarray) -> np.ndarray:
