@@ -19,7 +19,7 @@ from slotool.elastic import ElasticModel
 from slotool.elastic.model import LOGITS
 from slotool.rules import Conc, Seq
 from slotool.rules.policies.cascades import Cascade, Step, Worth
-from slotool.rules.policies.conditions import Agree, Condition, Score, Sure, SureByLabel, Term
+from slotool.rules.policies.conditions import Condition, Score, Sure, SureByLabel, Term
 from slotool.rules.ruleset.rules import OBJECTIVES, Rule, RuleSet
 from slotool.scheduling import ControlSpace, Query, by_demand
 from slotool.serving.engines.cascade_run import cascade_run
@@ -67,7 +67,7 @@ def _cascades() -> dict[str, Cascade]:
     """The longest way through each: all versions are asked."""
     labels = tuple((str(label), NEVER) for label in range(12))
     both = (Term("confidence", "a", 1.0), Term("confidence", "b", 1.0), Term("agreement", "b", 1.0, "a"))
-    agree = Step("b", Agree(("a", "b"), NEVER))
+    agree = Step("b", Score(both[2:], NEVER))
 
     def score(version: str) -> Condition:
         so_far = "abcd"[: "abcd".index(version) + 1]

@@ -14,7 +14,7 @@ from slotool.rules import OSFA, RuleSet, Seq, from_point, generate_rules
 from slotool.rules.generate.search import ExampleSet, paths
 from slotool.rules.generate.signals import Signals, calibrated
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, TableAsked, Worth, chosen, chosen_of_one
-from slotool.rules.policies.conditions import Agree, Score, Sure, SureByLabel, Term
+from slotool.rules.policies.conditions import Score, Sure, SureByLabel, Term
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.testing.rules import family_outcomes
 from tests.rules.condition_conformance import ConditionConformance, answered_outcomes
@@ -28,10 +28,6 @@ class TestSure(ConditionConformance):
 
 class TestSureByLabel(ConditionConformance):
     condition = SureByLabel("medium", (("a", 0.9), ("b", np.inf)), 0.5)
-
-
-class TestAgree(ConditionConformance):
-    condition = Agree(("small", "medium"), 0.4)
 
 
 class TestScore(ConditionConformance):
@@ -101,7 +97,7 @@ def test_a_cascade_survives_its_point() -> None:
         worth = (("small", Worth((0.0, 1.0), (0.2, 0.9))),)
         steps = (
             Step("a (b)", SureByLabel("a (b)", (("x, (y)", 0.25), ("%29", np.inf)), 1 / 3)),
-            Step("small", Agree(("a (b)", "small"))),
+            Step("small", Score((Term("agreement", "small", 1.0, "a (b)"),), 1.0)),
             Step("k=0.5"),
         )
         cascade = Cascade(steps, answer, worth)
@@ -124,7 +120,7 @@ def test_the_label_of_a_cascade_is_one_short_line_that_metrics_and_headers_carry
     assert str(_cascade("surer").point) == _cascade("surer").point.label != _cascade().point.label
     long = [f"versión {letter} (of «many»)," * 9 for letter in "abcd"]
     steps = [Step(name, SureByLabel(name, (("x", 0.123456),), -1e300)) for name in long[:2]]
-    steps += [Step(long[2], Agree((long[0], long[2]), 0.123456)), Step(long[3])]
+    steps += [Step(long[2], Score((Term("agreement", long[2], 1.0, long[0]),), 0.123456)), Step(long[3])]
     label = Cascade(tuple(steps), "weighted").point.label
     assert label.isascii()
     assert label.isprintable()

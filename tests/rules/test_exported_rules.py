@@ -22,7 +22,7 @@ import slotool as library
 from slotool.errors import ArgumentError, InputError
 from slotool.rules import Conc, RoutingPolicy, RuleSet, Seq
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
-from slotool.rules.policies.conditions import CONDITIONS, Agree, Condition, Score, Sure, SureByLabel, Term
+from slotool.rules.policies.conditions import CONDITIONS, Condition, Score, Sure, SureByLabel, Term
 from slotool.rules.ruleset.exporting import CONDITIONS as EXPORTED
 from slotool.rules.ruleset.exporting import as_python, route_of, routes
 from slotool.tables import OutcomeTable
@@ -68,7 +68,6 @@ def conditions(draw: st.DrawFn, asked: tuple[str, ...]) -> Condition:
         Score((Term("confidence", last, 1.0), Term("feature", "size", -0.1)), draw(LEVELS)),
     ]
     if len(asked) > 1:
-        kinds.append(Agree(asked, draw(st.one_of(LEVELS, st.just(-np.inf)))))
         kinds.append(Score((Term("agreement", asked[0], 0.7, last), Term("confidence", last, 0.5)), draw(LEVELS)))
     return draw(st.sampled_from(kinds))
 
@@ -176,7 +175,7 @@ def test_a_percentage_where_a_share_is_expected_is_refused() -> None:
 
 def test_a_condition_on_what_was_not_asked_is_refused() -> None:
     with pytest.raises(InputError, match="looks at large before it is asked"):
-        route_of(Cascade((Step("small", Agree(("small", "large"))), Step("large"))))
+        route_of(Cascade((Step("small", Score((Term("agreement", "large", 1.0, "small"),), 1.0)), Step("large"))))
 
 
 def test_the_command_writes_both_forms(slotool: Any, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step
-from slotool.rules.policies.conditions import Agree, Condition, Sure, SureByLabel
+from slotool.rules.policies.conditions import Condition, Sure, SureByLabel
 from slotool.serving.engines.cascade_run import cascade_run
 from slotool.serving.outputs import Outputs
 from slotool.tables import OutcomeTable
@@ -43,9 +43,7 @@ def _served(cascade: Cascade, labels: np.ndarray, sure: np.ndarray, missing: np.
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize(
-    "second", [Sure("b", 0.75), SureByLabel("b", (("0", 0.5), ("1", np.inf)), 0.75), Agree(("a", "b"))]
-)
+@pytest.mark.parametrize("second", [Sure("b", 0.75), SureByLabel("b", (("0", 0.5), ("1", np.inf)), 0.75)])
 def test_what_is_missing_is_answered_no_worse_than_counted(answer: str, second: Condition) -> None:
     outcomes, labels, sure, missing = _recorded()
     cascade = Cascade((Step("a", Sure("a", 0.75)), Step("b", second), Step("c")), answer)

@@ -15,7 +15,7 @@ import slotool as library
 from slotool.errors import ArgumentError
 from slotool.rules import RuleSet
 from slotool.rules.policies.cascades import Cascade, Step
-from slotool.rules.policies.conditions import Agree, Sure
+from slotool.rules.policies.conditions import Score, Sure, Term
 from slotool.scheduling import by_demand
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
@@ -166,7 +166,11 @@ def test_feedback_may_name_the_groups_of_a_request_and_one_without_counts_for_al
 
 def test_rules_that_compare_answers_are_watched_too() -> None:
     tiers, truth = tier_rules(), truths()["de"]
-    steps = Step("small", Sure("small", 2.0)), Step("medium", Agree(("small", "medium"))), Step("large")
+    steps = (
+        Step("small", Sure("small", 2.0)),
+        Step("medium", Score((Term("agreement", "medium", 1.0, "small"),), 1.0)),
+        Step("large"),
+    )
     point = Cascade(steps).point
     rules = replace(tiers, rules=tuple(replace(rule, point=point) for rule in tiers.rules if rule.tolerance == 0.3))
     with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:

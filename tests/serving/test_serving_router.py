@@ -18,7 +18,7 @@ from slotool.elastic import confidence
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError, RunError
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step
-from slotool.rules.policies.conditions import Agree, Score, Sure, SureByLabel, Term
+from slotool.rules.policies.conditions import Score, Sure, SureByLabel, Term
 from slotool.rules.policies.points import from_point
 from slotool.scheduling import (
     ControlSpace,
@@ -365,7 +365,14 @@ CASCADES = [
     Cascade((Step("small", Sure("small", 0.8)), Step("medium", Sure("medium", 0.7)), Step("large")), answer)
     for answer in ANSWERS
 ] + [
-    Cascade((Step("large", Sure("large", 0.8)), Step("small", Agree(("large", "small"))), Step("medium")), "surer"),
+    Cascade(
+        (
+            Step("large", Sure("large", 0.8)),
+            Step("small", Score((Term("agreement", "small", 1.0, "large"),), 1.0)),
+            Step("medium"),
+        ),
+        "surer",
+    ),
     Cascade((Step("medium", SureByLabel("medium", (("0", 2.0), ("1", 0.3)), 0.6)), Step("small"))),
     Cascade((Step("small", Score((Term("confidence", "small", 1.0),), 0.6)), Step("large")), "last"),
 ]

@@ -6,7 +6,6 @@ asked so far answered, and at the request, through ``Asked``; so a table's repla
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -181,55 +180,6 @@ def _read(threshold: float | None) -> float:
 
 
 @dataclass(frozen=True)
-class Agree(Condition):
-    """All of ``versions``, two or more, give one and the same answer, with ``at_least`` this confidence of the last."""
-
-    versions: tuple[str, ...]
-    at_least: float = -np.inf
-    kind: ClassVar[str] = "agree"
-
-    def holds(self, asked: Asked) -> np.ndarray:
-        first, *others = self.versions
-        label = asked.label(first)
-        # A comparison with NaN, no answer, does not hold.
-        holds = asked.confidence(others[-1]) >= self.at_least
-        for version in (first, *others[:-1]):
-            holds = holds & (asked.confidence(version) >= -np.inf)
-        for version in others:
-            holds = holds & (asked.label(version) == label)
-        return np.asarray(holds)
-
-    def holds_one(self, asked: AskedOne) -> bool:
-        first, *others = self.versions
-        if not asked.confidence(others[-1]) >= self.at_least:
-            return False
-        label = asked.label(first)
-        return all(asked.label(version) == label for version in others) and not any(
-            math.isnan(asked.confidence(version)) for version in self.versions
-        )
-
-    @property
-    def words(self) -> str:
-        sure = "" if np.isinf(self.at_least) else f" and {self.versions[-1]}'s confidence ≥ {self.at_least:.10g}"
-        return f"{' and '.join(self.versions)} agree{sure}"
-
-    @property
-    def notation(self) -> str:
-        return "agreed" if np.isinf(self.at_least) else f"agreed, >={self.at_least:.10g}"
-
-    def settings(self) -> dict[str, Any]:
-        sure = {} if np.isinf(self.at_least) else {"at_least": self.at_least}
-        return {"versions": list(self.versions), **sure}
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        versions = tuple(str(version) for version in settings["versions"])
-        if len(versions) < 2:
-            raise ValueError("agreement of fewer than two versions")
-        return cls(versions, float(settings.get("at_least", -np.inf)))
-
-
-@dataclass(frozen=True)
 class Term:
     """What one weight multiplies. ``of``: "confidence" of ``name``, a version; "feature" ``name``; or "agreement" of
     ``name`` with ``other``, 1 where both give the same answer."""
@@ -296,7 +246,7 @@ class Score(Condition):
         return cls(terms, float(settings["at_least"]))
 
 
-CONDITIONS: dict[str, type[Condition]] = {kind.kind: kind for kind in (Sure, SureByLabel, Agree, Score)}
+CONDITIONS: dict[str, type[Condition]] = {kind.kind: kind for kind in (Sure, SureByLabel, Score)}
 
 
 def condition_of(document: Mapping[str, Any]) -> Condition:

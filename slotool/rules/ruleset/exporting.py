@@ -17,7 +17,7 @@ from slotool.rules.ruleset.rules import RuleSet
 ROUTES_SCHEMA = "slotool/routes"
 ROUTES_VERSION = 1
 # Kinds of conditions that ``standalone_router`` knows.
-CONDITIONS = ("sure", "sure-by-label", "agree", "score")
+CONDITIONS = ("sure", "sure-by-label", "score")
 _PLACE = 'ROUTES: dict[str, Any] = {"tiers": []}\n'
 
 
@@ -78,7 +78,7 @@ def _require_known(condition: Mapping[str, Any], asked: list[str]) -> None:
     if condition["if"] not in CONDITIONS:
         raise InputError(f"a condition {condition['if']!r} cannot be exported; those that can: {', '.join(CONDITIONS)}")
     terms = [term for term in condition.get("terms", ()) if term[0] != "feature"]
-    named = [condition.get("version", asked[0]), *condition.get("versions", ())]
+    named = [condition.get("version", asked[0])]
     named += [name for term in terms for name in (term[1], *term[3:])]
     if early := [name for name in named if name not in asked]:
         raise InputError(f"a condition looks at {early[0]} before it is asked, which cannot be exported")

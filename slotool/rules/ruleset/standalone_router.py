@@ -80,11 +80,6 @@ def holds(condition: Mapping[str, Any], given: Mapping[str, Answer], features: M
         answer, confidence = given[condition["version"]]
         own = least.get(_label(answer), condition["otherwise"]) if least else condition["otherwise"]
         return own is not None and confidence >= own
-    if kind == "agree":
-        answers = [given[version] for version in condition["versions"]]
-        same = len({_label(answer) for answer, _ in answers}) == 1
-        answered = all(confidence >= -math.inf for _, confidence in answers)
-        return same and answered and answers[-1][1] >= (-math.inf if least is None else least)
     if kind == "score":
         score = 0.0
         for of, name, weight, *other in condition["terms"]:
