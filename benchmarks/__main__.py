@@ -44,7 +44,7 @@ BENCHMARKS = (
     "zoo_latency",
     "settings",
     "ten_labels",
-    "routing",
+    "certificates",
     "ray_cluster",
     "decision",
     "rule_splits",

@@ -1,7 +1,7 @@
 """How often any tier of certified rules exceeds its tolerance: ``python -m benchmarks rule_splits``.
 
 Each recorded set is split at random, ``SLOTOOL_BENCH_SPLITS`` times (1,000): rules are made from one part, at most
-``LEARNT`` examples, and every tier is replayed on all others by ``routing_judge``, which shares no code with the
+``LEARNT`` examples, and every tier is replayed on all others by ``certificates.judge``, which shares no code with the
 product. A split counts when any tier's mean error there lies above the best version's by more than its tolerance. At
 confidence 0.95 at most 5 % should. What is observed on a sample may exceed a tolerance that holds; so a split counts in
 ``clear`` only where it does by two standard errors of that sample. So does one in ``saved_less``: a tier saves less
@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.routing import _sets, _tree
-from benchmarks.routing_judge import Requests, answered
+from benchmarks.certificates import answer_sets
+from benchmarks.certificates.judge import Requests, answered
+from benchmarks.certificates.methods import tree_of
 from slotool.rules import generate_rules
 from slotool.tables import OutcomeTable
 
@@ -35,7 +36,7 @@ CONFIDENCE = 0.95
 
 
 def main() -> None:
-    found = {name: _counted(name, rows) for name, rows in _sets()}
+    found = {name: _counted(name, rows) for name, rows in answer_sets()}
     print(json.dumps({"benchmark": "rule_splits", "splits": SPLITS, "confidence": CONFIDENCE, "sets": found}))
 
 
@@ -78,7 +79,7 @@ def _judged(outcomes: OutcomeTable, requests: Requests, size: int, split: int) -
     tiers, less = [], False
     for rule in rules.rules:
         if rule.point not in replayed:
-            replayed[rule.point] = answered(_tree(rule.point), requests, judge)
+            replayed[rule.point] = answered(tree_of(rule.point), requests, judge)
         error, cost = replayed[rule.point]
         excess = error - base_error
         doubt = excess.std() / np.sqrt(len(excess))

@@ -600,28 +600,20 @@ def capture_zoo(figures: Figures) -> list[Table]:
     return [Table("", heads, rows)] if rows else []
 
 
-def routing(figures: Figures) -> list[Table]:
-    """Per set of services, what each way to route saves of the best single version's cost, and how often it fails."""
-    splits = figures["splits"]
-    heads = [
-        "method",
-        "equal error",
-        "0.5 points",
-        "1 point",
-        "2 points",
-        f"a tier exceeded, of {splits}",
-        "processor time",
-    ]
+def certificates(figures: Figures) -> list[Table]:
+    """Per set of answers, what each method saves at 1, 2 and 5 points, and in how many splits it is above."""
     tables = []
-    for name, methods in figures["sets"].items():
+    for name, own in figures["sets"].items():
+        heads = ["method", "1 point", "2 points", "5 points", "above, of splits", "processor time"]
         rows = [
             [method,
-             *(percent(saved, 1) + ("" if share is None else f" ({share:.0%})")
-               for saved, share in zip(found["saved"], found["share"], strict=True)),
-             str(found["any_exceeded"]), duration(found["seconds"])]
-            for method, found in methods.items()
+             *(f"{percent(saved, 1)} ± {100 * spread:.1f}"
+               for saved, spread in zip(found["saved"], found["spread"], strict=True)),
+             ", ".join(percent(share, 0) for share in found["above"]), duration(found["seconds"])]
+            for method, found in own["methods"].items()
         ]  # fmt: skip
-        tables.append(Table(f"{name}: cost saved (share of the oracle's, three in turn)", heads, rows))
+        title = f"{name}: fitted to {own['learnt']:,} of {own['examples']:,} examples, {figures['splits']:,} splits"
+        tables.append(Table(title, heads, rows))
     return tables
 
 
@@ -675,6 +667,6 @@ TABLES: dict[str, Callable[[Figures], list[Table]]] = {
                overload, slo_nn,
                language_model, feed_forward, promises, kernel_checks, scheduling, far_profiles, traces, planned_served,
                planned_predicted, switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, settings,
-               ten_labels, routing, ray_cluster,
+               ten_labels, certificates, ray_cluster,
                decision, rule_splits, best_version, serving_peers, front_ends, serving_limits)
 }  # fmt: skip

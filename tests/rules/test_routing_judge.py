@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.routing_judge import Requests, answered
+from benchmarks.certificates.judge import Requests, answered
 from slotool.rules.policies.cascades import Cascade
 from tests.rules.condition_conformance import answered_outcomes
 
@@ -18,8 +17,6 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "sure": SURE,
     "by label": {"if": "sure-by-label", "version": "small", "at_least": {"a": 0.7, "c": 0.1}, "otherwise": 0.9},
     "never by label": {"if": "sure-by-label", "version": "small", "at_least": {"a": None}, "otherwise": 0.5},
-    "agree": {"if": "agree", "versions": ["small", "medium"]},
-    "agree and sure": {"if": "agree", "versions": ["small", "medium"], "at_least": 0.9},
     "score": {
         "if": "score",
         "terms": [
@@ -78,11 +75,6 @@ def _holds(condition: Mapping[str, Any], request: Mapping[str, Mapping[str, Any]
         row = request[condition["version"]]
         threshold = condition["at_least"].get(str(row["answer"]), condition["otherwise"])
         return threshold is not None and bool(row["confidence"] >= threshold)
-    if condition["if"] == "agree":
-        rows = [request[version] for version in condition["versions"]]
-        return len({str(row["answer"]) for row in rows}) == 1 and bool(
-            rows[-1]["confidence"] >= condition.get("at_least", -math.inf)
-        )
     total = 0.0
     for of, name, weight, *other in condition["terms"]:
         if of == "confidence":

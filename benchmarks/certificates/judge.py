@@ -71,11 +71,6 @@ def _holds(condition: Mapping[str, Any], requests: Requests, rows: np.ndarray) -
             thresholds[requests.labels.get(label, -1)] = _threshold(own)
         enough = thresholds[requests.of("answer", condition["version"], rows)]
         return requests.of("confidence", condition["version"], rows) >= enough
-    if condition["if"] == "agree":
-        answers = [requests.of("answer", version, rows) for version in condition["versions"]]
-        agree = np.all([own == answers[0] for own in answers], axis=0)
-        last = requests.of("confidence", condition["versions"][-1], rows)
-        return np.asarray(agree & (last >= condition.get("at_least", -np.inf)))
     total = np.zeros(len(rows))
     for of, name, weight, *other in condition["terms"]:
         if of == "confidence":
