@@ -725,6 +725,7 @@ folds           integer?        folds of a cross-validation
 significance    number          level at which a violation counts
 above_tolerance integer         checks in which the observed degradation exceeds the tolerance
 violations      integer         tiers violated significantly
+verdict         text            promote, keep or certify again
 detectable_excess number        points of error above its tolerance from which a violation shows, about
 tiers[].id      text            tier
 tiers[].objective text          response-time or cost

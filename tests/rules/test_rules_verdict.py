@@ -1,6 +1,7 @@
 """Rules on fresh outcomes: violations and savings, cross-validation, and a certificate that stops holding."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -259,3 +260,28 @@ def test_folds_by_the_command(slotool, tmp_path) -> None:
     done = slotool("evaluate-rules", tmp_path / "r.json", outcomes, "--folds", "2", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["folds"] == 2
+
+
+def test_the_verdict_says_what_to_do_with_the_rules(slotool, tmp_path) -> None:
+    """In a build: keep what serves, promote what saves more, certify again where a promise is broken."""
+    files = {name: tmp_path / f"{name}.json" for name in ("strict", "wide", "broken")}
+    for name, tolerance in (("strict", 0.3), ("wide", 0.3), ("broken", 1e-4)):
+        rules = _rules(tolerance)
+        if name == "strict":
+            rules = replace(rules, rules=rules.rules[:1])  # the best version alone
+        rules.save(files[name])
+    today = tmp_path / "today.parquet"
+    family_outcomes(2600).save(today)
+
+    def verdict(rules: str, *options: object) -> tuple[int, str]:
+        done = slotool("evaluate-rules", files[rules], today, *options, "--json")
+        return done.exit_code, json.loads(done.stdout)["verdict"]
+
+    assert verdict("wide") == (0, "keep")
+    assert verdict("wide", "--current", files["strict"]) == (0, "promote")
+    assert verdict("strict", "--current", files["wide"]) == (0, "keep")
+    assert verdict("wide", "--current", files["broken"]) == (0, "promote")
+    assert verdict("broken", "--current", files["wide"]) == (1, "keep")
+    assert verdict("broken") == (1, "certify again")
+    both = slotool("evaluate-rules", files["wide"], today, "--current", files["strict"], "--folds", "2")
+    assert both.exit_code == 2

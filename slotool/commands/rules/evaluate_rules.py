@@ -14,6 +14,7 @@ from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, result, unlisted
 from slotool.commands.rules.gen_rules import priced, weakest_group
 from slotool.commands.values import at_least, inside
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -32,6 +33,7 @@ def evaluate_rules(
     rules: FilePath | RuleSet,
     outcomes: FilePath | OutcomeTable,
     *,
+    current: FilePath | RuleSet | None = None,
     folds: Annotated[int, at_least(2)] | None = None,
     prices: FilePath | Mapping[str, float] | None = None,
     significance: Annotated[float, inside(0, 1)] = 0.05,
@@ -40,15 +42,19 @@ def evaluate_rules(
     """Replay every tier on held-out outcomes.
 
     Finds degradation against tolerance, and time and cost saved. A tier's mean may exceed its tolerance on a sample
-    although the tolerance holds: only a significant excess is a violation. The command exits with 1 on a violation.
+    although the tolerance holds: only a significant excess is a violation. The command exits with 1 on a violation,
+    and where the outcomes are of other models.
 
     Example: slotool evaluate-rules rules.json fresh-outcomes.parquet
+
+    Example: slotool evaluate-rules new-rules.json today.parquet --current rules.json --json
 
     Example: slotool evaluate-rules rules.json outcomes.parquet --folds 10
 
     Args:
         rules: Rules, as ``gen_rules`` writes them.
         outcomes: Outcome table (Parquet or CSV) that the rules were not made from.
+        current: Rules that serve today: the verdict says whether to promote ``rules`` in their place.
         folds: Cross-validate: make rules of the same settings from all folds but one.
         prices: Price of a call: a list as of ``import_outcomes``, or prices by version. They replace the table's costs;
             with ``folds`` the rules are made at these prices too.
@@ -56,10 +62,11 @@ def evaluate_rules(
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
 
     Returns:
-        ``violations``, an integer; ``frame()`` has a row per tier.
+        ``verdict`` (``"promote"``, ``"keep"`` or ``"certify again"``) and ``violations``; ``frame()`` has a row per
+        tier.
 
     Raises:
-        ArgumentError: ``significance`` does not lie between 0 and 1.
+        ArgumentError: ``significance`` lies outside 0 to 1, or ``current`` is given with ``folds``.
         InputError: The outcomes lack a version that the rules consult, or hold an error beyond theirs.
         TableError: The outcome table cannot be used, or a version has no price.
     """
@@ -67,8 +74,10 @@ def evaluate_rules(
     from slotool.rules.monitor.verdict import cross_validate, verdicts
     from slotool.tables import OutcomeTable
 
+    if current is not None and folds is not None:
+        raise ArgumentError("current", "is replayed as it is and folds make new rules; give one of the two")
     made, given, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
-    held_out = priced(given, None, prices)
+    held_out, changed = priced(given, None, prices), ""
     if folds is None:
         if changed := made.changed_words(given.models):
             reporter.warn(f"the rules were {changed}")
@@ -78,25 +87,58 @@ def evaluate_rules(
     else:
         with reporter.progress(f"{folds} folds of {len(held_out.examples):,} examples", total=folds) as steps:
             rounds = cross_validate(made, held_out, folds, steps.advance)
-    return RulesVerdict(made, rounds, len(held_out.examples), significance)
+    serving = None
+    if current is not None:
+        deployed = loaded(RuleSet, current)
+        outdated = bool(deployed.changed(given.models))
+        serving = RulesVerdict(deployed, [verdicts(deployed, held_out)], len(held_out.examples), significance, outdated)
+    return RulesVerdict(made, rounds, len(held_out.examples), significance, bool(changed), serving)
 
 
 @result
 class RulesVerdict(Result):
-    """``rounds``: every tier's verdict, per fold; ``examples``: of the outcome table."""
+    """``rounds``: every tier's verdict, per fold; ``examples``: of the outcome table; ``outdated``: these are of other
+    models than the rules; ``current``: the verdict on the rules that serve today."""
 
     rules: RuleSet = unlisted()
     rounds: list[list[TierVerdict]] = unlisted()
     examples: int
     significance: float
+    outdated: bool = unlisted(default=False)
+    current: RulesVerdict | None = unlisted(default=None)
 
     schema = "evaluate-rules"
     rows_key = "tiers"
 
     @property
     def exit_code(self) -> int:
-        """1 on a significant violation."""
-        return int(self.violations > 0)
+        """1 on a significant violation, or if the outcomes are of other models."""
+        return int(not self.holds)
+
+    @property
+    def holds(self) -> bool:
+        """True if no tier is violated significantly and the models are those of the rules."""
+        return not self.violations and not self.outdated
+
+    @property
+    def verdict(self) -> str:
+        """``"keep"`` the rules that serve, ``"promote"`` the evaluated ones in their place if those hold and save more
+        on these outcomes or the current ones do not hold, or ``"certify again"`` if neither holds."""
+        if self.current is None:
+            return "keep" if self.holds else "certify again"
+        if not self.holds:
+            return "keep" if self.current.holds else "certify again"
+        return "promote" if not self.current.holds or self._saves_more(self.current) else "keep"
+
+    def _saves_more(self, current: RulesVerdict) -> bool:
+        """True if the tiers save more of their objective than those that serve the same tolerances today."""
+        gained = 0.0
+        for tier in self._tiers:
+            saved = f"{tier['objective'].replace('-', '_')}_saved"
+            today = [own for own in current._tiers
+                     if own["objective"] == tier["objective"] and own["tolerance"] <= tier["tolerance"]]  # fmt: skip
+            gained += tier[saved] - max((own[saved] for own in today), default=0.0)
+        return gained > 0
 
     @property
     def violations(self) -> int:
@@ -143,6 +185,7 @@ class RulesVerdict(Result):
             "folds": len(self.rounds) if len(self.rounds) > 1 else None,
             "above_tolerance": self.above_tolerance,
             "violations": self.violations,
+            "verdict": self.verdict,
             "detectable_excess": self.detectable_excess,
             **super().findings(),
         }
@@ -175,6 +218,7 @@ class RulesVerdict(Result):
             f"{self.violations} of {len(tiers)} tiers violated at significance {self.significance:g}; the observed "
             f"degradation is above the tolerance in {self.above_tolerance} of {len(tiers) * folds} checks"
         )
+        said += f"; verdict: {self.verdict}"
         return [records_table(title, tiers, columns), *self._too_few(), said]
 
     def _too_few(self) -> list[str]:
