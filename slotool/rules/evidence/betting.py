@@ -76,10 +76,3 @@ def examples_to_show(margin: np.ndarray, second_moment: np.ndarray, alpha: float
     """About how many examples a test at level ``alpha`` needs to show a mean excess of −``margin`` < 0 (points)."""
     examples: np.ndarray = np.log(1.0 / alpha) * (2.0 * second_moment / margin**2 + 2.0 / (3.0 * margin))
     return examples
-
-
-def expected_width(second_moment: np.ndarray, alpha: float, examples: int) -> np.ndarray:
-    """About the margin that so many examples can show at level ``alpha``; the inverse of ``examples_to_show``."""
-    doubt = np.log(1.0 / alpha) / max(1, examples)
-    bound: np.ndarray = doubt / 3.0 + np.sqrt((doubt / 3.0) ** 2 + 2.0 * doubt * second_moment)
-    return bound

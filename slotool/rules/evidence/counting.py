@@ -138,10 +138,3 @@ def examples_to_count(margin: np.ndarray, second_moment: np.ndarray, alpha: floa
     no fewer than show it if they never differ."""
     normal = float(ndtri(alpha)) ** 2 * (second_moment + 2.0 / 3.0 * margin) / margin**2
     return np.asarray(np.maximum(normal, np.log(1.0 / alpha) / margin))
-
-
-def countable_excess(second_moment: np.ndarray, alpha: float, examples: int) -> np.ndarray:
-    """About the mean excess above 0 that so many examples show at level ``alpha`` as often as not."""
-    quantile = -float(ndtri(alpha))
-    found: np.ndarray = quantile * np.sqrt(second_moment / examples) + quantile**2 / (6.0 * examples)
-    return found

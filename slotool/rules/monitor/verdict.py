@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.rules.evidence.betting import STAKES, evidence_against, expected_width
-from slotool.rules.evidence.counting import countable_excess, kept_p_value
+from slotool.rules.evidence.betting import STAKES, evidence_against, examples_to_show
+from slotool.rules.evidence.counting import examples_to_count, kept_p_value
 from slotool.rules.evidence.groups import Groups
 from slotool.rules.evidence.losses import zero_or_largest
 from slotool.rules.generate.generator import generate_rules
@@ -98,13 +98,13 @@ def detectable_excess(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], e
     if not tested.any():
         return 0.0
     moments = (squares[tested] * examples + 1.0) / (examples + 1.0)
-    alpha, widths = level / (len(rounds) * int(tested.sum())), np.zeros(len(moments))
     counted = all(verdict.counted for same in rounds for verdict in same)
-    for _ in range(20):  # a tier that is so much worse also differs more often
-        moment = moments + widths
-        counting = countable_excess(moment, alpha, examples)
-        widths = counting if counted else expected_width(moment, alpha / len(STAKES), examples)
-    return min(1.0, float(widths.max())) * rules.largest_loss
+    alpha = level / (len(rounds) * int(tested.sum()) * (1 if counted else len(STAKES)))
+    excess = np.geomspace(1e-6, 1.0, 2_000)[:, None]
+    # A tier that is so much worse also differs more often.
+    shown = (examples_to_count if counted else examples_to_show)(excess, moments + excess, alpha) <= examples
+    widths = np.where(shown.any(axis=0), excess[shown.argmax(axis=0), 0], 1.0)
+    return float(widths.max()) * rules.largest_loss
 
 
 def _parts(rules: RuleSet, outcomes: OutcomeTable) -> dict[str, np.ndarray]:
