@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from slotool.models.signature import FREE, TensorSpec
-from slotool.serving.protocol.payloads import parse_tensor
+from slotool.serving.front.compute import parse_tensor
 from slotool.serving.rejections import Rejection
 
 SHAPE = (1, 8, 8)

@@ -68,7 +68,7 @@ def _bytes_of_largest(interface: Interface, bytes_per_number: int, max_bytes: in
 
 
 def example_body_bytes(input_shape: Sequence[int], max_bytes: int) -> int:
-    """The longest body that holds one example, in any form that ``payloads`` reads."""
+    """The longest body that holds one example, in any form that ``POST /compute`` takes."""
     return min(max_bytes, IMAGE_OVERHEAD_BYTES + BYTES_PER_NUMBER * math.prod(input_shape))
 
 
