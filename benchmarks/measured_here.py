@@ -126,11 +126,12 @@ def row(name: str, group: str, threads: int) -> Row:
     backend = group if group in ("keras", "onnx") else "torch"
     if backend != "torch":
         from slotool.profiling.operators import OperatorTimer
-        from slotool.profiling.subjects import graph_subject
 
         with OperatorTimer.opened(backend, "cpu", threads) as timer:
-            seconds, spread, disturbed = timer.network_s(graph_subject(graph).request, 1)
-        found = {"measured_s": seconds, "noise": spread, "disturbed": float(disturbed)}
+            whole = timer.network(graph)
+        if whole is None:
+            raise RuntimeError(f"{backend} does not run it")
+        found = {"measured_s": whole.seconds, "noise": whole.spread, "disturbed": float(whole.disturbed)}
     began = time.perf_counter()
     predicted = slotool.predict(graph, backend=backend, threads=threads, progress=None)
     took = time.perf_counter() - began

@@ -9,15 +9,19 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from slotool import strict_json
 from slotool.atomic import whole_file
 from slotool.errors import InputError, WorkerError
-from slotool.graphs import GraphBuilder
+from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.machine import machine_facts, machine_id
-from slotool.process import cores_by_preference
 from slotool.profiling.backends import backend_class
+from slotool.profiling.measurers.solo import SoloMeasurer
 from slotool.profiling.operator_calls import OperatorCall
-from slotool.profiling.process import MeasuringWorker
+from slotool.profiling.plan import Item, Settings
+from slotool.profiling.subjects import Subject, graph_subject
+from slotool.tables.rounds import median_interval
 from slotool.timing.speed import facts_with_speed
 from slotool.timing.timer import StoppingRule
 
@@ -26,7 +30,8 @@ VERSION = 1
 CALL = "call"
 # Fewest samples of an operator, and the seconds after which no more are taken.
 RULE = StoppingRule(runs=5, precision=0.02, max_seconds=0.02, max_samples=200)
-TIMEOUT_S = 60.0
+# Times that are taken of one that is disturbed, or whose spread is larger.
+TRIES, NOISY = 3, 0.1
 # Copies of the smallest operator whose time, less that of one, tells what a call takes beyond its operators.
 MANY = 17
 # An operator takes at least this share of a call with copies of it.
@@ -111,21 +116,27 @@ class OperatorTimes:
             yield call
 
 
-class OperatorTimer:
-    """Measuring process that times operators; made by ``opened``."""
+@dataclass(frozen=True)
+class Timed:
+    """Median latency, seconds; half-width of its 95 % interval as a share of it; whether others disturbed it."""
 
-    def __init__(self, worker: MeasuringWorker, backend: str):
-        self._worker, self._backend = worker, backend
+    seconds: float
+    spread: float
+    disturbed: bool
+
+
+class OperatorTimer:
+    """Measuring process that times operators and networks; made by ``opened``."""
+
+    def __init__(self, measurer: SoloMeasurer, backend: str):
+        self._measurer, self._backend = measurer, backend
 
     @classmethod
     @contextmanager
     def opened(cls, backend: str, device: str, threads: int, seed: int = 0) -> Iterator[Self]:
-        """Start the process, bound to as many cores as it has threads, and end it after the block."""
-        cores = cores_by_preference()[:threads] if device == "cpu" else cores_by_preference()
-        with MeasuringWorker(
-            backend=backend, device=device, threads=threads, affinity=cores, rule=RULE, seed=seed
-        ) as worker:
-            yield cls(worker, backend)
+        """Start the process when it is first needed, and end it after the block."""
+        with SoloMeasurer(Settings(backend, device, threads, rule=RULE, seed=seed)) as measurer:
+            yield cls(measurer, backend)
 
     def call_time(self) -> OperatorTime:
         """Return the time of a call beyond its operators, by those of one and of many of the smallest."""
@@ -133,55 +144,48 @@ class OperatorTimer:
         builder.add("ReLU", builder.add("InputLayer", shape=(1,)))
         calls = backend_class(self._backend).operator_calls(builder.graph(), 1)
         smallest = next(call for call in calls if call is not None)
-        few, many = (self._time(replace(smallest, copies=copies)) for copies in (1, MANY))
+        few, many = (self._copies(replace(smallest, copies=copies)) for copies in (1, MANY))
         if few is None or many is None:
             raise WorkerError(f"the {self._backend} backend cannot run a single operator")
         each_s = max(0.0, (many.seconds - few.seconds) / (MANY - 1))
-        return replace(few, seconds=max(0.0, few.seconds - each_s), op="", flops=0, bytes=0)
+        return OperatorTime(max(0.0, few.seconds - each_s), few.spread, few.disturbed, "", 0, 0)
 
     def time(self, call: OperatorCall, call_s: float) -> OperatorTime | None:
         """Return the time of an operator, without the ``call_s`` seconds of ``call_time``; None for one that the
         backend cannot run alone."""
-        found = self._time(call)
+        found = self._copies(call)
         if found is None:
             return None
-        return replace(found, seconds=max(found.seconds - call_s, LEAST_SHARE * found.seconds) / call.copies)
+        seconds = max(found.seconds - call_s, LEAST_SHARE * found.seconds) / call.copies
+        return OperatorTime(seconds, found.spread, found.disturbed, call.op, call.flops, call.bytes)
 
-    def _time(self, call: OperatorCall) -> OperatorTime | None:
+    def network(self, graph: OperatorGraph, batch_size: int = 1) -> Timed | None:
+        """Return the time of a whole network; None for one that does not run."""
+        return self._timed(graph_subject(graph), batch_size)
+
+    def _copies(self, call: OperatorCall) -> Timed | None:
         """Return the time of all copies."""
-        subject = call.request()
-        if subject is None:
+        request = call.request()
+        if request is None:
             return None
-        request = {"do": "measure", "subject": subject, "batch_size": call.batch_size}
-        answer = self._worker.ask(request, TIMEOUT_S)
-        return _judged(answer, call) if answer["status"] == "ok" else None
+        size = call.copies * call.weight_bytes
+        return self._timed(
+            Subject("operator", call.key, request, weight_bytes=size, output_bytes=call.bytes), call.batch_size
+        )
 
-    def network_s(self, subject: Mapping[str, Any], batch_size: int) -> tuple[float, float, bool]:
-        """Return the median latency of a whole network, its spread, and whether it was disturbed, as in
-        ``OperatorTime``. Raises ``WorkerError`` where it does not run."""
-        answer = self._worker.ask({"do": "measure", "subject": dict(subject), "batch_size": batch_size}, TIMEOUT_S)
-        if answer["status"] != "ok":
-            raise WorkerError(answer["reason"])
-        found = _judged(answer, None)
-        return found.seconds, found.spread, found.disturbed
-
-
-def _judged(answer: Mapping[str, Any], call: OperatorCall | None) -> OperatorTime:
-    import numpy as np
-
-    from slotool.tables.rounds import median_interval
-
-    samples = np.array(answer["samples_s"])
-    median = float(np.median(samples))
-    low, high = median_interval(samples)
-    return OperatorTime(
-        seconds=median,
-        spread=float(max(high - median, median - low) / median),
-        disturbed=bool(answer["interrupted"]),
-        op="" if call is None else call.op,
-        flops=0 if call is None else call.flops,
-        bytes=0 if call is None else call.bytes,
-    )
+    def _timed(self, subject: Subject, batch_size: int) -> Timed | None:
+        """Return the least of up to ``TRIES`` times, as noise only adds; another is taken while they are noisy."""
+        found: list[Timed] = []
+        while not found or (len(found) < TRIES and (found[-1].disturbed or found[-1].spread > NOISY)):
+            (row,) = self._measurer.rows(Item((subject,), batch_size))
+            if row["status"] != "ok":
+                return None
+            samples = np.array(row["samples_s"])
+            low, high = median_interval(samples)
+            median = float(np.median(samples))
+            spread = float(max(high - median, median - low) / median)
+            found.append(Timed(median, spread, bool(row["interrupted"])))
+        return min(found, key=lambda timed: timed.seconds)
 
 
 def _libraries() -> dict[str, Any]:

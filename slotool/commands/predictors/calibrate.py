@@ -20,7 +20,7 @@ from slotool.commands.predictors.chosen_predictor import CPU, TORCH
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result
 from slotool.commands.values import at_least
-from slotool.errors import ArgumentError, RunError, WorkerError
+from slotool.errors import ArgumentError, RunError
 from slotool.printable import counted
 
 if TYPE_CHECKING:
@@ -179,7 +179,6 @@ def calibrate(
     from slotool.commands.predictors.measured_here import MeasuredPredictor
     from slotool.profiling.backends import backend_class
     from slotool.profiling.operators import CALL, OperatorTimer, OperatorTimes
-    from slotool.profiling.subjects import graph_subject
 
     started = time.monotonic()
     backend_class(backend)
@@ -198,16 +197,15 @@ def calibrate(
         for graph in graphs:
             if time.monotonic() - started > 60 * minutes:
                 break
-            try:
-                latency_s, _, disturbed = timer.network_s(graph_subject(graph).request, 1)
-            except WorkerError:
+            whole = timer.network(graph)
+            if whole is None:
                 continue
             calls = [call for call in predictor.calls(graph) if call is not None]
             list(times.measure(times.unknown(calls), timer))
             known = [times.times[call.key].seconds for call in calls if call.key in times.times]
             if len(known) == len(calls):
                 beyond_s = times.times[CALL].seconds
-                checked.append(Checked(graph, latency_s, disturbed, sum(known), len(calls), beyond_s))
+                checked.append(Checked(graph, whole.seconds, whole.disturbed, sum(known), len(calls), beyond_s))
             steps.advance()
     if len(checked) < MIN_NETWORKS:
         raise RunError(f"{len(checked)} networks were measured in time, but {MIN_NETWORKS} are needed; add --minutes")

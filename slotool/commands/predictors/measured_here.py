@@ -205,13 +205,11 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         )
 
     def _doubt(self, graph: OperatorGraph, seconds: np.ndarray, total: float) -> float:
-        """Return how far disturbed samples may move the sum, as a share of it."""
-        doubt = 0.0
-        for call, own_s in zip(self.predictor.calls(graph), seconds.tolist(), strict=True):
-            time = None if call is None else self.predictor.times.times.get(call.key)
-            if time is not None and time.disturbed:
-                doubt += own_s / total * max(time.spread, 0.05)
-        return doubt
+        """Return how far noise of the operators may move the sum, as a share of it."""
+        times = self.predictor.times.times
+        known = [None if call is None else times.get(call.key) for call in self.predictor.calls(graph)]
+        spreads = [0.0 if time is None else time.spread for time in known]
+        return float(np.linalg.norm(seconds * spreads) / total)
 
 
 @dataclass(frozen=True)
