@@ -11,12 +11,10 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from slotool.cli import interrupts, terminal
-from slotool.commands.display import CONSOLE, PLAIN_WIDTH, Part, Table, duration, number, table
+from slotool.commands.display import CONSOLE, PLAIN_WIDTH, Part
 from slotool.commands.progress import Progress, rich_bar
 from slotool.commands.result import DOCUMENT_VERSION, Result, plain
 from slotool.printable import printable
-
-__all__ = ["Output", "Progress", "Table", "duration", "number", "table"]
 
 
 class Output:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from slotool.commands.predictors.predictor_training import (
     trained_and_scored,
 )
 from slotool.commands.progress import Reporter
+from slotool.commands.result import result, unlisted
 from slotool.errors import ArgumentError
 from slotool.printable import counted
 
@@ -34,15 +34,15 @@ PROTOCOLS = {
 }
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class ColocationTraining(PredictorTraining):
     """Scores of each predictor on rows held out, overall and under every protocol, and the one that was kept.
 
     ``solo``: the predictor of solo latencies that the artifact holds too.
     """
 
-    run: TrainingRun[Colocation]
-    solo: Path | None = None
+    run: TrainingRun[Colocation] = unlisted()
+    solo: Path | None = unlisted(default=None)
 
     schema = "train-colocation-predictor"
 
@@ -61,7 +61,7 @@ class ColocationTraining(PredictorTraining):
         parts.append(f"kept {self.kept}: {why}; {measured}")
         if self.solo is not None:
             parts.append(f"solo latencies of other networks: the predictor of {self.solo}")
-        return parts if self.out is None else [*parts, f"wrote {self.out}"]
+        return parts
 
 
 def trained_on_colocations(

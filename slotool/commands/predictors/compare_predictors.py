@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +25,7 @@ from slotool.commands.predictors.predictor_training import (
     relative,
 )
 from slotool.commands.progress import Reporter, Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, whole_numbers
 
 if TYPE_CHECKING:
@@ -46,14 +45,14 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class PredictorComparison(Result):
     """Scores of every predictor, network by network held out. ``curve``: whether it holds a learning curve. ``out``:
     the artifact written."""
 
-    study: Study
-    curve: bool
-    out: Path
+    study: Study = unlisted()
+    curve: bool = unlisted()
+    out: Path = output("artifact")
 
     schema = "compare-predictors"
     rows_key = "scores"
@@ -69,7 +68,7 @@ class PredictorComparison(Result):
         return self.study.table.rows
 
     def findings(self) -> Mapping[str, Any]:
-        return {"artifact": str(self.out), **self.scores}
+        return {"artifact": self.out, **self.scores}
 
     def shown(self) -> list[Part]:
         from slotool.predictors.labels import Setting
@@ -83,7 +82,7 @@ class PredictorComparison(Result):
             parts.append(_curve(self.scores["scores"]))
         parts += _reasons(self.scores["refused"])
         setting = Setting.from_document(self.scores["setting"])
-        return [part for part in parts if part] + [FLOOR_MEANS, f"labels: {setting}", f"wrote {self.out}"]
+        return [part for part in parts if part] + [FLOOR_MEANS, f"labels: {setting}"]
 
 
 def curve_in(text: Any) -> list[int | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +22,7 @@ from slotool.commands.predictors.predictor_training import (
     in_seconds,
     relative,
 )
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 MAX_NAMED = 5
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class PredictorEvaluation(Result):
     """Measured and predicted latencies of networks.
 
@@ -46,11 +45,11 @@ class PredictorEvaluation(Result):
     ``out``: the table written, if any.
     """
 
-    trained: TrainedPredictor[OperatorGraph]
-    setting: Setting
-    evaluation: Evaluation
-    remarks: Sequence[str] = ()
-    out: Path | None = None
+    trained: TrainedPredictor[OperatorGraph] = unlisted()
+    setting: Setting = unlisted()
+    evaluation: Evaluation = unlisted()
+    remarks: Sequence[str] = unlisted(default=())
+    out: Path | None = output("predictions", default=None)
 
     schema = "evaluate-predictor"
 
@@ -72,7 +71,7 @@ class PredictorEvaluation(Result):
             "outside": sum(reason is not None for reason in self.evaluation.outside),
             "scores": self.scores,
             "furthest_off": self.evaluation.furthest_off(MAX_NAMED),
-            "predictions": None if self.out is None else str(self.out),
+            **super().findings(),
         }
 
     @property
@@ -94,7 +93,6 @@ class PredictorEvaluation(Result):
             table("Furthest off", ["network", "measured", "predicted", "error"], worst),
             FLOOR_MEANS,
             f"labels: {self.setting}",
-            *([f"wrote {self.out}"] if self.out else []),
         ]
 
 

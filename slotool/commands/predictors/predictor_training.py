@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from slotool.commands.display import Part, table
 from slotool.commands.inputs import as_list
 from slotool.commands.measured import MeasuredNetworks
 from slotool.commands.progress import Reporter
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.errors import ArgumentError
 from slotool.printable import counted
 
@@ -35,14 +34,14 @@ FLOOR_MEANS = f"{FLOOR}: what a predictor that knew every true latency would abo
 DEPTHS = tuple(range(1, 21))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class PredictorTraining(Result):
     """Scores of each predictor on rows held out, and the one that was kept. ``model``: those that could be kept.
     ``out``: the artifact written, if any."""
 
-    run: TrainingRun[Any]
+    run: TrainingRun[Any] = unlisted()
     model: str
-    out: Path | None = None
+    out: Path | None = output("artifact", default=None)
 
     schema = "train-predictor"
 
@@ -63,7 +62,7 @@ class PredictorTraining(Result):
         return pd.DataFrame.from_dict(self.document["predictors"], orient="index")
 
     def findings(self) -> Mapping[str, Any]:
-        return {"artifact": None if self.out is None else str(self.out), "model": self.model, **self.scores}
+        return {**super().findings(), **self.scores}
 
     def shown(self) -> list[Part]:
         from slotool.predictors.labels import Setting
@@ -83,7 +82,6 @@ class PredictorTraining(Result):
             FLOOR_MEANS,
             f"labels: {Setting.from_document(self.scores['setting'])}",
             f"kept {self.kept}: {why}",
-            *([f"wrote {self.out}"] if self.out else []),
         ]
 
 
@@ -186,13 +184,13 @@ def trained_and_scored(
         return train_and_score(candidates, labelled, split, protocols, model=model, seed=seed, progress=finished)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class SettingsTraining(Result):
     """How well one predictor does in each setting it learnt, on networks held out. ``out``: the artifact written, if
     any."""
 
-    run: SettingsRun
-    out: Path | None = None
+    run: SettingsRun = unlisted()
+    out: Path | None = output("artifact", default=None)
 
     schema = "train-predictor-of-settings"
 
@@ -213,7 +211,7 @@ class SettingsTraining(Result):
         return pd.DataFrame([{**row.pop("setting"), **row} for row in map(dict, self.scores["settings"])])
 
     def findings(self) -> Mapping[str, Any]:
-        return {"artifact": None if self.out is None else str(self.out), **self.scores}
+        return {**super().findings(), **self.scores}
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -239,7 +237,6 @@ class SettingsTraining(Result):
                 f"{counted(self.scores['networks'], 'network')}; errors while their {what} were held out", titles, rows
             ),
             "least squares: of FLOPs, operators and activation elements, in log, from the same labels",
-            *([f"wrote {self.out}"] if self.out else []),
         ]
 
 
