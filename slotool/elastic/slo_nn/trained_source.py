@@ -105,12 +105,12 @@ def _of_torch(module: nn.Module, input_shape: tuple[int, ...]) -> MLP:
     """Also of a module that takes rows of numbers where the data have images of as many."""
     try:
         return importers.from_torch(module, input_shape)
-    except InputError as error:
+    except GraphError as error:
         if len(input_shape) == 1:
             raise
         try:
             return importers.from_torch(module, (math.prod(input_shape),))
-        except InputError:
+        except GraphError:
             raise error from error.__cause__
 
 

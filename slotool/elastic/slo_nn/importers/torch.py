@@ -10,7 +10,7 @@ from slotool.elastic.slo_nn.importers.chain import Chain, from_graph
 from slotool.elastic.slo_nn.importers.cutting import Cut, dense_layer, require_one_output
 from slotool.elastic.slo_nn.mlp import MLP
 from slotool.elastic.supernets.importing import import_calls
-from slotool.errors import InputError
+from slotool.errors import GraphError, InputError
 from slotool.graphs.capture.loading import load_torch
 from slotool.graphs.capture.torch.calls import Calls, arguments_of, call_name, label_of, parameters
 from slotool.graphs.capture.torch.capture import WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
@@ -28,9 +28,14 @@ def from_torch(module: nn.Module, input_shape: Sequence[int]) -> MLP:
     """Return the network of a PyTorch module in inference mode; the module itself does not change.
 
     ``input_shape``: shape of one example, without the batch. Raises ``InputError`` naming the layer that breaks the
-    chain, or when the module cannot be traced.
+    chain, or as the module takes whole numbers; ``GraphError`` when it cannot be traced.
     """
-    calls = Calls.of(module, input_shape)
+    try:
+        calls = Calls.of(module, input_shape)
+    except GraphError as error:
+        if WANTS_WHOLE_NUMBERS in str(error):  # such as token ids
+            raise InputError(str(error)) from error
+        raise
     # Before weights are copied, which may be many.
     for operator in calls.graph.operators:
         if len(operator.inputs) > 1:

@@ -56,7 +56,7 @@ class Calls:
 
     @classmethod
     def of(cls, module: nn.Module, input_shape: Sequence[int]) -> Calls:
-        """Those of ``module`` in inference mode and float32. Raises ``InputError`` when it cannot be traced."""
+        """Those of ``module`` in inference mode and float32. Raises ``GraphError`` when it cannot be traced."""
         kind = type(module).__name__
         try:
             module, _ = uncompiled(module)
@@ -73,7 +73,7 @@ class Calls:
                     program = export(module, [torch.zeros(batch, *input_shape)])
                 except Exception as error:
                     # Export reports what it cannot trace through dozens of classes.
-                    raise InputError(
+                    raise GraphError(
                         f"{kind} cannot be traced on inputs {tuple(input_shape)} ({reason(error)})"
                     ) from error
                 shapes = [shape for node in program.graph.nodes if (shape := shape_of(node))]
