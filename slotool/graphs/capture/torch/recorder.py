@@ -102,6 +102,10 @@ class Recorder(ProxyTorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            # Nodes keep the shape that was, which ``transpose_`` changes.
+            for tensor in filter(_is_shaped, _tensors((args, kwargs))):
+                self._node_of(tensor).meta["val"] = tensor.detach()
         result = _computed(func, *self._of_one_kind(args, kwargs))
         if any(map(_is_shaped, _tensors((args, kwargs)))) and not all(map(_is_shaped, _tensors(result))):
             # Keras moves what is on the meta device to memory, without values.
@@ -210,7 +214,7 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     if on_meta and func.overloadpacket is torch.ops.aten.scaled_dot_product_attention:
         result = _as_on_cpus(result, args)
     results = [result] if isinstance(result, Tensor) else result
-    if key is not None and results and all(isinstance(each, Tensor) for each in results):
+    if key is not None and results and all(isinstance(each, Tensor) and each.is_meta for each in results):
         if len(_KNOWN) >= MAX_KNOWN:
             _KNOWN.clear()
         _KNOWN[key] = isinstance(result, Tensor), [(tuple(o.shape), o.stride(), o.dtype) for o in results]
