@@ -186,6 +186,7 @@ def test_a_group_normalisation_of_new_versions_is_that_of_torch() -> None:
     [
         ("LogSoftmax", {"axis": -1}, nn.LogSoftmax(-1), (5, 8)),
         ("LogSoftmax", {"axis": 1, "opset": 11}, nn.LogSoftmax(-1), (8,)),
+        ("SpaceToDepth", {"blocksize": 2}, nn.PixelUnshuffle(2), (4, 6, 8)),
         ("Trilu", {"upper": 0}, Forward(torch.tril), (4, 5, 5)),
         ("Trilu", {}, Forward(torch.triu), (5, 5)),
     ],

@@ -76,6 +76,12 @@ class PReLU(OperatorType):
     """A trained share of what is below zero, one for each channel (axis 0) or one for all."""
 
     attributes = {"shared": False}
+    captured = {
+        **dict.fromkeys(
+            ("torch.prelu", "torch._prelu_kernel"), lambda call: {"shared": math.prod(call.value("weight").whole) == 1}
+        ),
+        "onnx.PRelu": lambda call: {"shared": call.constants[1].single} if 1 in call.constants else None,
+    }
     feature_axis = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:

@@ -153,6 +153,10 @@ class GridSample(OperatorType):
 
 class PixelShuffle(OperatorType):
     attributes = {"factor": REQUIRED}
+    captured = {
+        "torch.pixel_shuffle": lambda call: {"factor": call["upscale_factor"]},
+        "onnx.DepthToSpace": lambda call: {"factor": call.attribute("blocksize")},
+    }
     feature_axis = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -170,6 +174,10 @@ class PixelShuffle(OperatorType):
 
 class PixelUnshuffle(OperatorType):
     attributes = {"factor": REQUIRED}
+    captured = {
+        "torch.pixel_unshuffle": lambda call: {"factor": call["downscale_factor"]},
+        "onnx.SpaceToDepth": lambda call: {"factor": call.attribute("blocksize")},
+    }
     feature_axis = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:

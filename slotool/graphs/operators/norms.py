@@ -225,6 +225,7 @@ class LocalResponseNormalization(OperatorType):
     """Each value divided by a mean of squares over ``size`` neighbouring channels."""
 
     attributes = {"size": REQUIRED}
+    captured = {"onnx.LRN": lambda call: {"size": call.attribute("size")}}
     feature_axis = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:

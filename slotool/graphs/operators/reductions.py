@@ -182,6 +182,12 @@ class ArgMin(_Position):
 
 class CumulativeSum(OperatorType):
     attributes = {"axis": REQUIRED}
+    captured = {
+        **dict.fromkeys(
+            ("torch.cumsum", "torch.cumprod", "torch.logcumsumexp"), lambda call: {"axis": call.data().at(call["dim"])}
+        ),
+        "onnx.CumSum": lambda call: {"axis": call.inner((call.numbers(1) or [0])[0])},
+    }
     settle = staticmethod(settle_axis)
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:

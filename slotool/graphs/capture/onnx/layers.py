@@ -162,10 +162,6 @@ def _resize(call: Call) -> Chain:
     return [] if kept == shape else [("Resize", {"size": shape[1:], "mode": mode})]
 
 
-def _depth_to_space(call: Call) -> Chain:
-    return [("PixelShuffle", {"factor": call.attribute("blocksize")})]
-
-
 def _recurrent(op: str) -> Callable[[Call], Chain]:
     def recurrent(call: Call) -> Chain:
         weight, value = call.constants.get(1), call.values.get(0)
@@ -228,7 +224,6 @@ LAYERS: dict[str, Callable[[Call], Chain]] = {
     "GlobalMaxPool": _global_pool("Max", "GlobalMaxPooling2D"),
     "Col2Im": _fold,
     "Resize": _resize,
-    "DepthToSpace": _depth_to_space,
     "LSTM": _recurrent("LSTM"),
     "GRU": _recurrent("GRU"),
     "RNN": _recurrent("SimpleRNN"),

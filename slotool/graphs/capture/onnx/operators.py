@@ -285,19 +285,9 @@ def _top_k(call: Call) -> Chain:
     return None if axis is None or k is None else [("TopK", {"k": k[0], "axis": axis})]
 
 
-def _cumulative_sum(call: Call) -> Chain:
-    axis = call.inner((call.numbers(1) or [0])[0])
-    return None if axis is None else [("CumulativeSum", {"axis": axis})]
-
-
 def _cast(call: Call) -> Chain:
     dtype = _DTYPES.get(call.attribute("to", 0), "")
     return [("Cast", {"dtype": dtype})] if dtype in DTYPES else None
-
-
-def _prelu(call: Call) -> Chain:
-    slope = call.constants.get(1)
-    return None if slope is None else [("PReLU", {"shared": slope.single})]
 
 
 def _one_hot(call: Call) -> Steps:
@@ -423,7 +413,6 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _rms_norm),
     "BatchNormalization": _batch_norm,
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), _group_norm),
-    "LRN": lambda call: [("LocalResponseNormalization", {"size": call.attribute("size")})],
     "Attention": _attention,
     "Transpose": _transpose,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
@@ -438,9 +427,7 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     "ArgMax": _arg("ArgMax"),
     "ArgMin": _arg("ArgMin"),
     "TopK": _top_k,
-    "CumSum": _cumulative_sum,
     "Cast": _cast,
-    "PRelu": _prelu,
     "Add": _combined("Add"),
     "Sum": _combined("Add"),
     "Mul": _multiplied,

@@ -179,14 +179,6 @@ def elementwise_as(function: str) -> Translator:
     return translate
 
 
-def along(op: str) -> Translator:
-    def translate(call: Call) -> Names:
-        value = call.data()
-        return [call.emit.add(op, call.source(value), axis=value.at(call["dim"]))]
-
-    return translate
-
-
 def ordered(call: Call) -> Names:
     """Values, and where they were."""
     value = call.data()
@@ -210,11 +202,6 @@ def glu(call: Call) -> Names:
     return [call.emit.add("Multiply", [first, gate])]
 
 
-def prelu(call: Call) -> Names:
-    value, weight = call.data(), call.value("weight")
-    return [call.emit.add("PReLU", call.source(value), shared=math.prod(weight.whole) == 1)]
-
-
 def hardtanh(call: Call) -> Names:
     source = call.source(call.data())
     if (call["min_val"], call["max_val"]) == (0, 6):
@@ -230,11 +217,8 @@ ARITHMETIC: dict[str, Translator] = {
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax", "special_log_softmax"), softmax),
     **dict.fromkeys(_REDUCTIONS, reduction),
     **dict.fromkeys(("max", "min"), maximum),
-    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), along("CumulativeSum")),
     **dict.fromkeys(("topk", "sort", "argsort", "kthvalue"), ordered),
     "glu": glu,
-    "prelu": prelu,
-    "_prelu_kernel": prelu,
     "hardtanh": hardtanh,
     "addcmul": composed("Multiply", "Add"),
     "addcdiv": composed("divide", "Add"),

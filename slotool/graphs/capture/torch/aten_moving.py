@@ -342,12 +342,6 @@ def unfold(call: Call) -> Names:
     raise Untranslatable("windows that overlap")
 
 
-def pixel_shuffle(call: Call) -> Names:
-    if call.name == "pixel_shuffle":
-        return [call.emit.add("PixelShuffle", call.source(call.data()), factor=call["upscale_factor"])]
-    return [call.emit.add("PixelUnshuffle", call.source(call.data()), factor=call["downscale_factor"])]
-
-
 def channel_shuffle(call: Call) -> Names:
     value, groups = call.data(), call["groups"]
     channels, *rest = value.shape
@@ -378,7 +372,6 @@ _CALLS: tuple[tuple[Callable[[Call], Names], str], ...] = (
     ),
     (scatter, "masked_scatter select_scatter slice_scatter"),
     (gather, "gather take_along_dim"),
-    (pixel_shuffle, "pixel_shuffle pixel_unshuffle"),
     (channel_shuffle, "channel_shuffle native_channel_shuffle"),
     (copy, "clone"),
     (written, "copy"),
