@@ -122,12 +122,12 @@ def masked() -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
-        (Rolled(), "layer 'roll' cannot be part of a supernet: roll has no form"),
-        (masked(), "layer '2' cannot be part of a supernet: its attention is masked"),
-        (Steep(), "layer 'act' gives other values as a part of a supernet"),
+        (Rolled(), "layer 'roll' cannot be imported: no operator of a graph computes roll"),
+        (masked(), "layer '2' cannot be imported: its attention is masked"),
+        (Steep(), "layer 'act' gives other values as an operator of a graph"),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "nothing to vary"),
         (nn.Conv2d(3, 4, 3), "Conv2d cannot be traced on inputs"),
-        (nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten()), "layer '1' cannot be part .* only a dense last layer"),
+        (nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten()), "layer '1' cannot be imported: .* only a dense last layer"),
     ],
 )
 def test_a_network_that_cannot_be_wrapped_is_refused_by_layer(module: nn.Module, sentence: str) -> None:

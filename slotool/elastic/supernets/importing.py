@@ -168,7 +168,7 @@ class _Rewriting:
         else:
             translated = self._translated(operator)
             if translated is None:
-                raise self._calls.refuse(name, f"{operator.op.removeprefix('torch.')} has no form that can be narrower")
+                raise self._calls.refuse(name, f"no operator of a graph computes {operator.op.removeprefix('torch.')}")
             self._append(operator, *translated)
 
     def _append(
@@ -313,7 +313,7 @@ def _require_equal(network: ImportedNetwork, calls: Calls) -> None:
             return
         where = _first_difference(network, module, calls, x)
     raise InputError(
-        f"layer {where!r} gives other values as a part of a supernet than in the network: it has a setting that no "
+        f"layer {where!r} gives other values as an operator of a graph than in the network: it has a setting that no "
         "operator graph has"
     )
 

@@ -140,7 +140,7 @@ class Calls:
         return label_of(self.nodes[operator])
 
     def refuse(self, operator: str, why: str) -> InputError:
-        return InputError(f"layer {self.label(operator)!r} cannot be part of a supernet: {why}")
+        return InputError(f"layer {self.label(operator)!r} cannot be imported: {why}")
 
     def moved(self, node: fx.Node, values: dict[fx.Node, Tensor]) -> Any:
         """What a call that only moves values makes of ``values``, where constants are as they are."""
