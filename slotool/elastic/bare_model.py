@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,8 @@ from slotool.tables import FULL, OperatingPoint
 
 # Sizes that open dimensions of a trial input are given, until the model takes one: of text, and of images.
 OPEN_SIZES = (8, 64, 224)
+# Values of an example, beyond which none is tried: each open dimension multiplies them.
+MAX_TRIAL_VALUES = 2**26
 # Largest difference between answers of a call of two examples and of a call of one, as a share of the largest value:
 # kernels of other sizes round otherwise, and dynamic quantization more so.
 MAX_DIFFERENCE = 0.02
@@ -104,10 +107,12 @@ class BareModel(ElasticModel):
 
 def counts_examples(model: Model) -> bool:
     """True if the first dimension of every tensor is free, and the model answers two random examples in one call as it
-    does one by one. False where it fails on them."""
+    does one by one. False where it fails on them, or they would be too large."""
     if not model.signature.batched:
         return False
     for size in OPEN_SIZES:
+        if any(math.prod(_shape(spec, size)) > MAX_TRIAL_VALUES for spec in model.signature.inputs):
+            return False
         random = np.random.default_rng(0)
         examples = [
             {spec.name: _random(spec, size, number, random) for spec in model.signature.inputs} for number in range(2)
@@ -121,9 +126,13 @@ def counts_examples(model: Model) -> bool:
     return False
 
 
+def _shape(spec: TensorSpec, open_size: int) -> list[int]:
+    return [1, *(open_size if size == FREE else size for size in spec.shape[1:])]
+
+
 def _random(spec: TensorSpec, open_size: int, number: int, random: np.random.Generator) -> np.ndarray:
     """Return one example of an input. Whole numbers are ``number``: each may be an index, of which there are few."""
-    shape = [1, *(open_size if size == FREE else size for size in spec.shape[1:])]
+    shape = _shape(spec, open_size)
     if spec.datatype == "BYTES":
         return np.full(shape, str(number).encode(), spec.dtype)
     values = random.random(shape) if spec.dtype.kind == "f" else np.full(shape, number)

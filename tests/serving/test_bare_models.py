@@ -16,7 +16,10 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tritonclient.utils import np_to_triton_dtype
 
+from slotool.elastic.bare_model import MAX_TRIAL_VALUES, BareModel
 from slotool.elastic.loading import load_served
+from slotool.models.adapters.factory import FunctionModel
+from slotool.models.signature import Signature
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 from slotool.serving.operations.sources import Sources
 from tests.serving.live_server import HTTP, LiveServer, live_server
@@ -116,6 +119,18 @@ def test_only_independent_rows_share_a_call(folder: Path) -> None:
     assert load_served(str(folder / "simple.onnx")).max_batch
     assert not load_served(str(folder / "running.onnx")).max_batch
     assert load_served(str(folder / "running.onnx"), max_batch=4).max_batch == 4
+
+
+def test_no_trial_takes_more_memory_than_there_may_be() -> None:
+    tried: list[int] = []
+
+    def needs_large(x: np.ndarray) -> np.ndarray:
+        tried.append(x.size)
+        raise ValueError("too small")
+
+    wide = Signature.parse("x=FP32[-1,-1,-1,-1,-1,-1] -> y=FP32[-1]")
+    assert not BareModel(FunctionModel(needs_large, wide)).max_batch
+    assert max(tried) <= 2 * MAX_TRIAL_VALUES
 
 
 def test_a_call_has_no_more_examples_than_the_model_takes(folder: Path) -> None:
