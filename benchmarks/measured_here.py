@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,15 @@ def built(name: str) -> tuple[Any, Any, Any]:
     package, _, own = name.partition(":")
     if package == "small":
         return (*small(int(own)), None)
+    with suppress(ImportError):
+        import torchvision_cpu_ops  # noqa: F401  # operators that a torchvision of another torch lacks
     from benchmarks.capture_zoo import built as of_package
 
     return of_package(package, own)
 
 
-def plain(name: str, threads: int) -> Row:
-    """Return graph, median and noise of a module in a plain loop; called in a process of its own."""
+def plain(name: str, threads: int, *, loop: bool = True) -> Row:
+    """Return graph, median and noise of a module in a plain loop, or its graph alone; in a process of its own."""
     import torch
 
     from slotool.graphs.capture import capture_torch
@@ -85,6 +88,8 @@ def plain(name: str, threads: int) -> Row:
     module, shape, dtype = built(name)
     module.eval()
     graph = capture_torch(module, shape, dtype)
+    if not loop:
+        return {"graph": graph.document()}
     sizes = [tuple(one) for one in shape] if isinstance(shape[0], tuple | list) else [tuple(shape)]
     inputs = [torch.ones((1, *one), dtype=torch.int64) if dtype == "int64" else torch.randn(1, *one) for one in sizes]
     with Interference(cores_by_preference()) as lost, torch.inference_mode():
@@ -119,11 +124,12 @@ def row(name: str, group: str, threads: int) -> Row:
     """Measure one network and predict it."""
     import slotool
 
-    call = f"import json; from benchmarks.measured_here import plain; print(json.dumps(plain({name!r}, {threads})))"
+    backend = group if group in ("keras", "onnx") else "torch"
+    arguments = f"{name!r}, {threads}, loop={backend == 'torch'}"
+    call = f"import json; from benchmarks.measured_here import plain; print(json.dumps(plain({arguments})))"
     done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=True, timeout=160)
     found = json.loads(done.stdout.splitlines()[-1])
     graph = OperatorGraph.from_document(found.pop("graph"))
-    backend = group if group in ("keras", "onnx") else "torch"
     if backend != "torch":
         from slotool.profiling.operators import OperatorTimer
 
