@@ -8,9 +8,10 @@ Learn, then test (arXiv 2110.01052), whatever the policies are. What could break
   no correction for its length.
 - *What a part names is chance.* So there are ``ROUNDS`` random parts, each with its share of the budget, and a tier
   takes the cheapest policy that any of them has shown.
-- *Two versions have one threshold path*, along which nothing needs choosing: the dearer version alone, then the cheaper
-  one from each confidence on. ``PATH_EXAMPLES`` rows name the thresholds and which version is dearer, all others test,
-  with ``PATH_BUDGET`` of the budget. Rounds, for thresholds by label or weighed sums, have the rest.
+- *Two versions have one threshold path*, along which nothing needs choosing: the better version alone, then the
+  cheapest one from each confidence on. ``PATH_EXAMPLES`` rows name the thresholds, the cheapest and the better version,
+  all others test, with ``PATH_BUDGET`` of the budget. Rounds have the rest. Of more than ``MAX_STEPS`` versions there
+  is none: one pair is a small part of what they can do.
 - *Many tiers.* Chains are made for at most ``MAX_GOALS`` of the tolerances, and Holm's procedure divides the budget
   among them (``sequences``). A tier between them takes what is shown for the next stricter one.
 - *The table does not say which version is best.* A policy is shown to keep a tolerance only where it is against every
@@ -43,7 +44,7 @@ from slotool.rules.evidence.counting import examples_to_count, paired_p_value
 from slotool.rules.evidence.losses import excess_of, zero_or_largest
 from slotool.rules.generate.base import Assessment, Listed, Problem, RuleGenerator
 from slotool.rules.generate.proposals import Goal, chains, threshold_path
-from slotool.rules.policies.cascades import Cascade
+from slotool.rules.policies.cascades import MAX_STEPS, Cascade
 from slotool.rules.policies.routing import OSFA, RoutingPolicy
 from slotool.tables import OutcomeTable
 
@@ -54,7 +55,7 @@ ROUNDS = 3
 LEARN_SHARE = 0.4
 # Of the learning part, what calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
-# Of the budget, for the path of two versions; its thresholds are as many as these rows, at most a tenth of the table.
+# Of the budget, for the path of a pair; its thresholds are as many as these rows, at most a tenth of the table.
 PATH_BUDGET, PATH_EXAMPLES = 0.5, 200
 MAX_GOALS = 10
 # Standard errors that the best of three rounds is ahead of one, as often as not: .535, as their tests share 36 % of the
@@ -109,10 +110,10 @@ def _is_cheaper(listed: Listed, at: int, problem: Problem) -> bool:
 
 
 def _rounds(problem: Problem, against: Against) -> Iterator[_Round]:
-    """Yield random parts of the table with the chains that they propose, then the path of two versions."""
+    """Yield random parts of the table with the chains that they propose, then the path of a pair of versions."""
     draw, examples = np.random.default_rng(problem.seed), len(problem.outcomes.examples)
     goals, budget = _goals(problem), 1.0 - problem.confidence
-    has_path = len(problem.outcomes.versions) == 2 and Cascade.kind in problem.policies
+    has_path = len(problem.outcomes.versions) <= MAX_STEPS and Cascade.kind in problem.policies
     share = 1.0 - PATH_BUDGET if has_path else 1.0
     for _ in range(ROUNDS):
         learnt, test = np.split(draw.permutation(examples), [round(examples * LEARN_SHARE)])
@@ -125,7 +126,8 @@ def _rounds(problem: Problem, against: Against) -> Iterator[_Round]:
         learn, test = np.split(draw.permutation(examples), [min(PATH_EXAMPLES, examples // 10)])
         paths = {tuple(threshold_path(problem, goal, learn)): None for goal in goals}
         chained = [(own, list(path)) for own in dict.fromkeys(goal.tolerance for goal in goals) for path in paths]
-        yield _Round(problem, against, (learn[:0], learn, test), chained, budget * PATH_BUDGET, sum(map(len, paths)))
+        considered = sum(map(len, paths))
+        yield _Round(problem, against, (learn[:0], learn, test), chained, budget * PATH_BUDGET, considered, path=True)
 
 
 class _Round:
@@ -133,7 +135,7 @@ class _Round:
 
     ``rows``: those that calibrate, that choose and that test. ``chained``: policies to test in their order, by
     tolerance, chosen from ``considered``. ``budget``: the probability with which any policy that is shown may exceed
-    its tolerance.
+    its tolerance. ``path``: the chains are whole, and the best version has its place in them, if any.
     """
 
     def __init__(
@@ -144,11 +146,15 @@ class _Round:
         chained: Sequence[tuple[float, list[RoutingPolicy]]],
         budget: float,
         considered: int,
+        path: bool = False,
     ):
         self.fit, self.learn, self.test = rows
         self.budget, self.considered = budget, considered
         made = [_Chain(problem, tolerance, chain, against, rows[1:], budget / len(chained))
                 for tolerance, chain in chained]  # fmt: skip
+        if problem.reference is None and not path:
+            for chain in made:
+                chain.place(OSFA(problem.outcomes.versions[problem.best]))
         self.tests = [chain for chain in made if chain.policies]
         self._counts = holm_over_sequences(self.tests, self.budget)
 
@@ -205,9 +211,6 @@ class _Chain(Sequence[float]):
         # Losses that compare with a version already: it has none by definition.
         self._never_better = problem.recorded is not None
         self.policies = list(chain)
-        best = OSFA(self._names[problem.best])
-        if problem.reference is None and best not in self.policies:
-            self._place(best)
 
     def __len__(self) -> int:
         return len(self.policies)
@@ -226,7 +229,7 @@ class _Chain(Sequence[float]):
                 pair = [listed.error(listed.index(own)) / self._max_error for own in (policy, alone)]
                 yield pair[0], pair[1]
 
-    def _place(self, best: RoutingPolicy) -> None:
+    def place(self, best: RoutingPolicy) -> None:
         """Insert the version that may serve alone before all that seem less sure to keep the tolerance."""
         margin = self._margin(best)
         if margin > 0:

@@ -107,17 +107,21 @@ def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.n
 
 
 def threshold_path(problem: Problem, goal: Goal, rows: np.ndarray) -> list[RoutingPolicy]:
-    """The path of two versions, surest first: the dearer one alone, then the cheaper one from each confidence on.
+    """A path of two versions, surest first: the better one alone, then the cheapest one from each confidence on.
 
-    ``rows`` name the dearer version for the goal's objective, and a threshold each; they must not test.
+    ``rows`` name the cheapest version for the goal's objective, the one with the fewest errors among the others, and a
+    threshold each; they must not test.
     """
     outcomes = problem.outcomes
     prices = outcomes.matrix("latency_s" if goal.saves == 2 else "cost")[rows].mean(axis=0)
-    cheap, dear = np.argsort(prices, kind="stable")
+    cheap, *others = np.argsort(prices, kind="stable")
+    better = min(others, key=lambda version: float(problem.errors[rows, version].mean()))
     thresholds = quantiles(outcomes.matrix("confidence")[rows, cheap], len(rows))[::-1]
-    first, second = outcomes.versions[cheap], outcomes.versions[dear]
+    first, second = outcomes.versions[cheap], outcomes.versions[better]
     between = [Cascade((Step(first, Sure(first, float(own))), Step(second))) for own in thresholds]
-    return [OSFA(second), *between, *([OSFA(first)] if OSFA.kind in problem.policies else [])]
+    path = [OSFA(second), *between, OSFA(first)]
+    alone = OSFA.kind in problem.policies
+    return [own for own in path if alone or own == OSFA(outcomes.versions[problem.best]) or own in between]
 
 
 def _parts(problem: Problem, learn: np.ndarray, test: np.ndarray) -> np.ndarray:
