@@ -8,7 +8,6 @@ from typing import Any
 from slotool.commands.inputs import cores_given
 from slotool.commands.networks.networks import Networks
 from slotool.commands.predictors.chosen_predictor import CPU, KERAS, TORCH, Chosen, is_of_here
-from slotool.commands.predictors.measured_here import MeasuredHere
 from slotool.errors import ArgumentError, InputError
 
 # Predictor of co-located latencies, by the backend whose latencies it learnt.
@@ -60,6 +59,8 @@ def chosen_predictor(
     selected, why = (backend, "as --backend says") if backend else _default(networks, colocated)
     _require_backend(selected)
     if not colocated:
+        from slotool.commands.predictors.measured_here import MeasuredHere
+
         here = MeasuredHere.of(selected, why, device or CPU, cores_given(threads), networks.reporter, measures=measure)
         return here, {}
     if selected not in COLOCATED:
