@@ -60,6 +60,24 @@ def test_no_smaller_fleet_holds_the_promise(traffic: ArrivalTable) -> None:
     assert len({row["policy"] for row in found.rows}) == len(found.rows) > len(POLICIES)
 
 
+def test_slow_policies_are_tried_where_fast_ones_need_more_workers_than_the_rate() -> None:
+    calls_ms = {"small": (2, 1, 0.8), "medium": (3, 2, 0.85), "large": (5, 4, 0.9)}
+    rows = [
+        {"subject": "net", "point": f"version={name}", "batch_size": size, "accuracy": accuracy,
+         "samples_s": [1e-3 * (first + each * size)]}
+        for name, (first, each, accuracy) in calls_ms.items()
+        for size in (1, 4, 16)
+    ]  # fmt: skip
+    table, gaps_s = LatencyTable.of(rows), np.random.default_rng(0).gamma(1 / 8, 8 / 2_000, 10_000)
+    promise: dict[str, Any] = {"attainment": 0.9, "deadline_ms": 50, "progress": None}
+    idle = api.plan(table, rate=20.0, **promise)
+    busy = api.plan(table, arrivals=np.cumsum(gaps_s), min_accuracy=0.82, **promise)
+    fast = api.plan(table, arrivals=np.cumsum(gaps_s), min_accuracy=0.82, policies=POLICIES, **promise)
+    assert "value-iteration" not in {row["policy"] for row in idle.rows}
+    assert {row["policy"] for row in busy.rows} - {row["policy"] for row in fast.rows} == {"value-iteration"}
+    assert busy.rows[0]["replicas"] <= fast.rows[0]["replicas"]
+
+
 def _two_kinds() -> list[LatencyTable]:
     """A slow kind of worker and one twice as fast."""
     generator = np.random.default_rng(5)
