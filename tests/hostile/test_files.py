@@ -62,6 +62,26 @@ def use(path: Path) -> None:
         TrainedPredictor.load(artifact, COLOCATED)
 
 
+@pytest.mark.parametrize(
+    ("name", "at", "value"),
+    [
+        ("predictor", ("change", "after", "InputLayer", 0), 10**400),
+        ("predictor-devices", ("model", "encoder", "linear"), 1e300),
+    ],
+)
+def test_a_predictor_with_a_number_that_is_none_is_refused(
+    name: str, at: tuple[str | int, ...], value: float, tmp_path: Path
+) -> None:
+    artifact = copied(name, tmp_path)
+    document = json.loads((artifact / "predictor.json").read_text())
+    part = document["state"]
+    for step in at[:-1]:
+        part = part[step]
+    part[at[-1]] = value
+    rewrite(artifact, "predictor.json", json.dumps(document).encode())
+    assert refused_or_fine(lambda: use(artifact), at)
+
+
 @pytest.mark.parametrize("name", ARTIFACTS)
 def test_an_artifact_with_any_value_replaced_works_or_is_refused(
     name: str, tmp_path: Path, hostile_seconds: float

@@ -276,6 +276,11 @@ def test_a_booster_whose_tree_leads_nowhere_is_refused(tmp_path: Path) -> None:
         (tmp_path / "b.txt").write_text("\n".join([*lines[:at], forged_line, *lines[at + 1 :]]))
         with pytest.raises(InputError):
             load(tmp_path / "b.txt")
+    # One that names no objective ends the process in which LightGBM reads it.
+    objective = next(at for at, line in enumerate(lines) if line.startswith("objective="))
+    (tmp_path / "b.txt").write_text("\n".join([*lines[:objective], "objective=", *lines[objective + 1 :]]))
+    with pytest.raises(InputError):
+        load(tmp_path / "b.txt")
     # XGBoost looks at none of them; the first ends the process in which it is read.
     for name, number in (("parents", -2_000_000_000), ("split_indices", 2_000_000), ("left_children", 0)):
         whole = json.loads((tmp_path / "a.json").read_text())

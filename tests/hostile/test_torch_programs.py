@@ -273,6 +273,14 @@ def test_nothing_in_an_archive_is_unpickled_or_linked(
     assert not marker.exists()
 
 
+def test_a_program_whose_first_module_has_a_name_is_refused(records: dict[str, bytes], tmp_path: Path) -> None:
+    document = json.loads(records[MODEL])
+    document["graph_module"]["module_call_graph"][0]["fqn"] = "inner"
+    path = write(tmp_path / "net.pt2", {**records, MODEL: json.dumps(document).encode()})
+    with pytest.raises(InputError):
+        load(path)
+
+
 def test_a_program_with_any_value_replaced_works_or_is_refused(
     records: dict[str, bytes], tmp_path: Path, hostile_seconds: float
 ) -> None:

@@ -16,20 +16,31 @@ from slotool.errors import InputError, RunError
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
-from slotool.regular_files import read_text, require_regular
+from slotool.regular_files import read_bytes, read_text, require_regular
 from slotool.tables import FULL, OperatingPoint
 
 INPUT = "features"
 MAX_TEXT_MODEL_BYTES = 2**31
-# Reads a model and writes it as JSON. XGBoost follows sizes and indices of a file as it reads: a forged one can end the
-# process.
-_XGBOOST_READER = """
+# Programs that read a model from standard input and write it again. Both libraries follow sizes and names of a file as
+# they read: a forged one can end the process.
+_READERS = {
+    "XGBoost": """
 import sys, xgboost
 try:
-    sys.stdout.buffer.write(xgboost.Booster(model_file=sys.argv[1]).save_raw("json"))
+    model = xgboost.Booster(model_file=bytearray(sys.stdin.buffer.read()))
+    sys.stdout.buffer.write(model.save_raw("json"))
 except (xgboost.core.XGBoostError, ValueError, KeyError) as error:
     sys.exit((str(error).strip() or type(error).__name__).splitlines()[0])
-"""
+""",
+    "LightGBM": """
+import sys, lightgbm
+try:
+    model = lightgbm.Booster(model_str=sys.stdin.buffer.read().decode())
+    sys.stdout.buffer.write(model.model_to_string().encode())
+except lightgbm.basic.LightGBMError as error:
+    sys.exit(str(error).splitlines()[0])
+""",
+}
 MAX_READING_S = 120.0
 # Arrays of a tree that have a value for each node.
 _PER_NODE = ("right_children", "parents", "split_indices", "split_conditions", "split_type", "default_left")
@@ -68,7 +79,7 @@ class XGBoostModel(_Boosted):
 
         path = Path(path)
         require_regular(path)
-        written = _xgboost_json(path)
+        written = _written_again(path, "XGBoost", read_bytes(path, MAX_TEXT_MODEL_BYTES))
         with strict_json.assembling(path, "a model of XGBoost"):
             document = strict_json.decode(written, max_bytes=MAX_TEXT_MODEL_BYTES)
             _require_sound(path, document)
@@ -94,21 +105,21 @@ class XGBoostModel(_Boosted):
             raise RunError(f"{self.name}: XGBoost failed ({reason(error)})") from error
 
 
-def _xgboost_json(path: Path) -> bytes:
-    """Return a model as XGBoost writes it in JSON, read in a process of its own.
+def _written_again(path: Path, library: str, content: bytes) -> bytes:
+    """Return ``content`` as ``library`` writes what it reads, in a process of its own.
 
     Raises:
-        InputError: XGBoost rejects the file, crashes on it, or does not finish.
+        InputError: The library rejects the content, crashes on it, or does not finish.
     """
-    command = [slotool.process.INTERPRETER, "-P", "-c", _XGBOOST_READER, str(path.resolve())]
     try:
-        read = subprocess.run(command, capture_output=True, timeout=MAX_READING_S)
+        command = [slotool.process.INTERPRETER, "-P", "-c", _READERS[library]]
+        read = subprocess.run(command, input=content, capture_output=True, timeout=MAX_READING_S)
     except subprocess.TimeoutExpired:
-        raise InputError(f"{path}: XGBoost has not read it within {MAX_READING_S:.0f} s") from None
+        raise InputError(f"{path}: {library} has not read it within {MAX_READING_S:.0f} s") from None
     if read.returncode:
         lines = read.stderr.decode(errors="replace").strip().splitlines() if read.returncode == 1 else []
         words = reason(ValueError(lines[-1])) if lines else f"its reader ended with code {read.returncode}"
-        raise InputError(f"{path}: XGBoost cannot load it ({words})")
+        raise InputError(f"{path}: {library} cannot load it ({words})")
     return read.stdout
 
 
@@ -167,11 +178,9 @@ class LightGBMModel(_Boosted):
                 text = checked(text)
             except InputError as error:
                 raise InputError(f"{path}: {error}") from error
-        try:
-            self._booster = lightgbm.Booster(model_str=text)
-            features, columns = self._booster.num_feature(), self._booster.num_model_per_iteration()
-        except lightgbm.basic.LightGBMError as error:
-            raise InputError(f"{path}: LightGBM cannot load it ({reason(error)})") from error
+        _written_again(path, "LightGBM", text.encode())
+        self._booster = lightgbm.Booster(model_str=text)
+        features, columns = self._booster.num_feature(), self._booster.num_model_per_iteration()
         objective = next((line[10:] for line in text.splitlines() if line.startswith("objective=")), "")
         self._options: dict[str, Any] = {} if threads is None else {"num_threads": threads}
         self._describe(path, features, columns if columns > 1 else 2 * objective.startswith("binary"))

@@ -64,13 +64,14 @@ class TorchProgramModel(Model):
                 # Before torch 2.13 it says of its own buffers that one could write to them.
                 warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
                 program = torch.export.load(path)
+                self.signature = _signature(path, program)
+                call = _callable(_moved(path, program, link) if devices.is_cuda(link.name) else program)
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(f"{path}: torch cannot load it ({reason(error)})") from error
         self.name, self.device, self._path = path.stem, link.name, path
-        self.signature = _signature(path, program)
-        if devices.is_cuda(link.name):
-            program = _moved(path, program, link)
-        self._run = _Runner(self.name, self.signature, _callable(program), link)
+        self._run = _Runner(self.name, self.signature, call, link)
 
     def on(self, device: str) -> Model:
         return self if devices.required(device) == self.device else TorchProgramModel(self._path, device)

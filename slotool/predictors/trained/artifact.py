@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool import strict_json
 from slotool.artifacts import Artifact, ArtifactWriter, open_artifact
-from slotool.errors import ArtifactError, InputError
+from slotool.errors import ArtifactError, InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import Batch
 from slotool.predictors.base import Asked, Predictor
@@ -135,7 +135,11 @@ class TrainedPredictor(Generic[Asked]):
         take."""
         if self.domain is not None:
             graphs = cast("Sequence[Asked]", Batch.of(cast("Sequence[OperatorGraph]", graphs)))
-        latency_s, spread = self.predictor.predict_and_spread(graphs)
+        try:
+            with np.errstate(over="raise"):
+                latency_s, spread = self.predictor.predict_and_spread(graphs)
+        except FloatingPointError:
+            raise RunError("the predictor's latency is no number: its file is damaged; train it again") from None
         far = np.zeros(len(latency_s), dtype=bool)
         distances: list[Distance] = []
         outside: list[str | None]

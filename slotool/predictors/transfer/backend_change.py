@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from slotool import strict_json
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Document
 from slotool.predictors.features.type_costs import COST_TERMS, OperatorRows, Prices, TypeCosts
@@ -66,9 +67,9 @@ BACKEND_LOG_PRICES: dict[str, dict[str, Prices]] = {
 DEVICE, PRECISION = "cpu", "float32"
 
 
-def prices_from(document: Mapping[str, Sequence[float]]) -> dict[str, Prices]:
-    """Those of a stored predictor, by type."""
-    return {kind: (calls, flops, moved) for kind, (calls, flops, moved) in document.items()}
+def prices_from(document: Any) -> dict[str, Prices]:
+    """Return the prices of a stored predictor, by type. Raises ``InputError`` for other than three numbers each."""
+    return strict_json.convert(document, dict[str, Prices])
 
 
 @dataclass(frozen=True)
