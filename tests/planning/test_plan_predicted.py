@@ -15,6 +15,8 @@ from slotool.errors import ArgumentError, SlotoolWarning
 from slotool.tables import LatencyTable, OutcomeTable
 
 SHAPE = (3, 32, 32)
+# Latencies that depend on no machine.
+PREDICTOR = Path(__file__).parents[2] / "models" / "predictor-torch"
 
 
 def network(width: int) -> nn.Module:
@@ -29,8 +31,9 @@ NETWORKS = {"small": network(8), "large": network(64)}
 @pytest.mark.filterwarnings("ignore::slotool.errors.SlotoolWarning")
 def test_a_family_that_was_never_measured_can_be_planned(tmp_path: Path) -> None:
     predicted = api.predict(
-        NETWORKS, input_shape=SHAPE, sweep={"batch": [1, 4]}, out=tmp_path / "latency.parquet", family="nets"
-    )
+        NETWORKS, predictor=PREDICTOR, input_shape=SHAPE, sweep={"batch": [1, 4]}, out=tmp_path / "latency.parquet",
+        family="nets",
+    )  # fmt: skip
     table = LatencyTable.load(tmp_path / "latency.parquet")
     assert set(table.rows["subject"]) == {"nets"}
     assert table.rows["predicted"].all()
