@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from slotool.rules.evidence.betting import betting_p_value
-from slotool.rules.evidence.counting import (
-    PairedTest,
-    countable_excess,
-    examples_to_count,
-    kept_p_value,
-    paired_p_value,
-)
+from slotool.rules.evidence.counting import PairedTest, examples_to_count, kept_p_value, paired_p_value
 from slotool.rules.evidence.losses import Comparison
 
 EXAMPLES = 16
@@ -134,9 +128,9 @@ def test_what_is_said_to_show_something_does_about_as_often_as_not(best_alone: f
     test = PairedTest(needed, tolerance, "absolute", level / 100)
     counts = draw.multinomial(needed, [best_alone, best_alone, 1 - 2 * best_alone], size=200)[:, :2]
     assert 0.4 < np.mean([test.p_value(*own) <= level for own in counts]) < 0.9
-    examples, excess = 1000, 0.0
-    for _ in range(20):
-        excess = float(countable_excess(np.array([2 * best_alone + tolerance + excess]), level, examples)[0])
+    examples, excesses = 1000, np.geomspace(1e-4, 1.0, 1_000)
+    needed = examples_to_count(excesses, 2 * best_alone + tolerance + excesses, level)
+    excess = float(excesses[np.argmax(needed <= examples)])
     worse = best_alone + tolerance + excess
     counts = draw.multinomial(examples, [worse, best_alone, 1 - worse - best_alone], size=200)[:, :2]
     kept = PairedTest(examples, -tolerance, "absolute", 1e-7)
