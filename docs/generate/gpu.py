@@ -16,7 +16,7 @@ from typing import Any
 
 from docs.generate.benchmarks import markdown_of
 from docs.generate.result_tables import Table, percent, times
-from slotool.cli.output import duration
+from slotool.commands.display import duration
 from slotool.devices import CPU
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.cli import output
+from slotool.commands.display import table
 from slotool.graphs import GraphBuilder
 from slotool.printable import printable
 from slotool.tables import LatencyTable, OutcomeTable
@@ -53,7 +54,7 @@ def test_every_character_that_is_not_plain_is_shown_by_its_code() -> None:
 def test_any_text_in_a_table_or_a_remark_comes_out_as_it_is(text: str) -> None:
     stream = io.StringIO()
     console = output._console(stream)
-    console.print(output.table(text, [text, "n"], [[text, 1.0]]))
+    console.print(table(text, [text, "n"], [[text, 1.0]]))
     shown = stream.getvalue()
     assert not [character for character in OBEYED if character in shown]
     assert all(word in shown for word in printable(text).split())
