@@ -35,7 +35,7 @@ TRIES, NOISY = 3, 0.1
 # Copies of the smallest operator whose time, less that of one, tells what a call takes beyond its operators.
 MANY = 17
 # An operator takes at least this share of a call with copies of it.
-LEAST_SHARE = 0.02
+MIN_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class OperatorTimer:
         found = self._copies(call)
         if found is None:
             return None
-        seconds = max(found.seconds - call_s, LEAST_SHARE * found.seconds) / call.copies
+        seconds = max(found.seconds - call_s, MIN_SHARE * found.seconds) / call.copies
         return OperatorTime(seconds, found.spread, found.disturbed, call.op, call.flops, call.bytes)
 
     def network(self, graph: OperatorGraph, batch_size: int = 1) -> Timed | None:
