@@ -148,10 +148,10 @@ def predict(
     limits, written = Limits(timeout_s), None if out is None else Path(out)
     if axis is not None:
         drawn = None if plot is None else Path(plot)
-        found = SweptPrediction.over(
+        swept = SweptPrediction.over(
             axis, predictor, asked, {**facts, "batch_size": batch_size}, measure, limits, slo_s
         )
-        return found.written(drawn, written, versions)
+        return swept.written(drawn, written, versions)
     # Before a model is opened, which takes seconds, as does importing torch for a predictor.
     with short_phase(reporter, "opening the predictor"):
         general, rest = chosen_predictor(predictor, asked, colocated=bool(co_runners), measure=measure, **facts)

@@ -113,9 +113,9 @@ def _call(
 def _flops(op: str, inputs: Sequence[onnx.TensorProto], made: int) -> int:
     """Return FLOPs of a product or convolution with so many output values; 0 of all else."""
     if op in ("Conv", "FusedConv"):
-        return 2 * made * math.prod(inputs[1].dims[1:])
+        return 2 * made * int(math.prod(inputs[1].dims[1:]))
     if op in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm"):
-        return 2 * made * (inputs[0].dims[-1] if inputs[0].dims else 1)
+        return 2 * made * int(inputs[0].dims[-1] if inputs[0].dims else 1)
     return 0
 
 
