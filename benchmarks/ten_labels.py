@@ -137,7 +137,7 @@ class Devices:
         order = np.random.default_rng(seed).permutation(len(log_s))
         if chosen:
             covariance, noise = covariance_before(networks.take(order[:MAX_CANDIDATES]))
-            first = order[greedy(covariance, noise, np.ones(len(covariance)), FEW)]
+            first = order[greedy(covariance, noise, FEW)]
             order = np.concatenate([first, order[~np.isin(order, first)]])
         given, asked = order[:FEW], order[FEW : FEW + MAX_ASKED]
         labels = FewLabels(networks.take(given), log_s[given])

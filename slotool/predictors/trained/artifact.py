@@ -27,8 +27,6 @@ from slotool.tables import LatencyTable
 
 KIND = "predictor"
 SCORES, PREDICTIONS = "scores.json", "predictions.parquet"
-# Key of the scores: how good the labels of ``calibrate`` were.
-CALIBRATION = "calibration"
 # An artifact may hold two predictors: of solo latencies, and of co-located latencies.
 SOLO, COLOCATED = "predictor", "colocated"
 COLOCATED_SCORES, COLOCATED_PREDICTIONS = f"{COLOCATED}-{SCORES}", f"{COLOCATED}-{PREDICTIONS}"

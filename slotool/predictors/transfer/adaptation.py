@@ -18,7 +18,7 @@ from slotool.predictors.features.domain import Domain
 from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.solo.three_term import fitted_terms, priced_terms
-from slotool.predictors.trained.artifact import CALIBRATION, KIND, SCORES, TrainedPredictor
+from slotool.predictors.trained.artifact import KIND, SCORES, TrainedPredictor
 from slotool.predictors.trained.bounds import Bounds, Floor
 from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals
 from slotool.predictors.transfer.few_labels import FewLabels, Networks
@@ -40,8 +40,6 @@ ADAPTED = AdaptedPredictor.name
 MAX_TIMES, MAX_HELD_OUT = 200.0, 0.5
 # Labels that differ by no more than this share are the same.
 MAX_EQUAL = 1e-6
-# Of fewer kinds each label is held out alone: without one of two kinds nothing is left to learn from.
-MIN_KINDS = 4
 # Up to so many labels each is left out alone; of more, a tenth at a time, in an order the seed draws.
 MAX_LEFT_OUT_ALONE, FOLDS = 30, 10
 
@@ -98,10 +96,8 @@ def nearest(known: Networks, log_s: np.ndarray) -> int:
     return int(np.argmin(np.mean(np.abs(apart - np.median(apart, axis=0)), axis=0)))
 
 
-def folds_of(count: int, seed: int = 0, groups: Sequence[str] | None = None) -> list[np.ndarray]:
-    """Return the rows of ``count`` labels that are held out together: those of a group, one by one, or tenths."""
-    if groups is not None:
-        return [np.flatnonzero(np.array(groups) == group) for group in sorted(set(groups))]
+def folds_of(count: int, seed: int = 0) -> list[np.ndarray]:
+    """Return the rows of ``count`` labels that are held out together: one by one, or tenths."""
     if count <= MAX_LEFT_OUT_ALONE:
         return [np.array([row]) for row in range(count)]
     return np.array_split(np.random.default_rng(seed).permutation(count), FOLDS)
@@ -111,7 +107,6 @@ def adapt(
     base: TrainedPredictor[OperatorGraph],
     labelled: LabelledSet[OperatorGraph],
     seed: int = 0,
-    groups: Sequence[str] | None = None,
 ) -> tuple[TrainedPredictor[OperatorGraph], HeldOut]:
     """Fit an adapted predictor to these labels and their setting.
 
@@ -119,7 +114,6 @@ def adapt(
         base: Predictor of other settings.
         labelled: At least 3 labels of one setting.
         seed: Seed of the folds of more than 30 labels.
-        groups: Of each label; those of one group are held out together, not each alone.
 
     Returns:
         The predictor, whose interval is from its own spread and the errors on labels held out; and these errors.
@@ -133,7 +127,7 @@ def adapt(
         raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
     predictor = AdaptedPredictor.of(base, labelled.setting)
     predictor.fit(Examples(graphs, latency_s))
-    held_out = hold_out(predictor.labels.networks, predictor.labels.log_s, folds_of(len(graphs), seed, groups))
+    held_out = hold_out(predictor.labels.networks, predictor.labels.log_s, folds_of(len(graphs), seed))
     known = base.predictor
     floor = base.floor
     if isinstance(known, SettingsPredictor):
@@ -288,22 +282,11 @@ class AdaptationRun:
             },
         }
 
-    def save(
-        self,
-        path: Path,
-        *,
-        config: Mapping[str, Any],
-        seed: int,
-        force: bool = False,
-        calibration: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write the adapted predictor and the scores as one artifact.
-
-        ``calibration``: how good the labels of ``calibrate`` were, which ``predict`` prints.
-        """
+    def save(self, path: Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
+        """Write the adapted predictor and the scores as one artifact."""
         with create_artifact(path, KIND, config=config, seed=seed, force=force) as writer:
             self.adapted.write(writer)
-            writer.write_json(SCORES, {**self.scores(), **({CALIBRATION: calibration} if calibration else {})})
+            writer.write_json(SCORES, self.scores())
 
 
 def adapt_and_score(
@@ -312,14 +295,13 @@ def adapt_and_score(
     samples: int | None = None,
     seed: int = 0,
     *,
-    by_kind: bool = False,
     advance: Callable[[], object] = lambda: None,
 ) -> AdaptationRun:
     """Adapt to ``samples`` networks that the active sampler chooses, or to all; the labels of the rest only score.
 
     Chosen labels that cannot be right (``odd_labels``) are set aside, and so is one of up to 30 that the others
-    contradict while each is held out (``doubtful_label``). ``by_kind``: networks of a kind are held out
-    together, of at least ``MIN_KINDS`` kinds. ``advance``: called once the labels are fitted.
+    contradict while each is held out (``doubtful_label``). ``advance``: called once the labels are
+    fitted.
 
     Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
     """
@@ -340,10 +322,8 @@ def adapt_and_score(
     odd = [replace(each, row=int(chosen[each.row])) for each in odd_labels(base_s, own.items, own.latency_s)]
     chosen = chosen[~np.isin(chosen, [each.row for each in odd if each.is_clear])]
     own = labelled.only(chosen)
-    groups = own.kinds if by_kind and len(set(own.kinds)) >= MIN_KINDS else None
-    adapted, held_out = adapt(base, own, seed, groups)
-    may_doubt = groups is None and len(own) <= MAX_LABELS_DOUBTED
-    found = suspects(held_out.log_errors[ADAPTED]) if may_doubt else []
+    adapted, held_out = adapt(base, own, seed)
+    found = suspects(held_out.log_errors[ADAPTED]) if len(own) <= MAX_LABELS_DOUBTED else []
     if found:
         rest = {row: adapt(base, own.only(np.delete(np.arange(len(own)), row)), seed) for row in found}
         row = min(rest, key=lambda row: rest[row][1].mape())

@@ -14,25 +14,17 @@ from slotool.predictors.transfer.few_labels import covariance_before
 
 # Networks whose sureness is looked at; more would say little more and take the square of their number.
 MAX_WATCHED = 1000
-# A measurement costs this long at least, however fast the network: opening it, starting, repeating.
-SECONDS_PER_MEASUREMENT = 1.0
-CALLS_PER_MEASUREMENT = 22
 
 
 def propose(
-    predictor: Predictor[OperatorGraph],
-    candidates: Sequence[OperatorGraph],
-    n: int,
-    seed: int = 0,
-    *,
-    by_time: bool = False,
+    predictor: Predictor[OperatorGraph], candidates: Sequence[OperatorGraph], n: int, seed: int = 0
 ) -> list[int]:
-    """Which ``n`` of the candidates to measure, best first, as their numbers.
+    """Choose ``n`` of the candidates to measure, best first, as their numbers.
 
     Each one is that whose label would take most variance of log latency from all candidates together, given those
-    before it (A-optimal greedily, of the Gaussian process of ``AdaptedPredictor``); ``by_time`` divides by what its
-    measurement is predicted to take. Of an adapted predictor the process knows its labels; of another nothing is known
-    of the new setting. The seed draws the candidates that are watched when there are more than ``MAX_WATCHED``.
+    before it (A-optimal greedily, of the Gaussian process of ``AdaptedPredictor``). Of an adapted predictor the
+    process knows its labels; of another nothing is known of the new setting. The seed draws the candidates that are
+    watched when there are more than ``MAX_WATCHED``.
 
     Raises ``InputError`` when n is below 1 or above the number of candidates.
     """
@@ -44,21 +36,15 @@ def propose(
         watched = np.sort(rng.choice(watched, max(MAX_WATCHED, n), replace=False))
     graphs = [candidates[int(i)] for i in watched]
     covariance, noise = _covariance(predictor, graphs)
-    price = measuring_seconds(predictor.predict(graphs)) if by_time else np.ones(len(graphs))
-    return [int(watched[i]) for i in greedy(covariance, noise, price, n)]
+    return [int(watched[i]) for i in greedy(covariance, noise, n)]
 
 
-def measuring_seconds(latency_s: np.ndarray) -> np.ndarray:
-    """Roughly what measuring networks of these latencies takes, float64 seconds [n]."""
-    return SECONDS_PER_MEASUREMENT + CALLS_PER_MEASUREMENT * latency_s
-
-
-def greedy(covariance: np.ndarray, noise: float, price: np.ndarray, n: int) -> list[int]:
-    """Rows of the n labels that take most variance from all rows together, each given those before it, by ``price``."""
+def greedy(covariance: np.ndarray, noise: float, n: int) -> list[int]:
+    """Return the rows of the n labels that take most variance from all rows together, each given those before it."""
     left = covariance.copy()
     chosen: list[int] = []
     for _ in range(n):
-        gain = (left**2).sum(axis=0) / (np.diag(left) + noise) / price
+        gain = (left**2).sum(axis=0) / (np.diag(left) + noise)
         gain[chosen] = -1.0
         best = int(np.argmax(gain))
         chosen.append(best)
