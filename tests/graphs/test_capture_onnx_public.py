@@ -118,7 +118,7 @@ def test_an_empty_cache_is_left_out() -> None:
 
 
 def test_all_missing_sizes_are_named_at_once() -> None:
-    model = one("Concat", {"x": ["n", "t", 8], "z": ["n", "u", 8]}, axis=1)
+    model = one("Concat", {"x": ["n", "t", 8], "y0": ["n", 3, 8], "z": ["n", "u", 8]}, axis=1)
     with pytest.raises(GraphError, match=r"'x' .*\[n, t, 8\] and 'z' .*\[n, u, 8\].*'x=32,8;z=32,8'"):
         capture_onnx(model)
 

@@ -127,15 +127,14 @@ def _by_name(text: str) -> dict[str, str]:
 
 def _shape(text: str) -> tuple[int, ...] | Mapping[str, tuple[int, ...]]:
     """Return ``3,32,32`` as sizes, or by name those of several inputs, ``tokens=128;mask=128``."""
-    return {name: _sizes(sizes) for name, sizes in _by_name(text).items()} if "=" in text else _sizes(text)
+    return {name: _sizes(sizes, 0) for name, sizes in _by_name(text).items()} if "=" in text else _sizes(text, 1)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _sizes(text: str, least: int) -> tuple[int, ...]:
     try:
         shape = tuple(int(size) for size in text.split(","))
     except ValueError:
         shape = ()
-    # An input of an ONNX file may be empty.
-    if not shape or min(shape) < 0:
+    if not shape or min(shape) < least:
         raise ArgumentError("input_shape", f"{text!r} is not a list of sizes such as 3,32,32")
     return shape

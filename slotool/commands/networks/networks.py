@@ -336,14 +336,14 @@ def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
         what = "torch modules" if modules else "networks with free axes"
         raise ArgumentError("input_shape", f"{len(shapes)} shapes for {takers} {what}; give one, or one each")
     for shape in shapes:
-        _sizes(shape, least_axes=1)
+        _sizes(shape, least=1)
     return shapes * takers if len(shapes) == 1 else shapes
 
 
-def _sizes(shape: Any, least_axes: int = 0) -> tuple[int, ...]:
-    """Themselves; of one of several inputs there may be none, as that is one number for each example."""
-    whole = isinstance(shape, Sequence) and len(shape) >= least_axes
-    if not whole or not all(isinstance(size, int) and size >= 0 for size in shape):
+def _sizes(shape: Any, least: int = 0) -> tuple[int, ...]:
+    """Themselves; one of several inputs may be a number for each example, or empty, and ``least`` is 0 for it."""
+    whole = isinstance(shape, Sequence) and len(shape) >= least
+    if not whole or not all(isinstance(size, int) and size >= least for size in shape):
         raise ArgumentError("input_shape", f"{shape!r} is not a list of sizes such as (3, 32, 32)")
     return tuple(shape)
 

@@ -228,7 +228,7 @@ def _fix_batch(graph: onnx.GraphProto, name: str, places: Mapping[str, int | Non
     missing = {key: axes for key, axes in inputs.items() if key not in empty and any(map(_is_free, axes))}
     if missing:
         free = " and ".join(
-            f"{key!r} has a free axis in its shape [{', '.join(map(str, sizes))}]" for key, sizes in stated.items()
+            f"{key!r} has a free axis in its shape [{', '.join(map(str, stated[key]))}]" for key in missing
         )
         wanted = {key: _of_example(axes, places[key]) for key, axes in missing.items()}
         sizes = {key: ",".join(str(max(axis.dim_value, 0) or 32) for axis in axes) for key, axes in wanted.items()}
