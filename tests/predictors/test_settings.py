@@ -179,8 +179,9 @@ def test_quantised_networks_have_features_of_their_own(networks: list[OperatorGr
     whole = replace(networks[0], element_type="int8")
     apart = network_features([whole])[0] != network_features([networks[0]])[0]
     assert [name for name, differs in zip(FEATURES, apart, strict=True) if differs] == ["log value_bytes"]
-    adapted = AdaptedPredictor(ThreeTermPredictor())
-    adapted.source.fit(Examples(networks, latency_on(networks, *NEW)))  # type: ignore[attr-defined]
+    base = ThreeTermPredictor()
+    base.fit(Examples(networks, latency_on(networks, *NEW)))
+    adapted = AdaptedPredictor(base)
     both = [networks[0], whole, *networks[1:9]]
     times = np.array([1.0, 3.0, *[1.0] * 8])
     adapted.fit(Examples(both, times * latency_on(both, *NEW)))

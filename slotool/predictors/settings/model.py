@@ -146,7 +146,7 @@ class SettingsModel:
     @cached_property
     def labelled(self) -> np.ndarray:
         """True for each network with a label in a setting, bool [n, S]."""
-        return np.isfinite(self.log_s)
+        return np.asarray(np.isfinite(self.log_s))
 
     def _answers(self, asked: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """log(seconds) by prices of all amounts, and by those of totals with a smooth function, float64 [n, S] each."""
