@@ -30,6 +30,9 @@ USUAL_RESIDUALS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.035, 0.04, 0.05, 0.06, 0.07
 MIN_RESIDUALS = 10
 # Half-width, in log, of the interval of an operator that a fit estimates.
 ESTIMATED = 0.5
+# Half-width, in log, of the interval of an operator that was measured while other processes ran: caches that they share
+# make it as much quicker or slower than in the network. A larger share of the latency is worth a sentence.
+DISTURBED, MAX_DISTURBED = 0.25, 0.1
 
 
 @dataclass(frozen=True)
@@ -185,13 +188,17 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             seconds, estimated = self.predictor.seconds(graph)
             total = max(1e-9, self.predictor.network_call_s + float(seconds.sum()))
             share = float(seconds[estimated].sum()) / total
-            doubts = np.array([high, ESTIMATED * share, self._doubt(graph, seconds, total)])
+            noise, disturbed = self._noise(graph, seconds, total)
+            doubts = np.array([high, ESTIMATED * share, noise])
             latency_s.append(total)
             spread.append(float(np.linalg.norm(doubts)) / high)
             calls = zip(self.predictor.calls(graph), estimated.tolist(), strict=True)
             names = sorted({call.op for call, was in calls if call and was})
-            text = f"{share:.0%} of the latency is estimated, as it was not measured: {', '.join(names[:6])}"
-            outside.append(text if names else None)
+            reasons = [f"{share:.0%} of the latency is estimated, as it was not measured: {', '.join(names[:6])}"]
+            reasons = reasons if names else []
+            if disturbed > MAX_DISTURBED:
+                reasons.append(f"{disturbed:.0%} of the latency was measured while other processes ran")
+            outside.append("; ".join(reasons) or None)
         latency, width = np.array(latency_s), np.array(spread)
         return Predictions(
             latency_s=latency,
@@ -204,12 +211,15 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             far=np.zeros(len(latency), dtype=bool),
         )
 
-    def _doubt(self, graph: OperatorGraph, seconds: np.ndarray, total: float) -> float:
-        """Return how far noise of the operators may move the sum, as a share of it."""
+    def _noise(self, graph: OperatorGraph, seconds: np.ndarray, total: float) -> tuple[float, float]:
+        """Return half-width, in log, of what noise of the operators leaves open, and the share of the latency that was
+        measured while other processes ran."""
         times = self.predictor.times.times
         known = [None if call is None else times.get(call.key) for call in self.predictor.calls(graph)]
         spreads = [0.0 if time is None else time.spread for time in known]
-        return float(np.linalg.norm(seconds * spreads) / total)
+        disturbed = np.array([time is not None and time.disturbed for time in known], dtype=bool)
+        share = float(seconds[disturbed].sum() / total)
+        return float(np.hypot(np.linalg.norm(seconds * spreads) / total, DISTURBED * share)), share
 
 
 @dataclass(frozen=True)
