@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 import slotool as library
 from slotool.commands.cache_folder import cache_folder
 from slotool.commands.predictors.calibrate import Checked, _learnt, _random_networks
+from slotool.commands.predictors.measured_here import Correction
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
+from slotool.profiling.operators import OperatorTimes
 from slotool.testing.predictors import random_networks
 
 MLPS = random_networks(4, seed=0)
@@ -32,7 +35,7 @@ def test_predict_adds_up_operators_and_says_what_checked_them(cache: Path, tmp_p
     before = first.document
     assert before["this_machine"]["same"]
     assert "not checked by whole networks" in before["artifact_why"]
-    assert all(row["low_s"] < row["latency_s"] < row["high_s"] for row in before["predictions"])
+    assert all(row["low_s"] is None and "10 whole networks" in row["no_interval"] for row in before["predictions"])
     finished = slotool("calibrate", tmp_path / "own.jsonl", "--threads", 1, "--minutes", 1, "--json")
     assert finished.exit_code == 0, finished.stderr
     document = finished.document
@@ -42,6 +45,18 @@ def test_predict_adds_up_operators_and_says_what_checked_them(cache: Path, tmp_p
     assert "checked by 4 networks on 20" in after["artifact_why"]
     known = slotool(*asked, "--no-measure").document
     assert [row["latency_s"] for row in known["predictions"]] == [row["latency_s"] for row in after["predictions"]]
+
+
+def test_ten_whole_networks_give_an_interval(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = library.predict(MLPS, threads=1, progress=None)
+    assert np.isnan(few.interval_s).all()
+    times = OperatorTimes.here(cache, "torch", "cpu", 1)
+    errors = tuple(np.linspace(0.01, 0.1, 10).tolist())
+    times.correction = asdict(Correction(residuals=errors, networks=10, date="2026-11-01"))
+    times.save()
+    many = library.predict(MLPS, threads=1, progress=None)
+    assert (many.interval_s[:, 0] < many.latency_s * np.exp(-0.09)).all()
+    assert (many.interval_s[:, 1] > many.latency_s * np.exp(0.09)).all()
 
 
 def test_the_correction_is_what_networks_take_beyond_their_operators() -> None:

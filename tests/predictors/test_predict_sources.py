@@ -195,7 +195,6 @@ def test_a_batch_size_alone_is_what_a_sweep_over_it_says() -> None:
     swept = library.predict(MLPS[:2], threads=1, sweep="batch=8", progress=None)
     alone = library.predict(MLPS[:2], threads=1, batch_size=8, progress=None)
     assert alone.latency_s == pytest.approx(swept.latency_s)
-    assert (alone.interval_s[:, 0] < alone.latency_s).all()
     predictor = Path(__file__).parents[2] / "models" / "predictor-torch"
     scaled = library.predict(MLPS[:2], predictor=predictor, batch_size=8, progress=None)
     assert np.isnan(scaled.interval_s).all()

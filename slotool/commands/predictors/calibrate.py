@@ -110,12 +110,17 @@ class Calibrated(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        if not self.disturbed:
-            return []
-        return [
-            f"other processes disturbed {self.disturbed} of {len(self.networks)} networks: intervals are the wider for "
-            "it; calibrate again on an idle machine"
-        ]
+        from slotool.commands.predictors.measured_here import MIN_RESIDUALS
+
+        warnings = []
+        if len(self.networks) < MIN_RESIDUALS:
+            warnings.append(f"predict gives no interval by fewer than {MIN_RESIDUALS} networks: add --minutes")
+        if self.disturbed:
+            warnings.append(
+                f"other processes disturbed {self.disturbed} of {len(self.networks)} networks: intervals are the wider "
+                "for it; calibrate again on an idle machine"
+            )
+        return warnings
 
     def shown(self) -> list[Part]:
         rows = [

@@ -25,9 +25,9 @@ from slotool.profiling.backends import backend_class
 from slotool.profiling.operator_calls import OperatorCall
 from slotool.profiling.operators import CALL, OperatorTime, OperatorTimer, OperatorTimes
 
-# log(measured ÷ predicted) of networks of timm, torchvision and transformers, before ``calibrate`` knows those of here.
-USUAL_RESIDUALS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.035, 0.04, 0.05, 0.06, 0.07, 0.09, 0.11, 0.13)
+# Of fewer whole networks no 90 % interval follows.
 MIN_RESIDUALS = 10
+NOT_CHECKED = f"calibrate has not compared sums with {MIN_RESIDUALS} whole networks here"
 # Half-width, in log, of the interval of an operator that a fit estimates.
 ESTIMATED = 0.5
 # Half-width, in log, of the interval of an operator that was measured while other processes ran: caches that they share
@@ -38,12 +38,12 @@ DISTURBED, MAX_DISTURBED = 0.25, 0.1
 @dataclass(frozen=True)
 class Correction:
     """Latency of a network: that of a call, ``scale`` × the sum of its operators, and ``call_s`` seconds for each
-    operator. ``residuals``: log of
-    measured ÷ predicted of ``networks`` whole ones; ``date``: when they were measured, None: never here."""
+    operator. ``residuals``: absolute log of measured ÷ predicted of ``networks`` whole ones; ``date``: when they were
+    measured, None: never here."""
 
     scale: float = 1.0
     call_s: float = 0.0
-    residuals: tuple[float, ...] = USUAL_RESIDUALS
+    residuals: tuple[float, ...] = ()
     networks: int = 0
     date: str | None = None
 
@@ -141,26 +141,20 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
 
     @classmethod
     def of(cls, times: OperatorTimes, batch_size: int, reporter: Reporter, measures: bool) -> Self:
-        facts = machine_facts()
+        facts, predictor = machine_facts(), OperatorSum(times, batch_size)
+        errors = np.sort(predictor.correction.residuals)
         setting = Setting(machine_id(), times.device, times.backend, times.threads, batch_size, facts.get("cpu"))
         nothing = (0.0, 0.0)
         return cls(
-            predictor=OperatorSum(times, batch_size),
+            predictor=predictor,
             bounds=Bounds(nothing, nothing, nothing, nothing, ()),
-            residuals=None,
+            residuals=Residuals(errors, mirrored=True) if len(errors) >= MIN_RESIDUALS else None,
             setting=setting,
             dev_mae_s=0.0,
             facts=times.facts or facts,
             reporter=reporter,
             measures=measures,
-        ).refreshed()
-
-    def refreshed(self) -> Self:
-        """Return it with the residuals of the correction that ``calibrate`` left."""
-        own = self.predictor.correction.residuals
-        # Few networks tell little of one that is unlike them.
-        values = own if len(own) >= MIN_RESIDUALS else (*own, *USUAL_RESIDUALS)
-        return replace(self, residuals=Residuals(np.sort(np.abs(values)), mirrored=True))
+        )
 
     def measure(self, graphs: Sequence[OperatorGraph]) -> None:
         """Measure the operators of ``graphs`` that are unknown, and keep their times."""
@@ -180,8 +174,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
     def predict(self, graphs: Sequence[OperatorGraph], unsure: np.ndarray | float = 0.0) -> Predictions:
         if self.measures:
             self.measure(graphs)
-        assert self.residuals is not None
-        _, high = self.residuals.interval(NOMINAL_COVERAGE)
+        high = np.nan if self.residuals is None else self.residuals.interval(NOMINAL_COVERAGE)[1]
         latency_s, spread = [], []
         outside: list[str | None] = []
         for graph in graphs:
@@ -205,7 +198,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             low_s=latency * np.exp(-high * width),
             high_s=latency * np.exp(high * width),
             outside=outside,
-            no_interval=[None] * len(latency),
+            no_interval=[NOT_CHECKED if self.residuals is None else None] * len(latency),
             distances=[],
             spread=width,
             far=np.zeros(len(latency), dtype=bool),
