@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # A network learnt next to nothing if it avoids less than this share of the errors of the most frequent class.
-LEAST_GAIN = 0.1
+MIN_GAIN = 0.1
 # Splits that a network of many labels is scored on.
 SCORED = ["validation", "test"]
 # Columns of what training reports, of one network and of a supernet's points.
@@ -71,7 +71,7 @@ class Training(Result):
             f"frequent class alone {self.most_frequent:.1%}: it learnt next to nothing. Columns of very unlike sizes "
             "need scaling first, to mean 0 and variance 1; more epochs may help"
             for v in self.family.networks
-            if v.scores["validation_accuracy"] - self.most_frequent < LEAST_GAIN * (1 - self.most_frequent)
+            if v.scores["validation_accuracy"] - self.most_frequent < MIN_GAIN * (1 - self.most_frequent)
         ]
 
     @property
