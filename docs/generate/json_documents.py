@@ -922,11 +922,13 @@ def differences(document: Mapping[str, Any]) -> list[str]:
     found = []
     for parent in {key.parent for key in keys} | {""}:
         here = {key.name: key for key in keys if key.parent == parent}
-        # What the parent of deeper keys is itself need not be said.
-        named = {key.parent.rstrip("[]{}") for key in keys if key.parent} if not parent else set()
+        # What the parent of deeper keys is itself need not be said; it may be missing where all of these may.
+        deeper = [key for key in keys if key.parent] if not parent else []
+        named = {key.parent.rstrip("[]{}") for key in deeper}
+        needed = {key.parent.rstrip("[]{}") for key in deeper if not key.optional}
         for values in _at(body, parent):
             missing = [key.name for key in here.values() if not key.optional and key.name not in values]
-            found += [f"{name}: {parent}.{key} is missing" for key in missing + [n for n in named if n not in values]]
+            found += [f"{name}: {parent}.{key} is missing" for key in missing + [n for n in needed if n not in values]]
             found += [f"{name}: {parent}.{key} is not described" for key in values if key not in {*here, *named}]
             found += [
                 f"{name}: {parent}.{key} is {value!r}, not {here[key].type}"

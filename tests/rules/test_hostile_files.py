@@ -205,7 +205,7 @@ def test_an_edited_rules_file_is_refused(slotool, made_rules, tmp_path: Path, ch
 def made_rules(tmp_path_factory) -> Path:
     """A tier that the best version serves alone, and a certified one."""
     path = tmp_path_factory.mktemp("rules") / "rules.json"
-    library.gen_rules(family_outcomes(2_000), path, tolerances=(0.0, 0.1), objective="cost",
+    library.gen_rules(family_outcomes(1_000), path, tolerances=(0.0, 0.1), objective="cost",
                       tolerance_kind="absolute", confidence=0.9)  # fmt: skip
     assert [rule.certified for rule in RuleSet.load(path).rules] == [False, True]
     return path

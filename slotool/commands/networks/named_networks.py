@@ -33,15 +33,15 @@ def networks_in(
 
     Args:
         graph: Graph file (.parquet or .jsonl); repeatable.
-        keras: Application, .keras file, or as ``torch``; repeatable. Several with commas, or all.
-        torch: Torch module, or file.py:factory, run in a process of its own; repeatable.
+        keras: Application, .keras file, or code; repeatable. Several with commas, or all.
+        torch: Code, also file.py:factory; repeatable. It runs in a process of its own.
         onnx: An .onnx file; repeatable.
         torchvision: Names with commas, families (one of each), or all.
         timm: Names as for ``torchvision``.
         transformers: Names as for ``torchvision``; types such as bert.
-        input_shape: Shape of one example, for ``torch`` and free axes of ``onnx`` and ``keras``: 3,32,32, or
-            'tokens=128;mask=128'; one for all or each.
-        input_dtype: Type of the inputs of ``torch``: int64, or 'ids=int64;x=float32'; None: that of the weights.
+        input_shape: Shape of an example: 3,32,32 or 'ids=128;mask=128'. For ``torch`` and free axes of ``onnx`` and
+            ``keras``; one for all or each.
+        input_dtype: Type of inputs: int64, 'ids=int64;x=float32'; None: that of the weights.
         factory_arguments: Arguments of a factory: 'depth=12,width=64'; repeatable.
 
     Raises:

@@ -78,8 +78,7 @@ def predict(
 
     On this machine it is the sum of the network's operators, each of which is timed alone, once. Elsewhere a predictor
     answers. The latency is that of the network built from standard operators, not of a module's own code. It has a 90 %
-    interval, or a sentence why it has none. Networks that cannot be captured are left out and named, and the exit code
-    is 1. With ``co_runners`` it predicts the latency while all of them run.
+    interval, or a sentence why it has none. Networks that cannot be captured are left out and named, with exit code 1.
 
     Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
 
@@ -89,26 +88,25 @@ def predict(
         networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
             or a graph file.
-        predictor: Predictor artifact; None: the operators of this machine, or the shipped one of ``device``.
+        predictor: Predictor artifact; None: operators measured here, or that of ``device``.
         input_shape: Shape of one example without the batch, for torch modules and free axes of ONNX and Keras; one for
             all, or one for each.
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
             of its weights, int64 where only that runs.
-        backend: Backend that runs them: torch, keras (TensorFlow) or onnx; None: that of the networks. It also selects
-            a setting of the predictor.
-        device: Device of this machine, cpu or cuda:0; or rtx4090, rtx3090 or i9-10940x of the shipped ones. Of a
-            predictor of several settings, that of this device, or of a name that begins so.
+        backend: torch, keras or onnx; None: as the networks. It also selects a setting of the predictor.
+        device: Here cpu or cuda:0; a shipped one such as rtx4090. Of a predictor of several settings, that of this
+            device, or of a name that begins so.
         precision: Precision, such as amp.
         threads: Compute threads; None: all usable cores.
         batch_size: Examples in a call.
-        co_runners: Co-runner, as ``keras`` or in ``graph``; of points 0:3. Several run at the same time.
-        slo_s: Also predict if it takes at most 500us, 20ms, 1s. That is a probability.
+        co_runners: Co-runner, as ``keras`` or ``graph``; of points 0:3. Several run at the same time.
+        slo_s: Probability of at most 500us, 20ms, 1s.
         explain: Show where the time goes, by type of operator. The parts add up to the latency.
-        sweep: Range: batch=1:64, threads=1:2, size=64:256:32 or length=16,64. Sizes are sides of the images, lengths
+        sweep: batch=1:64, threads=1:2, size=64:256, length=9. Sizes are sides of the images, lengths
             those of the sequences, of models; of Keras' and ONNX's where these leave the axes free and ``input_shape``
             gives the others. In Python also ``{"batch": [1, 4]}``. A range a:b is counted for threads, else doubled.
             With ``predictor`` of a CPU, batch sizes that no label had are scaled by a roofline.
-        measure: Measure operators that were not timed here yet; False: estimate them by those of their type that were.
+        measure: Time unknown operators here, or estimate them.
         plot: Plot (PNG) of ``explain`` or ``sweep``.
         out: Latency table to write, marked as predicted.
         family: Name of the family in ``out``, for plan and serve. Its versions are the networks, called as in the

@@ -55,9 +55,7 @@ def _is_keras_model(value: Any) -> bool:
 
 def forget_models() -> None:
     """Free models that Keras built before, and let it name layers from the beginning, as if none had been built."""
-    import keras
-
-    keras.utils.clear_session()
+    _keras().utils.clear_session()
 
 
 def load_keras(name: str, arguments: Mapping[str, Any] | None = None) -> keras.Model:
