@@ -164,7 +164,7 @@ def test_models_of_other_datatypes_are_one_family() -> None:
         np.testing.assert_allclose(outputs["y"], 0.2, atol=precision)
     assert family.checks_inputs
     with pytest.raises(InputError, match="beyond FP32"):
-        family.check_inputs(np.array([[1e300, 0.0]]))
+        family.check_inputs({"x": np.array([[1e300, 0.0]])})
 
 
 def test_whole_numbers_and_floating_point_numbers_are_none() -> None:

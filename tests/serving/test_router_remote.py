@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from slotool.data.columns import Inputs
+from slotool.data.columns import Columns, Inputs
 from slotool.elastic.model import LOGITS
 from slotool.errors import RunError, TimedOut
 from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
@@ -173,7 +173,7 @@ def test_labels_are_taken_while_a_version_cannot_judge_them() -> None:
     known, three = Feedback(), service.router.models["three"]
     for _ in range(LOOK_EVERY):
         answer = service.answer(SMALL_ALONE)
-        known.answered([(X, answer, RequestOptions())])
+        known.answered([(Columns({"input": X}), answer, RequestOptions())])
         known.label(three, answer.request, np.zeros(len(X), dtype=np.int64))
     model.forward = Mock(side_effect=RemoteUnavailable("no connection"))
     asyncio.run(known.guarantees.look(three))
