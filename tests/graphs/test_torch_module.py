@@ -33,6 +33,8 @@ def test_an_operator_leaves_its_shape_and_has_its_weights(op: str, attributes: d
     graph = graph_of(op, attributes, sources)
     module = GraphModule(graph).eval()
     inputs = [torch.from_numpy(values) for values in backend().feeds(graph, 3)]
+    if attributes.get("function") == "asin":
+        inputs = [x.tanh() for x in inputs]  # of values beyond 1 it is NaN, which equals nothing
     with torch.inference_mode():
         together, alone = module(*inputs), module(*(x[1:2] for x in inputs))
     assert tuple(together.shape) == (3, *graph.output_shape)

@@ -115,6 +115,6 @@ def test_the_command_fills_a_table(slotool: Callable[..., Any], tmp_path: Path) 
     assert done.document["learnt"][0]["mean_pause_s"] == pytest.approx(SLICE_S, rel=0.01)
     filled = LatencyTable.load(tmp_path / "all.parquet")
     assert len(filled) == 3 * len(whole)
-    for wrong in ("-1", "0.5"):
+    for wrong, says in (("-1", "at least 0"), ("0.5", "whole number")):
         refused = slotool(*command[:-1], wrong, "-o", tmp_path / "other.parquet")
-        assert (refused.exit_code, "whole number" in refused.stderr) == (2, True)
+        assert (refused.exit_code, says in refused.stderr) == (2, True)

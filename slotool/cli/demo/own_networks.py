@@ -1,4 +1,4 @@
-"""Networks of one's own, as anybody may write them: one design in ten sizes, and three classifiers as ONNX files.
+"""Networks of one's own, as anybody may write them: one design in several sizes, and three classifiers as ONNX files.
 
 Any function without arguments that returns a torch.nn.Module can be captured, measured and predicted. Run as a script,
 this trains three sizes of the design on scikit-learn's digits for some seconds and writes small.onnx, medium.onnx,
