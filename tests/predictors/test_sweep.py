@@ -128,7 +128,7 @@ def test_batch_sizes_that_labels_had_are_answered_from_these(tmp_path: Path) -> 
     found = library.predict(graphs[0], predictor=tmp_path / "p", device="chip", sweep="batch=1,8")
     assert found.latency_s[1] / found.latency_s[0] == pytest.approx(8**0.5, rel=0.1)
     assert np.isfinite(found.interval_s).all()
-    found = library.predict(graphs[0], predictor=tmp_path / "p", device="chip", sweep="batch=1:8")
+    found = swept(graphs[0], predictor=tmp_path / "p", device="chip", sweep="batch=1:8")
     assert np.isfinite(found.latency_s).tolist() == [True, False, False, True]
     assert "no labels of device chip, batch size 2" in (found.points[1].why_not or "")
 
