@@ -35,7 +35,9 @@ def test_predict_adds_up_operators_and_says_what_checked_them(cache: Path, tmp_p
     before = first.document
     assert before["this_machine"]["same"]
     assert "not checked by whole networks" in before["artifact_why"]
-    assert all(row["low_s"] is None and "10 whole networks" in row["no_interval"] for row in before["predictions"])
+    assert all(
+        row["low_s"] is None and "needs 10 whole networks" in row["no_interval"] for row in before["predictions"]
+    )
     finished = slotool("calibrate", tmp_path / "own.jsonl", "--threads", 1, "--minutes", 1, "--json")
     assert finished.exit_code == 0, finished.stderr
     document = finished.document
@@ -57,6 +59,24 @@ def test_ten_whole_networks_give_an_interval(cache: Path, monkeypatch: pytest.Mo
     many = library.predict(MLPS, threads=1, progress=None)
     assert (many.interval_s[:, 0] < many.latency_s * np.exp(-0.09)).all()
     assert (many.interval_s[:, 1] > many.latency_s * np.exp(0.09)).all()
+
+
+def test_a_network_far_smaller_than_those_checked_has_no_interval(cache: Path) -> None:
+    library.predict(MLPS, threads=1, progress=None)
+    times = OperatorTimes.here(cache, "torch", "cpu", 1)
+    errors = tuple(np.linspace(0.01, 0.1, 10).tolist())
+    times.correction = asdict(Correction(1.0, 0.0, errors, 10, "2026-11-01", (1.0, 2.0)))
+    times.save()
+    found = library.predict(MLPS, threads=1, progress=None)
+    assert np.isnan(found.interval_s).all()
+    assert all("1e+03 to 2e+03 ms" in row["no_interval"] for row in found.document["predictions"])
+
+
+def test_a_correction_that_is_no_better_than_the_plain_sums_is_none() -> None:
+    checked = [Checked(MLPS[0], sum_s, False, sum_s, 3, 0.0) for sum_s in (1e-5, 1e-3, 2e-2)]
+    correction, errors = _learnt(checked)
+    assert (correction.scale, correction.call_s) == (1.0, 0.0)
+    assert np.abs(errors).max() == 0.0
 
 
 def test_the_correction_is_what_networks_take_beyond_their_operators() -> None:

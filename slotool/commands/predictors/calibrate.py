@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MINUTES, MIN_MINUTES = 2.0, 0.1
 MIN_NETWORKS = 3
+# Of fewer whole networks no 90 % interval follows.
+MIN_RESIDUALS = 10
 # Of random networks so many are candidates, in an order in which every beginning is spread over kinds and sizes.
 CANDIDATES = 48
 # A network with more FLOPs takes too long beside the others.
@@ -110,8 +112,6 @@ class Calibrated(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        from slotool.commands.predictors.measured_here import MIN_RESIDUALS
-
         warnings = []
         if len(self.networks) < MIN_RESIDUALS:
             warnings.append(f"predict gives no interval by fewer than {MIN_RESIDUALS} networks: add --minutes")
@@ -125,7 +125,7 @@ class Calibrated(Result):
     def shown(self) -> list[Part]:
         rows = [
             ["sum of operators", f"{_mape(self.uncorrected):.1%}"],
-            ["corrected, each network by the others", f"{self.held_out_mape:.1%}"],
+            ["as predict corrects it, each network by the others", f"{self.held_out_mape:.1%}"],
         ]
         spread = sorted(one.latency_s for one in self.networks)
         title = (
@@ -213,7 +213,10 @@ def calibrate(
                 checked.append(Checked(graph, whole.seconds, whole.disturbed, sum(known), len(calls), beyond_s))
             steps.advance()
     if len(checked) < MIN_NETWORKS:
-        raise RunError(f"{len(checked)} networks were measured in time, but {MIN_NETWORKS} are needed; add --minutes")
+        raise RunError(
+            f"{counted(len(checked), 'network')} measured in time, but {MIN_NETWORKS} are needed, and "
+            f"{MIN_RESIDUALS} for an interval; add --minutes"
+        )
     correction, errors = _learnt(checked)
     times.correction = asdict(correction)
     times.save()
@@ -223,7 +226,8 @@ def calibrate(
 
 
 def _learnt(checked: Sequence[Checked]) -> tuple[Correction, np.ndarray]:
-    """Return the correction, and log of measured ÷ predicted of each network, corrected by the others."""
+    """Return the correction, and log of measured ÷ predicted of each network, corrected by the others; none where the
+    plain sums are as good."""
     import numpy as np
 
     from slotool.commands.predictors.measured_here import Correction
@@ -236,8 +240,11 @@ def _learnt(checked: Sequence[Checked]) -> tuple[Correction, np.ndarray]:
     held_out = [_coefficients(costs[each != i], left[each != i]) for i in each]
     errors = -np.log([beyond_s[i] / latency_s[i] + float(held_out[i] @ costs[i]) for i in each])
     scale, call_s = _coefficients(costs, left).tolist()
-    date = datetime.now(UTC).date().isoformat()
-    return Correction(scale, call_s, tuple(sorted(np.abs(errors).tolist())), len(checked), date), errors
+    plain = np.log(latency_s / (beyond_s + sums))
+    if _mape(plain) <= _mape(errors):  # what is learnt of these says nothing of others
+        errors, scale, call_s = plain, 1.0, 0.0
+    date, range_s = datetime.now(UTC).date().isoformat(), (float(latency_s.min()), float(latency_s.max()))
+    return Correction(scale, call_s, tuple(sorted(np.abs(errors).tolist())), len(checked), date, range_s), errors
 
 
 def _coefficients(costs: np.ndarray, left: np.ndarray) -> np.ndarray:

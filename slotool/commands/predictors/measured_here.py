@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.commands.cache_folder import cache_folder
+from slotool.commands.predictors.calibrate import MIN_RESIDUALS
 from slotool.commands.predictors.chosen_predictor import Chosen
 from slotool.commands.progress import Reporter
 from slotool.devices import required
@@ -25,9 +26,8 @@ from slotool.profiling.backends import backend_class
 from slotool.profiling.operator_calls import OperatorCall
 from slotool.profiling.operators import CALL, OperatorTime, OperatorTimer, OperatorTimes
 
-# Of fewer whole networks no 90 % interval follows.
-MIN_RESIDUALS = 10
-NOT_CHECKED = f"calibrate has not compared sums with {MIN_RESIDUALS} whole networks here"
+# A network this many times as quick as all that were checked, or as slow, is unlike them.
+MAX_BEYOND = 3.0
 # Half-width, in log, of the interval of an operator that a fit estimates.
 ESTIMATED = 0.5
 # Half-width, in log, of the interval of an operator that was measured while other processes ran: caches that they share
@@ -38,14 +38,24 @@ DISTURBED, MAX_DISTURBED = 0.25, 0.1
 @dataclass(frozen=True)
 class Correction:
     """Latency of a network: that of a call, ``scale`` × the sum of its operators, and ``call_s`` seconds for each
-    operator. ``residuals``: absolute log of measured ÷ predicted of ``networks`` whole ones; ``date``: when they were
-    measured, None: never here."""
+    operator. ``residuals``: absolute log of measured ÷ predicted of ``networks`` whole ones, which took ``range_s``
+    seconds; ``date``: when they were measured, None: never here."""
 
     scale: float = 1.0
     call_s: float = 0.0
     residuals: tuple[float, ...] = ()
     networks: int = 0
     date: str | None = None
+    range_s: tuple[float, float] = (0.0, 1e9)
+
+    def no_interval(self, latency_s: float) -> str | None:
+        """Return why a network of this latency has no interval; None where it has one."""
+        if len(self.residuals) < MIN_RESIDUALS:
+            return f"it needs {MIN_RESIDUALS} whole networks measured here by calibrate, and there are {self.networks}"
+        low_s, high_s = self.range_s
+        if low_s / MAX_BEYOND <= latency_s <= high_s * MAX_BEYOND:
+            return None
+        return f"calibrate measured networks of {1e3 * low_s:.3g} to {1e3 * high_s:.3g} ms here"
 
 
 class OperatorSum(Predictor[OperatorGraph]):
@@ -125,7 +135,7 @@ def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
     from scipy.optimize import nnls
 
     if not times:
-        raise ArgumentError("measure", "no operator was measured here yet: leave out --no-measure, or run calibrate")
+        raise ArgumentError("measure", "nothing was measured here with this backend and as many threads; measure first")
     costs = np.array([(1.0, time.flops, time.bytes) for time in times]) / np.array([[t.seconds] for t in times])
     sizes = np.maximum(np.abs(costs).max(axis=0), 1e-30)
     return np.asarray(nnls(costs / sizes, np.ones(len(times)))[0] / sizes)
@@ -193,12 +203,14 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
                 reasons.append(f"{disturbed:.0%} of the latency was measured while other processes ran")
             outside.append("; ".join(reasons) or None)
         latency, width = np.array(latency_s), np.array(spread)
+        why = [self.predictor.correction.no_interval(each) for each in latency_s]
+        given = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
             latency_s=latency,
-            low_s=latency * np.exp(-high * width),
-            high_s=latency * np.exp(high * width),
+            low_s=latency * np.exp(-high * width) * given,
+            high_s=latency * np.exp(high * width) * given,
             outside=outside,
-            no_interval=[NOT_CHECKED if self.residuals is None else None] * len(latency),
+            no_interval=why,
             distances=[],
             spread=width,
             far=np.zeros(len(latency), dtype=bool),
