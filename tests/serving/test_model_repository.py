@@ -178,6 +178,8 @@ def test_a_model_is_loaded_and_unloaded_by_tritons_clients(folder: Path) -> None
                     client.load_model("wrong")
                 with pytest.raises(InferenceServerException, match="failed to load"):
                     client.load_model("scaling", config='"parameters": {"config": {{"max_batch_size": "16"}}}')
+                with pytest.raises(InferenceServerException, match="version_policy"):
+                    client.load_model("scaling", config='{"version_policy": {"all": {}}}')
                 client.load_model("scaling", config='{"max_batch_size": "16"}')
                 assert (scaled(server, "scaling", 16), scaled(server, "scaling", 17)) == (11, 400)
                 with pytest.raises(InferenceServerException, match="parameter"):

@@ -49,6 +49,8 @@ class ModelConfig:
             (text_format if text is None else json_format).Parse(self.text, config)
         except (text_format.ParseError, json_format.ParseError, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: a model configuration of Triton's is expected ({error})") from None
+        if text is not None and config.HasField("version_policy"):
+            raise InputError(f"{path}: version_policy: versions are chosen by the folder's {CONFIG} alone")
         self._config = config
         # Without a batch size the tensors say whether the first dimension counts examples; 0 is also the default.
         self.max_batch: int | None = config.max_batch_size or (0 if config.input else None)
