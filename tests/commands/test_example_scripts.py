@@ -19,10 +19,10 @@ def test_a_network_of_ones_own_is_predicted_in_twenty_lines(capsys: pytest.Captu
     assert "55,050 weights: " in capsys.readouterr().out
 
 
-def test_two_models_share_the_workers_that_the_readme_plans(slotool: Slotool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_models_share_the_workers_that_the_docs_plan(slotool: Slotool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES.parent)
     command = "slotool plan --config examples/models.toml"
-    assert f"`{command}`" in Path("README.md").read_text()
+    assert f"`{command}`" in Path("docs/index.md").read_text()
     plan = slotool(*command.split()[1:], "--json").document
     assert [promise["model"] for promise in plan["promises"]] == ["live", "archive"]
     assert (plan["fleets"][0]["kind"], plan["fleets"][0]["holds"]) == ("shared", True)
