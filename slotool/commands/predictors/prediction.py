@@ -162,7 +162,8 @@ class Prediction(Result):
         shown = self._rows[:MAX_ROWS_SHOWN]
         what = f"co-located with {' and '.join(self._names)}, " if self._names else ""
         bounded = any(row["low_s"] is not None for row in self._rows)
-        interval = ", and its 90 % interval" if bounded else ""
+        of_whom = " for networks like those of calibrate" if self.measured else ""
+        interval = f", and its 90 % interval{of_whom}" if bounded else ""
         by = "summed over its operators" if self.measured else f"predicted by {self.trained.predictor.name}"
         title = f"Latency {what}{by}{interval}"
         parts: list[Part] = [self._whose, table(title, self._titles, [_cells(row) for row in shown])]
