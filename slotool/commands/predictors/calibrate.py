@@ -16,7 +16,7 @@ from slotool.commands.display import Part, duration, table
 from slotool.commands.inputs import cores_given
 from slotool.commands.networks.networks import Network, Networks
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.chosen_predictor import CPU, TORCH
+from slotool.commands.predictors.chosen_predictor import CPU, MIN_RESIDUALS, TORCH
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result
 from slotool.commands.values import at_least
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MINUTES, MIN_MINUTES = 2.0, 0.1
 MIN_NETWORKS = 3
-# Of fewer whole networks no 90 % interval follows.
-MIN_RESIDUALS = 10
 # Of random networks so many are candidates, in an order in which every beginning is spread over kinds and sizes.
 CANDIDATES = 48
 # A network with more FLOPs takes too long beside the others.

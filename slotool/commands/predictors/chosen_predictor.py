@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from slotool.predictors.trained.artifact import TrainedPredictor
 
 TORCH, KERAS = "torch", "keras"
+# Of fewer whole networks measured on a machine no 90 % interval follows.
+MIN_RESIDUALS = 10
 CPU = "cpu"
 
 

@@ -9,8 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.commands.cache_folder import cache_folder
-from slotool.commands.predictors.calibrate import MIN_RESIDUALS
-from slotool.commands.predictors.chosen_predictor import Chosen
+from slotool.commands.predictors.chosen_predictor import MIN_RESIDUALS, Chosen
 from slotool.commands.progress import Reporter
 from slotool.devices import required
 from slotool.errors import ArgumentError
