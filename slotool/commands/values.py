@@ -31,7 +31,7 @@ class Bounds:
 
     @property
     def problem(self) -> str:
-        """What is wrong with a number that does not."""
+        """Return a clause that says why a number outside the bounds is refused."""
         if self.high == math.inf:
             return f"is no number above {self.low:g}" if self.excluded else f"is too few, at least {self.low:g}"
         both = ", both excluded" if self.excluded else ""

@@ -27,6 +27,7 @@ from slotool.profiling.operators import CALL, OperatorTime, OperatorTimer, Opera
 
 # A network this many times as quick as all that were checked, or as slow, is unlike them.
 MAX_BEYOND = 3.0
+NOT_LEARNT = "operators are measured, neither learnt nor stored in an artifact"
 # Half-width, in log, of the interval of an operator that a fit estimates.
 ESTIMATED = 0.5
 # Half-width, in log, of the interval of an operator that was measured while other processes ran: caches that they share
@@ -119,14 +120,16 @@ class OperatorSum(Predictor[OperatorGraph]):
         progress: Progress | None = None,
     ) -> None:
         """Raises ``NotImplementedError``: operators are measured, not learnt."""
-        raise NotImplementedError
+        raise NotImplementedError(NOT_LEARNT)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        raise NotImplementedError
+        """Raises ``NotImplementedError``: ``OperatorTimes`` keeps the times."""
+        raise NotImplementedError(NOT_LEARNT)
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        raise NotImplementedError
+        """Raises ``NotImplementedError``, as ``state`` does."""
+        raise NotImplementedError(NOT_LEARNT)
 
 
 def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:

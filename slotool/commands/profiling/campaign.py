@@ -70,7 +70,7 @@ class Proposal:
 
 @result
 class ProfilePlan(Result):
-    """What would be measured, and about how long that may take; ``budget_s``: seconds allowed, if limited;
+    """Plan of a campaign, and about how long it may take; ``budget_s``: seconds allowed, if limited;
     ``proposal``: networks that adapt a predictor, in the order in which they would be measured."""
 
     plan: Plan = unlisted()
@@ -358,7 +358,7 @@ class Planned:
         return probed(self.settings, self.items)
 
     def plan(self) -> ProfilePlan:
-        """What would be measured, and about how long that may take."""
+        """Return the plan of the campaign, and about how long it may take."""
         from slotool.profiling.campaign import plan_only
 
         in_order, budgeted = self.chosen is not None, self.budget_s is not None

@@ -91,7 +91,7 @@ def import_torch(module: nn.Module, input_shape: Sequence[int], classes: int) ->
 
 
 def import_calls(calls: Calls, classes: int | None = None) -> ImportedNetwork:
-    """As ``import_torch``, of a module that is captured; ``classes`` None: as many as it has."""
+    """Import a captured module like ``import_torch``; ``classes`` None: as many as it has."""
     found = _Rewriting(calls).network(classes)
     if not found.fresh:
         _require_equal(found, calls)

@@ -91,11 +91,11 @@ class RuntimeSettings(Protocol):
 
     @property
     def policies(self) -> Sequence[str]:
-        """What may be chosen from."""
+        """Names of the policies that may be chosen."""
 
     @property
     def policy(self) -> str:
-        """What is in force."""
+        """Name of the policy in force."""
 
     @property
     def workers(self) -> tuple[int, int]:

@@ -201,7 +201,7 @@ class _Walk:
         return sources[0]
 
     def _stepped(self, call: Call, inputs: list[str]) -> str | None:
-        """What a node is as steps, of which several may take one value."""
+        """Translate a node into steps, of which several may take one value."""
         node, made, constants = call.node, call.made, call.constants
         sources, weights = inputs, weights_of(node, constants)
         found = STEPS[node.op](call) if node.op in STEPS else None

@@ -288,7 +288,10 @@ def _grouped(writer: Writer) -> bool:
 
 
 def _standard_attention(writer: Writer) -> bool:
-    """Of heads that are part of the features, or behind those of earlier steps, as one of heads that stand apart."""
+    """Rewrite attention of heads within the features, or behind earlier steps, as one of heads that stand apart.
+
+    Returns False where nothing has to be rewritten.
+    """
     heads = [writer.attribute(name, 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
     if not heads[0] and not writer.has(4) and not writer.gives(1):
         return False

@@ -56,7 +56,7 @@ class Calls:
 
     @classmethod
     def of(cls, module: nn.Module, input_shape: Sequence[int]) -> Calls:
-        """Those of ``module`` in inference mode and float32. Raises ``GraphError`` when it cannot be traced."""
+        """Record the calls of ``module`` in inference mode and float32. Raises ``GraphError`` where tracing fails."""
         kind = type(module).__name__
         try:
             module, _ = uncompiled(module)
