@@ -1,5 +1,4 @@
-"""Packages: all of slotool; models/ as slotool.shipped, and of datasets/ what the demo trains on and
-figures are reproduced from, so that they come with it."""
+"""Packages: slotool, with ``models/`` as slotool.shipped and the demo's and figures' data of ``datasets/``."""
 
 from setuptools import find_packages, setup
 

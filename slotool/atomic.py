@@ -15,11 +15,12 @@ from slotool.errors import AlreadyExistsError, InputError
 
 @contextmanager
 def whole_file(path: str | Path, *, replace: bool = True) -> Iterator[Path]:
-    """A name beside ``path`` to write to. It takes the place of ``path`` once the block has ended well, by one rename;
-    otherwise it is removed and ``path`` is as it was.
+    """Yield a name to write to; it replaces ``path`` by one rename if the block succeeds, and else is removed.
 
-    Raises ``AlreadyExistsError`` without ``replace`` where ``path`` exists by then: another process was faster; else as
-    ``replaceable``."""
+    Raises:
+        AlreadyExistsError: Without ``replace``, if another process created ``path`` meanwhile.
+        InputError: As ``replaceable``.
+    """
     path = replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
@@ -35,8 +36,10 @@ def whole_file(path: str | Path, *, replace: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
-    """An empty folder beside ``path`` to fill. It takes the place of ``path`` once the block has ended well; otherwise
-    it is removed and ``path`` is as it was. Raises as ``replaceable``."""
+    """Yield an empty folder to fill; it replaces ``path`` if the block succeeds, and else is removed.
+
+    Raises ``InputError`` as ``replaceable``.
+    """
     path = replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
@@ -93,7 +96,7 @@ def _partial(path: Path) -> Path:
 
 
 def _swap_in(partial: Path, path: Path) -> None:
-    """A folder that holds something cannot be replaced by one rename: the old one steps aside first."""
+    """Rename ``partial`` to ``path``; an old folder, which no rename replaces unless empty, moves aside first."""
     if not path.exists():
         os.rename(partial, path)
         return

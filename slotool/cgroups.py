@@ -18,7 +18,7 @@ class ControlGroups:
     def of_this_process(cls, root: Path = Path("/")) -> ControlGroups:
         """Find the groups in ``/proc/self`` below ``root``; none where the kernel has none."""
         memberships = [line.split(":", 2) for line in _lines(root / "proc/self/cgroup") if line.count(":") >= 2]
-        found: dict[str, tuple[Path, ...]] = {}
+        paths: dict[str, tuple[Path, ...]] = {}
         for line in _lines(root / "proc/self/mountinfo"):
             mount, _, filesystem = (part.split() for part in line.partition(" - "))
             if len(mount) < 5 or len(filesystem) < 3 or filesystem[0] not in ("cgroup", "cgroup2"):
@@ -32,8 +32,8 @@ class ControlGroups:
                     if version_2 or (name in options and name in controllers.split(",")):
                         folders = tuple(_folders(root / mount[4].lstrip("/"), mount[3], group))
                         # Controllers are of one version each; that of version 2 has a file of each limit.
-                        found[name] = (*found.get(name, ()), *folders)
-        return cls(**found)
+                        paths[name] = (*paths.get(name, ()), *folders)
+        return cls(**paths)
 
     def cpu_quota(self) -> float | None:
         """Return the cores' worth of CPU time that all groups allow; None without a limit."""
@@ -57,7 +57,7 @@ class ControlGroups:
         return periods, seconds
 
     def _memory(self) -> Iterator[tuple[int, int]]:
-        """Limits and bytes in use, without the file cache that the kernel gives back first."""
+        """Yield limits and bytes in use, without the file cache that the kernel gives back first."""
         names = ("memory.max", "memory.current", "inactive_file"), (
             "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
         )  # fmt: skip

@@ -35,23 +35,23 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PACKAGE = __name__.partition(".")[0]
 _PLAIN = (bool, int, float, str, bytes, tuple, np.generic)
-# By file: a hash of what functions in it are compiled from.
+# Hash of the sources of each file's functions, by file.
 _stamps: dict[str, str] = {}
-# By folder of a cache: the process and its open file of locks. It stays open: closing it would end every lock in it.
+# Process and open lock file by cache folder. It stays open: closing it would release every lock in it.
 _lock_files: dict[str, tuple[int, int]] = {}
-# Of a thread that is ``from_cache_only``: what the cache lacked.
+# Per thread inside ``from_cache_only``: names missing from the cache.
 _thread = threading.local()
 # No function takes longer to compile, and whoever was stopped while compiling must not stop others for good.
 _MAX_WAIT_S = 120.0
 
 
 def njit(signature: Any = None, **options: Any) -> Callable[[_Function], _Function]:
-    """As ``numba.njit``; with ``cache=True`` code is compiled again when any source of this package in it has changed.
+    """Compile like ``numba.njit``; ``cache=True`` also notices changes of any source in this package that is used.
 
-    A function with a ``signature`` is for that alone, and compiled, or loaded, when it is first called or passed on
-    (``compile_now``: now): a process that uses one policy of eight waits for that one.
+    A ``signature`` is the only one; it is compiled or loaded at the first call or use as a value (``compile_now``:
+    now), so that a process that uses one policy of eight waits for one.
 
-    Below the imports of a module, and not in a function: what is imported is looked at when the first is decorated.
+    Use it below the imports of a module, not in a function: imports are inspected when the first function is decorated.
     """
     decorate = numba.njit(**options)
     return lambda function: _compiled_once(decorate(_stamped(function)), signature)
@@ -66,7 +66,7 @@ def internal_njit(**options: Any) -> Callable[[_Function], _Function]:
 
 
 def _stamped(function: _Function) -> _Function:
-    """``function``, whose file's stamp is then known."""
+    """Return ``function`` with its file's stamp known."""
     file = function.__code__.co_filename
     if file not in _stamps:
         _stamps[file] = _stamp(file, function.__globals__)
@@ -74,9 +74,9 @@ def _stamped(function: _Function) -> _Function:
 
 
 def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
-    """``dispatcher``, which compiles what the cache lacks only while no other process compiles the same function.
+    """Return ``dispatcher``, compiling what the cache lacks only while no other process compiles the same function.
 
-    ``only``: the signature that it has at its first use, and no other.
+    ``only``: the single signature, compiled at first use.
     """
     if not _compiles(dispatcher):
         return dispatcher
@@ -104,7 +104,7 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
 
     def compile_for_first(*values: Any) -> Any:
         entry = compile_once(only)
-        # What comes next is compared with the signature by Numba; what came first is now.
+        # Numba compares later arguments with the signature; the first ones are compared here.
         if not dispatcher._search_new_conversions(*values):
             dispatcher._explain_matching_error(*values)
         return entry
@@ -116,8 +116,10 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
 
 
 def _unless_outdated(load_index: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
-    """What a function's index holds. Numba reads its signatures before it looks at the stamp: one of before an upgrade
-    may name types that are no longer there."""
+    """Return the index of a function, or an empty one if its stamp is old.
+
+    Numba reads signatures before it compares stamps, and those before an upgrade may name types that no longer exist.
+    """
     try:
         return load_index()
     except (AttributeError, ImportError):
@@ -131,7 +133,7 @@ def compile_now(function: Any, signature: Any = None) -> None:
 
 
 def _compiles(function: Any) -> bool:
-    """Whether it is a function of Numba's: not where its compiler is switched off."""
+    """True if ``function`` is Numba's, False where its compiler is switched off."""
     return isinstance(function, Dispatcher)
 
 
@@ -141,9 +143,10 @@ class NotCachedError(RuntimeError):
 
 @contextmanager
 def from_cache_only() -> Iterator[list[str]]:
-    """In this thread functions with ``cache=True`` are compiled no more: what the cache on disk lacks raises
-    ``NotCachedError``. The names of such functions are added to the list, for callers that other code keeps from the
-    error."""
+    """Forbid compilation in this thread: a function missing from the cache on disk raises ``NotCachedError``.
+
+    Yields the list of such functions' names, for callers that do not see the error.
+    """
     before, _thread.missing = _missing(), []
     try:
         yield _thread.missing
@@ -152,12 +155,12 @@ def from_cache_only() -> Iterator[list[str]]:
 
 
 def _missing() -> list[str] | None:
-    """Names of functions that the cache lacks, None where they may be compiled."""
+    """Return the names of functions that the cache lacks, None where they may be compiled."""
     return getattr(_thread, "missing", None)
 
 
 def _holds(cache: Any, signature: Any, target: Any) -> bool:
-    """Whether a function's ``cache`` has its code for a signature; it is not loaded."""
+    """True if a function's ``cache`` has code for ``signature``; nothing is loaded."""
     try:
         return cache._index_key(signature, target.codegen()) in cache._cache_file._load_index()
     except OSError:
@@ -166,9 +169,9 @@ def _holds(cache: Any, signature: Any, target: Any) -> bool:
 
 @contextmanager
 def _locked(folder: str, function: str) -> Iterator[None]:
-    """No other process holds the lock of ``function`` in this folder; without a lock where none is to be had.
+    """Lock ``function`` in this folder against other processes; no lock where the file system has none.
 
-    Functions lock in the order in which they call each other, which has no circles: nobody waits for ever.
+    Functions lock in the order in which they call each other, which has no cycles: no deadlock.
     """
     file, byte = -1, zlib.crc32(function.encode())
     with suppress(OSError):
@@ -182,7 +185,7 @@ def _locked(folder: str, function: str) -> Iterator[None]:
 
 
 def _lock_file(folder: str) -> int:
-    """The folder's open file of locks, one byte a function; a fork opens its own, as locks are of a process."""
+    """Open the lock file of the folder, one byte a function; a fork opens its own, as locks belong to a process."""
     process, file = _lock_files.get(folder, (0, -1))
     if process != os.getpid():
         os.makedirs(folder, exist_ok=True)
@@ -203,7 +206,7 @@ def _wait_for(file: int, byte: int) -> None:
 
 
 def _stamp(file: str, names: dict[str, Any]) -> str:
-    """Of the file, of plain values it holds, imported or not, and of files that what it holds comes from."""
+    """Return a hash of the file, of plain values in it, and of the files of everything it imports."""
     parts = [_content(file)]
     for name, value in sorted(names.items()):
         if isinstance(value, set | frozenset):
@@ -226,7 +229,7 @@ def _content(file: str) -> str:
 
 
 def _knowing(locator: type[Any]) -> type[Any]:
-    """A place for the cache, as ``locator`` finds it, for functions that were stamped."""
+    """Return a subclass of ``locator`` that accepts only stamped functions."""
 
     class Knowing(locator):  # type: ignore[misc]
         @classmethod
@@ -246,7 +249,7 @@ caching.CacheImpl._locator_classes[:0] = [_knowing(locator) for locator in _LOCA
 
 @njit(cache=True)
 def count_until(ascending: Any, most: Any) -> int:
-    """In compiled functions ``np.searchsorted(ascending, most, side="right")``, which takes Numba .4 s to compile."""
+    """Return ``np.searchsorted(ascending, most, side="right")``, which takes Numba .4 s to compile, when compiled."""
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2
@@ -259,6 +262,6 @@ def count_until(ascending: Any, most: Any) -> int:
 
 @njit(inline="always")
 def copy(values: Any, into: Any) -> None:
-    """In compiled functions ``into[:] = values``, with which Numba would compile sentences about shapes for seconds."""
+    """Set ``into[:] = values`` in compiled functions; Numba would compile its messages about shapes for seconds."""
     for i in range(len(into)):
         into[i] = values[i]

@@ -22,31 +22,30 @@ _FORM = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?")
 
 
 def parsed(text: str, argument: str = "device") -> str:
-    """``cpu`` or ``cuda:N``, whether it is there or not; ``cuda`` is ``cuda:0``.
+    """Return ``cpu`` or ``cuda:N``, present or not; ``cuda`` is ``cuda:0``.
 
     Raises ``ArgumentError`` of ``argument`` for another text.
     """
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         raise ArgumentError(argument, f"{text[:40]!r} is no device; cpu, cuda or cuda:N is expected")
-    return CPU if text == CPU else f"cuda:{found[1] or 0}"
+    return CPU if text == CPU else f"cuda:{match[1] or 0}"
 
 
 def is_cuda(device: str) -> bool:
-    """Whether a ``parsed`` device is a GPU."""
+    """True if a ``parsed`` device is a GPU."""
     return device != CPU
 
 
 def present() -> tuple[str, ...]:
-    """The devices that PyTorch can use: ``cpu``, then every GPU."""
+    """Return the devices that PyTorch can use: ``cpu``, then every GPU."""
     return (CPU, *(f"cuda:{number}" for number in range(cuda_count())))
 
 
 def required(text: str, argument: str = "device") -> str:
-    """As ``parsed``, of a device that can be used here. PyTorch is imported for a GPU only.
+    """Return ``parsed(text)`` if that device can be used here; PyTorch is imported for GPUs only.
 
-    Raises ``ArgumentError`` of ``argument`` for one that cannot be used: PyTorch was built without CUDA, or there is
-    no GPU of this number.
+    Raises ``ArgumentError`` of ``argument`` if PyTorch was built without CUDA or there is no GPU of this number.
     """
     device = parsed(text, argument)
     if not is_cuda(device) or device in present():
@@ -57,8 +56,10 @@ def required(text: str, argument: str = "device") -> str:
 
 
 def several(texts: str | Sequence[str], argument: str = "device") -> tuple[str, ...]:
-    """As ``required`` of each, of a sequence or a text with commas. Raises ``ArgumentError`` for a device that is named
-    twice, and for ``cpu`` beside others."""
+    """Return the ``required`` devices of a sequence, or of a text with commas.
+
+    Raises ``ArgumentError`` for a device named twice, and for ``cpu`` beside others.
+    """
     names = texts.split(",") if isinstance(texts, str) else list(texts)
     devices = tuple(required(name.strip(), argument) for name in names)
     for device in devices:
@@ -70,10 +71,13 @@ def several(texts: str | Sequence[str], argument: str = "device") -> tuple[str, 
 
 
 def alone(device: str, environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """For a process that is to compute on ``device``: variables that hide all other GPUs from it, and what the device
-    is called there. ``environment``: of this process, which may not see all GPUs itself.
+    """Return variables that hide all GPUs but ``device`` from a new process, and the device's name in that process.
 
-    A library that is given a GPU takes some memory of every other one that it sees.
+    A library with access to a GPU takes memory of every other visible one.
+
+    Args:
+        device: Device of this process, such as ``cuda:1``.
+        environment: Environment of this process, in which some GPUs may be hidden already.
     """
     if not is_cuda(device):
         return {}, device
@@ -99,21 +103,21 @@ def is_lost(device: str) -> bool:
 
 
 def titled(device: str) -> str:
-    """The device with the name of its maker: ``cuda:0 (NVIDIA H100 80GB HBM3)``."""
+    """Return the device with its model's name: ``cuda:0 (NVIDIA H100 80GB HBM3)``."""
     import torch
 
     return f"{device} ({torch.cuda.get_device_name(torch_device(device))})" if is_cuda(device) else device
 
 
 def torch_device(device: str) -> torch.device:
-    """PyTorch's name of a ``parsed`` device."""
+    """Return PyTorch's name of a ``parsed`` device."""
     import torch
 
     return torch.device(device)
 
 
 def cuda_count() -> int:
-    """The number of GPUs that PyTorch can use."""
+    """Return the number of GPUs that PyTorch can use."""
     import torch
 
     return torch.cuda.device_count()

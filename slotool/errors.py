@@ -47,7 +47,7 @@ class SlotoolError(Exception):
 
 
 class InputError(SlotoolError):
-    """What was given cannot be used."""
+    """Unusable input: a file, option or argument."""
 
 
 class ArgumentError(InputError):
@@ -83,7 +83,7 @@ class MissingPackageError(InputError):
 
 
 class PluginError(InputError):
-    """What an installed package adds to slotool cannot be imported, or is not what its entry point says."""
+    """Plugin of an installed package that cannot be imported, or is not of the kind of its entry point."""
 
 
 class RunError(SlotoolError):

@@ -31,14 +31,14 @@ EXTRA_OF = {
 
 
 def missing_package(package: str, needed_by: str = "this") -> MissingPackageError:
-    """The error for a package that is not installed, with the command that installs it if an extra brings it."""
+    """Return the error for a package that is not installed, with the command that installs it if an extra has it."""
     extra = EXTRA_OF.get(package)
     how = f"; pip install 'slotool[{extra}]'" if extra else ""
     return MissingPackageError(f"{needed_by} needs the Python package {package}, which is not installed{how}")
 
 
 def import_failed(error: ImportError, package: str, needed_by: str) -> MissingPackageError:
-    """The error for an import of ``package`` that failed: it, or one that comes with it, is missing or does not fit."""
+    """Return the error for a failed import: ``package``, or a dependency of it, is missing or does not fit."""
     name = str(error.name).partition(".")[0]
     if isinstance(error, ModuleNotFoundError):
         return missing_package(name if name in EXTRA_OF else package, needed_by)
@@ -47,7 +47,7 @@ def import_failed(error: ImportError, package: str, needed_by: str) -> MissingPa
 
 
 def installed_extras() -> dict[str, bool]:
-    """Every extra in ``EXTRA_OF``: whether all of its packages can be found."""
+    """Return for every extra in ``EXTRA_OF`` if all of its packages are installed."""
     extras = dict.fromkeys(EXTRA_OF.values(), True)
     for package, extra in EXTRA_OF.items():
         extras[extra] &= find_spec(package) is not None
@@ -55,7 +55,7 @@ def installed_extras() -> dict[str, bool]:
 
 
 def require(*packages: str, needed_by: str) -> None:
-    """Raises ``MissingPackageError`` for the first of ``packages`` that cannot be found; none of them is imported."""
+    """Raise ``MissingPackageError`` for the first of ``packages`` that cannot be found; none of them is imported."""
     for package in packages:
         if find_spec(package) is None:
             raise missing_package(package, needed_by)

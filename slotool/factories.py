@@ -27,7 +27,7 @@ _NAME = re.compile(r"[\w./~-]+:[A-Za-z_][\w.]*")
 
 
 def is_factory(text: str) -> bool:
-    """Whether ``text`` has the form ``module:factory`` or ``path/module.py:factory``."""
+    """True if ``text`` has the form ``module:factory`` or ``path/module.py:factory``."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -39,11 +39,10 @@ def make(
     error: type[InputError] = InputError,
     arguments: Mapping[str, Any] | None = None,
 ) -> Any:
-    """What ``module:factory`` names when ``is_made`` says it is that, else what it returns when called with these
-    ``arguments``.
+    """Return the object that ``module:factory`` names if ``is_made`` accepts it, else the result of calling it.
 
-    The module lies in the current directory or is installed, or is given by its path, such as ``../nets.py`` or
-    ``../nets``. ``what``: what is wanted, in messages. Raises ``error`` when module or factory are missing or fail.
+    The module lies in the current directory, is installed, or is given by its path: ``../nets.py`` or ``../nets``.
+    ``what`` names the expected kind in messages. Raises ``error`` if module or factory are missing or fail.
     """
     module_name, _, factory_name = name.partition(":")
     if not module_name or not factory_name:
@@ -52,36 +51,38 @@ def make(
     with _importing_from(folder):
         module = _imported(module_name, folder, error)
         _require_from(module, folder, name, error)
-        found = module
+        member = module
         for part in factory_name.split("."):
-            if not hasattr(found, part):
+            if not hasattr(member, part):
                 raise error(f"module {module_name} has no {factory_name}")
-            found = getattr(found, part)
-        if is_made(found) and arguments:
+            member = getattr(member, part)
+        if is_made(member) and arguments:
             raise error(f"{name} is {what} already and takes no arguments: name a function that makes one")
-        if not is_made(found):
-            if not callable(found):
-                kind = type(found).__name__
+        if not is_made(member):
+            if not callable(member):
+                kind = type(member).__name__
                 raise error(f"{name} is neither {what} nor a function making one, but of type {kind}")
-            given = dict(arguments or {})
-            shown = ", ".join(f"{key}={value!r}" for key, value in given.items())
-            found = _guarded(partial(found, **given), f"calling {name}({shown})", error)
-    return found
+            keywords = dict(arguments or {})
+            shown = ", ".join(f"{key}={value!r}" for key, value in keywords.items())
+            member = _guarded(partial(member, **keywords), f"calling {name}({shown})", error)
+    return member
 
 
 def arguments_of(text: str, error: type[InputError] = InputError) -> dict[str, Any]:
-    """``depth=12,width=(64,128),norm=layer`` as arguments for a factory: numbers, texts, truths, lists; a word is a
-    text. No code is run. Raises ``error`` for anything else."""
+    """Parse ``depth=12,width=(64,128),norm=layer``: numbers, texts, booleans, lists; a bare word is a text.
+
+    No code is run. Raises ``error`` for anything else.
+    """
     try:
         call = ast.parse(f"_({text})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             raise ValueError("no list of arguments")
-        given = {str(each.arg or ""): _literal(each.value) for each in call.keywords}
-        if not given or "" in given or len(given) != len(call.keywords):
+        keywords = {str(each.arg or ""): _literal(each.value) for each in call.keywords}
+        if not keywords or "" in keywords or len(keywords) != len(call.keywords):
             raise ValueError("an argument without a name, or named twice")
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as reason:
         raise error(f"{text!r} is no list of arguments such as depth=12,width=64") from reason
-    return given
+    return keywords
 
 
 def _literal(value: ast.expr) -> Any:
@@ -94,21 +95,20 @@ def allow_code() -> None:
 
 
 def is_allowed() -> bool:
-    """Whether code that artifacts name may be run."""
+    """True if code that artifacts name may be run."""
     return os.environ.get(ALLOW_VARIABLE) == "1"
 
 
 def require_allowed(what: str, error: type[InputError] = InputError) -> None:
-    """Raises ``error``, which says how to allow it, unless code that artifacts name may be run. ``what``: what names
-    it."""
+    """Raise ``error``, which explains how to allow it, unless code that the artifact ``what`` names may be run."""
     if not is_allowed():
         raise error(f"{what}, which is code; if you trust it, set {ALLOW_VARIABLE}=1 or give --allow-code")
 
 
 def located(name: str, error: type[InputError] = InputError) -> tuple[str, str]:
-    """How ``name`` is found again from any directory, and the SHA-256 of its module's source.
+    """Return a name for the factory that is valid in any directory, and the SHA-256 of its module's source.
 
-    A module in a folder becomes its path; one that is installed keeps its name. Raises ``error`` as ``make`` does.
+    A module in a folder becomes its path, an installed one keeps its name. Raises ``error`` as ``make`` does.
     """
     module_name, _, factory_name = name.partition(":")
     folder, module_name = _located(module_name, error)
@@ -125,34 +125,36 @@ def located(name: str, error: type[InputError] = InputError) -> tuple[str, str]:
 
 
 def source_file(name: str) -> Path:
-    """Return where the module of ``module:factory`` lies, if no package brings it. Raises ``InputError`` for a path at
-    which nothing lies."""
+    """Return the source file of the module of ``module:factory``, unless it is in a package.
+
+    Raises ``InputError`` for a path without a file.
+    """
     folder, module_name = _located(name.partition(":")[0], InputError)
     return folder / f"{module_name}.py"
 
 
 def require_same(name: str, sha256: str, error: type[InputError] = InputError) -> None:
-    """Raises ``error`` when the source of the module that ``name`` names has another checksum."""
+    """Raise ``error`` if the source of the module that ``name`` names has another checksum."""
     if located(name, error)[1] != sha256:
         raise error(f"{name} has changed since it was recorded")
 
 
 def _located(name: str, error: type[InputError]) -> tuple[Path, str]:
-    """The folder to import from first, and the module's name there, of a module given by its name or its path."""
+    """Return the folder to import a module from first, given its name or path, and its name there."""
     path = Path(name)
     is_path = os.sep in name or path.suffix == ".py"
     if not is_path:
         return Path.cwd(), name
-    found = path if path.suffix == ".py" or path.is_dir() else path.with_name(f"{path.name}.py")
-    if not found.exists():
-        raise error(f"{found}: no such file; code is given as module:factory or path/to/module.py:factory")
-    if not found.stem.isidentifier():
-        raise error(f"{found}: {found.stem!r} is no name that Python can import; rename the file")
-    return found.parent.absolute(), found.stem
+    source = path if path.suffix == ".py" or path.is_dir() else path.with_name(f"{path.name}.py")
+    if not source.exists():
+        raise error(f"{source}: no such file; code is given as module:factory or path/to/module.py:factory")
+    if not source.stem.isidentifier():
+        raise error(f"{source}: {source.stem!r} is no name that Python can import; rename the file")
+    return source.parent.absolute(), source.stem
 
 
 def _require_from(module: Any, folder: Path, name: str, error: type[InputError]) -> None:
-    """A module given by its path is that one, not another of its name that was imported before."""
+    """Raise ``error`` if ``module`` is another one of the same name that was imported before."""
     file = getattr(module, "__file__", None)
     is_path = os.sep in name.partition(":")[0] or name.partition(":")[0].endswith(".py")
     if is_path and file is not None and not Path(file).resolve().is_relative_to(folder.resolve()):

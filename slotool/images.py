@@ -49,7 +49,7 @@ class Frame(NamedTuple):
 
 
 def decode(body: bytes, channels: int, height: int, width: int) -> np.ndarray:
-    """float32 [channels, height, width] in [0, 1], grey for one channel, RGB for three.
+    """Return float32 [channels, height, width] in [0, 1], grey for one channel, RGB for three.
 
     Raises ``ImageError`` for a file that is damaged, animated, of another size or of more than 8 bits per channel.
     """
@@ -61,8 +61,7 @@ def decode(body: bytes, channels: int, height: int, width: int) -> np.ndarray:
 
 
 def decode_covering(body: bytes, channels: int, height: int, width: int) -> np.ndarray:
-    """uint8 [height, width, channels] of an image of any size: scaled, bilinear, until it just covers height × width,
-    and cut to that around its middle.
+    """Return an image as uint8 [height, width, channels], scaled bilinearly until it covers them, and cut centrally.
 
     Raises ``ImageError`` as ``decode`` does, and for an image of more than ``MAX_PIXELS``, whatever its file's size.
     """
@@ -86,7 +85,7 @@ def decode_covering(body: bytes, channels: int, height: int, width: int) -> np.n
 
 
 def frame_of(body: bytes) -> Frame:
-    """Size of an image, and its file without what is not pixels. Raises ``ImageError``."""
+    """Return the size of an image, and its file without what is not pixels. Raises ``ImageError``."""
     if body.startswith(PNG):
         return _png(body)
     if body.startswith(JPEG):
@@ -95,12 +94,12 @@ def frame_of(body: bytes) -> Frame:
 
 
 def _pixels(frame: Frame, channels: int, change: Callable[[Image], Image]) -> np.ndarray:
-    """uint8 [height, width] or [height, width, 3]."""
+    """Return uint8 [height, width] or [height, width, 3]."""
     if frame.bits > 8:
         raise ImageError("the image has more than 8 bits per channel")
     opened = PngImagePlugin.PngImageFile if frame.pixels.startswith(PNG) else JpegImagePlugin.JpegImageFile
     try:
-        # Not Image.open, which tries formats in turn and reads a JPEG's list of further pictures.
+        # Image.open would try formats in turn and read a JPEG's list of further pictures.
         with opened(io.BytesIO(frame.pixels)) as image:
             return np.asarray(change(image.convert("L" if channels == 1 else "RGB")))
     # A decoder fed with hostile bytes raises what it stumbles over: OSError, SyntaxError, ValueError, struct.error …
@@ -109,7 +108,7 @@ def _pixels(frame: Frame, channels: int, change: Callable[[Image], Image]) -> np
 
 
 def _png(body: bytes) -> Frame:
-    kept, at, chunks = [PNG], len(PNG), 0
+    parts, at, chunks = [PNG], len(PNG), 0
     most = MAX_CHUNKS + len(body) // MIN_CHUNK_BYTES
     size: tuple[int, int, int] | None = None
     while True:
@@ -129,15 +128,15 @@ def _png(body: bytes) -> Frame:
         if chunks == 1:
             size = struct.unpack_from(">IIB", body, at + 8)
         if kind in _PNG_PIXELS:
-            kept.append(body[at:end])
+            parts.append(body[at:end])
         if kind == b"IEND":
             assert size is not None
-            return Frame(*size, b"".join(kept))
+            return Frame(*size, b"".join(parts))
         at = end
 
 
 def _jpeg(body: bytes) -> Frame:
-    kept, at, segments, scans = [b"\xff\xd8"], 2, 0, 0
+    parts, at, segments, scans = [b"\xff\xd8"], 2, 0, 0
     most = MAX_CHUNKS + len(body) // MIN_CHUNK_BYTES
     size: tuple[int, int, int] | None = None
     while True:
@@ -147,7 +146,7 @@ def _jpeg(body: bytes) -> Frame:
             raise _damaged("it is cut short, or has bytes between its segments")
         if segments > most:
             raise ImageError(f"the image has more than {most} segments, save it without metadata")
-        # Any number of filling bytes may stand before a marker.
+        # Filling bytes may precede a marker.
         at, kind = marker.start(1) - 1, marker[1][0]
         if kind == _EOI:
             break
@@ -167,11 +166,11 @@ def _jpeg(body: bytes) -> Frame:
         if kind in _OTHER_FRAMES:
             raise ImageError("the image is a JPEG of a rare kind, only baseline and progressive ones are read")
         if kind in _JPEG_PIXELS or kind == _SOS:
-            kept.append(body[at:end])
+            parts.append(body[at:end])
         at = end
     if size is None or scans > MAX_SCANS:
         raise _damaged("it has no picture, or too many scans")
-    return Frame(*size, b"".join([*kept, b"\xff\xd9"]))
+    return Frame(*size, b"".join([*parts, b"\xff\xd9"]))
 
 
 def _damaged(why: str = "its data is damaged") -> ImageError:

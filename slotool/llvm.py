@@ -14,8 +14,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_late_triton() -> Iterator[None]:
-    """Hides Triton from torch where importing it would abort the process: TensorFlow is loaded and Triton is not.
-    Exporting and counting need no kernels. Also a decorator."""
+    """Hide Triton from torch if TensorFlow is loaded and Triton is not: importing it would abort the process.
+
+    Exporting and counting need no kernels. Works as a decorator too.
+    """
     hidden = "tensorflow" in sys.modules and "triton" not in sys.modules
     if hidden:
         sys.modules["triton"] = None  # type: ignore[assignment]

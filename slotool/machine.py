@@ -19,7 +19,7 @@ from slotool.cgroups import ControlGroups
 from slotool.nvml import Nvml
 
 _LIBRARIES = ("numpy", "torch", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
-# Those of the optional extras that have a part in a latency.
+# Packages of optional extras that affect a latency.
 _OPTIONAL_LIBRARIES = ("tensorflow", "keras", "onnxruntime", "ray")
 # Facts, and what a person calls them; those of ``_LATENCY_FACTS`` make the machine's id, with a few that are coarsened.
 _FACT_WORDS = {
@@ -45,9 +45,9 @@ _FACT_WORDS = {
     "system": "kernel",
     "python": "Python",
 }
-# So many are named in a sentence.
+# Maximum number of differences in a message.
 MAX_DIFFERENCES = 3
-# Those that count where there are GPUs.
+# Facts that matter only on GPUs.
 _GPU_FACTS = ("gpus", "gpu_driver", "gpu_cuda", "gpu_power_limits_w", "gpu_clocks_mhz")
 # Labels of before do not state these: two generations of a processor can share the others.
 CPU_DETAILS = ("cpu_family", "cpu_model", "cpu_stepping", "cpu_caches", "cpu_vectors")
@@ -76,10 +76,9 @@ FACTS_VARIABLE = "SLOTOOL_MACHINE_FACTS"
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return CPU and GPU models, cores given to this process, memory, container limits, governor, system and library
-    versions; of GPUs the driver, power limits and highest clocks too.
+    """Return CPU, GPUs (driver, power limits, highest clocks), usable cores, memory, limits, governor and versions.
 
-    Everything is read from the system, none of the libraries is imported. Unknown facts are None.
+    Everything is read from the system, no library is imported. Unknown facts are None.
     """
     return _machine_facts(os.environ.get(FACTS_VARIABLE, "{}"))
 
@@ -162,21 +161,21 @@ def machine_id(facts: Mapping[str, Any] | None = None) -> str:
     Memory counts in whole GiB and the operating system without its release: two machines of one kind differ in both.
     ``differences`` names them all the same.
     """
-    kept = _identity(machine_facts() if facts is None else facts)
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+    identity = _identity(machine_facts() if facts is None else facts)
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {name: facts.get(name) for name in _LATENCY_FACTS}
-    kept |= {name: facts[name] for name in CPU_DETAILS if name in facts}
+    identity: dict[str, Any] = {name: facts.get(name) for name in _LATENCY_FACTS}
+    identity |= {name: facts[name] for name in CPU_DETAILS if name in facts}
     for name in ("memory_bytes", "memory_limit_bytes"):
-        kept[name] = math.ceil((facts.get(name) or 0) / 2**30)
-    kept["system"] = str(facts.get("system")).partition(" ")[0]
-    kept["torch"] = (facts.get("libraries") or {}).get("torch")
+        identity[name] = math.ceil((facts.get(name) or 0) / 2**30)
+    identity["system"] = str(facts.get("system")).partition(" ")[0]
+    identity["torch"] = (facts.get("libraries") or {}).get("torch")
     if facts.get("gpus"):
         # Facts stored by an earlier version have the models alone.
-        kept |= {name: facts[name] for name in _GPU_FACTS if facts.get(name) is not None}
-    return kept
+        identity |= {name: facts[name] for name in _GPU_FACTS if facts.get(name) is not None}
+    return identity
 
 
 @dataclass(frozen=True)
@@ -216,36 +215,36 @@ def likeness(machine: str, facts: Mapping[str, Any] | None = None) -> Likeness:
         if machine not in (machine_id(), machine_id(without_details)):
             return Likeness([f"machine {machine} → {machine_id()}"])
         facts = machine_facts() if machine == machine_id() else without_details
-    there = _identity(facts)
-    if any(there[name] != here[name] for name in there.keys() & here.keys()):
+    other = _identity(facts)
+    if any(other[name] != here[name] for name in other.keys() & here.keys()):
         return Likeness(differences(facts) or [f"machine {machine} → {machine_id()}"])
-    return Likeness(missing=[_FACT_WORDS[name] for name in _FACT_WORDS if (name in there) != (name in here)])
+    return Likeness(missing=[_FACT_WORDS[name] for name in _FACT_WORDS if (name in other) != (name in here)])
 
 
-def differences(there: Mapping[str, Any], here: Mapping[str, Any] | None = None) -> list[str]:
-    """What differs between two machines, in words: ``["processor Xeon → EPYC", "kernel Linux 6.1.0 → Linux 6.1.2"]``.
+def differences(other: Mapping[str, Any], here: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the differences between two machines: ``["processor Xeon → EPYC", "kernel Linux 6.1.0 → Linux 6.1.2"]``.
 
-    Both are ``machine_facts``, ``here`` of this machine unless given. What weighs most on a latency comes first.
-    Facts that one of them does not state are left out; empty when nothing stated differs.
+    Both are ``machine_facts``, ``here`` of this machine by default. The facts with the largest effect on latency come
+    first. Facts that one of them lacks are left out.
     """
     here = machine_facts() if here is None else here
     pairs = [
-        (words, _shown(there[name]), _shown(here[name]))
+        (words, _shown(other[name]), _shown(here[name]))
         for name, words in _FACT_WORDS.items()
-        if name in there and name in here
+        if name in other and name in here
     ]
-    then, now = _libraries(there), _libraries(here)
+    then, now = _libraries(other), _libraries(here)
     pairs += [(name, _shown(then[name]), _shown(now[name])) for name in now if name in then]
     return [f"{words} {then} → {now}" for words, then, now in pairs if then != now]
 
 
 def _libraries(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions of all libraries; facts stored earlier count as required some that are optional now."""
+    """Return the versions of all libraries; facts stored earlier count as required some that are optional now."""
     return {**(facts.get("libraries") or {}), **(facts.get("optional_libraries") or {})}
 
 
 def _shown(value: Any) -> str:
-    """A fact as a person writes it; numbers above a million are bytes."""
+    """Return a fact as a person writes it; numbers above a million are bytes."""
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, bool):
@@ -256,19 +255,19 @@ def _shown(value: Any) -> str:
 
 
 def gpu_models(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
-    """The models of the NVIDIA GPUs whose driver this process sees, in the order of their bus."""
+    """Return the models of the NVIDIA GPUs whose driver this process sees, in bus order."""
     texts = [(read_system_file(str(path)) or "").splitlines() for path in sorted(Path(driver).glob("*/information"))]
     return [line.partition(":")[2].strip() for lines in texts for line in lines if line.startswith("Model:")]
 
 
 def gpu_driver(version: str = "/proc/driver/nvidia/version") -> str | None:
-    """The version of NVIDIA's driver, where there is one."""
+    """Return the version of NVIDIA's driver, or None."""
     found = re.search(r"\s(\d+(?:\.\d+)+)\s", read_system_file(version) or "")
     return found.group(1) if found else None
 
 
 def _gpu_facts() -> dict[str, Any]:
-    """Of the GPUs of this machine, in the order of their bus; None where the driver or NVML says nothing."""
+    """Return facts of this machine's GPUs in bus order; None where driver or NVML state nothing."""
     models = gpu_models()
     facts: dict[str, Any] = dict.fromkeys(_GPU_FACTS) | {"gpus": models, "gpu_driver": gpu_driver()}
     if not models and not Path("/dev/nvidiactl").exists():
@@ -280,7 +279,7 @@ def _gpu_facts() -> dict[str, Any]:
         "gpus": models or [str(device.name) for device in devices],
         "gpu_driver": nvml.driver or facts["gpu_driver"],
         "gpu_cuda": nvml.cuda,
-        # What no device says is no fact.
+        # A value that no device states is not a fact.
         "gpu_power_limits_w": limits if any(limits) else None,
         "gpu_clocks_mhz": clocks if any(clocks) else None,
     }
@@ -316,7 +315,7 @@ def _version(distribution: str) -> str | None:
 
 
 def read_system_file(path: str) -> str | None:
-    """The text of a file that the kernel may or may not offer."""
+    """Return the text of a file that the kernel may offer, or None."""
     try:
         return Path(path).read_text().strip()
     except OSError:

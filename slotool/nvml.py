@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of its devices (NVML). What it does not say is a remark, never an error."""
+"""Readings of NVIDIA's driver (NVML). A reading that it does not offer is a remark, never an error."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _SM_CLOCK = 1  # NVML_CLOCK_SM
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Why the clock is lower than asked for. ``throttled``: heat, or the board's protection. ``power_capped``: the
-    power limit, under which many devices run all of the time."""
+    """Reasons for a lowered clock.
+
+    ``throttled``: heat or the board's protection. ``power_capped``: the power limit, under which many devices run
+    always.
+    """
 
     throttled: bool
     power_capped: bool
@@ -42,18 +45,17 @@ class Nvml:
             self._remark(f"NVML is not read: {_words(error)}")
 
     def device(self, uuid: str) -> NvmlDevice:
-        """The device of that UUID, as CUDA states it (``GPU-…``)."""
+        """Return the device of that UUID, in CUDA's form (``GPU-…``)."""
         return NvmlDevice(self, self.read("the device", "nvmlDeviceGetHandleByUUID", uuid))
 
     def devices(self) -> list[NvmlDevice]:
-        """All of this machine, in the order of their bus, whichever CUDA shows to a process."""
+        """Return all devices of this machine in bus order, including those hidden from CUDA."""
         count = self.read("the number of devices", "nvmlDeviceGetCount") or 0
         handles = [self.read("the device", "nvmlDeviceGetHandleByIndex", i) for i in range(count)]
         return [NvmlDevice(self, handle) for handle in handles if handle is not None]
 
     def visible(self, number: int, environment: Mapping[str, str] = os.environ) -> NvmlDevice:
-        """The device that CUDA calls ``number`` in this process, where CUDA counts in the order of the bus
-        (``CUDA_DEVICE_ORDER=PCI_BUS_ID``)."""
+        """Return the device that CUDA numbers ``number`` in this process, under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``."""
         shown = environment.get("CUDA_VISIBLE_DEVICES")
         names = list(map(str, range(number + 1))) if shown is None else [name.strip() for name in shown.split(",")]
         name = names[number] if number < len(names) else ""
@@ -73,7 +75,7 @@ class Nvml:
         return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
     def read(self, what: str, function: str, *arguments: Any) -> Any:
-        """What ``function`` of the library returns, or None and a remark."""
+        """Return the result of the library's ``function``, or None and a remark."""
         if self._library is None:
             return None
         try:
@@ -110,11 +112,11 @@ class NvmlDevice:
     @property
     def memory_bytes(self) -> tuple[int, int] | None:
         """Free bytes, and all."""
-        return self._as(lambda found: (int(found.free), int(found.total)), "the memory", "nvmlDeviceGetMemoryInfo")
+        return self._as(lambda sizes: (int(sizes.free), int(sizes.total)), "the memory", "nvmlDeviceGetMemoryInfo")
 
     @property
     def clock_mhz(self) -> int | None:
-        """Of the multiprocessors, now."""
+        """Current clock of the multiprocessors, MHz."""
         return self._as(int, "the clock", "nvmlDeviceGetClockInfo", _SM_CLOCK)
 
     def columns(self) -> dict[str, float | None]:
@@ -123,42 +125,42 @@ class NvmlDevice:
 
     @property
     def max_clock_mhz(self) -> int | None:
-        """Of the multiprocessors, at most."""
+        """Highest clock of the multiprocessors, MHz."""
         return self._as(int, "the highest clock", "nvmlDeviceGetMaxClockInfo", _SM_CLOCK)
 
     @property
     def persistence(self) -> bool | None:
-        """Whether the driver keeps the device ready while nobody uses it."""
+        """True if the driver keeps the unused device ready."""
         return self._as(bool, "the persistence mode", "nvmlDeviceGetPersistenceMode")
 
     def slowdown(self) -> Slowdown | None:
-        """Why the clock is lowered just now."""
+        """Return the current reasons for a lowered clock."""
         reasons = self._read("why the clock is lowered", "nvmlDeviceGetCurrentClocksThrottleReasons")
         if reasons is None:
             return None
         return Slowdown(bool(reasons & _THROTTLED), bool(reasons & SW_POWER_CAP))
 
     def processes(self) -> list[int] | None:
-        """Ids of the processes that compute on it, as the host numbers them: a container may number them otherwise."""
+        """Return the host's ids of the processes that compute on the device; a container's may differ."""
         running = self._read("which processes use the device", "nvmlDeviceGetComputeRunningProcesses")
         return None if running is None else [int(process.pid) for process in running]
 
     def busy_percent(self) -> float | None:
-        """Share of the last second or so in which a kernel ran, whoever's."""
-        found = self._read("how busy the device is", "nvmlDeviceGetUtilizationRates")
-        return None if found is None else float(found.gpu)
+        """Return the share of the last second or so in which a kernel ran, whoever's."""
+        reading = self._read("how busy the device is", "nvmlDeviceGetUtilizationRates")
+        return None if reading is None else float(reading.gpu)
 
     def _as(self, kind: Callable[[Any], Value], what: str, function: str, *arguments: Any) -> Value | None:
-        found = self._read(what, function, *arguments)
-        return None if found is None else kind(found)
+        reading = self._read(what, function, *arguments)
+        return None if reading is None else kind(reading)
 
     def _read(self, what: str, function: str, *arguments: Any) -> Any:
         return None if self._handle is None else self._nvml.read(what, function, self._handle, *arguments)
 
 
-def _text(found: str | bytes | None) -> str | None:
+def _text(value: str | bytes | None) -> str | None:
     """Older versions of the package return bytes."""
-    return found.decode(errors="replace") if isinstance(found, bytes) else found
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _words(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What installed packages add to slotool: found by their entry points, imported only when they are asked for by name.
+"""Plugins of installed packages: found by entry point, imported when requested by name.
 
 A package's ``pyproject.toml`` names what it adds::
 
@@ -21,7 +21,7 @@ from slotool.errors import InputError, PluginError
 from slotool.printable import printable, reason
 from slotool.suggestions import did_you_mean
 
-# Each is the entry-point group ``slotool.<group>``; and what one of it is called in a sentence.
+# Entry-point groups (``slotool.<group>``), and the noun for a plugin of each.
 GROUPS = {
     "models": "adapter of models",
     "datasets": "data set",
@@ -37,7 +37,7 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point: ``name`` in ``group`` is ``place`` (``module:attribute``) of an installed package."""
+    """Entry point: ``name`` in ``group`` is ``place`` (``module:attribute``) of an installed package."""
 
     group: str
     name: str
@@ -49,7 +49,7 @@ class Plugin:
         return f"{GROUPS[self.group]} {self.name!r} of {self.package} {self.version}"
 
     def load(self) -> Any:
-        """What it names, imported. Raises ``PluginError`` with the first line of whatever its import raised."""
+        """Import and return the attribute. Raises ``PluginError`` with the first line of any error of the import."""
         try:
             return metadata.EntryPoint(self.name, self.place, self.group).load()
         except (Exception, SystemExit) as error:
@@ -59,7 +59,7 @@ class Plugin:
 
 @cache
 def installed(group: str) -> tuple[Plugin, ...]:
-    """Plugins of a group of ``GROUPS``, by name. Nothing of them is imported.
+    """Return the plugins of a group of ``GROUPS``, by name. Nothing of them is imported.
 
     Raises ``PluginError`` when the entry points of some installed package, of whatever kind, cannot be read.
     """
@@ -68,11 +68,11 @@ def installed(group: str) -> tuple[Plugin, ...]:
     except Exception as error:
         why = f"{type(error).__name__}: {reason(error)}"
         raise PluginError(f"the entry points of installed packages cannot be read: {why}") from error
-    found = []
+    plugins = []
     for point in points:
         package, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
-        found.append(Plugin(group, *map(printable, (point.name, point.value, package, version))))
-    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.package)))
+        plugins.append(Plugin(group, *map(printable, (point.name, point.value, package, version))))
+    return tuple(sorted(plugins, key=lambda plugin: (plugin.name, plugin.package)))
 
 
 class Registry(Generic[_Made]):
@@ -91,36 +91,38 @@ class Registry(Generic[_Made]):
         return sorted({plugin.name for plugin in installed(self.group)} - set(self.built_in))
 
     def names(self) -> list[str]:
-        """Slotool's own names, then those of plugins."""
+        """Return built-in names, then those of plugins."""
         return [*self.built_in, *self.plugins]
 
     def __contains__(self, name: object) -> bool:
         return name in self.built_in or name in self.plugins
 
     def load(self, name: str) -> _Made:
-        """The plugin called ``name``. Raises ``InputError`` for a name that no package has, ``PluginError`` for one
-        that cannot be used."""
-        found = [plugin for plugin in installed(self.group) if plugin.name == name]
-        if not found or name in self.built_in:
+        """Return the plugin called ``name``.
+
+        Raises ``InputError`` for a name that no package has, ``PluginError`` for a plugin that cannot be used.
+        """
+        matches = [plugin for plugin in installed(self.group) if plugin.name == name]
+        if not matches or name in self.built_in:
             raise InputError(self.unknown(name))
-        made: _Made = self._checked(found)
-        return made
+        cls: _Made = self._checked(matches)
+        return cls
 
     def unknown(self, name: str, *more: str) -> str:
-        """The sentence for a name that is not known. ``more``: what else there is beside the built-in names."""
+        """Return the sentence for an unknown name; ``more`` lists choices beside the built-in names."""
         known = [*self.built_in, *more]
         sentence = f"no {GROUPS[self.group]} {name!r}; there are {', '.join(known)}"
         plugins = f", and of plugins {', '.join(self.plugins)}" if self.plugins else ""
         return f"{sentence}{plugins}{did_you_mean(name, [*known, *self.plugins])}"
 
     def package_of(self, name: str) -> str | None:
-        """The package and version that ``name`` comes from, for artifacts to tell; None where it is slotool's own."""
+        """Return package and version that ``name`` comes from, for manifests; None for a built-in."""
         if name in self.built_in:
             return None
         return next((f"{each.package} {each.version}" for each in installed(self.group) if each.name == name), None)
 
     def problem(self, plugin: Plugin) -> str | None:
-        """Why a plugin cannot be used, or None. It is imported."""
+        """Import a plugin and return the reason why it cannot be used, or None."""
         if plugin.name in self.built_in:
             return f"{plugin} is not used: slotool has one of that name itself"
         try:
@@ -129,17 +131,17 @@ class Registry(Generic[_Made]):
             return str(error)
         return None
 
-    def _checked(self, found: list[Plugin]) -> Any:
-        plugin = found[0]
-        if len(found) > 1:
-            packages = " and ".join(f"{each.package} {each.version}" for each in found)
+    def _checked(self, matches: list[Plugin]) -> Any:
+        plugin = matches[0]
+        if len(matches) > 1:
+            packages = " and ".join(f"{each.package} {each.version}" for each in matches)
             raise PluginError(f"{GROUPS[self.group]} {plugin.name!r} is in {packages}: uninstall all but one")
-        made = plugin.load()
+        value = plugin.load()
         if self.base is None:
-            if not callable(made):
+            if not callable(value):
                 raise PluginError(f"{plugin}: {plugin.place} cannot be called")
-        elif not (isinstance(made, type) and issubclass(made, self.base)):
+        elif not (isinstance(value, type) and issubclass(value, self.base)):
             raise PluginError(f"{plugin}: {plugin.place} is no subclass of {self.base.__module__}.{self.base.__name__}")
-        elif (own := getattr(made, "name", plugin.name)) != plugin.name:
-            raise PluginError(f"{plugin}: its class is called {own!r}; both must have one name")
-        return made
+        elif (stated := getattr(value, "name", plugin.name)) != plugin.name:
+            raise PluginError(f"{plugin}: its class is called {stated!r}; both must have one name")
+        return value

@@ -9,8 +9,7 @@ _BLANKS = frozenset("\u00a0\u2009\u202f")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """``text`` with every character escaped (``\\x1b``, ``\\u202e``) that a terminal would act on or not show: control
-    characters, marks of writing direction, lone surrogates. ``lines``: line ends and tabs may stay."""
+    """Escape characters that a terminal would act on or hide, except line ends and tabs with ``lines``."""
     if text.isprintable():
         return text
     return "".join(
@@ -22,19 +21,18 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def reason(error: BaseException, *, limit: int = 200) -> str:
-    """The first line of what a library raised, in one line of at most ``limit`` characters; its type where it says
-    nothing."""
+    """Return the first line of an error, at most ``limit`` characters; its type if it has no message."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     return printable(" ".join(text.split())[:limit])
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 network``, ``2 networks``."""
+    """Return ``1 network``, ``2 networks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def name_list(names: Iterable[str], most: int = 20) -> str:
-    """``a, b, c``; of more than ``most`` names the first, how many are left out, and the last."""
+    """Return ``a, b, c``; of more than ``most`` names the first, the number left out, and the last."""
     every = list(names)
     if len(every) <= most:
         return ", ".join(every)
@@ -42,5 +40,5 @@ def name_list(names: Iterable[str], most: int = 20) -> str:
 
 
 def with_article(noun: str) -> str:
-    """``a str``, ``an int``."""
+    """Return ``a str``, ``an int``."""
     return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"

@@ -43,7 +43,7 @@ def limit_threads(threads: int) -> None:
 
 
 def torch_threads() -> int:
-    """How many threads torch has in this process, or gets once it is loaded."""
+    """Return torch's thread count in this process, or the count it gets once loaded."""
     if "torch" not in sys.modules and (limit := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
         return int(limit)
     import torch
@@ -52,12 +52,12 @@ def torch_threads() -> int:
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """The environment that sets the threads of numerical libraries when they are loaded."""
+    """Return the environment that sets the threads of numerical libraries at load time."""
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line of a process that runs ``module`` as a program, and imports from where this one does.
+    """Return the command line that runs ``module`` as a program with this process' imports.
 
     ``python -m`` looks in the current directory first, where a folder named as a package can hide the installed one.
     """
@@ -66,8 +66,10 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def cores_by_preference(topology: str = "/sys/devices/system/cpu") -> list[int]:
-    """The logical cores given to this process: one of each physical core first, then their hyperthread siblings,
-    later numbers first, as the first cores serve the system's interrupts."""
+    """Return the usable logical cores: one of each physical core first, then their hyperthread siblings.
+
+    Higher numbers come first, as the first cores serve the system's interrupts.
+    """
     siblings: dict[str, list[int]] = {}
     for core in sorted(os.sched_getaffinity(0), reverse=True):
         physical = read_system_file(f"{topology}/cpu{core}/topology/thread_siblings_list") or str(core)
@@ -88,8 +90,10 @@ def bound_to(cores: Iterable[int]) -> Iterator[None]:
 
 
 def schedule(policy: int, process: int | None = None) -> None:
-    """Give all threads of a process (default: this one) a policy of the scheduler, such as ``os.SCHED_IDLE``.
-    Raises ``OSError`` when it has ended."""
+    """Set the scheduling policy, such as ``os.SCHED_IDLE``, of all threads of a process (default: this one).
+
+    Raises ``OSError`` if the process has ended.
+    """
     for thread in os.listdir(f"/proc/{process or 'self'}/task"):
         os.sched_setscheduler(int(thread), policy, os.sched_param(0))
 
@@ -98,33 +102,33 @@ def allow_connections(count: int) -> int:
     """Raise this process's limit of open files, as far as the system allows, to ``count`` and a reserve.
 
     Returns for how many connections it is enough, ``count`` at most. Where files are few, these are three quarters of
-    those that are not open yet; the rest is for answers that reject a connection."""
+    those that are not open yet; the rest is for answers that reject a connection.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _RESERVED_FILES
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    limit = count + _RESERVED_FILES
+    allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         soft = allowed
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= limit:
         return count
     return max(1, min(count, (soft - len(os.listdir("/proc/self/fd"))) * 3 // 4))
 
 
 def die_with_parent(parent: int) -> None:
-    """End this process when ``parent``, which started it, ends: even inside a call that hangs, where a closed pipe
-    would go unnoticed."""
+    """End this process when its ``parent`` ends, even inside a call that hangs and would not notice a closed pipe."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(0)
 
 
 def keep_freed_memory(kept_bytes: int = _KEPT_BYTES) -> bool:
-    """Have the C library keep memory that was freed for the next allocation, up to ``kept_bytes`` (a gibibyte), in this
-    process.
+    """Have the C library keep up to ``kept_bytes`` of freed memory (a gibibyte) in this process for reuse.
 
-    Otherwise glibc returns large outputs to the system during each call of a network and pays for every page of them
-    again: up to 1.6 times the latency, and more or less of it by what the process ran before. The process stays as
-    large as it ever was. False where the C library has no such setting."""
+    Otherwise glibc returns large outputs to the system during each call of a network and pays for every page again: up
+    to 1.6 times the latency, depending on the process' past. The process never shrinks. Returns False if the C library
+    has no such setting.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
@@ -160,7 +164,7 @@ def _keep_all() -> None:
 
 
 def cpu_seconds_of_others() -> float:
-    """CPU seconds that this machine has spent on others than this process, its children and theirs."""
+    """Return CPU seconds that this machine has spent on others than this process, its children and theirs."""
     import psutil
 
     machine, own_s = psutil.cpu_times(), 0.0

@@ -23,7 +23,7 @@ MAX_BYTES = 32 * 2**20
 MAX_DEPTH = 100
 _OPENS, _CLOSES = b"[{", b"]}"
 T = TypeVar("T")
-# What Python raises when the parts of a document are not what the code that puts them together takes them for.
+# Errors of Python when parts of a document have unexpected types or values.
 _MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
 
 
@@ -32,7 +32,7 @@ class JsonError(InputError, ValueError):
 
 
 def decode(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
-    """The value that ``data`` (UTF-8) stands for. Raises ``JsonError``."""
+    """Return the value of a JSON text (UTF-8). Raises ``JsonError``."""
     if isinstance(data, str):
         data = data.encode(errors="surrogatepass")
     if len(data) > max_bytes:
@@ -46,7 +46,7 @@ def decode(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def decode_object(data: bytes | str, source: object, *, error: type[InputError] = InputError) -> dict[str, Any]:
-    """The JSON object that ``data`` stands for. Raises ``error``, whose sentence begins with ``source``."""
+    """Return the JSON object in ``data``. Raises ``error``, whose message begins with ``source``."""
     try:
         document = decode(data)
     except JsonError as reason:
@@ -57,7 +57,7 @@ def decode_object(data: bytes | str, source: object, *, error: type[InputError] 
 
 
 def read(path: Path, *, error: type[InputError] = InputError) -> Any:
-    """The value in a file. Raises ``error`` naming the file; ``OSError`` where it cannot be read at all."""
+    """Return the value in a file. Raises ``error`` naming the file; ``OSError`` for an unreadable one."""
     try:
         with open_regular(path) as file:
             return decode(file.read(MAX_BYTES + 1))
@@ -66,9 +66,9 @@ def read(path: Path, *, error: type[InputError] = InputError) -> Any:
 
 
 def convert(value: Any, kind: type[T]) -> T:
-    """A decoded value as ``kind``: a dataclass, or a type such as ``dict[str, float]``, its parts checked one by one.
+    """Return a decoded value as ``kind``, a dataclass or a type such as ``dict[str, float]``, with every part checked.
 
-    Raises ``JsonError`` saying which part is of another type or missing; keys that ``kind`` does not know are left out.
+    Raises ``JsonError`` naming a part that is missing or of another type; keys absent from ``kind`` are ignored.
     """
     try:
         return msgspec.convert(value, kind)
@@ -78,8 +78,10 @@ def convert(value: Any, kind: type[T]) -> T:
 
 @contextmanager
 def assembling(source: object, what: str, *, error: type[InputError] = InputError) -> Iterator[None]:
-    """What goes wrong while ``what`` is put together from a file's parts is the file's fault: raises ``error``, naming
-    ``source``. Errors that are about their input already pass."""
+    """Raise ``error``, naming ``source``, if the block fails to build ``what`` from a file's parts.
+
+    An ``error`` raised by the block passes unchanged.
+    """
     try:
         yield
     except JsonError as reason:
@@ -92,16 +94,13 @@ def assembling(source: object, what: str, *, error: type[InputError] = InputErro
 
 
 def kind_of(value: Any) -> str:
-    """What a JSON value is, for error sentences."""
+    """Return the JSON type of a value, for messages."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 
 
 def is_too_deep(data: bytes) -> bool:
-    """Whether lists and objects are nested more than ``MAX_DEPTH`` deep, told from the brackets alone.
-
-    Brackets inside strings count too, so text with a hundred unclosed ones is taken for depth.
-    """
+    """True if lists and objects nest more than ``MAX_DEPTH`` deep; brackets inside strings count too."""
     if sum(data.count(bracket) for bracket in _OPENS) <= MAX_DEPTH:
         return False
     characters = np.frombuffer(data, dtype=np.uint8)

@@ -41,7 +41,7 @@ class Link:
             use_exact_products()
 
     def to_device(self, array: np.ndarray) -> Tensor:
-        """A tensor of the array's values. On a CPU it may be the array's own memory, which nobody may write to."""
+        """Return a tensor of the array's values; on a CPU it may share the array's memory, which must not change."""
         import torch
 
         if not self._is_cuda:
@@ -51,7 +51,7 @@ class Link:
         return staged.to(self.device, non_blocking=True)
 
     def to_host(self, *tensors: Tensor) -> list[np.ndarray]:
-        """The tensors' values, once the device has computed them."""
+        """Wait for the device and return the tensors' values."""
         if not self._is_cuda:
             return [tensor.numpy() for tensor in tensors]
         staged = [page_locked(tensor.shape, tensor.dtype) for tensor in tensors]
@@ -62,20 +62,19 @@ class Link:
 
 
 def moved(module: Module, link: Link) -> Module:
-    """A copy of ``module`` whose parameters and buffers are on the device; each is copied once, straight to there."""
+    """Return a copy of ``module`` whose parameters and buffers are on the device, each copied straight there."""
     from torch import nn
 
-    there: dict[int, Any] = {}
+    copies: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         copied = tensor.detach().to(link.device)
         is_parameter = isinstance(tensor, nn.Parameter)
-        there[id(tensor)] = nn.Parameter(copied, requires_grad=False) if is_parameter else copied
-    return copy.deepcopy(module, there)
+        copies[id(tensor)] = nn.Parameter(copied, requires_grad=False) if is_parameter else copied
+    return copy.deepcopy(module, copies)
 
 
 def page_locked(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Memory of the host that a GPU copies from and to by itself. PyTorch gives none of it out again before the copies
-    that use it have ended."""
+    """Return host memory that a GPU copies directly; PyTorch reuses it only after pending copies have ended."""
     import torch
 
     return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
@@ -112,7 +111,7 @@ def cuda_graph(device: str | torch.device, function: Callable[[], Output]) -> Ca
                 function()
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the device during the capture.
+        # A relaxed capture lets other threads use the device meanwhile.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             output = function()
 

@@ -25,7 +25,7 @@ from slotool.regular_files import open_regular, require_regular
 MANIFEST = "manifest.json"
 FORMAT = "slotool-artifact"
 FORMAT_VERSION = 1
-# Of a file's name, on every file system in use.
+# Length of a file's name that every common file system allows.
 MAX_NAME_BYTES = 255
 
 
@@ -48,7 +48,7 @@ class _Parent:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """What a manifest must say for this slotool to read it."""
+    """Required fields of a manifest."""
 
     format: str
     format_version: int
@@ -117,7 +117,7 @@ class Artifact:
         return strict_json.read(self.file(name), error=ArtifactError)
 
     def weights(self, name: str) -> dict[str, np.ndarray]:
-        """``tensors`` of a network. Raises ``ArtifactError`` also when one of them holds NaN or infinity."""
+        """Return ``tensors`` of a network. Raises ``ArtifactError`` also when one of them holds NaN or infinity."""
         read = self.tensors(name)
         for key, array in read.items():
             # The extremes of an array with a NaN are NaN; unlike isfinite they need no memory.
@@ -126,8 +126,10 @@ class Artifact:
         return read
 
     def tensors(self, name: str) -> dict[str, np.ndarray]:
-        """The file's arrays by name; when ``mapped``, they are the file's own pages, read when they are touched, shared
-        with other processes that map it, and copied when they are written to."""
+        """Return the file's arrays by name.
+
+        ``mapped`` arrays are the file's own pages: read on access, shared with other processes, copied on write.
+        """
         from safetensors import SafetensorError, safe_open
         from safetensors.numpy import load_file
 
@@ -140,7 +142,7 @@ class Artifact:
             raise ArtifactError(f"{self.path}: {name} is not a safetensors file ({error})") from error
 
     def file(self, name: str) -> Path:
-        """Path of a file of this bundle. Raises ``ArtifactError`` when the manifest does not list it."""
+        """Return the path of a file of this bundle. Raises ``ArtifactError`` when the manifest does not list it."""
         if name not in self.manifest["files"]:
             raise ArtifactError(f"{self.path}: this {self.kind} artifact holds no {name}")
         return self.path / name
@@ -156,10 +158,10 @@ def create_artifact(
     parents: Sequence[Artifact] = (),
     force: bool = False,
 ) -> Iterator[ArtifactWriter]:
-    """A bundle at ``path``, which appears once the block has ended well; a crash leaves the old one or none.
+    """Yield a writer of the bundle ``path``, which appears if the block succeeds; a crash leaves the old one or none.
 
-    ``config`` is the effective configuration, ``parents`` the bundles it was made from.
-    Raises ``AlreadyExistsError`` when ``path`` exists and ``force`` is not set.
+    ``config`` is the effective configuration, ``parents`` the bundles it was made from. Raises ``AlreadyExistsError``
+    if ``path`` exists, without ``force``.
     """
     path = Path(path)
     refuse_existing(path, force)
@@ -187,15 +189,15 @@ def create_artifact(
 
 
 def open_artifact(path: str | Path, kind: str | Sequence[str] | None = None, *, mapped: bool = False) -> Artifact:
-    """The bundle at ``path``, verified file by file. ``mapped``: see ``Artifact.tensors``.
+    """Return the bundle at ``path``, with every file verified; for ``mapped`` see ``Artifact.tensors``.
 
-    Raises ``ArtifactError`` when it is missing, torn, altered, of a newer format, or not of (one of) ``kind``.
+    Raises ``ArtifactError`` if it is missing, torn, altered, of a newer format, or not of (one of) ``kind``.
     """
     path = Path(path)
     manifest = _read_manifest(path)
-    wanted = [kind] if isinstance(kind, str) else kind
-    if wanted and manifest["kind"] not in wanted:
-        raise ArtifactError(f"{path}: this is a {manifest['kind']} artifact, expected {' or '.join(wanted)}")
+    kinds = [kind] if isinstance(kind, str) else kind
+    if kinds and manifest["kind"] not in kinds:
+        raise ArtifactError(f"{path}: this is a {manifest['kind']} artifact, expected {' or '.join(kinds)}")
     for name, entry in manifest["files"].items():
         if not _is_file_name(name) or (path / name).is_symlink():
             raise ArtifactError(f"{path}: its manifest names a file outside the bundle: {name[:80]!r}")
@@ -207,13 +209,15 @@ def open_artifact(path: str | Path, kind: str | Sequence[str] | None = None, *, 
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether ``path`` is a folder with a manifest; says nothing of its health."""
+    """True if ``path`` is a folder with a manifest, intact or not."""
     return (path / MANIFEST).is_file()
 
 
 def refuse_existing(path: Path, force: bool) -> None:
-    """Raises ``AlreadyExistsError`` unless ``path`` is free or ``force`` allows replacing it, ``InputError`` for a
-    folder that is never replaced, and as ``replaceable``."""
+    """Raise ``AlreadyExistsError`` unless ``path`` is free or ``force`` allows replacing it.
+
+    Raises ``InputError`` for a folder that is never replaced, and as ``replaceable``.
+    """
     replaceable(path)
     if path.is_dir() and any(path.iterdir()) and not is_artifact(path):
         raise InputError(f"{path} is a folder that slotool did not write; choose another name")
@@ -243,7 +247,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _is_file_name(name: str) -> bool:
-    """Whether ``name`` can be that of a file in the bundle's folder, and of none elsewhere."""
+    """True if ``name`` is valid for a file directly in the bundle's folder."""
     return Path(name).name == name and "\0" not in name and 0 < len(os.fsencode(name)) <= MAX_NAME_BYTES
 
 
@@ -254,7 +258,7 @@ def _entry(path: Path) -> dict[str, Any]:
 
 
 def shipped_artifact(name: str, kind: str | None = None) -> Artifact:
-    """The artifact of this name that slotool ships. Raises ``ArtifactError`` when there is none, or of another kind."""
+    """Return the artifact ``name`` shipped with slotool. Raises ``ArtifactError`` if there is none of ``kind``."""
     package = Path(slotool.__file__).parent
     for models in (package / "shipped", package.parent / "models"):
         if (models / name).is_dir():

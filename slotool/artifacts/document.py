@@ -16,8 +16,10 @@ _PARQUET = b"PAR1"
 
 
 def save_document(path: str | Path, document: Mapping[str, Any], *, replace: bool = True) -> None:
-    """Write ``document``, which names its schema, by one rename. Raises ``AlreadyExistsError`` without ``replace``
-    where ``path`` exists."""
+    """Write ``document``, which names its schema, by one rename.
+
+    Raises ``AlreadyExistsError`` without ``replace`` if ``path`` exists.
+    """
     with whole_file(path, replace=replace) as partial:
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
@@ -25,10 +27,16 @@ def save_document(path: str | Path, document: Mapping[str, Any], *, replace: boo
 def load_document(
     path: str | Path, schema: str, version: int | tuple[int, ...], what: str, *, from_table: str = ""
 ) -> dict[str, Any]:
-    """The file's object; ``version``: that or those which are read, the newest last; ``from_table``: what makes such a
-    document of a table, said where the file is a table.
+    """Return the JSON object in a file.
 
     Raises ``InputError`` for anything but a JSON object of this schema and version.
+
+    Args:
+        path: File to read.
+        schema: Name of the schema that the document must state.
+        version: Accepted versions, newest last.
+        what: Noun for the document in messages.
+        from_table: Command that makes such a document of a table, for the message about a table.
     """
     versions = version if isinstance(version, tuple) else (version,)
     require_regular(path)
@@ -44,8 +52,8 @@ def load_document(
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise InputError(f"{path}: not a {what} (schema {schema})")
     if document.get("schema_version") not in versions:
-        name, found = schema.rpartition("/")[2], str(document.get("schema_version"))[:40]
-        raise InputError(f"{path}: {name} schema version {found}, expected {versions[-1]}")
+        name, stated = schema.rpartition("/")[2], str(document.get("schema_version"))[:40]
+        raise InputError(f"{path}: {name} schema version {stated}, expected {versions[-1]}")
     return document
 
 

@@ -24,7 +24,7 @@ from slotool.tables.labels import label_text, label_texts
 from slotool.tables.outcomes import ANSWER, TRUTH, OutcomeTable
 from slotool.tables.schema import read_csv, require_commas, require_distinct
 
-# What a table of answers may hold, and what it is called there unless said.
+# Columns of a table of answers, with their default names.
 KEYS = ("example", "version", "error", "confidence", "latency_s", "cost", ANSWER, TRUTH)
 _AMOUNTS = ("error", "latency_s", "cost")
 _OF_ANSWER = ("error", "confidence", "latency_s", "cost", ANSWER)
@@ -32,12 +32,12 @@ _OF_ANSWER = ("error", "confidence", "latency_s", "cost", ANSWER)
 
 @dataclass(frozen=True)
 class AnswerLayout:
-    """How a table of answers is to be read.
+    """Layout of a table of answers.
 
-    ``names``: what it calls the columns ``KEYS``, where not so. ``versions``: those of a table with a row per example,
-    whose columns are named by ``pattern`` with ``{version}`` and ``{column}``; empty: a row per answer. ``abstain``:
-    answers that count as none. ``wrong``: error of a missing answer. ``keep``: further columns, numbers or text of an
-    example.
+    ``names``: its names of the columns ``KEYS``, if different. ``versions``: versions of a table with a row per
+    example, whose columns are named by ``pattern`` with ``{version}`` and ``{column}``; empty: a row per answer.
+    ``abstain``: answers that count as missing. ``wrong``: error of a missing answer. ``keep``: further columns, numbers
+    or text of an example.
     """
 
     names: Mapping[str, str]
@@ -48,13 +48,16 @@ class AnswerLayout:
     keep: Sequence[str] = ()
 
     def column(self, key: str) -> str:
-        """What the table calls ``key``."""
+        """Return the table's name of the column ``key``."""
         return self.names.get(key, key)
 
 
 def read_prices(path: Path) -> tuple[dict[str, float], str]:
-    """Price of a call by version, and the currency or "". TOML: ``currency = "USD"`` and ``[prices]`` of numbers or
-    ``{price, per}``; CSV: columns version, price and, if not 1, per (calls). Raises ``TableError``."""
+    """Return the price of a call by version, and the currency or "".
+
+    TOML: ``currency = "USD"`` and ``[prices]`` of numbers or ``{price, per}``; CSV: columns version, price and, if not
+    1, per (calls). Raises ``TableError``.
+    """
     if path.suffix == ".toml":
         try:
             document = tomllib.loads(read_text(path))
@@ -90,14 +93,14 @@ def _price(where: str, price: object, per: object) -> float:
 
 
 def import_outcomes(path: Path, layout: AnswerLayout, prices: Mapping[str, float] | None = None) -> OutcomeTable:
-    """The outcome table of the answers in ``path`` (CSV, gzipped or not, or Parquet); ``prices``: of a call.
+    """Return the outcome table of the answers in ``path`` (CSV, gzipped or not, or Parquet); ``prices``: of a call.
 
     Raises ``TableError`` naming file, row and column.
     """
     if taken := [name for name in layout.keep if name in KEYS]:
         raise TableError(f"{taken[0]!r} is no further column to keep: the table of outcomes has one of this name")
-    found = _read(path)
-    long = _by_answer(found, layout, path) if layout.versions else _renamed(found, layout, path)
+    cells = _read(path)
+    long = _by_answer(cells, layout, path) if layout.versions else _renamed(cells, layout, path)
     long = long.assign(**{name: label_texts(long[name]) for name in (ANSWER, TRUTH) if name in long})
     _require_one_truth(long, path)
     rows = pd.DataFrame({"example": long["example"], "version": long["version"]})
@@ -117,20 +120,20 @@ def import_outcomes(path: Path, layout: AnswerLayout, prices: Mapping[str, float
     if ANSWER in long:
         rows[ANSWER] = np.where(missing, "", long[ANSWER])
     for name in layout.keep:
-        rows[name] = kept = _kept(long, name, path)
-        if (unknown := (pd.isna(kept) | (kept == ""))).any():
+        rows[name] = values = _kept(long, name, path)
+        if (unknown := (pd.isna(values) | (values == ""))).any():
             raise TableError(f"{path}: {_where(long, unknown)} has no {name}; what is kept is known of every example")
-    made = OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
+    imported = OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
     for name in layout.keep:
-        if name in made.features:
-            made.feature(name)
+        if name in imported.features:
+            imported.feature(name)
         else:
-            made.text(name)
-    return made
+            imported.text(name)
+    return imported
 
 
 def _kept(long: pd.DataFrame, name: str, path: Path) -> np.ndarray:
-    """A column to keep: float64, or text [rows] where no cell is a number, such as a language."""
+    """Return a column to keep: float64, or text [rows] if no cell is a number, such as a language."""
     text = long[name].str.strip()
     if pd.to_numeric(text, errors="coerce").isna().all():
         return np.asarray(text.to_numpy(dtype=object))
@@ -138,7 +141,7 @@ def _kept(long: pd.DataFrame, name: str, path: Path) -> np.ndarray:
 
 
 def _require_one_truth(long: pd.DataFrame, path: Path) -> None:
-    """Raises ``TableError`` for an example of which versions' rows state different truths."""
+    """Raise ``TableError`` for an example of which versions' rows state different truths."""
     if TRUTH not in long:
         return
     first = long.groupby("example", sort=False)[TRUTH].transform("first")
@@ -151,14 +154,14 @@ def _require_one_truth(long: pd.DataFrame, path: Path) -> None:
 
 
 def less_sure(confidence: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """``confidence``, and where answers are ``missing`` one value below all others, so that every policy asks on."""
+    """Return ``confidence`` with missing answers one below all others, so that every policy asks on."""
     given = confidence[~missing]
-    # One value: ties between missing answers go to the version asked last, as everywhere.
+    # One value: ties between missing answers go to the last version, as everywhere.
     return np.where(missing, min(-1.0, given.min() - 1.0 if len(given) else -1.0), confidence)
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """All cells as text, missing ones empty."""
+    """Read all cells as text, missing ones empty."""
     try:
         require_regular(path, TableError)
         if path.suffix == ".parquet":
@@ -181,30 +184,30 @@ def _require(frame: pd.DataFrame, columns: Sequence[str], path: Path, remedy: st
         raise TableError(f"{path}: no column {absent[0]!r}; there are {name_list(map(str, frame.columns))}{remedy}")
 
 
-def _renamed(found: pd.DataFrame, layout: AnswerLayout, path: Path) -> pd.DataFrame:
+def _renamed(cells: pd.DataFrame, layout: AnswerLayout, path: Path) -> pd.DataFrame:
     remedy = "; say which it is with --columns"
-    _require(found, [layout.column(key) for key in ("example", "version", "confidence")], path, remedy)
-    _require(found, [*layout.names.values(), *layout.keep], path, remedy)
-    chosen = {key: found[layout.column(key)] for key in KEYS if layout.column(key) in found}
-    return pd.DataFrame(chosen | {name: found[name] for name in layout.keep})
+    _require(cells, [layout.column(key) for key in ("example", "version", "confidence")], path, remedy)
+    _require(cells, [*layout.names.values(), *layout.keep], path, remedy)
+    chosen = {key: cells[layout.column(key)] for key in KEYS if layout.column(key) in cells}
+    return pd.DataFrame(chosen | {name: cells[name] for name in layout.keep})
 
 
-def _by_answer(found: pd.DataFrame, layout: AnswerLayout, path: Path) -> pd.DataFrame:
-    """A row per answer, of a table with a row per example; without a column of examples they are numbered."""
+def _by_answer(cells: pd.DataFrame, layout: AnswerLayout, path: Path) -> pd.DataFrame:
+    """Return a row per answer of a table with a row per example; without a column of examples they are numbered."""
     if "{version}" not in layout.pattern or "{column}" not in layout.pattern:
         raise TableError(f"pattern {layout.pattern!r} of column names lacks {{version}} or {{column}}")
-    _require(found, [name for key, name in layout.names.items() if key not in _OF_ANSWER], path)
-    _require(found, layout.keep, path)
+    _require(cells, [name for key, name in layout.names.items() if key not in _OF_ANSWER], path)
+    _require(cells, layout.keep, path)
     example = layout.column("example")
-    shared = {"example": found[example] if example in found else pd.Series(np.arange(len(found)).astype(str))}
-    shared |= {TRUTH: found[layout.column(TRUTH)]} if layout.column(TRUTH) in found else {}
-    shared |= {name: found[name] for name in layout.keep}
+    shared = {"example": cells[example] if example in cells else pd.Series(np.arange(len(cells)).astype(str))}
+    shared |= {TRUTH: cells[layout.column(TRUTH)]} if layout.column(TRUTH) in cells else {}
+    shared |= {name: cells[name] for name in layout.keep}
     parts = []
     for version in layout.versions:
         called = {key: _named(layout, version, key) for key in _OF_ANSWER}
-        _require(found, [called["confidence"]], path)
-        own = {key: found[name] for key, name in called.items() if name in found}
-        parts.append(pd.DataFrame({**shared, "version": version, **own}))
+        _require(cells, [called["confidence"]], path)
+        columns = {key: cells[name] for key, name in called.items() if name in cells}
+        parts.append(pd.DataFrame({**shared, "version": version, **columns}))
     return pd.concat(parts, ignore_index=True).fillna("")
 
 
@@ -222,7 +225,7 @@ def _missing(long: pd.DataFrame, layout: AnswerLayout) -> np.ndarray:
 
 
 def _errors(long: pd.DataFrame, missing: np.ndarray, path: Path) -> np.ndarray:
-    """As stated, or 1 where the answer is not the truth; NaN of missing answers."""
+    """Return the errors in the table, or 1 for answers unlike the truth; NaN for missing answers."""
     if "error" in long:
         errors = _numbers(long, "error", path)
     elif ANSWER in long and TRUTH in long:
@@ -237,7 +240,7 @@ def _errors(long: pd.DataFrame, missing: np.ndarray, path: Path) -> np.ndarray:
 
 
 def _known_of_all(numbers: np.ndarray, key: str, long: pd.DataFrame, missing: np.ndarray, path: Path) -> np.ndarray:
-    """``numbers``, which are known of each answer or of none: a gap would be taken for 0. Raises ``TableError``."""
+    """Return ``numbers`` if every answer has one or none has: a gap would count as 0. Raises ``TableError``."""
     unknown = np.isnan(numbers) & ~missing
     if unknown.any() and not np.isnan(numbers).all():
         raise TableError(f"{path}: {_where(long, unknown)} has an answer, but no {key}, which others have")
@@ -253,7 +256,7 @@ def _costs(long: pd.DataFrame, prices: Mapping[str, float] | None, path: Path) -
 
 
 def _numbers(long: pd.DataFrame, key: str, path: Path) -> np.ndarray:
-    """A column as float64, NaN where empty; all NaN without the column."""
+    """Return a column as float64, NaN where empty; all NaN without the column."""
     if key not in long:
         return np.full(len(long), np.nan)
     text = long[key].str.strip()

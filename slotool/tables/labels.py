@@ -1,4 +1,4 @@
-"""How an answer is written, so that the label 1 of one file is the label 1.0 of another."""
+"""Text of an answer, equal for the label 1 of one file and the label 1.0 of another."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _WHOLE = re.compile(r"([-+]?[0-9]+)\.0*")
 
 
 def label_text(answer: Any) -> str:
-    """An answer as tables and rules write it: without blanks at its ends, a whole number without a point. None and NaN,
-    which is no answer, are empty. Exported rules do the same (``rules.standalone_router``)."""
+    """Return an answer as tables and rules write it: stripped, whole numbers without a point, None and NaN empty.
+
+    Exported rules do the same (``rules.standalone_router``).
+    """
     if answer is None or (isinstance(answer, float) and math.isnan(answer)):
         return ""
     text = str(answer).strip()
@@ -26,6 +28,6 @@ def label_text(answer: Any) -> str:
 
 
 def label_texts(answers: pd.Series) -> pd.Series:
-    """``label_text`` of each."""
+    """Return ``label_text`` of each answer."""
     texts = answers.astype(object).where(answers.notna(), "").astype(str)
     return texts.map({text: label_text(text) for text in texts.unique()}).astype(object)

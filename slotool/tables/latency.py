@@ -20,7 +20,7 @@ from slotool.tables.rounds import (
 )
 from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Constraint, Kind, Schema, Table
 
-# Of rows that do not say what they were measured on.
+# Values of rows without a device or machine.
 UNKNOWN_DEVICE = UNKNOWN_MACHINE = "unknown"
 # Names until version 1, and what they are now.
 EARLIER_NAMES = {"visits": "rounds", "disturbed": "interrupted", "policy": "placement"}
@@ -110,45 +110,44 @@ KEY = ("subject", "point", "batch_size", "device", "backend", "threads", "replic
 
 
 class LatencyTable(Table):
-    """Rows of ``LATENCY_SCHEMA``; statistics are views, computed when asked for."""
+    """Rows of ``LATENCY_SCHEMA``; statistics are views, computed on request."""
 
     schema = LATENCY_SCHEMA
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
-        silent = (rows["status"] == "ok") & (rows["samples_s"].map(len) == 0)
-        if silent.any():
-            at = int(np.flatnonzero(silent.to_numpy())[0]) + 1
+        empty = (rows["status"] == "ok") & (rows["samples_s"].map(len) == 0)
+        if empty.any():
+            at = int(np.flatnonzero(empty.to_numpy())[0]) + 1
             raise TableError(f"{source}: row {at}, column samples_s: no samples though its status is ok")
         return rows
 
     def where(self, **conditions: Any) -> LatencyTable:
-        """The rows whose columns have these values."""
+        """Return the rows whose columns have these values."""
         keep = np.ones(len(self), dtype=bool)
         for column, value in conditions.items():
             keep &= (self.rows[column] == value).to_numpy()
         return LatencyTable(self.rows[keep], self.provenance, self.source)
 
     def of_devices(self, devices: Sequence[str] = ()) -> LatencyTable:
-        """The rows of ``devices``; where none is of them, rows that do not say their device. Without ``devices`` all
-        rows, which then are of one: a latency of one device says nothing of another.
+        """Return the rows of ``devices``, or of unknown device if none matches; without ``devices``, all rows.
 
-        Raises ``TableError`` naming the devices of the rows, where they are several and none is asked for, or none is
-        of those asked for.
+        Raises ``TableError`` naming the devices of the rows, if they are several and ``devices`` is empty, or none
+        matches.
         """
-        there = sorted(set(self.rows["device"]))
+        present = sorted(set(self.rows["device"]))
         if not devices:
-            if len(there) > 1:
+            if len(present) > 1:
                 raise TableError(
-                    f"{self.source}: its rows are of {' and '.join(there)}; name one of these with --device"
+                    f"{self.source}: its rows are of {' and '.join(present)}; name one of these with --device"
                 )
             return self
-        asked = set(devices) & set(there) or {UNKNOWN_DEVICE} & set(there)
-        if there and not asked:
+        selected = set(devices) & set(present) or {UNKNOWN_DEVICE} & set(present)
+        if present and not selected:
             raise TableError(
-                f"{self.source}: its rows are of {' and '.join(there)}, none of {' or '.join(devices)}; measure there, "
-                "or name another --device"
+                f"{self.source}: its rows are of {' and '.join(present)}, none of {' or '.join(devices)}; measure "
+                "there, or name another --device"
             )
-        return LatencyTable(self.rows[self.rows["device"].isin(asked)], self.provenance, self.source)
+        return LatencyTable(self.rows[self.rows["device"].isin(selected)], self.provenance, self.source)
 
     def statistics(self) -> pd.DataFrame:
         """Per ``ok`` row: its key columns and n, rounds, median_s, low_s, high_s, mad_s, p90_s, p99_s.
@@ -169,14 +168,16 @@ class LatencyTable(Table):
         return pd.concat([ok[[*KEY, "predicted"]], measured], axis=1)
 
     def round_noise(self) -> RoundNoise:
-        """How far medians of rounds scatter in the measured rows (``fit_noise``)."""
+        """Return the scatter of round medians in the measured rows (``fit_noise``)."""
         rows = self.rows[(self.rows["status"] == "ok") & ~self.rows["predicted"]]
         known = zip(rows["samples_s"], rows["samples_per_round"], strict=True)
         return fit_noise(round_medians(samples, counts) for samples, counts in known if len(counts) > 1)
 
     def median_s(self, subject: str, point: OperatingPoint, **conditions: Any) -> float:
-        """Median seconds per call over all samples of the matching rows. Raises ``InputError`` when there are none, or
-        those of several devices."""
+        """Return the median seconds per call over all samples of the matching rows.
+
+        Raises ``InputError`` if there are none, or those of several devices.
+        """
         rows = self.where(subject=subject, point=point.key, status="ok", **conditions).of_devices().rows
         if rows.empty:
             raise InputError(f"the latency table has no row of {subject} at {point}")
@@ -184,7 +185,7 @@ class LatencyTable(Table):
 
 
 def copies_in(subject: str, co_runners: str) -> int | None:
-    """How many copies of ``subject``, at whatever point, stand in a row's ``co_runners``; None when another does."""
+    """Return the number of copies of ``subject``, at any point, in ``co_runners``; None if another subject is there."""
     labels = [label for label in co_runners.split("+") if label]
     return len(labels) if all(label.partition("@")[0] == subject for label in labels) else None
 

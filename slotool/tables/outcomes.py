@@ -73,10 +73,7 @@ class OutcomeTable(Table):
         return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **numbers, **labels)
 
     def matrix(self, column: str) -> np.ndarray:
-        """Values of ``column`` as float64 [examples, versions], in the order of ``examples`` and ``versions``.
-
-        It may not be written to: every caller gets the same.
-        """
+        """Return a column as read-only float64 [examples, versions], in the order of ``examples`` and ``versions``."""
         if column not in self._matrices:
             values = np.empty((len(self.examples), len(self.versions)))
             values[self._cells] = self.rows[column].to_numpy(dtype=np.float64)
@@ -86,8 +83,10 @@ class OutcomeTable(Table):
 
     @cached_property
     def samples(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Seconds of each timed call, float64 [versions, examples, repeats], and True where other processes disturbed
-        it, bool of that shape; None for a table without as many of each example."""
+        """Seconds of each timed call, float64 [versions, examples, repeats], and a bool mask of disturbed ones.
+
+        None for a table whose examples differ in their number of calls.
+        """
         if SAMPLES not in self.rows or DISTURBED not in self.rows:
             return None
         found = []
@@ -105,13 +104,12 @@ class OutcomeTable(Table):
 
     @property
     def knows_answers(self) -> bool:
-        """Whether the table has a column ``answer``: what each version answered, such as a label."""
+        """True if the table has a column ``answer``, each version's answer, such as a label."""
         return ANSWER in self.rows
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """The answers as text (``label_text``): object [examples, versions]. Raises ``TableError`` for a table without
-        them."""
+        """Answers as text (``label_text``), object [examples, versions]. Raises ``TableError`` without them."""
         if not self.knows_answers:
             raise TableError("the outcome table has no column 'answer', which some rules compare")
         values = np.empty((len(self.examples), len(self.versions)), dtype=object)
@@ -124,8 +122,10 @@ class OutcomeTable(Table):
         return [str(name) for name in self.rows if name not in _OWN and pd.api.types.is_numeric_dtype(self.rows[name])]
 
     def feature(self, name: str) -> np.ndarray:
-        """A further column by example: float64 [examples]. Raises ``TableError`` for a column that is not there, holds
-        no numbers, or in which versions of one example differ: that is known only after they were asked."""
+        """Return a further column by example, float64 [examples].
+
+        Raises ``TableError`` for a column that is missing, not numeric, or differs between versions of one example.
+        """
         if name in self._known:
             return self._known[name]
         if name not in self.features:
@@ -143,17 +143,19 @@ class OutcomeTable(Table):
         return self._known[name]
 
     def text(self, name: str) -> np.ndarray:
-        """A further column by example as text, whole numbers without a point: object [examples]. Raises ``TableError``
-        for a column that is not there, or in which versions of one example differ."""
+        """Return a further column by example as text, whole numbers without a point, object [examples].
+
+        Raises ``TableError`` for a column that is missing, or differs between versions of one example.
+        """
         if name not in self.rows:
             raise TableError(f"the outcome table has no column {name!r}; there are {', '.join(map(str, self.rows))}")
         values = np.empty((len(self.examples), len(self.versions)), dtype=object)
-        values[self._cells] = [f"{own:g}" if isinstance(own, float) else str(own) for own in self.rows[name]]
+        values[self._cells] = [f"{value:g}" if isinstance(value, float) else str(value) for value in self.rows[name]]
         self._require_alike(name, values)
         return np.asarray(values[:, 0])
 
     def _require_alike(self, name: str, values: np.ndarray, remedy: str = "") -> None:
-        """Raises ``TableError`` where versions of one example differ in a column, [examples, versions]."""
+        """Raise ``TableError`` if versions of one example differ in a column, [examples, versions]."""
         if (differs := (values != values[:, :1]).any(axis=1)).any():
             example = self.examples[int(differs.argmax())]
             raise TableError(
@@ -171,18 +173,18 @@ class OutcomeTable(Table):
         return {name: str(stated[name]) for name in self.versions if isinstance(stated.get(name), str)}
 
     def examples_at(self, indices: np.ndarray) -> OutcomeTable:
-        """The table of these examples only; ``indices``: int [any] into ``examples``, none twice."""
+        """Return the table of the examples at ``indices``, distinct integers into ``examples``."""
         kept = np.isin(self._cells[0], indices)
         return OutcomeTable(self.rows[kept].reset_index(drop=True), self.provenance, self.source)
 
     def with_errors(self, errors: np.ndarray) -> OutcomeTable:
-        """The table with other errors, float64 [examples, versions]."""
+        """Return the table with other errors, float64 [examples, versions]."""
         return OutcomeTable(self.rows.assign(error=errors[self._cells]), self.provenance, self.source)
 
     def priced(self, per_second: Mapping[str, float]) -> OutcomeTable:
-        """The table with costs of its latencies times a price per second of each version.
+        """Return the table with latency × price per second of the version as costs.
 
-        Raises ``TableError`` for a version without a price, a price without a version, or one that is no price.
+        Raises ``TableError`` for a version without a price, a price without a version, or an invalid price.
         """
         for version in dict.fromkeys([*per_second, *self.versions]):
             if version not in self.versions:
@@ -197,9 +199,9 @@ class OutcomeTable(Table):
         return OutcomeTable(self.rows.assign(cost=self.rows["latency_s"] * prices), self.provenance, self.source)
 
     def priced_by_call(self, per_call: Mapping[str, float]) -> OutcomeTable:
-        """The table with the price of a call as the cost of each answer; of other versions prices may be there too.
+        """Return the table with the price of a call as the cost of each answer; prices of other versions are ignored.
 
-        Raises ``TableError`` for a version without a price, or one that is no price.
+        Raises ``TableError`` for a version without a valid price.
         """
         for version in self.versions:
             if version not in per_call:
@@ -234,6 +236,6 @@ class OutcomeTable(Table):
 
 
 def _as_numbers(values: pd.Series) -> pd.Series:
-    """A further column as numbers, where all of it reads so: CSV gives text."""
+    """Return a further column as numbers if all of it can be parsed: CSV has text."""
     numbers = pd.to_numeric(values, errors="coerce")
     return values if numbers.isna().any() else numbers.astype(np.float64)

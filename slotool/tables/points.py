@@ -54,12 +54,12 @@ class OperatingPoint:
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting] | None = None, /, **more: Setting) -> OperatingPoint:
-        """``OperatingPoint.of(k=0.25)``."""
+        """Return a point of these settings: ``OperatingPoint.of(k=0.25)``."""
         return cls(tuple({**(settings or {}), **more}.items()))
 
     @classmethod
     def parse(cls, key: str) -> OperatingPoint:
-        """The point whose ``key`` this is. Raises ``InputError`` when it is none."""
+        """Return the point of a ``key``. Raises ``InputError`` for an invalid one."""
         if key == "full":
             return cls()
         pairs = [part.partition("=") for part in _COMMA.split(key)]
@@ -79,7 +79,7 @@ class OperatingPoint:
         return self.key if len(shown) == len(self.settings) else OperatingPoint(shown).key
 
     def get(self, name: str) -> Setting | None:
-        """The value of the setting ``name``, or None when the point has none of that name."""
+        """Return the value of the setting ``name``, or None if the point lacks it."""
         return dict(self.settings).get(name)
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ FULL = OperatingPoint()
 
 
 def _carried(value: Setting) -> Setting:
-    """``value`` as its text gives it back."""
+    """Return ``value`` as read back from its text."""
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 

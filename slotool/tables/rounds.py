@@ -36,7 +36,7 @@ def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[floa
 
 @lru_cache(maxsize=4096)
 def _median_rank(n: int, confidence: float) -> int:
-    """Greatest 0-based rank r such that [x_r, x_{n-1-r}] covers the median with at least ``confidence``."""
+    """Return the greatest 0-based rank r such that [x_r, x_{n-1-r}] covers the median with at least ``confidence``."""
     from scipy.special import bdtr
 
     below = bdtr(np.arange(n // 2), n, 0.5)
@@ -44,7 +44,7 @@ def _median_rank(n: int, confidence: float) -> int:
 
 
 def tail_quantile(samples: np.ndarray, quantile: float) -> float:
-    """The sample quantile, or NaN when there are too few samples for that tail."""
+    """Return the sample quantile, or NaN when there are too few samples for that tail."""
     if len(samples) < MIN_SAMPLES.get(quantile, 1):
         return math.nan
     return float(np.quantile(samples, quantile))
@@ -61,8 +61,11 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class RoundNoise:
-    """How much medians of rounds scatter about a row's true median: a relative standard deviation ``scale``, as
-    uncertain for a single row as an estimate from ``degrees`` squared differences (few: rows differ much in it)."""
+    """Scatter of round medians about a row's true median, as a relative standard deviation ``scale``.
+
+    For a single row ``scale`` is as uncertain as an estimate from ``degrees`` squared differences (few: rows differ
+    much).
+    """
 
     scale: float
     degrees: float
@@ -74,7 +77,7 @@ USUAL_NOISE = RoundNoise(0.018, 1.7)
 
 
 def rounds_of(samples_s: np.ndarray, per_round: Counts) -> list[np.ndarray]:
-    """The samples of each round, in time order; all as one round when ``per_round`` does not add up to them."""
+    """Return the samples of each round, in time order; all as one round when ``per_round`` does not add up to them."""
     counts = [int(count) for count in per_round]
     if sum(counts) != len(samples_s) or min(counts, default=0) < 1:
         return [np.asarray(samples_s)]
@@ -82,13 +85,14 @@ def rounds_of(samples_s: np.ndarray, per_round: Counts) -> list[np.ndarray]:
 
 
 def round_medians(samples_s: np.ndarray, per_round: Counts) -> np.ndarray:
-    """The median of each round, float64 seconds [rounds]."""
+    """Return the median of each round, float64 seconds [rounds]."""
     return np.array([np.median(samples) for samples in rounds_of(samples_s, per_round)])
 
 
 def fit_noise(medians: Iterable[np.ndarray]) -> RoundNoise:
-    """The noise between rounds of a table whose rows have these ``round_medians``; ``USUAL_NOISE`` when fewer than
-    ``MIN_ROWS`` of them have two rounds or more.
+    """Return the noise between rounds of a table whose rows have these ``round_medians``.
+
+    It is ``USUAL_NOISE`` if fewer than ``MIN_ROWS`` rows have two rounds or more.
 
     The moments of log variances give both numbers. Then ``scale`` grows, where it must, until 95 % of the rows' second
     rounds lie in the interval of their first: real tails are heavier than the model's.
@@ -112,12 +116,12 @@ def fit_noise(medians: Iterable[np.ndarray]) -> RoundNoise:
 def repetition_interval(
     samples_s: np.ndarray, per_round: Counts, noise: RoundNoise, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Where the median of another round lies with this ``confidence``, and so that of a whole repetition: (low, high).
+    """Return the interval (low, high) of the median of a repetition in another round, with this ``confidence``.
 
-    More rounds make it surer, not narrower than rounds scatter. Never narrower than ``median_interval``, which knows
-    the scatter of these samples alone. A half of a row's rounds is a row of its own here: pass its samples and its
-    counts, with the ``noise`` of the table. Where every round takes one of two values, as a place in memory may make
-    it, two or three rounds that happen to agree look quieter than they are, and it holds less than it says.
+    More rounds make it surer, not narrower than the scatter of rounds; it contains ``median_interval``. Half of a row's
+    rounds is a row of its own: pass its samples and counts with the ``noise`` of the table. If every round takes one of
+    two values, as a place in memory may cause, two or three rounds that agree by chance look too quiet and coverage is
+    lower.
     """
     medians = np.log(round_medians(samples_s, per_round))
     own = len(medians) - 1
@@ -130,8 +134,10 @@ def repetition_interval(
 
 
 def rounds_agree(samples_s: np.ndarray, per_round: Counts, precision: float) -> bool:
-    """Whether there are two rounds or more, and no two of their medians, nor those of the first and the last half of
-    the samples, differ by more than ``precision``, a fraction of the median of all."""
+    """True if medians of two or more rounds, and of both halves of all samples, differ by at most ``precision``.
+
+    ``precision`` is a fraction of the median of all samples.
+    """
     medians, half = round_medians(samples_s, per_round), len(samples_s) // 2
     if len(medians) < 2:
         return False
@@ -140,7 +146,7 @@ def rounds_agree(samples_s: np.ndarray, per_round: Counts, precision: float) -> 
 
 
 def _degrees(between: float) -> float:
-    """The degrees of freedom whose log variance has this variance: the inverse of the trigamma function."""
+    """Return the degrees of freedom for a variance of the log variance: the inverse trigamma function."""
     from scipy.optimize import brentq
     from scipy.special import polygamma
 

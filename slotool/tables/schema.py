@@ -32,16 +32,16 @@ _ARROW: dict[Kind, pa.DataType] = {
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 METADATA_KEY = b"slotool"
 LIST_SEPARATOR = ";"
-# Of a file, its own columns and those it only carries along; every one is a pandas column.
+# Maximum number of columns in a file, carried ones included: each is a pandas column.
 MAX_COLUMNS = 1_000
 MAX_HEADER_CHARACTERS = 100_000
-# What pyarrow raises for damaged files; a name that is not UTF-8 is a ValueError.
+# Errors of pyarrow for damaged files; a name that is not UTF-8 is a ValueError.
 _NOT_PARQUET = (pa.ArrowException, OSError, ValueError)
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """What every value of a column must satisfy: ``holds`` maps the values to a mask, ``text`` says it in words."""
+    """Condition on every value of a column: ``holds`` maps values to a mask, ``text`` describes it."""
 
     text: str
     holds: Callable[[np.ndarray], np.ndarray]
@@ -61,14 +61,12 @@ NOT_EMPTY = Constraint("must not be empty", lambda texts: np.array([text.strip()
 
 @dataclass(frozen=True)
 class Column:
-    """One column. ``default`` fills a column that a file leaves out; without one the column is required.
+    """Column of a table. ``default`` fills a column missing from a file; without one the column is required.
 
     ``measured``: only campaigns write the column; a table without it stays without it, and ``default`` fills the cells
-    of rows that lack it. ``alias``: a name that it may have instead in a table from elsewhere. ``remedy``: what to do
-    where a value is missing.
+    of rows that lack it. ``alias``: another name in tables from elsewhere. ``remedy``: advice for a missing value.
 
-    A ``number`` may be missing (NaN) only where ``optional`` says so. ``numbers`` are lists of float64, in CSV
-    written with ``;`` between the values.
+    A ``number`` may be missing (NaN) only if ``optional``. ``numbers`` are lists of float64, in CSV joined by ``;``.
     """
 
     name: str
@@ -99,7 +97,7 @@ class Schema:
     earlier: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def load(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """Rows and provenance of a Parquet or CSV file.
+        """Return the rows and provenance of a Parquet or CSV file.
 
         Raises ``TableError`` when the file is missing, empty, of another schema or version, or breaks a column.
         """
@@ -136,9 +134,9 @@ class Schema:
         pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd")
 
     def validate(self, frame: pd.DataFrame, source: str, first_row: int = 1) -> pd.DataFrame:
-        """The rows with every declared column present, typed and checked, declared columns first.
+        """Return the rows with every declared column present, typed and checked, declared columns first.
 
-        ``first_row`` is the number errors give the first row. Raises ``TableError``.
+        Errors give the first row the number ``first_row``. Raises ``TableError``.
         """
         called = {c.name: self._name_in(frame, c) for c in self.columns}
         missing = [column for column in self.columns if column.required and called[column.name] not in frame]
@@ -158,8 +156,7 @@ class Schema:
         return pd.concat([pd.DataFrame(typed), extra], axis=1) if len(extra.columns) else pd.DataFrame(typed)
 
     def frame_of(self, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-        """Rows given as mappings; what a row leaves out takes the column's default. Other keys are extra columns, as in
-        a file."""
+        """Return rows from mappings; missing keys take the column's default, unknown keys become extra columns."""
         kept = list(rows)
         named = dict.fromkeys(key for row in kept for key in row)
         own = {c.name: c.default for c in self.columns if c.name in named or not (c.measured or c.alias in named)}
@@ -169,7 +166,7 @@ class Schema:
 
     @staticmethod
     def _name_in(frame: pd.DataFrame, column: Column) -> str:
-        """What the column is called there: its alias only where its name is not."""
+        """Return the column's name in a table: its alias only if its name is absent."""
         if column.alias is not None and column.alias in frame and column.name not in frame:
             return column.alias
         return column.name
@@ -225,10 +222,10 @@ class Schema:
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
-    """All cells of a CSV file as text, empty ones too, without columns that have no name, such as a frame's index.
+    """Read a CSV file as text cells, empty ones too, without columns that have no name, such as a frame's index.
 
-    Raises ``TableError`` for two columns of one name, which pandas would tell apart by itself, and for rows that are
-    longer than the header, of which pandas would take the first cells for names; else what pandas raises.
+    Raises ``TableError`` for two columns of one name, which pandas would rename, and for rows longer than the header,
+    whose first cells pandas would take for an index; else as pandas.
     """
     read = {"dtype": str, "keep_default_na": False, **options}
     names = pd.read_csv(path, header=None, nrows=1, **read).iloc[0].str.strip().tolist()
@@ -241,7 +238,7 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
 
 
 def require_distinct(names: Sequence[str], path: Path) -> None:
-    """Raises ``TableError`` for two columns of one name."""
+    """Raise ``TableError`` for two columns of one name."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise TableError(f"{path}: {Counter(names)[twice[0]]} columns are called {twice[0]!r}; each needs its own name")
 
@@ -253,7 +250,7 @@ def _require_columns(columns: int, whole: bool, path: Path) -> None:
 
 
 def require_commas(header: str, path: Path) -> None:
-    """Raises ``TableError`` for the first line of a CSV file whose columns something else than a comma separates."""
+    """Raise ``TableError`` if something else than a comma separates the columns in a CSV file's first line."""
     other = next((name for sign, name in _OTHER_SEPARATORS.items() if sign in header and "," not in header), None)
     if other is not None:
         raise TableError(f"{path}: {other} between columns; a comma is expected, and a point in numbers")
@@ -263,7 +260,7 @@ _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def read_header(schema: pa.Schema, path: Path) -> dict[str, Any]:
-    """What slotool wrote about a Parquet file: schema, schema_version, provenance; empty for a foreign file."""
+    """Return the metadata that slotool wrote into a Parquet file; empty for a foreign file."""
     raw = (schema.metadata or {}).get(METADATA_KEY)
     if raw is None:
         return {}
@@ -275,7 +272,7 @@ def read_header(schema: pa.Schema, path: Path) -> dict[str, Any]:
 
 
 def schema_name(path: Path) -> str | None:
-    """Which slotool schema a Parquet file declares, or None. Raises ``TableError`` for an unreadable file."""
+    """Return the slotool schema of a Parquet file, or None. Raises ``TableError`` for an unreadable file."""
     try:
         return read_header(pq.read_schema(path), path).get("schema")
     except _NOT_PARQUET as error:
@@ -313,15 +310,15 @@ def _typed(column: Column, values: pd.Series | None, rows: int, source: str, fir
     return series
 
 
-def _first_bad(rule: Constraint, given: Any) -> Any:
-    """Of a list the first number that breaks the rule; anything else as it is."""
-    if not isinstance(given, np.ndarray | list) or (numbers := list_of(given)) is None or rule.holds(numbers).all():
-        return given
+def _first_bad(rule: Constraint, value: Any) -> Any:
+    """Return the first number of a list that breaks the rule; any other value unchanged."""
+    if not isinstance(value, np.ndarray | list) or (numbers := list_of(value)) is None or rule.holds(numbers).all():
+        return value
     return float(numbers[~rule.holds(numbers)][0])
 
 
-def _shown(given: Any) -> str:
-    return repr(given.item() if isinstance(given, np.generic) else given)[:40]
+def _shown(value: Any) -> str:
+    return repr(value.item() if isinstance(value, np.generic) else value)[:40]
 
 
 _IN_WORDS = {
@@ -356,7 +353,7 @@ def _as_number(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
 
 
 def _exactly(text: Any, number: float) -> float:
-    """``number`` as ``text`` says it: pandas before 3 reads text to within the last digit only."""
+    """Return ``number`` exactly as in ``text``: pandas before 3 may be off in the last digit."""
     try:
         return float(text) if np.isfinite(number) else number
     except (TypeError, ValueError):
@@ -427,12 +424,12 @@ class Table:
         self.provenance = dict(provenance or {})
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
-        """The rows, completed or put in order. Raises ``TableError``."""
+        """Return the rows, completed or sorted. Raises ``TableError``."""
         return rows
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], provenance: Mapping[str, Any] | None = None) -> Self:
-        """A table of these rows; columns left out take their defaults, and others are kept as they are."""
+        """Return a table of these rows; missing columns take their defaults, unknown ones are kept."""
         return cls(cls.schema.frame_of(rows), provenance)
 
     @classmethod
@@ -443,7 +440,7 @@ class Table:
 
     @classmethod
     def load_all(cls, paths: Sequence[str | Path]) -> Self:
-        """The rows of several files, one after another, as one table. Raises ``TableError``."""
+        """Return the rows of several files in order as one table. Raises ``TableError``."""
         tables = [cls.load(path) for path in paths]
         if len(tables) == 1:
             return tables[0]

@@ -1,4 +1,4 @@
-"""What other processes took from a measuring process: waiting for a core, time the host stole, time it was stopped."""
+"""Interference by other processes: waiting for a core, time stolen by the host, time stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OtherWork:
         self._began_s, self._busy_s = time.perf_counter(), cpu_seconds_of_others()
 
     def read(self) -> tuple[float, float]:
-        """Seconds since the beginning, and the mean number of busy cores."""
+        """Return seconds since the beginning, and the mean number of busy cores."""
         seconds = time.perf_counter() - self._began_s
         return seconds, max(0.0, cpu_seconds_of_others() - self._busy_s) / seconds
 
@@ -92,7 +92,7 @@ class Interference:
         return max(0.0, lost)
 
     def idle_s(self) -> float:
-        """Seconds since this was last asked in which no thread of this process ran or was to run.
+        """Return seconds since the last call without a running or runnable thread of this process.
 
         A call that computes has next to none; one that waits for a device has some of its own. A process that was
         stopped (SIGSTOP, a frozen container, a debugger) has all of that time here, which no counter of the system's

@@ -32,18 +32,18 @@ MAX_LOST = 0.01
 STOP_TO_USUAL = 10.0
 STOP_SHARE = 0.05
 MIN_STOP_S = 1e-3
-# At most this many times the requested runs are measured again; after that interrupted samples are kept.
+# Limit of repeated samples, in multiples of ``runs``; beyond it interrupted samples are kept.
 MAX_REPEATS = 2
 
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """When a measurement is good enough.
+    """Conditions under which a measurement is precise enough.
 
-    ``runs``: fewest samples, taken however long they last (the paper's labels are medians of 20 runs). After them,
-    sampling goes on until the 95 % interval of the median lies within ± ``precision`` of it, or ``max_seconds`` of
-    sampling or ``max_samples`` are spent. ``single``: a sample is one call however short, for it is single answers that
-    keep a deadline or miss it; the mean of a block of calls hides the slow one among them.
+    ``runs``: fewest samples, taken however long they last (the paper's labels are medians of 20 runs). Sampling then
+    continues until the 95 % interval of the median lies within ± ``precision`` of it, or ``max_seconds`` of sampling or
+    ``max_samples`` are spent. ``single``: a sample is one call however short, since single answers keep or miss a
+    deadline; the mean of a block hides slow calls.
     """
 
     runs: int = 20
@@ -54,8 +54,11 @@ class StoppingRule:
 
 
 class Stopwatch(Protocol):
-    """A device's own clock. ``start`` and ``stop`` ask the device to note the time when it gets there, and return at
-    once; ``seconds`` waits until it has, and returns what lay between."""
+    """Clock of a device.
+
+    ``start`` and ``stop`` enqueue a time stamp and return at once; ``seconds`` waits for both and returns their
+    difference.
+    """
 
     def start(self) -> None: ...
 
@@ -74,16 +77,14 @@ def _none_lost() -> float:
 
 @dataclass(frozen=True)
 class MeasurementHooks:
-    """What is called around a timed call; the defaults suit a CPU that no other process uses.
+    """Functions called around a timed call; the defaults suit a CPU without other processes.
 
     ``begin`` is called once, when the call is warm. ``lost``: seconds that other processes took since its last call
-    (``Interference``). ``idle``: seconds since its last call in which no thread of this process ran or was ready to
-    run. ``wait`` returns
-    when the device has done what was called; it is timed, once per sample, so that calls within a sample may overlap on
-    the device as they would. ``stopwatch``: the device's own clock, stopped before the host waits. ``ramp_up_s``: calls
-    go on for so many seconds at most before the first sample, until their durations settle. ``single``: a sample is one
-    call, as calls that return before they are done would overlap in a block, and be quicker than one alone; a call that
-    does not count comes before it.
+    (``Interference``). ``idle``: seconds since its last call without a running or runnable thread of this process.
+    ``wait`` returns when the device is done; it is timed once per sample, so that calls within a sample may overlap on
+    the device as in use. ``stopwatch``: the device's own clock, stopped before the host waits. ``ramp_up_s``: longest
+    time in seconds of calls before the first sample, until their durations settle. ``single``: a sample is one call,
+    after one that does not count: asynchronous calls in a block would overlap and look faster than one alone.
     """
 
     begin: Callable[[], None] = _nothing
@@ -119,7 +120,7 @@ def measure(
 ) -> Measurement:
     """Time ``call``; the collector is off meanwhile. ``clock`` returns seconds. What ``call`` raises goes through."""
     hooks = hooks or MeasurementHooks()
-    # What asks whether samples are enough imports what it needs: a quarter of a second of the first subject's time.
+    # Imports of the precision check: a quarter of a second of the first subject's time.
     is_stable(np.ones(6), 0.01)
     with collector_off():
         first_call_s = _block(call, 1, clock, hooks.wait)
@@ -130,25 +131,26 @@ def measure(
 
 
 def is_stable(samples_s: np.ndarray, precision: float) -> bool:
-    """Whether the 95 % interval of the median lies within ± ``precision`` (a fraction) of the median."""
+    """True if the 95 % interval of the median lies within ± ``precision`` (a fraction) of the median."""
     median = float(np.median(samples_s))
     low, high = median_interval(samples_s)
     return median - low <= precision * median and high - median <= precision * median
 
 
 def stops(idle_s: np.ndarray, lasted_s: np.ndarray, least_s: float = MIN_STOP_S) -> np.ndarray:
-    """In which of these pieces of time the process was stopped: bool [n].
+    """Return a mask of the time intervals during which the process was stopped, bool [n].
 
-    ``idle_s``: of each piece, seconds in which no thread ran or was to run; ``lasted_s``: its length. What a call waits
-    by nature, as for a device, all pieces have. ``least_s``: no shorter time is taken for a stop.
+    Args:
+        idle_s: Seconds of each interval without a running or runnable thread.
+        lasted_s: Length of each interval, seconds. Regular waits, as for a device, occur in all of them.
+        least_s: Shortest time that counts as a stop, seconds.
     """
     usual_s = float(np.median(idle_s)) if len(idle_s) else 0.0
     return idle_s > np.maximum(max(STOP_TO_USUAL * usual_s, least_s), STOP_SHARE * lasted_s)
 
 
 def check_counts(runs: int, max_samples: int) -> Iterator[int]:
-    """The numbers of samples at which it is asked whether they are enough: ``runs``, then a fifth more each time, and
-    at last ``max_samples``, which are."""
+    """Yield the sample counts at which to check precision: ``runs``, a fifth more each time, last ``max_samples``."""
     count = runs
     while count < max_samples:
         yield count
@@ -157,13 +159,13 @@ def check_counts(runs: int, max_samples: int) -> Iterator[int]:
 
 
 def clock_overhead(clock: Clock) -> float:
-    """Seconds that reading the clock adds to an interval: the median of 31 empty intervals."""
+    """Return the seconds that reading the clock adds to an interval: the median of 31 empty intervals."""
     empty = sorted(-clock() + clock() for _ in range(31))
     return empty[15]
 
 
 def block_size(call_s: float, overhead_s: float) -> int:
-    """Calls per sample, so that reading the clock costs less than 0.1 % of it."""
+    """Return the calls per sample, so that reading the clock costs less than 0.1 % of it."""
     return max(1, math.ceil(CLOCK_READS_PER_SAMPLE * overhead_s / max(call_s, 1e-9)))
 
 
@@ -177,8 +179,7 @@ def _warm_up(call: Call, clock: Clock, wait: Callable[[], None]) -> float:
 
 
 def _ramped_up(call: Call, clock: Clock, hooks: MeasurementHooks) -> bool:
-    """Call until durations settle, which says that the device has its clock, or ``ramp_up_s`` are over; returns whether
-    they did."""
+    """Call until durations settle, as the device's clock then has, or ``ramp_up_s`` pass; return True if they did."""
     if not hooks.ramp_up_s:
         return True
     started, last_s = clock(), math.inf
@@ -197,8 +198,7 @@ def _ramped_up(call: Call, clock: Clock, hooks: MeasurementHooks) -> bool:
 
 @dataclass(frozen=True)
 class _Sample:
-    """One block of calls: what the clock and the device's clock said, how much of it the process was idle, and how much
-    other processes took."""
+    """Block of calls: seconds by both clocks, idle seconds, and seconds taken by other processes."""
 
     seconds: float
     device_s: float
@@ -235,7 +235,7 @@ class _Sampler:
     def _take_one(self) -> None:
         hooks = self._hooks
         if hooks.single:
-            # What was asked after the last sample has taken the caches, and the device has been idle: without this, a
+            # Checks since the last sample took the caches, and the device has been idle: without this, a
             # call of 40 us takes more than 100.
             _block(self._call, 1, self._clock, hooks.wait)
         hooks.idle()
@@ -246,7 +246,7 @@ class _Sampler:
         (self._interrupted if interrupted else self._clean).append(sample)
 
     def _some_were_stopped(self) -> bool:
-        """Set samples apart during which the process was stopped; returns whether there were any."""
+        """Set aside samples during which the process was stopped; return True if there were any."""
         idle_s, lasted_s = (np.array([getattr(s, name) for s in self._clean]) for name in ("idle_s", "seconds"))
         stopped = [s for s, was in zip(self._clean, stops(idle_s, lasted_s), strict=True) if was]
         self._clean = [sample for sample in self._clean if sample not in stopped]
@@ -263,9 +263,9 @@ class _Sampler:
 
     def _measurement(self, first_call_s: float) -> Measurement:
         interrupted = len(self._clean) < self._rule.runs
-        kept = [*self._clean, *self._interrupted] if interrupted else self._clean
-        samples_s = np.array([sample.undisturbed_s for sample in kept]) / self._calls
-        device_s = np.array([sample.device_s for sample in kept]) / self._calls
+        samples = [*self._clean, *self._interrupted] if interrupted else self._clean
+        samples_s = np.array([sample.undisturbed_s for sample in samples]) / self._calls
+        device_s = np.array([sample.device_s for sample in samples]) / self._calls
         device_samples_s = device_s if self._hooks.stopwatch is not None else None
         discarded = 0 if interrupted else len(self._interrupted)
         return Measurement(first_call_s, samples_s, self._calls, discarded, interrupted, device_samples_s)

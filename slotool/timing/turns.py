@@ -47,8 +47,11 @@ Arguments = Callable[[range], Sequence[Sequence[tuple[Any, ...]]]]
 
 @dataclass(frozen=True)
 class Watch:
-    """``clock``: seconds. ``lost``: seconds that other processes took since its last call. ``begin``: called when the
-    calls are warm and their thread pools exist."""
+    """Clock of a measurement, seconds, and its interference.
+
+    ``lost``: seconds that other processes took since its last call. ``begin``: called when the calls are warm and their
+    thread pools exist.
+    """
 
     clock: Clock
     lost: Callable[[], float]
@@ -64,8 +67,11 @@ class Watch:
 
 @dataclass(frozen=True)
 class Saving:
-    """Share of one call's time that another saves: median, least and most of the rounds. ``undisturbed``: both calls
-    have enough samples that no other process disturbed; others are longer, and long calls are disturbed more often."""
+    """Share of one call's time that another saves: median, least and most of the rounds.
+
+    ``undisturbed``: both calls have enough samples without disturbance; others are longer, and long calls are disturbed
+    more often.
+    """
 
     share: float
     least: float
@@ -87,8 +93,7 @@ class Saving:
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """Seconds of each call: ``samples_s`` float64 [variants, queries, repeats]; ``disturbed`` bool, the same shape:
-    True where other processes ran meanwhile."""
+    """Seconds of each call: ``samples_s`` float64 [variants, queries, repeats], ``disturbed`` bool of that shape."""
 
     samples_s: np.ndarray
     disturbed: np.ndarray
@@ -106,8 +111,10 @@ class Turns:
 
     @cached_property
     def latency_s(self) -> np.ndarray:
-        """float64 [variants, queries]: median of the undisturbed repeats; where there is none the least repeat, or the
-        mean of the variant's undisturbed samples where that is less, as a disturbance only adds."""
+        """Median of the undisturbed repeats, seconds, float64 [variants, queries].
+
+        Without undisturbed repeats: their least, or the variant's undisturbed mean if less, as a disturbance only adds.
+        """
         none = np.all(self.disturbed, axis=2, keepdims=True)
         medians = np.nanmedian(np.where(self.disturbed & ~none, np.nan, self.samples_s), axis=2)
         elsewhere = np.where(self.disturbed.all(axis=(1, 2)), np.inf, self.means_s)
@@ -115,12 +122,12 @@ class Turns:
 
     @cached_property
     def medians_s(self) -> np.ndarray:
-        """float64 [variants]: median of the undisturbed samples."""
+        """Median of the undisturbed samples, seconds, float64 [variants]."""
         return np.asarray(np.nanmedian(self.undisturbed_s, axis=(1, 2)))
 
     @cached_property
     def means_s(self) -> np.ndarray:
-        """float64 [variants]: mean of the undisturbed samples."""
+        """Mean of the undisturbed samples, seconds, float64 [variants]."""
         return np.asarray(np.nanmean(self.undisturbed_s, axis=(1, 2)))
 
     @cached_property
@@ -135,23 +142,23 @@ class Turns:
 
     @cached_property
     def undisturbed(self) -> np.ndarray:
-        """bool [variants]: True if enough samples were undisturbed."""
+        """Mask of variants with enough undisturbed samples, bool [variants]."""
         return np.asarray(self.disturbed.mean(axis=(1, 2)) <= MAX_DISTURBED)
 
     @cached_property
     def stable(self) -> np.ndarray:
-        """bool [variants]: True if enough samples were undisturbed and the rounds agree."""
+        """Mask of variants with enough undisturbed samples and rounds that agree, bool [variants]."""
         return self.undisturbed & [agree(rounds) for rounds in self._rounds]
 
     @property
     def document(self) -> dict[str, Any]:
         """``state``: "stable" or "disturbed"; shares of ``disturbed`` samples, of variants whose rounds ``differ``."""
         differ = 1.0 - float(np.mean([agree(rounds) for rounds in self._rounds]))
-        found = {"state": state(bool(self.stable.all()))}
-        return {**found, "disturbed": float(self.disturbed.mean()), "differ": differ}
+        summary = {"state": state(bool(self.stable.all()))}
+        return {**summary, "disturbed": float(self.disturbed.mean()), "differ": differ}
 
     def saving(self, whole: int, part: int) -> Saving:
-        """Saving of variant ``part`` over variant ``whole``."""
+        """Return the saving of variant ``part`` over variant ``whole``."""
         rounds = [(w, p) for w, p in zip(self._rounds[whole], self._rounds[part], strict=True) if len(w) and len(p)]
         shares = [1 - float(np.median(p) / np.median(w)) for w, p in rounds]
         shares.append(1 - float(self.medians_s[part] / self.medians_s[whole]))
@@ -163,7 +170,7 @@ class Turns:
 
     @property
     def disagreements(self) -> dict[int, tuple[float, float]]:
-        """By variant, its mean without and with disturbed samples, in seconds, where they disagree."""
+        """Mean without and with disturbed samples, seconds, by variant, for variants in which they disagree."""
         means = zip(self.means_s.tolist(), self.samples_s.mean(axis=(1, 2)).tolist(), strict=True)
         return {at: pair for at, pair in enumerate(means) if pair[1] > MEANS_AGREE * pair[0]}
 
@@ -178,7 +185,7 @@ def plausible(take: Callable[[], Turns], parts: Iterable[tuple[int, int]]) -> Tu
 
 
 def timing_columns(turns: Turns, variant: int) -> dict[str, Any]:
-    """Columns of an outcome table for one version: the latency of each example, and its timed calls."""
+    """Return the columns of an outcome table for one version: the latency of each example, and its timed calls."""
     samples = list(turns.samples_s[variant]), list(turns.disturbed[variant])
     return {"latency_s": turns.latency_s[variant], **dict(zip((SAMPLES, DISTURBED), samples, strict=True))}
 
@@ -193,7 +200,11 @@ def in_turns(
     progress: Callable[[], None] = lambda: None,
     max_seconds: float = float("inf"),
 ) -> Turns:
-    """Time each of ``calls`` on each of ``queries``; the collector is off meanwhile.
+    """Time ``calls`` in turns on each query; the collector is off meanwhile.
+
+    Queries come in blocks, passed ``repeats`` times, so that no call finds its own traces in the caches. Variants of
+    short calls take turns by block, as after another variant a call of microseconds is slowed by refilling caches;
+    those of long calls alternate by query, so that a slow second of the machine affects all alike.
 
     Queries come in blocks, which are gone through ``repeats`` times, so that no call finds in the caches what the same
     one just left there. Variants of short calls have turns of their own at a block, as after another variant's call one
@@ -229,7 +240,7 @@ class _Sampling:
         received: Callable[[int, int, Any], None],
     ):
         self._calls, self._watch, self._quickest_s, self._received = calls, watch, quickest_s, received
-        # By the first variant of a piece: undisturbed pieces, and those that were taken again.
+        # Undisturbed and repeated pieces, by their first variant.
         self._clean, self._again = Counter[int](), Counter[int]()
 
     def run(
@@ -253,13 +264,13 @@ class _Sampling:
         return Turns(samples_s[:, :start], disturbed[:, :start])
 
     def _turns(self) -> list[list[int]]:
-        """Variants that answer a block together."""
+        """Return groups of variants that process a block together."""
         short = [p for p, seconds in enumerate(self._quickest_s) if seconds < SHORT_CALL_S]
         long = [p for p in range(len(self._calls)) if p not in short]
         return [[p] for p in short] + ([long] if long else [])
 
     def _cut(self, steps: Iterator[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-        """(Query, variant) in pieces of about ``PIECE_S``."""
+        """Yield pairs of query and variant in pieces of about ``PIECE_S``."""
         piece, expected_s = list[tuple[int, int]](), 0.0
         for step in steps:
             piece.append(step)
@@ -271,7 +282,7 @@ class _Sampling:
             yield piece
 
     def _piece(self, piece: Sequence[tuple[int, int]]) -> tuple[list[float], bool]:
-        """Seconds of each call; whether others disturbed them to the end."""
+        """Return the seconds of each call, and True if others disturbed them to the end."""
         clock, lost = self._watch.clock, self._watch.lost
         while True:
             (query, variant), seconds = piece[0], list[float]()
@@ -280,9 +291,9 @@ class _Sampling:
                 # Looking for others, or another variant, took the caches.
                 self._calls[variant](*self._arguments[variant][query - self._start])
             for i, p in piece:
-                call, given = self._calls[p], self._arguments[p][i - self._start]
+                call, arguments = self._calls[p], self._arguments[p][i - self._start]
                 started = clock()
-                result = call(*given)
+                result = call(*arguments)
                 seconds.append(clock() - started)
                 self._received(p, i, result)
             was_disturbed = lost() > MAX_LOST * sum(seconds)
@@ -292,12 +303,12 @@ class _Sampling:
             self._again[variant] += 1
 
 
-def _warm_up(call: Callable[..., Any], given: tuple[Any, ...], clock: Clock) -> float:
-    """Seconds of the quickest of the calls before the first sample."""
+def _warm_up(call: Callable[..., Any], arguments: tuple[Any, ...], clock: Clock) -> float:
+    """Return the seconds of the fastest call before the first sample."""
     began, taken_s = clock(), list[float]()
     while len(taken_s) < 3 or (len(taken_s) < WARM_UP_CALLS and clock() - began < WARM_UP_S):
         started = clock()
-        call(*given)
+        call(*arguments)
         taken_s.append(clock() - started)
     return min(taken_s)
 
