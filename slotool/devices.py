@@ -1,4 +1,4 @@
-"""Devices that compute: ``cpu``, and CUDA GPUs as PyTorch numbers them.
+"""Devices that compute: ``cpu``, and CUDA GPUs as PyTorch numbers them; and the number formats that they compute in.
 
 A GPU computes where somebody names it, never merely because it is there.
 """
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import torch
 
 CPU = "cpu"
+# Number formats. Of tf32 only products are short: values are float32, whose products keep ten bits of the fraction.
+# Weights and activations of bf16 and fp16 have that format.
+FLOAT32, TF32, BF16, FP16 = PRECISIONS = ("float32", "tf32", "bf16", "fp16")
 # Says which GPUs a process sees, and in which order.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # ``cuda`` alone is the first GPU.
@@ -68,6 +71,15 @@ def several(texts: str | Sequence[str], argument: str = "device") -> tuple[str, 
     if not devices or (len(devices) > 1 and CPU in devices):
         raise ArgumentError(argument, "one device, or several GPUs such as cuda:0,cuda:1, are expected")
     return devices
+
+
+def required_precision(text: str, device: str) -> str:
+    """Return ``text``, one of ``PRECISIONS``. Raises ``ArgumentError`` for one that there is not on ``device``."""
+    if text not in PRECISIONS:
+        raise ArgumentError("precision", f"{text[:40]!r} is none of {', '.join(PRECISIONS)}")
+    if text == TF32 and not is_cuda(device):
+        raise ArgumentError("precision", f"{TF32} is a format of GPUs, and the device is {device}")
+    return text
 
 
 def alone(device: str, environment: Mapping[str, str]) -> tuple[dict[str, str], str]:

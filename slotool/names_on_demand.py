@@ -48,4 +48,7 @@ class _OnDemand:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(import_module(self._name), attribute)
+        value = getattr(import_module(self._name), attribute)
+        # The next use finds it without a call, which compilers of torch's cannot follow.
+        vars(self)[attribute] = value
+        return value

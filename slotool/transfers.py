@@ -38,7 +38,7 @@ class Link:
         self.device: torch.device = devices.torch_device(self.name)
         self._is_cuda = devices.is_cuda(self.name)
         if self._is_cuda:
-            use_exact_products()
+            use_products(devices.FLOAT32)
 
     def to_device(self, array: np.ndarray) -> Tensor:
         """Return a tensor of the array's values; on a CPU it may share the array's memory, which must not change."""
@@ -122,11 +122,21 @@ def cuda_graph(device: str | torch.device, function: Callable[[], Output]) -> Ca
     return replay
 
 
-def use_exact_products() -> None:
-    """Switch off, in this process, what makes float32 products on a GPU inexact or differ from call to call."""
+def dtype_of(precision: str) -> torch.dtype:
+    """Return the type of weights and activations in a number format of ``devices.PRECISIONS``."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    return {devices.BF16: torch.bfloat16, devices.FP16: torch.float16}.get(precision, torch.float32)
+
+
+def use_products(precision: str) -> None:
+    """Have products on GPUs repeat from call to call, in this process.
+
+    Those of float32 are exact, unless ``precision`` is tf32.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = precision == devices.TF32
+    torch.backends.cudnn.allow_tf32 = precision == devices.TF32
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from slotool.nvml import Nvml, NvmlDevice, Slowdown
 from slotool.timing.timer import Stopwatch
-from slotool.transfers import use_exact_products
+from slotool.transfers import use_products
 
 if TYPE_CHECKING:
     import torch
@@ -230,20 +230,20 @@ class NvidiaAccelerator(Accelerator):
 
 
 class CudaAccelerator(NvidiaAccelerator):
-    """The device that torch calls ``cuda:N``. Opening it switches TF32 off, which keeps ten bits of a float32's
-    fraction, and kernels of cuDNN that a search finds or that add up in no fixed order: both differ from run to run.
+    """The device that torch calls ``cuda:N``. Opening it switches TF32 off, unless that is the ``precision``, and
+    kernels of cuDNN that a search finds or that add up in no fixed order: both differ from run to run.
     """
 
     streams = True
 
-    def __init__(self, device: str):
+    def __init__(self, device: str, precision: str):
         import torch
 
         super().__init__(device)
         self._device = torch.device(device)
         self._stream: torch.cuda.Stream | None = None
         # As the workers of `serve` do.
-        use_exact_products()
+        use_products(precision)
 
     @property
     def name(self) -> str:

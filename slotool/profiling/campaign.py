@@ -14,7 +14,6 @@ from typing import Any
 from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.machine import throttled
-from slotool.profiling.backends import backend_class
 from slotool.profiling.journal import Journal, JournalContent, read_journal, refuse_other
 from slotool.profiling.measurers import measurer_for
 from slotool.profiling.plan import STREAMS, Item, Plan, Settings, make_plan, solo_items
@@ -46,6 +45,7 @@ def probed(settings: Settings, items: Sequence[Item]) -> Settings:
         affinity=settings.cores_of()[0],
         rule=settings.round_rule,
         seed=settings.seed,
+        precision=settings.precision,
         streams=settings.on_streams,
     ) as worker:
         found = worker.hello["device"]
@@ -220,9 +220,8 @@ def journal_path(out: Path) -> Path:
 
 def _check(items: Sequence[Item], settings: Settings, out: Path) -> None:
     """Before anything is touched: the settings are possible, the output can be a file."""
-    backend_class(settings.backend)
-    for backend in {settings.backend_of(member) for item in items for member in item.members}:
-        backend_class(backend)
+    for backend in {settings.backend, *(settings.backend_of(member) for item in items for member in item.members)}:
+        settings.precision_of(backend)
     for members in {len(item.members) for item in items} or {1}:
         settings.cores_of(members)
     if out.exists() and not out.is_file():

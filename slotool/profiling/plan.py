@@ -12,6 +12,7 @@ from typing import Any
 from slotool.errors import AlreadyExistsError, InputError
 from slotool.machine import machine_id, usable_memory
 from slotool.process import cores_by_preference
+from slotool.profiling.backends import backend_class
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.rows import Key, Row, by_key
 from slotool.profiling.subjects import Subject
@@ -24,7 +25,7 @@ DEVICE_FLOPS_PER_SECOND = 1e13
 DEVICE_BYTES_PER_SECOND = 1e12
 SECONDS_PER_OPERATOR = 1e-5
 # Building and sending a subject, journal; starting a worker.
-SECONDS_PER_ITEM = {"torch": 0.005, "keras": 0.3, "onnx": 0.02, "onnx-int8": 0.5}
+SECONDS_PER_ITEM = {"torch": 0.005, "keras": 0.3, "onnx": 0.02, "onnx-int8": 0.5, "torch-compile": 20.0}
 SECONDS_PER_START = {"torch": 2.0, "keras": 6.0, "onnx": 1.0, "onnx-int8": 3.0}
 WARM_UP_CALLS = 2
 # What ran out of memory is tried again when so many times the memory is there: free memory is never twice the same.
@@ -47,7 +48,8 @@ class Settings:
     machine spoils one round at most. ``placement`` assigns cores to
     co-runners: ``shared`` gives all of them the same ``threads`` cores, ``split`` gives each ``threads`` cores of its
     own. ``sharing``: co-runners have a process each, or on a device a stream each in one process. ``solo_runs``: solo
-    samples of a co-runner, once before and once after each combination.
+    samples of a co-runner, once before and once after each combination. ``precision``: number format; None for the
+    usual one of each backend.
 
     ``device_name``, ``device_limit_bytes``, ``colocation`` and ``device_busy_percent`` are what ``device_probe.probed``
     found of a device: its model, the memory that an item may take there, how co-runners share it, and how busy others
@@ -66,6 +68,7 @@ class Settings:
     placement: str | None = None
     solo_runs: int = 5
     sharing: str = PROCESSES
+    precision: str | None = None
     device_name: str = ""
     device_limit_bytes: int | None = None
     colocation: str = ""
@@ -92,6 +95,8 @@ class Settings:
             "machine": machine_id(),
         }
         shared |= {"device_name": self.device_name} if self.device_name else {}
+        precision, usual = self.precision_of(self.backend), backend_class(self.backend).precisions[0]
+        shared |= {"number_format": precision} if precision != usual else {}
         if not self.placement:
             return shared
         shared |= {"placement": self.placement, "solo_runs": self.solo_runs}
@@ -138,6 +143,10 @@ class Settings:
 
     def backend_of(self, subject: Subject) -> str:
         return subject.backend or self.backend
+
+    def precision_of(self, backend: str) -> str:
+        """Return the number format of a backend's rows. Raises ``InputError`` for one that it does not offer."""
+        return backend_class(backend).required_precision(self.precision, self.device)
 
 
 @dataclass(frozen=True)

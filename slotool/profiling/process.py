@@ -60,6 +60,7 @@ class MeasuringWorker:
         affinity: Sequence[int],
         rule: StoppingRule,
         seed: int = 0,
+        precision: str | None = None,
         streams: bool = False,
         start_timeout_s: float = START_TIMEOUT_S,
     ):
@@ -70,6 +71,7 @@ class MeasuringWorker:
             "affinity": list(affinity),
             "rule": asdict(rule),
             "seed": seed,
+            "precision": precision,
             "streams": streams,
             "parent": os.getpid(),
         }

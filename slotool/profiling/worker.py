@@ -71,7 +71,7 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench, dict[str, Any]
     rule, affinity = StoppingRule(**options["rule"]), sorted(os.sched_getaffinity(0))
 
     def make(threads: int | None = None) -> Backend:
-        return backend_class(options["backend"])(options["device"], threads, options["seed"])
+        return backend_class(options["backend"])(options["device"], threads, options["seed"], options["precision"])
 
     backend = make(threads)
     # Keras collects garbage before each network: among what libraries made as they were imported there is none.

@@ -33,7 +33,8 @@ class Measuring(TypedDict, total=False):
         device: cpu or cuda:N, a GPU as nvidia-smi numbers it.
         batch_sizes: Batch sizes: 1,8 or 1:8:1.
         runs: Minimum samples per row.
-        precision: A row is stable when its rounds agree on the median to this share.
+        precision: Number format: float32, bf16, fp16, or on a GPU tf32; None: the backend's usual one.
+        stable_within: A row is stable when its rounds agree on the median to this share.
         timeout_s: Time after which an item has hung.
         max_seconds: Maximum sampling time, seconds.
         budget_s: Stop after this long (30m); mostly cheap items first.
@@ -47,7 +48,8 @@ class Measuring(TypedDict, total=False):
     device: str
     batch_sizes: int | Sequence[int]
     runs: Annotated[int, at_least(1)]
-    precision: Annotated[float, between(1e-4, 1)]
+    precision: str | None
+    stable_within: Annotated[float, between(1e-4, 1)]
     timeout_s: float
     max_seconds: Annotated[float, at_least(0)]
     budget_s: float | None
@@ -58,7 +60,14 @@ class Measuring(TypedDict, total=False):
     progress: Reporting
 
 
-USUAL: dict[str, Any] = {"device": "cpu", "batch_sizes": (1,), "budget_s": None, "seed": 0, "dry_run": False}
+USUAL: dict[str, Any] = {
+    "device": "cpu",
+    "precision": None,
+    "batch_sizes": (1,),
+    "budget_s": None,
+    "seed": 0,
+    "dry_run": False,
+}
 USUAL |= {"strict": False, "force": False, "progress": "auto"}
 
 
@@ -68,14 +77,14 @@ USUAL |= {"strict": False, "force": False, "progress": "auto"}
     required=("out",),
     names={"batch_sizes": "--batch-size", "max_seconds": "--max-seconds-per-item", "predictor": "--for"},
     panels={
-        "Sampling": ("runs", "precision", "rounds", "max_seconds"),
+        "Sampling": ("runs", "stable_within", "rounds", "max_seconds"),
         "Adapting a predictor": ("predictor", "samples"),
         "Campaign": ("limit", "timeout_s", "budget_s", "dry_run", "strict"),
     },
     resumes=True,
 )
 @writes("out", resumes=True)
-@takes(Measuring, **USUAL, runs=20, precision=0.01, timeout_s=60.0, max_seconds=0.5)
+@takes(Measuring, **USUAL, runs=20, stable_within=0.01, timeout_s=60.0, max_seconds=0.5)
 def profile(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
     out: FilePath = "latency.parquet",
@@ -99,7 +108,8 @@ def profile(
         subjects: Graph files, and folders of trained models.
         out: Latency table to write, Parquet.
         keras: Members of keras.applications: all, or names with commas.
-        backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-cuda-graph. Trained models run as served.
+        backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-compile, torch-cuda-graph. Trained
+            models run as served.
         threads: Compute threads; None: all cores given.
         rounds: Rounds that a row's samples are spread over; None: 2, with ``predictor`` 1.
         limit: Only the first subjects.
@@ -136,13 +146,13 @@ def profile(
     required=("out",),
     names={"batch_sizes": "--batch-size", "max_seconds": "--max-seconds-per-item", "sizes": "--size"},
     panels={
-        "Sampling": ("runs", "precision", "rounds", "max_seconds"),
+        "Sampling": ("runs", "stable_within", "rounds", "max_seconds"),
         "Campaign": ("timeout_s", "budget_s", "dry_run", "strict"),
     },
     resumes=True,
 )
 @writes("out", resumes=True)
-@takes(Measuring, **USUAL, runs=20, precision=0.05, timeout_s=120.0, max_seconds=30.0)
+@takes(Measuring, **USUAL, runs=20, stable_within=0.05, timeout_s=120.0, max_seconds=30.0)
 def profile_colocated(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
     out: FilePath = "colocated.parquet",
@@ -174,7 +184,8 @@ def profile_colocated(
         with_itself: Also a subject co-located with copies of itself.
         placement: Placement: all on the same ``threads`` cores (shared), or that many each (split).
         sharing: processes, or on a GPU streams of one.
-        backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-cuda-graph. Trained models run as served.
+        backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-compile, torch-cuda-graph. Trained
+            models run as served.
         threads: Compute threads of one model; None: all cores given.
         rounds: Rounds that a row's samples are spread over.
 
@@ -203,13 +214,13 @@ def profile_colocated(
     required=("out",),
     names={"batch_sizes": "--batch-size", "max_seconds": "--max-seconds-per-item"},
     panels={
-        "Sampling": ("runs", "precision", "rounds", "max_seconds"),
+        "Sampling": ("runs", "stable_within", "rounds", "max_seconds"),
         "Campaign": ("timeout_s", "budget_s", "dry_run", "strict"),
     },
     resumes=True,
 )
 @writes("out", resumes=True)
-@takes(Measuring, **USUAL, runs=200, precision=0.05, timeout_s=120.0, max_seconds=10.0)
+@takes(Measuring, **USUAL, runs=200, stable_within=0.05, timeout_s=120.0, max_seconds=10.0)
 def profile_points(
     artifacts: FilePath | Sequence[FilePath],
     out: FilePath = "points.parquet",
@@ -284,7 +295,10 @@ def settings_of(
     if not batches or any(size < 1 or size != int(size) for size in batches):
         raise ArgumentError("batch_sizes", f"{batches}: a batch size is a whole number from 1 up")
     rule = StoppingRule(
-        runs=measuring["runs"], precision=measuring["precision"], max_seconds=measuring["max_seconds"], single=single
+        runs=measuring["runs"],
+        precision=measuring["stable_within"],
+        max_seconds=measuring["max_seconds"],
+        single=single,
     )
     return Settings(
         backend=backend,
@@ -298,6 +312,7 @@ def settings_of(
         rounds=rounds,
         placement=placement,
         sharing=sharing,
+        precision=measuring["precision"],
     )
 
 

@@ -17,6 +17,7 @@ BACKENDS = {
     "elastic": "slotool.profiling.backends.elastic_backend:ElasticBackend",
     "onnx": "slotool.profiling.backends.onnx_backend:OnnxBackend",
     "onnx-int8": "slotool.profiling.backends.onnx_int8_backend:OnnxInt8Backend",
+    "torch-compile": "slotool.profiling.backends.torch_backend:CompileBackend",
     "torch-cuda-graph": "slotool.profiling.backends.torch_backend:CudaGraphBackend",
 }
 registry: Registry[type[Backend]] = Registry("backends", BACKENDS, Backend)

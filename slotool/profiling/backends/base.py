@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from slotool.errors import InputError
+from slotool import devices
+from slotool.devices import FLOAT32
+from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.indices import Indices, dtype_of, is_whole
 from slotool.profiling.accelerator import Accelerator, DeviceWatch
@@ -30,21 +32,23 @@ class Backend(ABC):
     """Executes subjects on one device. Made once per process; ``device`` is ``cpu`` or ``cuda:N``.
 
     ``threads`` caps its compute threads and must be set before the first run (None leaves the library's setting);
-    ``seed`` fixes inputs and weights. Raises ``InputError`` when it does not offer the device.
+    ``seed`` fixes inputs and weights; ``precision`` is one of ``precisions``, None the first. Raises ``InputError``
+    when it does not offer the device or the precision.
     """
 
     name: ClassVar[str]
     needs: ClassVar[str]
-    # What its products are computed in; a part of the setting that rows are labels of.
-    precision: ClassVar[str] = "float32"
+    # Number formats that it can compute in, the usual one first; a part of the setting that rows are labels of.
+    precisions: ClassVar[tuple[str, ...]] = (FLOAT32,)
     # Whether its library keeps more threads busy than it was allowed, so that they wait for each other.
     oversubscribed: ClassVar[bool] = False
     # What to do where it lacks a device, as the end of a sentence.
     no_device_advice: ClassVar[str] = ""
 
-    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
+    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0, precision: str | None = None):
         self.device = device
         self.seed = seed
+        self.precision = self.required_precision(precision, device)
         if threads is not None:
             self.set_threads(threads)
         if not self._offers(device):
@@ -54,6 +58,16 @@ class Backend(ABC):
         # What the methods below ask of the device; None on a CPU, and where a backend overrides them itself.
         self.accelerator: Accelerator | None = None if device == "cpu" else self.open_accelerator()
         self.watch = DeviceWatch(self.accelerator.readings) if self.accelerator else None
+
+    @classmethod
+    def required_precision(cls, precision: str | None, device: str) -> str:
+        """Return ``precision``, or the usual one for None. Raises ``InputError`` for one that it does not offer."""
+        if precision is None or precision == cls.precisions[0]:
+            return cls.precisions[0]
+        if precision not in cls.precisions:
+            offered = ", ".join(cls.precisions)
+            raise ArgumentError("precision", f"the {cls.name} backend computes in {offered}, not in {precision[:40]!r}")
+        return devices.required_precision(precision, device)
 
     @classmethod
     def missing(cls) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slotool.devices import FLOAT32, TF32
 from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.profiling.accelerator import Accelerator, NvidiaAccelerator
@@ -31,10 +32,8 @@ class KerasBackend(Backend):
     # The thread that walks the graph computes as well as the intra-op threads.
     oversubscribed = True
     no_device_advice = "TensorFlow sees no other; pip install 'tensorflow[and-cuda]' brings a build that sees GPUs"
-
-    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
-        super().__init__(device, threads, seed)
-        self._values = self.weight_block
+    precisions = (FLOAT32, TF32)
+    _values = np.empty(0, dtype=np.float32)
 
     def set_threads(self, threads: int) -> None:
         import keras  # noqa: F401  # all is imported before the first network
@@ -57,7 +56,7 @@ class KerasBackend(Backend):
         return ("cpu", *(f"cuda:{number}" for number in range(len(tf.config.list_physical_devices("GPU")))))
 
     def open_accelerator(self) -> Accelerator:
-        return TensorFlowAccelerator(self.device)
+        return TensorFlowAccelerator(self.device, self.precision)
 
     def open(self, request: Mapping[str, Any]) -> OperatorGraph | keras.Model:
         """A graph, or the member of ``keras.applications`` that ``request["application"]`` names."""
@@ -125,9 +124,10 @@ class KerasBackend(Backend):
 
 class TensorFlowAccelerator(NvidiaAccelerator):
     """Opening it shows TensorFlow this GPU alone, lets it take memory as it needs it (else it takes all of it), forbids
-    TF32, and forbids that operators without a kernel for GPUs run on the CPU instead."""
+    TF32 unless that is the ``precision``, and forbids that operators without a kernel for GPUs run on the CPU instead.
+    """
 
-    def __init__(self, device: str):
+    def __init__(self, device: str, precision: str):
         import tensorflow as tf
 
         super().__init__(device)
@@ -137,7 +137,7 @@ class TensorFlowAccelerator(NvidiaAccelerator):
             tf.config.experimental.set_memory_growth(gpu, True)
         except RuntimeError as error:
             raise InputError("TensorFlow has started already; its GPU can be chosen only before") from error
-        tf.config.experimental.enable_tensor_float_32_execution(False)
+        tf.config.experimental.enable_tensor_float_32_execution(precision == TF32)
         tf.config.set_soft_device_placement(False)
 
     def wait(self) -> None:

@@ -6,10 +6,11 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from slotool.devices import FLOAT32, TF32
 from slotool.errors import GraphError, InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.machine import gpu_models
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 ALIGNMENT = 16
 CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
 PROVIDERS = [CPU_PROVIDER]
-# Float32 is float32, and kernels are those that cuDNN expects to be fastest: a search may find others each time.
-CUDA_OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC", "arena_extend_strategy": "kSameAsRequested"}
+# Kernels are those that cuDNN expects to be fastest: a search may find others each time.
+CUDA_OPTIONS = {"cudnn_conv_algo_search": "HEURISTIC", "arena_extend_strategy": "kSameAsRequested"}
 POOLING = ("MaxPooling2D", "AveragePooling2D")
 
 
@@ -46,10 +47,9 @@ class OnnxBackend(Backend):
     needs = "onnxruntime"
     no_device_advice = "CUDA needs the package onnxruntime-gpu in place of onnxruntime, and a GPU"
 
-    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
-        self._threads = 0  # onnxruntime's own choice
-        self._arena = np.empty(0, dtype=np.float32)
-        super().__init__(device, threads, seed)
+    precisions: ClassVar[tuple[str, ...]] = (FLOAT32, TF32)
+    _threads = 0  # onnxruntime's own choice
+    _arena = np.empty(0, dtype=np.float32)
 
     @classmethod
     def missing(cls) -> str | None:
@@ -130,11 +130,15 @@ class OnnxBackend(Backend):
         builder = GraphBuilder()
         builder.add("ReLU", builder.add("InputLayer", shape=[1]))
         self._session(builder.graph(), 1, self.device)
-        return OnnxAccelerator(self.device)
+        return OnnxAccelerator(self.device, self._cuda_options)
 
     def array(self, output: onnxruntime.OrtValue) -> np.ndarray:
         """A copy: the next call writes to the same memory."""
         return np.array(output.numpy())
+
+    @property
+    def _cuda_options(self) -> dict[str, str]:
+        return {"use_tf32": str(int(self.precision == TF32)), **CUDA_OPTIONS}
 
     @property
     def _place(self) -> tuple[str, int]:
@@ -158,7 +162,10 @@ class OnnxBackend(Backend):
             return onnxruntime.InferenceSession(content, options, providers=PROVIDERS, **disabled), values
         # Every operator runs on the device, or the network is refused: a part on the CPU is another measurement.
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        cuda = (CUDA_PROVIDER, {"device_id": device.partition(":")[2], **CUDA_OPTIONS})
+        cuda = (
+            CUDA_PROVIDER,
+            {"device_id": device.partition(":")[2], **self._cuda_options},
+        )
         try:
             session = onnxruntime.InferenceSession(content, options, providers=[cuda], enable_fallback=0, **disabled)
         except Exception as error:  # of a class that differs by what went wrong
@@ -240,10 +247,11 @@ class _Call:
 
 
 class OnnxAccelerator(NvidiaAccelerator):
-    """``waits_for`` returns when the newest call's output is there."""
+    """``waits_for`` returns when the newest call's output is there; ``options`` are the provider's."""
 
-    def __init__(self, device: str):
+    def __init__(self, device: str, options: Mapping[str, str]):
         super().__init__(device)
+        self._options = options
         self.waits_for: Callable[[], None] = lambda: None
 
     def wait(self) -> None:
@@ -252,7 +260,7 @@ class OnnxAccelerator(NvidiaAccelerator):
     def settings(self) -> dict[str, Any]:
         import onnxruntime
 
-        return {"onnxruntime": onnxruntime.__version__, **CUDA_OPTIONS}
+        return {"onnxruntime": onnxruntime.__version__, **self._options}
 
 
 def _cuda_devices() -> int:

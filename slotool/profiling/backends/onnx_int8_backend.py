@@ -34,12 +34,10 @@ class OnnxInt8Backend(OnnxBackend):
     """
 
     name = "onnx-int8"
-    precision = "int8"
+    precisions = ("int8",)
     no_device_advice = "its kernels for whole numbers are those of the CPU"
 
-    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
-        self._int8_share = 0.0
-        super().__init__(device, threads, seed)
+    _int8_share = 0.0
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu",)

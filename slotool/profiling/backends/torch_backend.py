@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from slotool.graphs import OperatorGraph
 from slotool.profiling.accelerator import Accelerator, CudaAccelerator
 from slotool.profiling.backends.base import Backend
 from slotool.profiling.out_of_memory import is_out_of_memory
-from slotool.transfers import cuda_graph
+from slotool.transfers import cuda_graph, dtype_of
 
 if TYPE_CHECKING:
     import torch
@@ -38,17 +39,18 @@ class OnTorch(Backend):
         return torch.get_num_threads()
 
     def open_accelerator(self) -> Accelerator | None:
-        return CudaAccelerator(self.device)
+        return CudaAccelerator(self.device, self.precision)
 
 
 class TorchBackend(OnTorch):
     """Runs ``GraphModule`` in inference mode; weights are views of one arena that outlives the networks."""
 
     name = "torch"
+    precisions = devices.PRECISIONS
 
-    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
-        super().__init__(device, threads, seed)
-        self._arena = WeightArena(self.weight_block, self.tensor_device)
+    @cached_property
+    def _arena(self) -> WeightArena:
+        return WeightArena(self.weight_block, self.tensor_device, dtype_of(self.precision))
 
     @property
     def tensor_device(self) -> str:
@@ -69,30 +71,38 @@ class TorchBackend(OnTorch):
 
         module = GraphModule(subject, device="meta").eval().requires_grad_(False)
         self._arena.lend_to(module)
-        inputs = [torch.from_numpy(values).to(self.tensor_device) for values in self.feeds(subject, batch_size)]
+        feeds = [torch.from_numpy(values).to(self.tensor_device) for values in self.feeds(subject, batch_size)]
+        inputs = [values.to(self._arena.dtype) if values.is_floating_point() else values for values in feeds]
+
+        run = self.runner(module, inputs)
 
         def call() -> torch.Tensor:
             with torch.inference_mode():
-                answer: torch.Tensor = module(*inputs)
+                answer: torch.Tensor = run(*inputs)
                 return answer
 
         return call
 
+    def runner(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """Return what computes the outputs of ``module`` for such ``inputs``: here the module itself."""
+        return module
+
     def release(self) -> None:
-        self._arena = WeightArena(self.weight_block, self.tensor_device)
+        vars(self).pop("_arena", None)
         super().release()
 
     def array(self, output: torch.Tensor) -> np.ndarray:
-        return output.cpu().numpy()
+        return (output.float() if output.dtype == self._arena.dtype else output).cpu().numpy()
 
 
 class WeightArena:
-    """One float32 buffer that every network's weights lie in, each tensor on memory of its own.
+    """One buffer of ``dtype`` that every network's weights lie in, each tensor on memory of its own.
 
     Filled once when it grows, so that a network costs neither allocation nor initialisation.
     """
 
-    def __init__(self, block: np.ndarray, device: str):
+    def __init__(self, block: np.ndarray, device: str, dtype: torch.dtype):
+        self.dtype = dtype
         self._block = block
         self._device = device
         self._buffer: torch.Tensor | None = None
@@ -111,7 +121,8 @@ class WeightArena:
             start += _aligned(tensor.numel())
         # Ones, not arena values: a running variance must be positive.
         for name, kept in module.named_buffers():
-            state[name] = torch.ones_like(kept, device=self._device) if kept.is_meta else kept.to(self._device)
+            values = torch.ones_like(kept, device=self._device) if kept.is_meta else kept.to(self._device)
+            state[name] = values.to(self.dtype) if values.is_floating_point() else values
         module.load_state_dict(state, assign=True)
 
     def _at_least(self, values: int) -> torch.Tensor:
@@ -119,8 +130,8 @@ class WeightArena:
 
         if self._buffer is None or self._buffer.numel() < values:
             self._buffer = None  # free the old one first: both together may not fit
-            block = torch.from_numpy(self._block).to(self._device)
-            grown = torch.empty(max(values + values // 4, block.numel()), device=self._device)
+            block = torch.from_numpy(self._block).to(self._device, self.dtype)
+            grown = torch.empty(max(values + values // 4, block.numel()), device=self._device, dtype=self.dtype)
             for part in grown.split(block.numel()):
                 part.copy_(block[: part.numel()])
             self._buffer = grown
@@ -129,6 +140,23 @@ class WeightArena:
 
 def _aligned(values: int) -> int:
     return -(-values // ALIGNMENT) * ALIGNMENT
+
+
+class CompileBackend(TorchBackend):
+    """Networks as ``torch.compile`` makes them, for one batch size; the first call compiles, which takes its time."""
+
+    name = "torch-compile"
+
+    def runner(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Callable[..., torch.Tensor]:
+        import torch
+
+        # All networks share the code of ``GraphModule.forward``, which after eight of them would run uncompiled.
+        torch.compiler.reset()
+        # Modules that are imported at their first use are then there.
+        with torch.inference_mode():
+            module(*inputs)
+        compiled: Callable[..., torch.Tensor] = torch.compile(module, fullgraph=True, dynamic=False)
+        return compiled
 
 
 class CudaGraphBackend(TorchBackend):

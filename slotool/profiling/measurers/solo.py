@@ -67,6 +67,7 @@ class Measurer(ABC):
             affinity=cores,
             rule=settings.round_rule,
             seed=settings.seed,
+            precision=settings.precision_of(backend),
             streams=settings.on_streams,
         )
 
@@ -74,7 +75,7 @@ class Measurer(ABC):
         """The row of the item's subject number ``place``, judged as that of one round."""
         settings, subject = self.settings, item.subjects[place]
         name, point, batch_size, co_runners = item.keys[place]
-        backend = backend_class(settings.backend_of(subject))
+        backend = settings.backend_of(subject)
         row = {
             **MEASURED_COLUMNS,
             "subject": name,
@@ -82,8 +83,8 @@ class Measurer(ABC):
             "batch_size": batch_size,
             "co_runners": co_runners,
             "device": settings.device,
-            "backend": backend.name,
-            "precision": backend.precision,
+            "backend": backend_class(backend).name,
+            "precision": settings.precision_of(backend),
             "threads": settings.threads,
             "machine": machine_id(),
             "content": subject.content,
