@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from slotool.commands.display import Column, Part
 from slotool.commands.inputs import FilePath, paths_of
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.errors import ArgumentError
+from slotool.progress import Reporting, reporter_of
 
 if TYPE_CHECKING:
     from slotool.reports.figure import Figure
@@ -45,7 +45,7 @@ def report(
         out: Page to write, an .html file.
         title: The page's heading.
         force: Replace ``out`` and its folder if they exist.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``figures``, the data of the plots; ``frame()`` has a row per plot.

@@ -9,9 +9,9 @@ from slotool.commands.command_line import command_line
 from slotool.commands.elastic.train_supernet import MIN_POINTS, SupernetPoints
 from slotool.commands.inputs import FilePath, cores_given, devices_of, loaded, name_of, torch_threads
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError, InputError
+from slotool.progress import Reporting, reporter_of
 from slotool.timing.interference import state
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def choose_points(
         seed: Same seed, same result.
         threads: Compute threads; None: all cores given.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``model``, the supernet with its new points; ``frame()`` has a row per point.

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Column, Part, duration, records_table
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
 from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
 from slotool.commands.elastic.tables_built import loss_table
 from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, between, inside
 from slotool.errors import ArgumentError
+from slotool.printable import duration
+from slotool.progress import Reporting, reporter_of
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -71,7 +72,7 @@ def evaluate(
         allowed_loss: Show the k that loses no more accuracy; None: 0.002.
         confidence: Confidence of that promise; None: as given to ``build_tables``.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``outcomes``, the table; ``frame()`` has a row per point.

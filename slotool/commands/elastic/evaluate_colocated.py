@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Column, Part, duration, records_table
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.inputs import FilePath, numbers_in
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import above, at_least
 from slotool.errors import ArgumentError
+from slotool.printable import duration
+from slotool.progress import Reporting, reporter_of
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -146,7 +147,7 @@ def evaluate_colocated(
         estimate: LCAO estimates β from recent latencies.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Shares of deadlines met and accuracy, one row a deadline and number of co-runners (``frame()``).

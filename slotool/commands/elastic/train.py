@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from slotool.commands.command_line import command_line, takes
-from slotool.commands.display import Column, Part, duration, records_table
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.inputs import FilePath, cores_given, numbers_in, torch_threads
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
-from slotool.printable import counted
+from slotool.printable import counted, duration
+from slotool.progress import Reporting, reporter_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +143,7 @@ class TrainingOptions(TypedDict, total=False):
         seed: Same seed, same result.
         threads: Compute threads; None: all cores given, 1 for small networks.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
     """
 
     data: str | DataSource
@@ -315,7 +315,7 @@ def train_xmc(
         seed: Same seed, same result.
         threads: Compute threads; None: all cores given.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         The trained network (``version``), and its precision at 1 and 5 on validation and test examples (``frame()``).

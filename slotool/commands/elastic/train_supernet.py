@@ -13,11 +13,11 @@ from slotool.commands.display import Part, records_table
 from slotool.commands.elastic.train import COLUMNS
 from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 from slotool.printable import counted
+from slotool.progress import Reporting, reporter_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -148,7 +148,7 @@ def train_supernet(
         seed: Same seed, same result.
         threads: Compute threads; None: all cores given.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``model``, the supernet; ``frame()`` has a row per point with its size and accuracy.

@@ -18,10 +18,10 @@ from slotool.commands.planning.plan_models import (
     require_points,
 )
 from slotool.commands.planning.planned import Plan
-from slotool.commands.progress import Reporter, Reporting, reporter_of
 from slotool.commands.values import above, at_least, between
 from slotool.commands.values import tolerance as tolerance_in
 from slotool.errors import ArgumentError, InputError
+from slotool.progress import Reporter, Reporting, reporter_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,7 +136,7 @@ def plan(
         data: Data set of the requests to verify by. Its test examples are sent, or all where ``outcomes`` are of all.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Fleets (``rows``, ``frame()``), the cheapest that holds first, none where not even a worker without a queue

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from slotool.commands.inputs import as_list, loaded
-from slotool.commands.progress import Reporter
 from slotool.errors import ArgumentError, InputError
+from slotool.progress import Reporter
 
 if TYPE_CHECKING:
     import numpy as np

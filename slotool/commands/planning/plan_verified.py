@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.progress import Reporter
 from slotool.errors import ArgumentError, InputError
 from slotool.machine import usable_cores
+from slotool.progress import Reporter
 
 if TYPE_CHECKING:
     import numpy as np

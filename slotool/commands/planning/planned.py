@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Column, Part, duration, records_table
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.errors import PromiseBroken
+from slotool.printable import duration
 
 if TYPE_CHECKING:
     from slotool.planning.fleet import Fleet, SmallestFleet

@@ -16,10 +16,10 @@ from slotool.commands.predictors.predictor_training import (
     predictor_makers,
     trained_and_scored,
 )
-from slotool.commands.progress import Reporter
 from slotool.commands.result import result, unlisted
 from slotool.errors import ArgumentError
 from slotool.printable import counted
+from slotool.progress import Reporter
 
 if TYPE_CHECKING:
     from slotool.predictors.colocations import Colocation

@@ -24,9 +24,9 @@ from slotool.commands.predictors.predictor_training import (
     predictor_makers,
     relative,
 )
-from slotool.commands.progress import Reporter, Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, whole_numbers
+from slotool.progress import Reporter, Reporting, reporter_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +136,7 @@ def compare_predictors(
             ``machine``.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists, and train anew what was finished.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Scores by protocol, split and predictor (``frame()``), and every prediction (``predictions``).

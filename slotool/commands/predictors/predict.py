@@ -17,9 +17,9 @@ from slotool.commands.predictors.predict_sweep import SweepAxis
 from slotool.commands.predictors.prediction import Prediction, Versions
 from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.commands.predictors.swept_prediction import SweptPrediction
-from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
+from slotool.progress import Reporter, Reporting, reporter_of, short_phase
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -113,7 +113,7 @@ def predict(
             mapping or as their files and factories.
         force: Replace ``out`` if it exists.
         timeout_s: Time until a capture has hung.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without those of several models

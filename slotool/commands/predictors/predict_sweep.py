@@ -11,8 +11,8 @@ from slotool.commands.networks.networks import Captured, Networks
 from slotool.commands.predictors.chosen_predictor import Chosen, is_of_here, machine_differences
 from slotool.commands.predictors.prediction import NOT_HERE
 from slotool.commands.predictors.predictor_choice import chosen_predictor
-from slotool.commands.progress import short_phase
 from slotool.errors import ArgumentError, SlotoolError
+from slotool.progress import short_phase
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph

@@ -10,9 +10,10 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, duration, table
+from slotool.commands.display import Part, table
 from slotool.commands.predictors.chosen_predictor import CPU, Chosen, machine_differences, machine_speed
 from slotool.commands.result import Result
+from slotool.printable import duration
 
 if TYPE_CHECKING:
     import numpy as np

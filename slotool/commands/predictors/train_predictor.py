@@ -20,9 +20,9 @@ from slotool.commands.predictors.predictor_training import (
     trained_and_scored,
     trained_on_settings,
 )
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
+from slotool.progress import Reporting, reporter_of
 
 if TYPE_CHECKING:
     from slotool.commands.predictors.colocation_training import ColocationTraining
@@ -70,7 +70,7 @@ def train_predictor(
             ``batch_size`` or ``machine``, or of co-located ones ``placement``.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``); for ``"settings"`` a

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool.commands.command_line import command_line
 from slotool.commands.inputs import FilePath, loaded, tolerance_shares
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.serving.load_tested import LoadTest
 from slotool.commands.values import at_least, between, shares_by_priority
 from slotool.commands.values import tolerance as tolerance_in
 from slotool.errors import ArgumentError
+from slotool.progress import Reporting, reporter_of
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -98,7 +98,7 @@ def loadtest(
         faults: Schedule, or file: "5s:kill 1, 15s:slow 0 2x for 5s". Workers of a server on this machine that was
             started with --allow-faults are killed, stopped and slowed.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Figures (``summary``) and the log (``frame()``).
