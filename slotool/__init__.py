@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from slotool.commands.files import load, save
     from slotool.commands.networks.capture import capture
     from slotool.commands.networks.generate_networks import generate_networks
-    from slotool.commands.networks.networks import PackageNetworks
     from slotool.commands.planning.gen_switching_plan import gen_switching_plan
     from slotool.commands.planning.generate_arrivals import generate_arrivals
     from slotool.commands.planning.plan import plan
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from slotool.commands.rules.import_outcomes import import_outcomes
     from slotool.commands.serving.loadtest import loadtest
     from slotool.commands.serving.serve import serve
+    from slotool.graphs.capture.networks import PackageNetworks
 
 __version__ = "0.1.0"
 __all__ = [

@@ -141,3 +141,8 @@ def _why_no_cuda() -> str:
     if not torch.backends.cuda.is_built():
         return f"this PyTorch ({torch.__version__}) was built without CUDA, so install a build with it"
     return "PyTorch finds no GPU or no driver (see nvidia-smi)"
+
+
+def devices_of(device: str | None) -> tuple[str, ...]:
+    """The device whose rows of a latency table count; none where a table is to have but one. ``cuda`` is ``cuda:0``."""
+    return () if device is None else ("cuda:0" if device == "cuda" else device,)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slotool.commands.inputs import FilePath
 from slotool.errors import InputError
 from slotool.printable import with_article
 from slotool.regular_files import require_regular
+from slotool.sources import FilePath
 
 
 def load(path: FilePath) -> Any:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.inputs import FilePath, paths_of
 from slotool.commands.values import RowColumns
 from slotool.errors import ArgumentError
 from slotool.printable import duration
+from slotool.sources import FilePath, paths_of
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph

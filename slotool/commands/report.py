@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part
-from slotool.commands.inputs import FilePath, paths_of
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.errors import ArgumentError
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, paths_of
 
 if TYPE_CHECKING:
     from slotool.reports.figure import Figure

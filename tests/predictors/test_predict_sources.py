@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import slotool as library
-from slotool.commands.networks.networks import Networks
 from slotool.commands.predictors.chosen_predictor import Chosen
 from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.capture.networks import Networks
 from slotool.graphs.store import write_graphs
 from slotool.machine import CPU_DETAILS, machine_id
 from slotool.predictors.solo.three_term import ThreeTermPredictor

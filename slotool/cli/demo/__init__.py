@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.inputs import FilePath
 from slotool.commands.result import Result, result
 from slotool.commands.values import at_least
 from slotool.errors import RunError
 from slotool.printable import duration
 from slotool.progress import Reporter, Reporting, reporter_of
+from slotool.sources import FilePath
 from slotool.timing.interference import QUIET_CORES, OtherWork, state
 
 Document = Mapping[str, Any]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from slotool.commands.command_line import command_line
 from slotool.commands.elastic.tables_built import LastLayerBuilt, LastLayerShare, TablesBuilt, TablesPlan
-from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.values import at_least, between, inside
 from slotool.errors import ArgumentError
 from slotool.progress import Reporter, Reporting, reporter_of
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.data import DataSource

@@ -12,13 +12,15 @@ from slotool.commands.display import Column, Part, records_table
 from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
 from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
 from slotool.commands.elastic.tables_built import loss_table
-from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, between, inside
 from slotool.errors import ArgumentError
+from slotool.machine import cores_given
 from slotool.printable import duration
+from slotool.process import using_torch_threads
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -97,7 +99,7 @@ def evaluate(
     if split not in ("test", "validation"):
         raise ArgumentError("split", f"{split!r} is neither test nor validation")
     opened = open_artifact(artifact)
-    with torch_threads(cores_given(threads)):
+    with using_torch_threads(cores_given(threads)):
         model = load_model(opened)
         own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
         _require_effect(model, metric, own)

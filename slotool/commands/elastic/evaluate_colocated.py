@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.inputs import FilePath, numbers_in
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import above, at_least
 from slotool.errors import ArgumentError
 from slotool.printable import duration
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, numbers_in
 
 if TYPE_CHECKING:
     from slotool.data import DataSource

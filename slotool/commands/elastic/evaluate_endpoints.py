@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column
-from slotool.commands.inputs import FilePath, prices_of
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import above, at_least
 from slotool.errors import ArgumentError, InputError
 from slotool.printable import duration
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath
+from slotool.tables.importing import prices_of
 
 if TYPE_CHECKING:
     from slotool.data import DataSource

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.inputs import FilePath, cores_given, numbers_in, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.commands.values import at_least, prices
 from slotool.errors import ArgumentError
+from slotool.machine import cores_given
 from slotool.printable import counted, duration
+from slotool.process import using_torch_threads
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, numbers_in
 from slotool.timing.interference import NOT_DECIDED, state
 
 if TYPE_CHECKING:
@@ -169,7 +171,7 @@ def family(
     files = {"artifact": out, "outcomes": outcomes, "latency": latency}
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter = reporter_of(progress)
-    with torch_threads(cores_given(threads)):
+    with using_torch_threads(cores_given(threads)):
         opened = open_versions(located, threads, rename)
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)

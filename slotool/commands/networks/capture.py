@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, Table, records_table, table
-from slotool.commands.inputs import FilePath
 from slotool.commands.networks.named_networks import networks_in
-from slotool.commands.networks.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError, RunError, SlotoolError
+from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.machine import usable_cores
 from slotool.printable import counted
 from slotool.progress import Reporter, Reporting, reporter_of, short_phase
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph

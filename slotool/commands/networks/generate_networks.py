@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
-from slotool.commands.inputs import as_list
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, sizes
 from slotool.errors import ArgumentError
 from slotool.machine import usable_memory
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import as_list
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph

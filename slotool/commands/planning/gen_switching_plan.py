@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool import devices
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
-from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 from slotool.printable import duration
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath
 from slotool.timing.interference import NOT_DECIDED, QUIET_CORES, OtherWork, state
 
 if TYPE_CHECKING:

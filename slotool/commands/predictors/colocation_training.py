@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, table
-from slotool.commands.inputs import FilePath
 from slotool.commands.measured import MeasuredNetworks
 from slotool.commands.predictors.predictor_training import (
     PredictorTraining,
@@ -20,6 +19,7 @@ from slotool.commands.result import result, unlisted
 from slotool.errors import ArgumentError
 from slotool.printable import counted
 from slotool.progress import Reporter
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.predictors.colocations import Colocation

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, Table, table
-from slotool.commands.inputs import numbers_in
 from slotool.commands.measured import MeasuredNetworks, Paths, Rows, unmatched
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import (
@@ -27,6 +26,7 @@ from slotool.commands.predictors.predictor_training import (
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, whole_numbers
 from slotool.progress import Reporter, Reporting, reporter_of
+from slotool.sources import numbers_in
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Part, table
-from slotool.commands.inputs import FilePath
 from slotool.commands.measured import MeasuredNetworks, Paths, unmatched
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.compare_predictors import compare_predictors
@@ -26,6 +25,7 @@ from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 from slotool.printable import duration
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     import pandas as pd

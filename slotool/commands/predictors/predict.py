@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.networks.named_networks import networks_in
-from slotool.commands.networks.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.chosen_predictor import is_of_here
 from slotool.commands.predictors.predict_points import predict_points
@@ -19,6 +18,7 @@ from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
+from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.progress import Reporter, Reporting, reporter_of, short_phase
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from slotool.commands.networks.networks import Captured, Networks
 from slotool.commands.predictors.chosen_predictor import Chosen, is_of_here, machine_differences
 from slotool.commands.predictors.prediction import NOT_HERE
 from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.errors import ArgumentError, SlotoolError
+from slotool.graphs.capture.networks import Captured, Networks
 from slotool.progress import short_phase
 
 if TYPE_CHECKING:

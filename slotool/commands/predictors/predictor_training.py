@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from slotool import devices
 from slotool.commands.display import Part, table
-from slotool.commands.inputs import as_list
 from slotool.commands.measured import MeasuredNetworks
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.errors import ArgumentError
 from slotool.printable import counted
 from slotool.progress import Reporter
+from slotool.sources import as_list
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from slotool import devices
 from slotool.commands.command_line import command_line
-from slotool.commands.inputs import FilePath, as_list, numbers_in
 from slotool.commands.measured import ColocatedRows, MeasuredNetworks, Paths, unmatched
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import (
@@ -23,6 +22,7 @@ from slotool.commands.predictors.predictor_training import (
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, as_list, numbers_in
 
 if TYPE_CHECKING:
     from slotool.commands.predictors.colocation_training import ColocationTraining

@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.inputs import FilePath, loaded
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, result, unlisted
 from slotool.commands.rules.gen_rules import priced, weakest_group
@@ -16,6 +15,7 @@ from slotool.commands.values import at_least, inside
 from slotool.errors import ArgumentError
 from slotool.printable import duration
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, loaded
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, Table, records_table, table
-from slotool.commands.inputs import FilePath, as_list, loaded, numbers_in, prices_of
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import above, at_least, prices_per_second
 from slotool.errors import ArgumentError, InputError
 from slotool.printable import duration, name_list, number
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, as_list, loaded, numbers_in
+from slotool.tables.importing import prices_of
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
