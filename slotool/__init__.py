@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from slotool.commands.planning.simulate import simulate
     from slotool.commands.predictors.adapt_predictor import adapt_predictor
     from slotool.commands.predictors.calibrate import calibrate
-    from slotool.commands.predictors.compare_predictors import compare_predictors
     from slotool.commands.predictors.evaluate_predictor import evaluate_predictor
     from slotool.commands.predictors.predict import predict
     from slotool.commands.predictors.predict_points import predict_points
@@ -53,7 +52,6 @@ __all__ = [
     "calibrate",
     "capture",
     "choose_points",
-    "compare_predictors",
     "doctor",
     "errors",
     "evaluate",

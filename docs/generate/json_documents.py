@@ -261,16 +261,6 @@ furthest_off[].relative_error number error over the measured latency
 furthest_off[].outside text?    in what it is unlike those learnt from
 predictions     text?           table written
 """,
-    "compare-predictors": """
-artifact        text            folder written
-setting         object          {SETTING}
-networks        integer         networks with a label
-graphs_without_label integer    graphs that the latency table does not have
-labels_without_graph integer    measured subjects that are none of the graphs
-scores          list            per protocol, split, number of labels and predictor; keys as of train-predictor
-refused         list            what a predictor could not do, and why
-train_s         object          seconds of training, by predictor and number of networks
-""",
     "predict": """
 predictor       text            name of the predictor
 artifact        text            its folder

@@ -56,7 +56,7 @@ FUNCTIONS |= {"profile solo": "profile"}
 # Commands that left, with what to type instead.
 SUCCESSORS = {
     "predict-points": "predict --points",
-    "compare-predictors": "evaluate-predictor --protocols",
+    "compare-predictors": "train-predictor",
     "evaluate-colocated": "evaluate --co-runners",
     "train-colocation-predictor": "train-predictor",
     "update-tables": "build-tables --data",

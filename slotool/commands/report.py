@@ -32,7 +32,7 @@ def report(
 ) -> Report:
     """Plot everything found as one page.
 
-    That is measured and predicted latency, studies of predictors, accuracy against k and latency, tolerance tiers,
+    That is measured and predicted latency, accuracy against k and latency, tolerance tiers,
     switching plans, served latency, slow-down and deadlines kept under co-location. The page is one self-contained file
     that works offline; the same plots lie as PNG in a folder next to it.
 

@@ -13,14 +13,13 @@ from slotool.artifacts.bundle import is_artifact
 from slotool.atomic import whole_file, whole_folder
 from slotool.errors import AlreadyExistsError, InputError
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
-from slotool.predictors.training import study
 from slotool.regular_files import require_regular
 from slotool.reports.figure import Figure, Rows, file_name
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
 from slotool.reports.series.colocation import colocation_figures
 from slotool.reports.series.latency import latency_figures
 from slotool.reports.series.load_test import dynamics_figures, served_latency, served_over_time
-from slotool.reports.series.predictions import predicted_against_measured, study_figures
+from slotool.reports.series.predictions import predicted_against_measured
 from slotool.reports.series.switching import plan_figures
 from slotool.reports.series.tiers import tolerance_tiers
 from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
@@ -41,7 +40,6 @@ class Collected:
     """
 
     predictions: list[tuple[Path, PredictionsTable]] = field(default_factory=list)
-    studies: list[tuple[Path, study.StudyTable]] = field(default_factory=list)
     outcomes: list[tuple[Path, OutcomeTable]] = field(default_factory=list)
     requests: list[tuple[Path, RequestLog]] = field(default_factory=list)
     queries: list[tuple[Path, QueryLog]] = field(default_factory=list)
@@ -117,8 +115,6 @@ def _take_artifact(artifact: Artifact, found: Collected) -> None:
     found.artifacts.append(artifact)
     if artifact.kind == "predictor" and PREDICTIONS_FILE in artifact.manifest["files"]:
         found.predictions.append((artifact.path, PredictionsTable.load(artifact.file(PREDICTIONS_FILE))))
-    elif artifact.kind == study.KIND:
-        found.studies.append((artifact.path, study.StudyTable.load(artifact.file(study.PREDICTIONS))))
 
 
 def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
@@ -247,8 +243,6 @@ def _figures(found: Collected) -> Iterator[Figure]:
 def _predicted(found: Collected) -> Iterator[Figure]:
     for path, predictions in found.predictions:
         yield predicted_against_measured(path.resolve().stem, predictions, str(path))
-    for path, studied in found.studies:
-        yield from study_figures(path.resolve().stem, studied, str(path))
 
 
 def _subject(path: Path, table: Table) -> str:
@@ -334,7 +328,6 @@ def _artifacts(found: Collected) -> Rows:
 def _tables(found: Collected) -> Rows:
     rows: list[tuple[str, ...]] = []
     rows += [_row(p, "predictions", len(t), t.provenance) for p, t in found.predictions]
-    rows += [_row(p, "study of predictors", len(t), t.provenance) for p, t in found.studies]
     rows += [_row(p, "outcome table", len(t.rows), t.provenance) for p, t in found.outcomes]
     rows += [
         (str(p), "rule set", f"{len(r.rules)}", f"{r.method}, table {r.table_sha256[:12]}") for p, r in found.rules

@@ -92,12 +92,8 @@ def in_seconds(score: Mapping[str, Any]) -> list[str]:
 
 
 def relative(score: Mapping[str, Any]) -> list[str]:
-    """Cells of ``RELATIVE``; with several seeds, the mean relative errors with their deviation over seeds."""
-    deviation = score.get("deviation", {}) if score.get("seeds", 1) > 1 else {}
-    errors = [
-        f"{score[key]:.1%}" + (f" ± {100 * deviation[key]:.1f}" if key in deviation else "")
-        for key in ("mae_over_mean", "mape")
-    ]
+    """Cells of ``RELATIVE``."""
+    errors = [f"{score[key]:.1%}" for key in ("mae_over_mean", "mape")]
     within = [f"{score[key]:.0%}" for key in ("within_5_percent", "within_10_percent")]
     return [*errors, *within, _or_dash(score["spearman"], ".3f"), covers(score)]
 
