@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from slotool.commands.elastic.build_tables import build_tables
     from slotool.commands.elastic.choose_points import choose_points
     from slotool.commands.elastic.evaluate import evaluate
-    from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
     from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
     from slotool.commands.elastic.family import family
     from slotool.commands.elastic.train import train_cnn, train_family, train_mlp, train_xmc
@@ -55,7 +54,6 @@ __all__ = [
     "doctor",
     "errors",
     "evaluate",
-    "evaluate_colocated",
     "evaluate_drift",
     "evaluate_endpoints",
     "evaluate_predictor",

@@ -499,36 +499,6 @@ versions[].confidence number    mean confidence
 versions[].cost number          mean
 versions[].median_latency_s number seconds
 """,
-    "evaluate-colocated": """
-subject         text            name of the model
-kind            text            kind of the artifact
-artifact_id     text            its checksum
-data            text            data set
-split           text            always test
-quantile        number          of latency that LCAO plans with
-estimated       flag            whether T(k, β) was estimated
-device          text            cpu, or the GPU that the copies share
-machine         text            fingerprint id of the machine
-deadline_us     number          the solo full network's p95, µs
-at_full_p95     list            rows of deadlines at deadline_us
-deadlines[].co_runners integer  busy copies on the same core
-deadlines[].deadline_us number  deadline, µs
-deadlines[].met_share number    share of queries that LCAO answers in time
-deadlines[].full_met_share number share that the full network answers in time
-deadlines[].least_met_share number share that the least k answers in time
-deadlines[].rejected_share number share that LCAO rejects
-deadlines[].accuracy number?    of answered queries
-deadlines[].standard_error number? of that
-deadlines[].lost number?        accuracy lost against the full network
-deadlines[].lost_standard_error number? of that
-deadlines[].mean_k number?      mean share of nodes
-accuracy_targets list           ACLO: accuracy, mean k and latency by target
-time_slices[].co_runners integer busy copies on the same core
-time_slices[].pauses integer    times that the core was away
-time_slices[].median_s number?  for how long, seconds
-table           text            interference table written
-latency         text?           latency table written
-""",
     "predict-points": """
 subject         text            name of the model
 measured_rows   integer         rows kept as measured

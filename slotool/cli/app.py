@@ -57,7 +57,7 @@ FUNCTIONS |= {"profile solo": "profile"}
 SUCCESSORS = {
     "predict-points": "predict --points",
     "compare-predictors": "train-predictor",
-    "evaluate-colocated": "evaluate --co-runners",
+    "evaluate-colocated": "profile points --co-runners",
     "train-colocation-predictor": "train-predictor",
     "update-tables": "build-tables --data",
 }

@@ -156,7 +156,6 @@ def _tables() -> list[Any]:
     from slotool.simulation.query_log import QueryLog
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
-    from slotool.workloads.interference import InterferenceTable
     from slotool.workloads.requests import RequestLog
 
     return [
@@ -164,7 +163,6 @@ def _tables() -> list[Any]:
         RequestLog,
         PredictionsTable,
         OutcomeTable,
-        InterferenceTable,
         LatencyTable,
         ArrivalTable,
     ]

@@ -33,7 +33,7 @@ def report(
     """Plot everything found as one page.
 
     That is measured and predicted latency, accuracy against k and latency, tolerance tiers,
-    switching plans, served latency, slow-down and deadlines kept under co-location. The page is one self-contained file
+    switching plans, served latency, and slow-down by co-runners. The page is one self-contained file
     that works offline; the same plots lie as PNG in a folder next to it.
 
     Example: slotool report . -o report.html

@@ -16,7 +16,6 @@ from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
 from slotool.regular_files import require_regular
 from slotool.reports.figure import Figure, Rows, file_name
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
-from slotool.reports.series.colocation import colocation_figures
 from slotool.reports.series.latency import latency_figures
 from slotool.reports.series.load_test import dynamics_figures, served_latency, served_over_time
 from slotool.reports.series.predictions import predicted_against_measured
@@ -26,7 +25,6 @@ from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
 from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
 from slotool.simulation.query_log import QUERIES_SCHEMA, QueryLog
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, LatencyTable, OutcomeTable, Schema, Table, schema_name
-from slotool.workloads.interference import INTERFERENCE_SCHEMA, InterferenceTable
 from slotool.workloads.requests import REQUESTS_SCHEMA, RequestLog
 
 PREDICTIONS_FILE = "predictions.parquet"
@@ -43,7 +41,6 @@ class Collected:
     outcomes: list[tuple[Path, OutcomeTable]] = field(default_factory=list)
     requests: list[tuple[Path, RequestLog]] = field(default_factory=list)
     queries: list[tuple[Path, QueryLog]] = field(default_factory=list)
-    interference: list[tuple[Path, InterferenceTable]] = field(default_factory=list)
     latency: list[tuple[Path, LatencyTable]] = field(default_factory=list)
     rules: list[tuple[Path, RuleSet]] = field(default_factory=list)
     plans: list[tuple[Path, SwitchingPlan]] = field(default_factory=list)
@@ -128,8 +125,6 @@ def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
             found.unused.append((path, "request log without a single answer"))
     elif schema == QUERIES_SCHEMA.name:
         found.queries.append((path, QueryLog.load(path)))
-    elif schema == INTERFERENCE_SCHEMA.name:
-        found.interference.append((path, InterferenceTable.load(path)))
     elif schema == LATENCY_SCHEMA.name:
         table = LatencyTable.load(path)
         if (table.rows["status"] == "ok").any():
@@ -225,8 +220,6 @@ def _figures(found: Collected) -> Iterator[Figure]:
         # One median among other tables is a number, not a plot.
         if len(latency.rows) > 1 or len(found.latency) == 1:
             yield from latency_figures(path.stem, latency, str(path))
-    for path, measured in found.interference:
-        yield from colocation_figures(_subject(path, measured), measured, str(path))
     for path, rules in found.rules:
         yield from tolerance_tiers(path.stem, rules, str(path))
     for path, plan in found.plans:

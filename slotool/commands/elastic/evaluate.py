@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
 from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
 from slotool.commands.elastic.tables_built import loss_table
 from slotool.commands.outputs import writes
@@ -35,7 +34,7 @@ ALLOWED_LOSS = 0.002
 @command_line(
     arguments=("artifact",),
     required=("out",),
-    modes={"co_runners": evaluate_colocated, "endpoints": evaluate_endpoints},
+    modes={"endpoints": evaluate_endpoints},
     panels={"For an SLO-NN": ("targets", "allowed_loss", "confidence")},
 )
 @writes("out")
