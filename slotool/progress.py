@@ -68,11 +68,24 @@ def reporter_of(wanted: Reporting) -> Reporter:
 
 
 def short_phase(reporter: Reporter, text: str, total: int | None = None) -> AbstractContextManager[Progress]:
-    """A phase of seconds that most calls have. A reporter may have a ``short_phase`` of its own, as that of the command
-    line has, which draws a bar on a terminal and prints no line elsewhere."""
+    """Return a phase of seconds that most calls have.
+
+    A reporter may have a ``short_phase`` of its own, as that of the command line, which draws a bar on a terminal and
+    prints no line elsewhere.
+    """
     phase: Callable[[str, int | None], AbstractContextManager[Progress]]
     phase = getattr(reporter, "short_phase", reporter.progress)
     return phase(text, total)
+
+
+def stepping(steps: Progress, text: str) -> Callable[[str], None]:
+    """Return a function that states what was finished behind ``text``, and advances by one step."""
+
+    def finished(what: str) -> None:
+        steps.say(f"{text}; {what}")
+        steps.advance()
+
+    return finished
 
 
 class Quiet:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 FilePath = str | Path
+Paths = FilePath | Sequence[FilePath]
 
 
 class Loadable(Protocol):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
-from slotool.commands.measured import MeasuredNetworks, Paths, Rows, unmatched
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result
-from slotool.commands.values import at_least
+from slotool.commands.values import Rows, at_least
+from slotool.predictors.training.measured import MeasuredNetworks, unmatched
 from slotool.progress import Reporting, reporter_of
+from slotool.sources import Paths
 
 if TYPE_CHECKING:
     import pandas as pd

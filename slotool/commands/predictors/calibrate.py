@@ -14,12 +14,12 @@ from slotool.commands.cache_folder import CACHE_VARIABLE, cache_folder
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.chosen_predictor import CPU, MIN_RESIDUALS, TORCH
 from slotool.commands.result import Result
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs.capture.networks import Network, Networks
 from slotool.machine import cores_given
+from slotool.predictors.training.chosen import CPU, MIN_RESIDUALS, TORCH
 from slotool.printable import counted, duration
 from slotool.progress import Reporting, reporter_of
 

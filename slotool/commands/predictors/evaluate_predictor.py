@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Part, table
-from slotool.commands.measured import MeasuredNetworks, Paths, unmatched
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import (
     FLOOR,
@@ -22,8 +21,9 @@ from slotool.commands.predictors.predictor_training import (
 )
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
+from slotool.predictors.training.measured import MeasuredNetworks, unmatched
 from slotool.printable import duration
-from slotool.sources import FilePath
+from slotool.sources import FilePath, Paths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,10 +143,10 @@ def evaluate_predictor(
         ArtifactError: ``predictor`` is damaged or predicts co-located latencies.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.commands.predictors.chosen_predictor import Chosen
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import join_labels
     from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.training.chosen import Chosen
     from slotool.predictors.training.evaluation import differences, evaluate_on, rows_to_pick
 
     written = None if out is None else Path(out)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, table
-from slotool.commands.predictors.chosen_predictor import CPU, Chosen, machine_differences, machine_speed
 from slotool.commands.result import Result
+from slotool.predictors.training.chosen import CPU, Chosen, machine_differences, machine_speed
 from slotool.printable import duration
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, table
-from slotool.commands.predictors.chosen_predictor import is_of_here, machine_differences, machine_speed
-from slotool.commands.predictors.predict_sweep import BATCH, Answer, SweepAxis, SweepPoint, answers_of
+from slotool.commands.predictors.predict_sweep import Answer, answers_of
 from slotool.commands.predictors.prediction import NOT_HERE, Prediction, Versions
 from slotool.graphs.capture.networks import Captured, Networks
+from slotool.predictors.sweep import BATCH, SweepAxis, SweepPoint
+from slotool.predictors.training.chosen import is_of_here, machine_differences, machine_speed
 from slotool.printable import duration, number
 
 if TYPE_CHECKING:
