@@ -144,5 +144,5 @@ def _why_no_cuda() -> str:
 
 
 def devices_of(device: str | None) -> tuple[str, ...]:
-    """The device whose rows of a latency table count; none where a table is to have but one. ``cuda`` is ``cuda:0``."""
+    """Return the device whose rows of a latency table count, ``cuda:0`` for ``cuda``; none where there is but one."""
     return () if device is None else ("cuda:0" if device == "cuda" else device,)

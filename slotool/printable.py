@@ -46,14 +46,14 @@ def with_article(noun: str) -> str:
 
 
 def number(value: float) -> str:
-    """Four significant digits, without exponent where a person would not use one."""
+    """Return four significant digits, without exponent where a person would not use one."""
     if math.isnan(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
-    """``1.234 ms``, ``56.7 µs``, ``2.3 s``: the unit a person would choose."""
+    """Return ``1.234 ms``, ``56.7 µs``, ``2.3 s``: in the unit that a person would choose."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= scale:
             return f"{seconds / scale:.4g} {unit}"

@@ -179,7 +179,7 @@ def cpu_seconds_of_others() -> float:
 
 @contextmanager
 def using_torch_threads(threads: int) -> Iterator[None]:
-    """So many compute threads of torch meanwhile."""
+    """Give torch so many compute threads meanwhile."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""How long work says how far it is: ``progress=`` of every function that takes longer than a moment.
+"""Progress of work: ``progress=`` of every function that takes longer than a moment.
 
 ==============  ========================================================================================
 ``"auto"``      the default: a bar where a person types (a notebook, interactive Python), else nothing
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """What a long job calls: ``advance`` per finished item, ``say`` to change the line's text."""
+    """Steps of a phase: ``advance`` per finished item, ``say`` to change the line's text."""
 
     def advance(self, steps: int = 1) -> None: ...
 
@@ -53,7 +53,7 @@ Reporting = Reporter | Callback | bool | Literal["auto"] | None
 
 
 def reporter_of(wanted: Reporting) -> Reporter:
-    """The reporter that ``progress=wanted`` means. Raises ``TypeError`` for anything else."""
+    """Return the reporter that ``progress=wanted`` means. Raises ``TypeError`` for anything else."""
     if wanted == "auto":
         wanted = _in_notebook() or hasattr(sys, "ps1")
     if wanted is None or wanted is False:

@@ -275,5 +275,5 @@ def _where(long: pd.DataFrame, bad: np.ndarray) -> str:
 
 
 def prices_of(prices: str | Path | Mapping[str, float] | None) -> tuple[dict[str, float], str]:
-    """Prices of a call by version, or those of a price list, and their currency; none and "" of None."""
+    """Return prices of a call by version, or those of a price list, and their currency; none and "" of None."""
     return (dict(prices or {}), "") if prices is None or isinstance(prices, Mapping) else read_prices(Path(prices))
