@@ -293,7 +293,6 @@ predictions[].degradation_ratio? number predicted over solo latency
 predictions[].probability_within_slo? number? probability that the latency is at most slo_s
 predictions[].explanation? object with --explain, seconds by type of operator and by operator
 latency_table   text?           table written
-plot            text?           plot written
 """,
     "predict-sweep": """
 predictor       text            name of the predictor
@@ -327,7 +326,6 @@ points[].no_interval text?      why there is none
 points[].outside text?          in what it is unlike the networks learnt from
 points[].not_predicted text?    why there is no latency
 latency_table   text?           table written
-plot            text?           plot written
 """,
     "train": """
 artifact        text            folder written
