@@ -13,7 +13,7 @@ INPUTS := pyproject.toml constraints.txt
 # What compares times is alone on the machine, whatever make is asked for.
 .NOTPARALLEL:
 
-.PHONY: demo test test-shared test-alone test-long hostile check style types format test-minimum test-newest bench bench-record bench-peers predictors gpu reproduce docs docs-outputs clean
+.PHONY: demo test test-shared test-alone test-long hostile check style types format test-minimum test-newest bench bench-record bench-peers predictors gpu gpu-carry reproduce docs docs-outputs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
@@ -104,12 +104,16 @@ reproduce: $(VENV)/.installed-demo
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
 	$(BIN)/python -m benchmarks slo_nn referees serving_peers serving_limits front_ends routing
 
-# Everything about GPUs on this machine's CUDA device, in under 40 minutes; it resumes. Nothing is installed: GPU_PYTHON is
-# a Python with a torch for CUDA and what docs/how-to/run-gpu-benchmarks.md lists. GPU_OPTIONS: --rehearse needs no GPU.
+# The windows of GPU time on this machine's CUDA device, some 70 minutes; it resumes. Nothing is installed: GPU_PYTHON is
+# a Python with a torch for CUDA and what docs/how-to/run-gpu-benchmarks.md lists. GPU_OPTIONS: --window N, --rehearse.
 GPU_PYTHON ?= $(PYTHON)
 GPU_OPTIONS ?=
 gpu:
 	$(GPU_PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
+
+# gpu-carry/: what a bare machine without a network needs beside the checkout. GPU_PYTHON has timm, torchvision and pip.
+gpu-carry:
+	$(GPU_PYTHON) -m benchmarks.gpu_carry
 
 # The site, in site/; a broken link or reference ends it.
 docs: $(VENV)/.installed-docs

@@ -1,16 +1,19 @@
-"""``make gpu``: everything that slotool says of GPUs, tested and measured on the CUDA device of this machine.
+"""``make gpu``: windows of GPU time, in which slotool is tested and measured on the CUDA device of this machine.
 
-``python -m benchmarks.gpu`` runs all pieces, each in a process of its own and for nine minutes at most; the same
-command again goes on where it was. ``--piece NAME`` runs one, and exits with 75 when it is to be started again.
-``--rehearse`` runs all of them at a tiny size on the CPU: it proves the code, and its figures mean nothing. Nothing is
-downloaded. Results are files below ``--out``: a document per piece, a file per finished step, and Parquet tables.
+``python -m benchmarks.gpu`` runs the pieces of all windows, each in a process of its own and within its planned time;
+the same command again continues. ``--window N`` runs the pieces of one, within ``--limit`` seconds altogether;
+``--piece NAME`` runs one, and exits with 75 when it is to be started again. ``--rehearse`` runs them at a tiny size on
+the CPU: it proves the code, and its figures mean nothing. Nothing is downloaded. Results are files below ``--out``: a
+document per piece, a file per finished step, and Parquet tables.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,56 +36,66 @@ from benchmarks.gpu_pieces.piece import (
     ran,
     write_json,
 )
-from benchmarks.gpu_pieces.sizes import FULL, REHEARSAL, Sizes
 from slotool import devices
 from slotool.devices import CPU
 from slotool.errors import InputError
+from slotool.nvml import Nvml
 from slotool.process import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "gpu.md"
+# One command of a lent machine runs for ten minutes at most.
 LIMIT_S = 540.0
+# Start of a piece's process, beside its planned time.
+START_S = 20.0
 # A piece that does not end by itself is interrupted so long after its limit, and killed so long after that.
-GRACE_S, KILL_S = 15.0, 15.0
-# A piece is started so often before the next one has its turn.
+GRACE_S, KILL_S = 10.0, 10.0
+# A piece is not begun where less than this is left.
+MIN_LEFT_S = 20.0
+# So often are pieces that ran out of time started.
 MAX_STARTS = 3
+SHOWN_CHARACTERS = 160
 DEVICE_FILE = "device.json"
 # Exit codes of wrong arguments, as argparse has it, and after Ctrl-C.
 USAGE, INTERRUPTED = 2, 130
 UNUSABLE = "unusable"
 
 
-def _piece(name: str, title: str, function: str, allowance_s: float, *needs: str, anywhere: bool = False) -> Spec:
-    """``function``: ``module:function`` of ``benchmarks.gpu_pieces``, imported when the piece runs."""
-    module, _, attribute = function.partition(":")
+# By piece: ``module:function`` of ``benchmarks.gpu_pieces``, imported when the piece runs.
+FUNCTIONS: dict[str, str] = {}
+
+
+def _piece(window: int, name: str, title: str, function: str, allowance_s: float, *needs: str, **more: bool) -> Spec:
+    FUNCTIONS[name] = function
 
     def run(piece: Piece) -> None:
+        module, _, attribute = function.partition(":")
         getattr(import_module(f"benchmarks.gpu_pieces.{module}"), attribute)(piece)
 
-    return Spec(name, title, run, allowance_s, needs, anywhere)
+    return Spec(window, name, title, run, allowance_s, needs, **more)
 
 
-# The order matters: predictors read the labels of the pieces before. Together 31 minutes.
+# In a window the order matters: what comes last gets what the others leave of 13 minutes.
 PIECES = {
     spec.name: spec
     for spec in (
-        _piece("tests", "Tests marked cuda", "cuda_tests:run", 200, "pytest", "hypothesis"),
-        _piece("solo-random", "Labels of random networks", "solo:random_networks", 460),
-        _piece("solo-zoo", "Labels of the Keras applications", "solo:zoo", 160),
-        _piece("pairs", "Co-located pairs", "pairs:run", 420),
-        _piece("predictors", "Predictors", "predictors:run", 300, anywhere=True),
-        _piece("actuation", "Switching subnets", "actuation:run", 60),
-        _piece("served", "Served requests", "served:run", 100),
-        _piece("backends", "Keras, ONNX Runtime, CUDA graphs", "other_backends:run", 140, "tensorflow", "onnxruntime"),
+        _piece(1, "solo-zoo", "Labels of the Keras applications", "solo:zoo", 130),
+        _piece(1, "backends", "CUDA graphs, eager calls, torch.compile", "backends:run", 110, "tensorflow"),
+        _piece(1, "solo-random", "Labels of random networks", "solo:random_networks", 170),
+        _piece(1, "tests", "Tests marked cuda", "cuda_tests:run", 130, "pytest", "hypothesis"),
+        _piece(1, "served", "Served requests", "served:run", 80),
+        _piece(1, "pairs", "Co-located pairs of few networks", "pairs:few", 90),
+        _piece(2, "timm", "timm's networks", "timm:run", 520),
+        _piece(3, "serving", "Servers under load", "serving:run", 520, "litserve"),
+        _piece(3, "actuation", "Switching subnets", "actuation:run", 60),
+        _piece(4, "transformers", "Prefill and decode", "transformers:run", 480),
+        _piece(5, "large-outputs", "Large output layers", "large_outputs:run", 400, "triton"),
+        _piece(6, "beside-large", "A small network beside a large one", "beside_large:run", 80),
+        _piece(6, "pairs-all", "Co-located pairs", "pairs:all_pairs", 500),
+        _piece(7, "solo-many", "Many labels of random networks", "solo:many_random_networks", 540),
+        _piece(7, "predictors", "Predictors", "predictors:run", 300, anywhere=True),
     )
 }
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text}: a share of the planned time, above 0 and up to 1, is expected")
-    return value
 
 
 def _seconds(text: str) -> float:
@@ -98,60 +111,79 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A shell has its background jobs ignore Ctrl-C, and their children too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     device = CPU if asked.rehearse else asked.device
-    out = asked.out or Path("gpu-rehearsal" if asked.rehearse else "gpu-results")
     if asked.parent:
         die_with_parent(asked.parent)
-    if asked.list:
-        print(listed(out))
-        return 0
     try:
+        out = asked.out or default_folder(device, asked.rehearse)
+        names = [asked.piece] if asked.piece else chosen(asked.window, device)
+        if asked.list:
+            print(listed(out, names))
+            return 0
         if asked.force:
-            forget(out, [asked.piece] if asked.piece else list(PIECES))
+            forget(out, names)
         if asked.piece is None:
-            return run_all(out, device, asked.limit, asked.share)
+            return run_all(names, out, device, asked.limit, asked.rehearse)
         if PIECES[asked.piece].anywhere and unusable(device) and (out / DEVICE_FILE).is_file():
             device = CPU
         elif problem := unusable(device) or of_another(out, device):
             print(f"make gpu: {problem}", file=sys.stderr)
             return USAGE
-        sizes = REHEARSAL if asked.rehearse else FULL
-        return EXIT_CODES[run_one(asked.piece, out, device, sizes, asked.limit, asked.share)]
+        return EXIT_CODES[run_one(asked.piece, out, device, asked.limit or LIMIT_S, not asked.rehearse)]
     except InputError as error:
         print(f"make gpu: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
-        print("make gpu: interrupted; finished steps are kept, and the same command goes on", file=sys.stderr)
+        print("make gpu: interrupted; finished steps are kept, and the same command continues", file=sys.stderr)
         return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--piece", choices=tuple(PIECES), help="run this one, in this process")
-    parser.add_argument("--out", type=Path, help="folder of the results; default: gpu-results, rehearsed gpu-rehearsal")
+    which = parser.add_mutually_exclusive_group()
+    windows = sorted({spec.window for spec in PIECES.values()})
+    which.add_argument("--window", type=int, choices=windows, help="the pieces of this window; default: of all")
+    which.add_argument("--piece", choices=tuple(PIECES), help="this piece alone, in this process")
+    parser.add_argument("--out", type=Path, help="folder of results; default: gpu-results/CARD, or gpu-rehearsal")
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
     parser.add_argument("--rehearse", action="store_true", help="at a tiny size, on the CPU")
-    parser.add_argument(
-        "--limit", type=_seconds, default=LIMIT_S, help=f"seconds that a piece runs at most; {LIMIT_S:.0f}"
-    )
-    parser.add_argument(
-        "--share",
-        type=_share,
-        default=1.0,
-        help="of the planned time of each piece, and of what it measures; 1",
-    )
-    parser.add_argument("--force", action="store_true", help="begin the piece, or all of them, again")
-    parser.add_argument("--list", action="store_true", help="which pieces there are, and how each ended")
+    parser.add_argument("--limit", type=_seconds, help=f"seconds for all; default: none, of one piece {LIMIT_S:.0f}")
+    parser.add_argument("--force", action="store_true", help="begin these pieces again")
+    parser.add_argument("--list", action="store_true", help="print these pieces, and how each ended")
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     return parser
 
 
-def listed(out: Path) -> str:
+def chosen(window: int | None, device: str) -> list[str]:
+    """Return the pieces of a window, or of all; those for a CPU are left out of a window on a GPU."""
+    specs = [spec for spec in PIECES.values() if window in (None, spec.window)]
+    return [spec.name for spec in specs if window is None or device == CPU or not spec.anywhere]
+
+
+def default_folder(device: str, rehearse: bool) -> Path:
+    """Return the folder of this card, for results of several are never mixed; where none can be used here, the one
+    folder that is there."""
+    if rehearse:
+        return Path("gpu-rehearsal")
+    results = Path("gpu-results")
+    if problem := unusable(device):
+        known = [path.parent for path in results.glob(f"*/{DEVICE_FILE}")]
+        if len(known) != 1:
+            raise InputError(f"{problem}; or name a folder of results by --out")
+        return known[0]
+    # NVML's name, for PyTorch would open the device to read it.
+    card = Nvml().visible(int(devices.parsed(device).partition(":")[2] or 0)).name or "gpu"
+    return results / re.sub(r"[^a-z0-9]+", "-", card.lower())
+
+
+def listed(out: Path, names: Sequence[str]) -> str:
     """A line per piece: its state, its planned time, and the packages that it could use and that are not installed."""
     lines = []
-    for spec in PIECES.values():
+    for spec in (PIECES[name] for name in names):
         missing = [package for package in spec.needs if find_spec(package) is None]
         without = f"; not installed: {', '.join(missing)}" if missing else ""
-        lines.append(f"{spec.name:12} {state(out, spec.name):10} {spec.allowance_s:4.0f} s  {spec.title}{without}")
+        lines.append(
+            f"{spec.window} {spec.name:14} {state(out, spec.name):10} {spec.allowance_s:4.0f} s  {spec.title}{without}"
+        )
     return "\n".join(lines)
 
 
@@ -195,41 +227,44 @@ def forget(out: Path, names: Sequence[str]) -> None:
         (out / DEVICE_FILE).unlink(missing_ok=True)
 
 
-def run_one(name: str, out: Path, device: str, sizes: Sizes, limit_s: float, share: float) -> str:
+def run_one(name: str, out: Path, device: str, limit_s: float, full: bool) -> str:
     """How the piece ended; ``done`` where it had ended before."""
     if state(out, name) == DONE:
         print(f"{name}: done before", flush=True)
         return DONE
     print(f"{name}: {PIECES[name].title}", flush=True)
-    status = ran(PIECES[name], out, device, sizes, limit_s, share)
+    status = ran(PIECES[name], out, device, limit_s, full)
     print(f"{name}: {status}", flush=True)
     return status
 
 
-def run_all(out: Path, device: str, limit_s: float, share: float = 1.0) -> int:
-    """Every piece that is not done, in a process of its own; a table of how each ended.
+def run_all(names: Sequence[str], out: Path, device: str, limit_s: float | None, rehearse: bool) -> int:
+    """Run every piece that is not done, in a process of its own; those that ran out of time again after the others.
 
     This process leaves the device alone: it would count as another user of it.
     """
     began = time.monotonic()
-    for name in PIECES:
-        for _ in range(MAX_STARTS):
-            before = finished(out, name)
-            if state(out, name) == DONE:
-                break
-            status = started(name, out, device, limit_s, share)
+    out.mkdir(parents=True, exist_ok=True)
+    left = [name for name in names if state(out, name) != DONE]
+    for _ in range(MAX_STARTS):
+        again = []
+        for name in left:
+            left_s = LIMIT_S if limit_s is None else limit_s - (time.monotonic() - began) - GRACE_S - KILL_S
+            if left_s < MIN_LEFT_S:
+                print(f"{name}: no time left", flush=True)
+                continue
+            planned_s = LIMIT_S if rehearse else PIECES[name].allowance_s + START_S
+            before, status = finished(out, name), started(name, out, device, min(planned_s, left_s), rehearse)
             if status == UNUSABLE:
                 return USAGE
-            if status != UNFINISHED:
-                break
-            if finished(out, name) == before:
-                print(f"{name}: no step ends within {limit_s:.0f} s", flush=True)
-                break
+            if status == UNFINISHED and finished(out, name) == before:
+                print(f"{name}: no step ended in its time", flush=True)
+            if status == UNFINISHED:
+                again.append(name)
+        left = again
     write_page(out)
-    print(
-        f"\n{listed(out)}\n{time.monotonic() - began:.0f} s; results are in {out}, a page of them is {out / PAGE.name}"
-    )
-    return int(any(state(out, name) != DONE for name in PIECES))
+    print(f"\n{listed(out, names)}\n{time.monotonic() - began:.0f} s; results are in {out}")
+    return int(any(state(out, name) != DONE for name in names))
 
 
 def finished(out: Path, name: str) -> int:
@@ -244,28 +279,45 @@ def write_page(out: Path) -> None:
     (out / PAGE.name).write_text(filled(PAGE.read_text(), out))
 
 
-def started(name: str, out: Path, device: str, limit_s: float, share: float) -> str:
-    """How the piece ended in a process of its own, ``UNUSABLE`` where it did not begin. It is interrupted, then killed,
-    where it does not end in time."""
+def started(name: str, out: Path, device: str, limit_s: float, rehearse: bool) -> str:
+    """Run the piece in a process of its own, which is interrupted, then killed, where it does not end in time.
+
+    Its output goes to ``NAME.log``; a line per step is printed.
+
+    Returns:
+        How it ended; ``UNUSABLE`` where it did not begin.
+    """
     command = [sys.executable, "-m", "benchmarks.gpu", "--piece", name, "--out", str(out), "--limit", str(limit_s)]
-    command += ["--share", str(share)]
-    command += ["--parent", str(os.getpid()), *(["--rehearse"] if device == CPU else ["--device", device])]
-    # In a session of its own: Ctrl-C reaches it once, from here.
+    command += ["--parent", str(os.getpid()), *(["--rehearse"] if rehearse else ["--device", device])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
-    try:
-        process.wait(limit_s + GRACE_S)
-    except subprocess.TimeoutExpired:
-        ended(process)
-    except KeyboardInterrupt:
-        ended(process)
-        raise
+    path = out / f"{name}.log"
+    with path.open("a") as log:
+        begins_at = log.tell()
+        # In a session of its own: Ctrl-C reaches it once, from here.
+        process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=log, stderr=log)
+        try:
+            process.wait(limit_s + GRACE_S)
+        except subprocess.TimeoutExpired:
+            ended(process)
+        except KeyboardInterrupt:
+            ended(process)
+            raise
+    tell(path, begins_at, name)
     by_code = {code: status for status, code in EXIT_CODES.items()} | {USAGE: UNUSABLE}
     if process.returncode not in by_code:
         print(f"{name}: its process ended with {process.returncode}", flush=True)
     if process.returncode == -signal.SIGKILL:
         return UNFINISHED
     return by_code.get(process.returncode, FAILED)
+
+
+def tell(log: Path, begins_at: int, name: str) -> None:
+    """Print the lines on steps, and the last one before them, which is the message of what failed."""
+    lines = log.read_bytes()[begins_at:].decode(errors="replace").splitlines()
+    for before, line in itertools.pairwise(["", *lines]):
+        if line.startswith((f"{name}: ", "   ", "make gpu: ")) and not line.startswith("    "):
+            shown = [before, line] if ": failed" in line else [line]
+            print("\n".join(each[:SHOWN_CHARACTERS] for each in shown), flush=True)
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -103,13 +103,15 @@ def served(
     label: int | None,
     folder: Path,
     environment: Mapping[str, str] = MappingProxyType({}),
+    cores: Sequence[int] = (),
 ) -> Iterator[Running]:
-    """A server started by ``command`` on its core, once it has answered ``question``. ``label``: what it must answer,
-    None for any.
+    """A server started by ``command``, once it has answered ``question``.
+
+    ``label``: what it must answer, None for any. ``cores``: those of the server, by default one.
 
     Raises ``RunError`` when it does not, or answers with another class."""
     path = folder / "server.log"
-    with path.open("w") as log, bound_to(server_core()):
+    with path.open("w") as log, bound_to(cores or server_core()):
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment}, cwd=folder)
     try:
         answered = _first_answer(port, question, process, path)

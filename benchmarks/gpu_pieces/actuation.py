@@ -22,11 +22,12 @@ from slotool.graphs.torch_module import GraphModule
 
 # A host waits for a device in wall-clock time; the CPU's own figures are of this thread's CPU time.
 CALIBRATED, DRAWN, MIN_LOADINGS = 4, 2, 3
+REPEATS, REHEARSED = 200, 3
 
 
 def run(piece: Piece) -> None:
     piece.step("small residual network", lambda: measured(piece, small_space()))
-    if piece.sizes.full:
+    if piece.full:
         piece.step("size of OFA-ResNet-50", lambda: measured(piece, large_space()))
 
 
@@ -46,7 +47,7 @@ def large_space() -> Space:
 def measured(piece: Piece, space: Space) -> Figures:
     """Median seconds of a forward pass, of a switch, and of what is done where there is no supernet."""
     model, one = of_random_weights(space)
-    there, repeats = model.on(piece.device), piece.sizes.repeats
+    there, repeats = model.on(piece.device), piece.sized(REPEATS, REHEARSED)
     first, last = there.points[0], there.points[-1]
     alone = [model.extract(model.subnets[point]).to(piece.device) for point in (first, last)]
     small, large = (lambda module=module: extracted_answer(module, one, piece.device) for module in alone)

@@ -6,7 +6,7 @@ import numpy as np
 
 import slotool
 from benchmarks.gpu_pieces.piece import Figures, Left, Piece
-from benchmarks.gpu_pieces.solo import SEED, applications, contents
+from benchmarks.gpu_pieces.solo import BACKENDS, SEED, applications, contents
 from slotool.tables import LatencyTable
 
 # Tables by how the members share the device.
@@ -14,26 +14,37 @@ TABLES = {
     "processes": "keras-applications-colocated.parquet",
     "streams": "keras-applications-colocated-streams.parquet",
 }
-ROUNDS = 2
-# Every third of the applications by size: pairs of networks of unlike size tell more.
-STRIDE = 3
+# Networks of which every pair is measured: every third by size, for pairs of unlike size say more.
+NETWORKS, STRIDE = 12, 3
+FEW = 4
+RUNS, SECONDS = 20, 1.0
 
 
-def run(piece: Piece) -> None:
+def few(piece: Piece) -> None:
+    """Pairs of a few networks: most of the time goes to starting a process for each network."""
+    both(piece, piece.sized(FEW, 2))
+
+
+def all_pairs(piece: Piece) -> None:
+    """Pairs of twelve networks."""
+    both(piece, piece.sized(NETWORKS, 2))
+
+
+def both(piece: Piece, count: int) -> None:
     for sharing in TABLES:
-        piece.step(sharing, lambda sharing=sharing: measured(piece, sharing))
+        piece.step(sharing, lambda sharing=sharing: measured(piece, sharing, count))
 
 
-def measured(piece: Piece, sharing: str) -> Figures:
+def measured(piece: Piece, sharing: str, count: int) -> Figures:
     """Every pair, on a core per member: the host waits for the device by keeping a core busy."""
-    sizes = piece.sizes
     if sharing == "streams" and not piece.on_gpu:
         raise Left("streams are those of a GPU")
-    graphs = applications(STRIDE * sizes.colocated if sizes.full else sizes.colocated)
+    stride = piece.sized(STRIDE * NETWORKS // count, 1)
     found = slotool.profile_colocated(
-        graphs[:: STRIDE if sizes.full else 1], piece.tables / TABLES[sharing], sizes=(2,), placement="split",
-        sharing=sharing, device=piece.device, threads=1, runs=sizes.runs, rounds=ROUNDS,
-        max_seconds=sizes.seconds_per_pair, budget_s=piece.budget_s(1 / len(TABLES)), seed=SEED, progress=None,
+        applications(stride * count)[::stride], piece.tables / TABLES[sharing], sizes=(2,), placement="split",
+        sharing=sharing, backend=BACKENDS[piece.on_gpu], device=piece.device, threads=1, runs=piece.sized(RUNS, 2),
+        rounds=1, max_seconds=piece.sized(SECONDS, 0.5), budget_s=piece.budget_s(1 / len(TABLES)), seed=SEED,
+        progress=None,
     )  # fmt: skip
     return {**contents(found.latency), **slowdowns(found.latency)}
 

@@ -1,10 +1,12 @@
-"""A piece of ``make gpu``: its steps, each a file that is written when the step ends and never computed twice."""
+"""Pieces of ``make gpu``: steps, each a file that is written when the step ends and never computed twice."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -13,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from benchmarks.gpu_pieces.sizes import Sizes
 from slotool.atomic import alone, whole_file
 
 Figures = dict[str, Any]
+Size = TypeVar("Size")
 
 SCHEMA, SCHEMA_VERSION = "slotool/gpu-benchmark", 1
 DONE, FAILED, UNFINISHED = "done", "failed", "unfinished"
@@ -45,11 +47,17 @@ class NotYet(Exception):
 
 @dataclass(frozen=True)
 class Spec:
-    """``run`` makes the steps of a piece. ``allowance_s``: what it is planned to take on a GPU, seconds.
+    """One line of a window.
 
-    ``needs``: packages beside those that slotool always needs. ``anywhere``: whether the device is of use and no more.
+    Args:
+        window: Number of the window that the piece belongs to.
+        run: Makes the steps of the piece.
+        allowance_s: Planned time on a GPU, seconds.
+        needs: Packages beside those that slotool always needs.
+        anywhere: True if the device is of use and no more: a window on a GPU leaves the piece for a CPU, afterwards.
     """
 
+    window: int
     name: str
     title: str
     run: Callable[[Piece], None]
@@ -59,11 +67,17 @@ class Spec:
 
 
 class Piece:
-    """What the steps of one piece share. ``device``: ``cuda:0``, in a rehearsal ``cpu``; ``tables``: its folder
-    for Parquet tables, which other pieces read."""
+    """State shared by the steps of one piece.
 
-    def __init__(self, name: str, out: Path, device: str, sizes: Sizes, allowance_s: float):
-        self.name, self.device, self.sizes = name, device, sizes
+    Args:
+        device: ``cuda:N``, in a rehearsal ``cpu``.
+        full: False in a rehearsal, which runs the same code in little time.
+        allowance_s: Planned time, seconds.
+    """
+
+    def __init__(self, name: str, out: Path, device: str, full: bool, allowance_s: float):
+        self.name, self.device, self.full = name, device, full
+        # Parquet tables, which other pieces read, have a folder of their own.
         self.out, self.folder, self.tables = out, out / name, out / TABLES / name
         self._allowance_s = allowance_s
         for folder in (self.folder, self.tables):
@@ -74,18 +88,26 @@ class Piece:
     def on_gpu(self) -> bool:
         return self.device != "cpu"
 
+    def sized(self, full: Size, rehearsal: Size) -> Size:
+        """Return the size for a GPU, or the one for a rehearsal."""
+        return full if self.full else rehearsal
+
     def budget_s(self, share: float) -> float | None:
         """For a campaign, ``share`` of the allowance, or what the finished steps have left of it, at least a second;
         None in a rehearsal, which measures all of its few items."""
-        if not self.sizes.full:
+        if not self.full:
             return None
-        spent = sum(figures.get("seconds", 0.0) for figures in self.figures.values())
-        return max(1.0, min(share * self._allowance_s, self._allowance_s - spent))
+        return max(1.0, min(share * self._allowance_s, self.left_s))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of the allowance that the finished steps have left."""
+        return self._allowance_s - sum(figures.get("seconds", 0.0) for figures in self.figures.values())
 
     def step(self, name: str, make: Callable[[], Figures]) -> Figures | None:
         """What ``make`` gives, or gave in an earlier run; None where it cannot run here or failed, which the other
         steps outlive. Both are tried again in the next run."""
-        path = self.folder / f"{name}.json"
+        path = self._path(self.folder, name)
         if path.is_file():
             self.figures[name] = json.loads(path.read_text())
             print(f"   {name}: finished before", flush=True)
@@ -109,15 +131,21 @@ class Piece:
         print(f"   {name}: {self.figures[name]['seconds']:.1f} s", flush=True)
         return self.figures[name]
 
+    @staticmethod
+    def _path(folder: Path, step: str) -> Path:
+        """The file of a step, whose name machines that give results back accept."""
+        return folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', step)}.json"
+
     def failed(self, name: str, error: Exception) -> None:
         """Print and keep an error, in the block that handles it."""
         traceback.print_exc(file=sys.stdout)
         shown = traceback.format_exc().splitlines()[-TRACEBACK_LINES:]
         self.figures[name] = {ERROR: f"{type(error).__name__}: {error}", "traceback": shown}
+        print(f"   {name}: failed", flush=True)
 
     def figures_of(self, piece: str, step: str) -> Figures:
         """Those of another piece. Raises ``NotYet`` where it has none."""
-        path = self.out / piece / f"{step}.json"
+        path = self._path(self.out / piece, step)
         if not path.is_file():
             raise NotYet(f"piece {piece} has no figures of {step} yet")
         return dict(json.loads(path.read_text()))
@@ -130,15 +158,15 @@ class Piece:
         return path
 
 
-def ran(spec: Spec, out: Path, device: str, sizes: Sizes, limit_s: float, share: float = 1.0) -> str:
-    """Run a piece for ``limit_s`` seconds at most, write its document, and return how it ended. ``share``: of the time
-    that it is planned to take, and of what it counts.
+def ran(spec: Spec, out: Path, device: str, limit_s: float, full: bool = True) -> str:
+    """Run a piece for ``limit_s`` seconds at most, write its document, and return how it ended.
 
     Raises ``KeyboardInterrupt`` after Ctrl-C, with the document written; ``InputError`` where another process runs it.
     """
-    piece = Piece(spec.name, out, device, sizes.scaled(share), spec.allowance_s * share)
+    piece = Piece(spec.name, out, device, full, spec.allowance_s)
     with alone(piece.folder / "lock"):
         started, status, interrupted = datetime.now(UTC), DONE, False
+        clocks = [gpu_clocks()]
         try:
             with limited(limit_s):
                 spec.run(piece)
@@ -150,25 +178,37 @@ def ran(spec: Spec, out: Path, device: str, sizes: Sizes, limit_s: float, share:
             piece.failed(spec.name, error)
         if status == DONE and any(ERROR in figures for figures in piece.figures.values()):
             status = FAILED
-        write_json(out / f"{spec.name}.json", document(spec, piece, status, started, share))
+        clocks.append(gpu_clocks())
+        write_json(out / f"{spec.name}.json", {**document(spec, piece, status, started), "gpu_clocks": clocks})
     if interrupted:
         raise KeyboardInterrupt
     return status
 
 
-def document(spec: Spec, piece: Piece, status: str, started: datetime, share: float) -> Figures:
-    """What is kept of a piece: how it ended, what on, and the figures of its steps."""
+def gpu_clocks() -> str:
+    """Return the clocks of the GPU now, which nobody sets; an empty text without the driver's program."""
+    query = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
+    try:
+        asked = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True,
+                               text=True, timeout=10, check=False)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.strip()
+
+
+def document(spec: Spec, piece: Piece, status: str, started: datetime) -> Figures:
+    """Return the record of a piece: how it ended, what on, and the figures of its steps."""
     from benchmarks.record import commit
     from slotool.machine import machine_facts, machine_id
 
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
+        "window": spec.window,
         "piece": spec.name,
         "title": spec.title,
         "status": status,
-        "rehearsal": not piece.sizes.full,
-        "share": share,
+        "rehearsal": not piece.full,
         "date": started.isoformat(timespec="seconds"),
         "commit": commit(),
         "device": device_facts(piece.device),

@@ -13,8 +13,8 @@ from scipy.optimize import nnls
 
 import slotool
 from benchmarks.gpu_pieces import pairs
-from benchmarks.gpu_pieces.piece import Figures, Left, Piece
-from benchmarks.gpu_pieces.solo import DATASETS, RANDOM, SEED, ZOO, graphs_file, label_tables
+from benchmarks.gpu_pieces.piece import Figures, Left, NotYet, Piece
+from benchmarks.gpu_pieces.solo import CAMPAIGNS, DATASETS, RANDOM, SEED, ZOO
 from benchmarks.zoo_latency import ten_labels
 from slotool.errors import InputError
 from slotool.graphs.store import read_graphs, write_graphs
@@ -41,14 +41,22 @@ SHOWN = ("n", "mape", "mae_over_mean", "within_10_percent", "interval_coverage")
 SHIPPED = ("predictor-torch", "predictor-architectures", "predictor-devices")
 # Trained on the device; the others train on the CPU only.
 ON_DEVICE = ("graph", "dnn")
+# Those trained, depths of the co-located network, and draws of ten labels at random.
+NAMES, DEPTHS, DRAWS = ("costs", "additive"), (2, 4), 8
+# By what was measured: the pieces that do, the one of most labels first.
+PIECES_OF = {RANDOM: ("solo-many", "solo-random"), ZOO: ("solo-zoo",)}
+PAIRS = ("pairs-all", "pairs")
+TIMM = "timm with ten labels, predictor-devices"
 
 
 def run(piece: Piece) -> None:
-    piece.step(CHANCE, lambda: by_chance(piece, piece.sizes.predictors, artifact(piece)))
+    piece.step(CHANCE, lambda: by_chance(piece, piece.sized(NAMES, NAMES[1:]), artifact(piece)))
     piece.step("zoo from random networks", lambda: zoo(piece))
-    piece.step("zoo with ten labels", lambda: few_labels(piece, own(piece)))
+    piece.step("zoo with ten labels", lambda: few_labels(piece, own(piece), labels(piece, ZOO)))
     for name in SHIPPED:
-        piece.step(f"zoo with ten labels, {name}", lambda name=name: few_labels(piece, shipped(name)))
+        step = f"zoo with ten labels, {name}"
+        piece.step(step, lambda name=name: few_labels(piece, shipped(name), labels(piece, ZOO)))
+    piece.step(TIMM, lambda: few_labels(piece, shipped(SHIPPED[-1]), timm_labels(piece)))
     for sharing in pairs.TABLES:
         piece.step(f"pairs, {sharing}", lambda sharing=sharing: colocated(piece, sharing))
     # Last, for its training cannot go on where it was cut off.
@@ -86,7 +94,7 @@ def enough_to_split() -> Iterator[None]:
 
 def graph_network(piece: Piece) -> Figures:
     """The same of the graph network, trained on the device, and its error on the zoo."""
-    if not piece.sizes.full:
+    if not piece.full:
         raise Left("its training takes too long for a rehearsal")
     out = piece.folder / "graph-network"
     found = by_chance(piece, ["graph"], out)
@@ -127,17 +135,44 @@ def shipped(name: str) -> TrainedPredictor[Any]:
     return TrainedPredictor.load(str(DATASETS.parent / "models" / name))
 
 
-def few_labels(piece: Piece, trained: TrainedPredictor[Any]) -> Figures:
-    """Ten labels of the zoo, chosen by the tool and drawn at random, and the errors on the others."""
-    labelled = labels(piece, ZOO)
+def few_labels(piece: Piece, trained: TrainedPredictor[Any], labelled: LabelledSet[Any]) -> Figures:
+    """Ten labels of a zoo, chosen by the tool and drawn at random, and the errors on the others."""
     everything = np.arange(len(labelled))
     draws = [np.array(propose(trained.predictor, labelled.items, FEW))]
-    draws += [np.random.default_rng(seed).permutation(everything)[:FEW] for seed in range(piece.sizes.draws)]
+    draws += [np.random.default_rng(seed).permutation(everything)[:FEW] for seed in range(piece.sized(DRAWS, 1))]
     found = [
         ten_labels(trained.predictor, labelled.take(drawn), labelled.take(np.setdiff1d(everything, drawn)))
         for drawn in draws
     ]
     return {"networks": len(labelled), "chosen": found[0], "drawn": mean_of(found[1:]), "draws": len(found) - 1}
+
+
+def piece_of(piece: Piece, name: str) -> str:
+    """The piece that measured these networks, of several the one of most labels."""
+    *better, last = PIECES_OF[name]
+    return next((each for each in better if (piece.out / f"{each}.json").is_file()), last)
+
+
+def graphs_file(piece: Piece, name: str) -> Path:
+    return piece.table_of(piece_of(piece, name), f"{name}-graphs.parquet")
+
+
+def label_tables(piece: Piece, name: str) -> list[Path]:
+    """Both campaigns' tables."""
+    return [piece.table_of(piece_of(piece, name), f"{name}-latency-{campaign}.parquet") for campaign in CAMPAIGNS]
+
+
+def timm_labels(piece: Piece) -> LabelledSet[Any]:
+    """Labels of timm's networks at batch size 1. Raises ``Left`` where window 2 has not run."""
+    try:
+        table = LatencyTable.load(piece.table_of("timm", "timm-float32.parquet"))
+        graphs = list(read_graphs(piece.table_of("timm", "timm-graphs.parquet")))
+    except NotYet as error:
+        raise Left(str(error)) from error
+    labelled = join_labels(LatencyTable(table.rows[table.rows["batch_size"] == 1], table.provenance), graphs)
+    if len(labelled) < 2 * FEW:
+        raise Left(f"{len(labelled)} networks are too few")
+    return labelled
 
 
 def labels(piece: Piece, name: str) -> LabelledSet[Any]:
@@ -146,14 +181,20 @@ def labels(piece: Piece, name: str) -> LabelledSet[Any]:
 
 def colocated(piece: Piece, sharing: str) -> Figures:
     """Pairs by chance, and pairs that no training row had, each in one of ten folds."""
-    if sharing == "streams" and piece.sizes.shipped_pairs:
+    if sharing == "streams" and not piece.full:
         raise Left("streams are those of a GPU")
-    table = shipped_pairs(piece) if piece.sizes.shipped_pairs else piece.table_of("pairs", pairs.TABLES[sharing])
+    measured = next((each for each in PAIRS if (piece.out / f"{each}.json").is_file()), PAIRS[-1])
+    table = piece.table_of(measured, pairs.TABLES[sharing]) if piece.full else shipped_pairs(piece)
     graphs = DATASETS / "keras-applications-graphs.parquet"
     device = piece.device if piece.on_gpu else "cpu"
     with enough_to_split():
         trained = slotool.train_predictor(
-            table, graphs=graphs, depths=piece.sizes.depths, seed=SEED, training_device=device, progress=None
+            table,
+            graphs=graphs,
+            depths=piece.sized(DEPTHS, DEPTHS[:1]),
+            seed=SEED,
+            training_device=device,
+            progress=None,
         )
     labelled = join_colocated(LatencyTable.load(table), read_graphs(graphs))
     protocols = {}

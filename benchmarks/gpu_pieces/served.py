@@ -19,10 +19,11 @@ from slotool.elastic import load_model
 
 MODELS = Path(__file__).parents[2] / "models"
 DATA, RATE_PER_S, CALLS_PER_REPEAT, WARM_UP_CALLS = "digits", 200.0, 5, 20
+SERVED, REPEATS, LOAD_S = ("mlp", "supernet"), 200, 10.0
 
 
 def run(piece: Piece) -> None:
-    for name in piece.sizes.served:
+    for name in piece.sized(SERVED, SERVED[-1:]):
         piece.step(name, lambda name=name: served(piece, name))
 
 
@@ -37,9 +38,15 @@ def served(piece: Piece, name: str) -> Figures:
             "bare call": lambda: model.forward(x, model.full),
             "request": caller(port, f"/v2/models/{name}/infer", x),
         }
-        seconds = by_turns(calls, piece.sizes.repeats)
+        seconds = by_turns(calls, piece.sized(REPEATS, 3))
         load = slotool.loadtest(
-            server.url, model=name, rate=RATE_PER_S, duration_s=piece.sizes.load_s, data=DATA, seed=SEED, progress=None
+            server.url,
+            model=name,
+            rate=RATE_PER_S,
+            duration_s=piece.sized(LOAD_S, 1.0),
+            data=DATA,
+            seed=SEED,
+            progress=None,
         )
     shown = ("requests", "answered", "achieved_rate_per_s", "p50_s", "p99_s", "send_delay_p99_s")
     found: Figures = {

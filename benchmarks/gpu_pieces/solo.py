@@ -7,11 +7,12 @@ eager torch differed by a tenth from campaign to campaign, as the host's core wa
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 import slotool
 from benchmarks.gpu_pieces.piece import Figures, Piece
@@ -22,29 +23,38 @@ from slotool.tables import LatencyTable
 DATASETS = Path(__file__).parents[2] / "datasets"
 RANDOM, ZOO = "random-networks", "keras-applications"
 CAMPAIGNS = ("first", "second")
-# By what was measured: the piece that did.
-PIECE_OF = {RANDOM: "solo-random", ZOO: "solo-zoo"}
 # Of labels, by whether the device is a GPU.
 BACKENDS = {True: "torch-cuda-graph", False: "torch"}
 SEED = 7
+APPLICATIONS = 40
+# Networks of each ``datasets/random-NAME.parquet``. A campaign ends with its budget; the order is random.
+RANDOM_NETWORKS = {"architectures": 400, "networks-blocks": 250, "networks-cnns": 150, "networks-mlps": 100}
+MANY_NETWORKS = {"architectures": 300, "networks-blocks": 150, "networks-cnns": 150, "networks-mlps": 130}
+REHEARSED = {"architectures": 3, "networks-blocks": 6, "networks-cnns": 115, "networks-mlps": 3}
+RUNS, SECONDS = 20, 0.15
 
 
 def random_networks(piece: Piece) -> None:
-    """Networks of every kind that is shipped."""
-    twice(piece, RANDOM, drawn(piece))
+    """Networks of every kind that is shipped, twice."""
+    twice(piece, RANDOM, drawn(piece.sized(RANDOM_NETWORKS, REHEARSED), piece.full))
+
+
+def many_random_networks(piece: Piece) -> None:
+    """At least 120 labels of each kind, and some of them again."""
+    twice(piece, RANDOM, drawn(piece.sized(MANY_NETWORKS, REHEARSED), piece.full, SEED + 1), first=0.85)
 
 
 def zoo(piece: Piece) -> None:
-    """The Keras applications, as captured, run by torch."""
-    twice(piece, ZOO, applications(piece.sizes.zoo))
+    """The Keras applications, as captured, run by torch, twice."""
+    twice(piece, ZOO, applications(piece.sized(APPLICATIONS, 14)))
 
 
-def drawn(piece: Piece) -> list[OperatorGraph]:
+def drawn(counts: Mapping[str, int], by_chance: bool, seed: int = SEED) -> list[OperatorGraph]:
     """So many of each file: at random, or the smallest."""
-    chance, found = random.Random(SEED), []
-    for name, count in piece.sizes.random.items():
+    chance, found = random.Random(seed), []
+    for name, count in counts.items():
         graphs = list(read_graphs(DATASETS / f"random-{name}.parquet"))
-        found += chance.sample(graphs, count) if piece.sizes.full else smallest(graphs, count)
+        found += chance.sample(graphs, count) if by_chance else smallest(graphs, count)
     return found
 
 
@@ -53,40 +63,64 @@ def applications(count: int) -> list[OperatorGraph]:
     return smallest(list(read_graphs(DATASETS / "keras-applications-graphs.parquet")), count)
 
 
+def compiled(piece: Piece, graphs: Sequence[OperatorGraph], names: Sequence[str] = ()) -> list[OperatorGraph]:
+    """Return networks for a compiler, which takes its time: those of ``names``, in a rehearsal one of few layers."""
+    if not piece.full:
+        return smallest(list(read_graphs(DATASETS / "random-networks-mlps.parquet")), 1)
+    return [graph for graph in graphs if not names or graph.name in names]
+
+
 def smallest(graphs: Sequence[OperatorGraph], count: int) -> list[OperatorGraph]:
     return sorted(graphs, key=lambda graph: graph.flops)[:count]
 
 
-def graphs_file(piece: Piece, name: str) -> Path:
-    """Where the networks of these labels are."""
-    return piece.table_of(PIECE_OF[name], f"{name}-graphs.parquet")
-
-
-def label_tables(piece: Piece, name: str) -> list[Path]:
-    """Both campaigns' tables."""
-    return [piece.table_of(PIECE_OF[name], f"{name}-latency-{campaign}.parquet") for campaign in CAMPAIGNS]
-
-
-def twice(piece: Piece, name: str, graphs: list[OperatorGraph]) -> None:
-    """Two campaigns over ``graphs``, the second over what the first has measured; then how far they differ."""
+def twice(piece: Piece, name: str, graphs: list[OperatorGraph], first: float = 0.5) -> None:
+    """Two campaigns over ``graphs``, the second over what the first has measured; then how far they differ, and what
+    explains the labels. ``first``: share of the allowance for the first."""
     write_graphs(piece.tables / f"{name}-graphs.parquet", graphs)
-    left = graphs
-    for number, campaign in enumerate(CAMPAIGNS):
-        out = piece.tables / f"{name}-latency-{campaign}.parquet"
-        found = piece.step(campaign, lambda left=left, out=out, seed=SEED + number: measured(piece, left, out, seed))
+    left, tables = graphs, []
+    for number, (campaign, share) in enumerate(zip(CAMPAIGNS, (first, 1 - first), strict=True)):
+        tables.append(out := piece.tables / f"{name}-latency-{campaign}.parquet")
+        budget_s = piece.budget_s(0.95 * share)
+        found = piece.step(
+            campaign, lambda left=left, out=out, number=number, budget_s=budget_s: measured(
+                piece, left, out, SEED + number, budget_s=budget_s
+            )
+        )  # fmt: skip
         if found is None:
             return
         labels = medians(LatencyTable.load(out))
         left = [graph for graph in graphs if labels.keys() & {graph.id, graph.name}]
-    piece.step("repeatability", lambda: repeatability(*map(LatencyTable.load, label_tables(piece, name))))
+    piece.step("repeatability", lambda: repeatability(*map(LatencyTable.load, tables)))
+    piece.step("explained", lambda: explained(graphs, medians(LatencyTable.load(tables[0]))))
 
 
-def measured(piece: Piece, graphs: list[OperatorGraph], out: Path, seed: int, **given: Any) -> Figures:
-    """A campaign of one round, for half of the allowance at most, and what its table holds."""
-    budget_s = piece.budget_s(1 / len(CAMPAIGNS))
+def explained(graphs: Sequence[OperatorGraph], latency_s: Mapping[str, float]) -> Figures:
+    """How much of the labels the device's work explains, and how much the number of operators: R² of least squares on
+    FLOPs and bytes, and on operators, of the logarithm as well as of seconds."""
+    rows = [(graph, latency_s[name]) for graph in graphs for name in (graph.id, graph.name) if name in latency_s]
+    seconds = np.array([each for _, each in rows])
+    work = np.array([(graph.flops, graph.weight_bytes + graph.moved_bytes, 1.0) for graph, _ in rows])
+    operators = np.array([(len(graph.operators), 1.0) for graph, _ in rows], dtype=float)
+    found: Figures = {"networks": len(rows)}
+    for what, terms in (("flops_and_bytes", work), ("operators", operators)):
+        coefficients, _ = nnls(terms / seconds[:, None], np.ones(len(seconds)))
+        predicted_s = np.maximum(terms @ coefficients, 1e-9)
+        found[what] = {"coefficients": coefficients.tolist(), "r2": r2(seconds, predicted_s),
+                       "r2_log": r2(np.log(seconds), np.log(predicted_s)),
+                       "median_error": float(np.median(np.abs(predicted_s / seconds - 1)))}  # fmt: skip
+    return found
+
+
+def r2(values: np.ndarray, predicted: np.ndarray) -> float:
+    return float(1 - np.mean((values - predicted) ** 2) / np.var(values))
+
+
+def measured(piece: Piece, graphs: Sequence[OperatorGraph], out: Path, seed: int, **given: Any) -> Figures:
+    """A campaign of one round, and what its table holds."""
     options = {"backend": BACKENDS[piece.on_gpu], "device": piece.device, "threads": 1, "rounds": 1}
-    options |= {"runs": piece.sizes.runs, "budget_s": budget_s}
-    options |= {"max_seconds": piece.sizes.seconds_per_item, "seed": seed, "progress": None}
+    options |= {"runs": piece.sized(RUNS, 2), "max_seconds": piece.sized(SECONDS, 0.005)}
+    options |= {"seed": seed, "progress": None}
     return contents(slotool.profile(graphs, out, **{**options, **given}).latency)
 
 

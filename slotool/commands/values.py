@@ -7,11 +7,9 @@ sentence that does not name the parameter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
-
-from slotool.predictors.training.measured import ROW_FILTERS
+from typing import Any, TypeVar
 
 Kind = TypeVar("Kind", int, float)
 # Of one parameter.
@@ -45,10 +43,6 @@ class RowColumns:
     """Columns of a latency table by which rows are picked, for ``Annotated``: an option for each."""
 
     columns: tuple[str, ...]
-
-
-Rows = Annotated[Mapping[str, Any], RowColumns(ROW_FILTERS)]
-ColocatedRows = Annotated[Mapping[str, Any], RowColumns((*ROW_FILTERS, "placement"))]
 
 
 def at_least(low: float) -> Bounds:
