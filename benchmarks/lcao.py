@@ -43,11 +43,11 @@ def main() -> None:
 
 
 def _one_set(name: str, folder: Path, allowed: float) -> list[dict[str, Any]]:
+    from benchmarks.colocation import measured as co_location
     from slotool.artifacts import open_artifact
     from slotool.elastic.family_files import load_family
     from slotool.elastic.queries import dataset_of
     from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, with_weight_dtype
-    from slotool.workloads import co_location
 
     source = load_family(open_artifact(folder))
     data = dataset_of(source, name)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.predictor_study import data_digest, plan_tasks, run_study
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
 from slotool.predictors.base import SOLO, Predictor
@@ -25,7 +26,6 @@ from slotool.predictors.solo.dnn import DnnPredictor
 from slotool.predictors.solo.graph_network import GraphNetworkPredictor
 from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.training.study import data_digest, plan_tasks, run_study
 from slotool.profiling.journal import Journal
 from slotool.tables import LatencyTable
 

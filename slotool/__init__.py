@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from slotool.commands.elastic.build_tables import build_tables
     from slotool.commands.elastic.choose_points import choose_points
     from slotool.commands.elastic.evaluate import evaluate
-    from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
     from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
     from slotool.commands.elastic.family import family
     from slotool.commands.elastic.train import train_cnn, train_family, train_mlp, train_xmc
@@ -22,14 +21,12 @@ if TYPE_CHECKING:
     from slotool.commands.files import load, save
     from slotool.commands.networks.capture import capture
     from slotool.commands.networks.generate_networks import generate_networks
-    from slotool.commands.networks.networks import PackageNetworks
     from slotool.commands.planning.gen_switching_plan import gen_switching_plan
     from slotool.commands.planning.generate_arrivals import generate_arrivals
     from slotool.commands.planning.plan import plan
     from slotool.commands.planning.simulate import simulate
     from slotool.commands.predictors.adapt_predictor import adapt_predictor
     from slotool.commands.predictors.calibrate import calibrate
-    from slotool.commands.predictors.compare_predictors import compare_predictors
     from slotool.commands.predictors.evaluate_predictor import evaluate_predictor
     from slotool.commands.predictors.predict import predict
     from slotool.commands.predictors.predict_points import predict_points
@@ -43,6 +40,7 @@ if TYPE_CHECKING:
     from slotool.commands.rules.import_outcomes import import_outcomes
     from slotool.commands.serving.loadtest import loadtest
     from slotool.commands.serving.serve import serve
+    from slotool.graphs.capture.networks import PackageNetworks
 
 __version__ = "0.1.0"
 __all__ = [
@@ -53,11 +51,9 @@ __all__ = [
     "calibrate",
     "capture",
     "choose_points",
-    "compare_predictors",
     "doctor",
     "errors",
     "evaluate",
-    "evaluate_colocated",
     "evaluate_drift",
     "evaluate_endpoints",
     "evaluate_predictor",

@@ -141,3 +141,8 @@ def _why_no_cuda() -> str:
     if not torch.backends.cuda.is_built():
         return f"this PyTorch ({torch.__version__}) was built without CUDA, so install a build with it"
     return "PyTorch finds no GPU or no driver (see nvidia-smi)"
+
+
+def devices_of(device: str | None) -> tuple[str, ...]:
+    """Return the device whose rows of a latency table count, ``cuda:0`` for ``cuda``; none where there is but one."""
+    return () if device is None else ("cuda:0" if device == "cuda" else device,)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from slotool.cgroups import ControlGroups
+from slotool.errors import ArgumentError
 from slotool.nvml import Nvml
 
 _LIBRARIES = ("numpy", "torch", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
@@ -320,3 +321,13 @@ def read_system_file(path: str) -> str | None:
         return Path(path).read_text().strip()
     except OSError:
         return None
+
+
+def cores_given(threads: int | None) -> int:
+    """Return ``threads``, or as many as there are usable cores.
+
+    Raises ``ArgumentError`` for more than the cores given to this process.
+    """
+    if threads is not None and threads > given_cores():
+        raise ArgumentError("threads", f"{threads} threads, but only {given_cores()} cores are given to this process")
+    return threads or usable_cores()

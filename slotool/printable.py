@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 # Blanks of other widths are as harmless as the one that isprintable knows.
@@ -42,3 +43,18 @@ def name_list(names: Iterable[str], most: int = 20) -> str:
 def with_article(noun: str) -> str:
     """Return ``a str``, ``an int``."""
     return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
+
+
+def number(value: float) -> str:
+    """Return four significant digits, without exponent where a person would not use one."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Return ``1.234 ms``, ``56.7 µs``, ``2.3 s``: in the unit that a person would choose."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

@@ -175,3 +175,16 @@ def cpu_seconds_of_others() -> float:
             own_s += times.user + times.system + times.children_user + times.children_system
     busy_s = machine.user + machine.system + machine.nice + machine.irq + machine.softirq + machine.steal
     return float(busy_s - own_s)
+
+
+@contextmanager
+def using_torch_threads(threads: int) -> Iterator[None]:
+    """Give torch so many compute threads meanwhile."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -30,6 +30,10 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 # No test depends on the machine that runs it. Child processes inherit its facts.
 run_as(os.environ.get("SLOTOOL_TEST_MACHINE", UNKNOWN))
 
+# Packages are installed uncompiled: processes that kept no bytecode would each compile torch from source, for seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Packages of so many modules that came since then are worth freezing too: TensorFlow's, for one.
 _MANY_MODULES = 500
 _frozen_modules = 0

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from slotool.commands.display import Part, table
-from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result
 from slotool.errors import ArgumentError, RunError
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from benchmarks.reproduction import Figure, Paper

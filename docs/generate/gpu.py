@@ -17,8 +17,8 @@ from typing import Any
 
 from docs.generate.benchmarks import markdown_of
 from docs.generate.result_tables import Table, percent, times
-from slotool.commands.display import duration
 from slotool.devices import CPU
+from slotool.printable import duration
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
 SCHEMA = "slotool/gpu-benchmark"

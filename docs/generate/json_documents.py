@@ -261,16 +261,6 @@ furthest_off[].relative_error number error over the measured latency
 furthest_off[].outside text?    in what it is unlike those learnt from
 predictions     text?           table written
 """,
-    "compare-predictors": """
-artifact        text            folder written
-setting         object          {SETTING}
-networks        integer         networks with a label
-graphs_without_label integer    graphs that the latency table does not have
-labels_without_graph integer    measured subjects that are none of the graphs
-scores          list            per protocol, split, number of labels and predictor; keys as of train-predictor
-refused         list            what a predictor could not do, and why
-train_s         object          seconds of training, by predictor and number of networks
-""",
     "predict": """
 predictor       text            name of the predictor
 artifact        text            its folder
@@ -303,7 +293,6 @@ predictions[].degradation_ratio? number predicted over solo latency
 predictions[].probability_within_slo? number? probability that the latency is at most slo_s
 predictions[].explanation? object with --explain, seconds by type of operator and by operator
 latency_table   text?           table written
-plot            text?           plot written
 """,
     "predict-sweep": """
 predictor       text            name of the predictor
@@ -337,7 +326,6 @@ points[].no_interval text?      why there is none
 points[].outside text?          in what it is unlike the networks learnt from
 points[].not_predicted text?    why there is no latency
 latency_table   text?           table written
-plot            text?           plot written
 """,
     "train": """
 artifact        text            folder written
@@ -508,36 +496,6 @@ versions[].error number         mean error
 versions[].confidence number    mean confidence
 versions[].cost number          mean
 versions[].median_latency_s number seconds
-""",
-    "evaluate-colocated": """
-subject         text            name of the model
-kind            text            kind of the artifact
-artifact_id     text            its checksum
-data            text            data set
-split           text            always test
-quantile        number          of latency that LCAO plans with
-estimated       flag            whether T(k, β) was estimated
-device          text            cpu, or the GPU that the copies share
-machine         text            fingerprint id of the machine
-deadline_us     number          the solo full network's p95, µs
-at_full_p95     list            rows of deadlines at deadline_us
-deadlines[].co_runners integer  busy copies on the same core
-deadlines[].deadline_us number  deadline, µs
-deadlines[].met_share number    share of queries that LCAO answers in time
-deadlines[].full_met_share number share that the full network answers in time
-deadlines[].least_met_share number share that the least k answers in time
-deadlines[].rejected_share number share that LCAO rejects
-deadlines[].accuracy number?    of answered queries
-deadlines[].standard_error number? of that
-deadlines[].lost number?        accuracy lost against the full network
-deadlines[].lost_standard_error number? of that
-deadlines[].mean_k number?      mean share of nodes
-accuracy_targets list           ACLO: accuracy, mean k and latency by target
-time_slices[].co_runners integer busy copies on the same core
-time_slices[].pauses integer    times that the core was away
-time_slices[].median_s number?  for how long, seconds
-table           text            interference table written
-latency         text?           latency table written
 """,
     "predict-points": """
 subject         text            name of the model

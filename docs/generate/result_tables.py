@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from slotool.commands.display import duration, number
+from slotool.printable import duration, number
 
 Figures = Mapping[str, Any]
 

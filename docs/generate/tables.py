@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA
-from slotool.predictors.training.study import STUDY_SCHEMA
 from slotool.simulation.query_log import QUERIES_SCHEMA
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, Column, Schema
 from slotool.workloads.arrivals.recorded import ARRIVALS_SCHEMA
-from slotool.workloads.interference import INTERFERENCE_SCHEMA
 from slotool.workloads.requests import REQUESTS_SCHEMA
 
 # What each is for, in the order in which one meets them.
@@ -16,11 +14,9 @@ TABLES = (
      "`profile` and `predict` write it."),
     (OUTCOME_SCHEMA, "What each version answered for each example. `evaluate` writes it; `gen-rules` reads it."),
     (PREDICTIONS_SCHEMA, "Predicted beside measured latencies of networks."),
-    (STUDY_SCHEMA, "Scores of all predictors under several ways of holding out. `evaluate-predictor` writes it."),
     (ARRIVALS_SCHEMA, "When requests arrive. `generate arrivals` writes it; `simulate` and `loadtest` read it."),
     (REQUESTS_SCHEMA, "One row per request of a load test. `loadtest` writes it."),
     (QUERIES_SCHEMA, "One row per policy and query of a simulation. `simulate --log` writes it."),
-    (INTERFERENCE_SCHEMA, "Deadlines kept alone and co-located, by operating point and policy."),
 )  # fmt: skip
 
 _INTRODUCTION = """# Tables

@@ -56,8 +56,8 @@ FUNCTIONS |= {"profile solo": "profile"}
 # Commands that left, with what to type instead.
 SUCCESSORS = {
     "predict-points": "predict --points",
-    "compare-predictors": "evaluate-predictor --protocols",
-    "evaluate-colocated": "evaluate --co-runners",
+    "compare-predictors": "train-predictor",
+    "evaluate-colocated": "profile points --co-runners",
     "train-colocation-predictor": "train-predictor",
     "update-tables": "build-tables --data",
 }

@@ -32,7 +32,7 @@ PARAMETERS = {
         *("build-tables.data", "choose-points.data", "evaluate.data"),
         *("profile points.data", "loadtest.data", "gen-switching-plan.data", "plan.data"),
     ],
-    "predictors": ["train-predictor.model", "evaluate-predictor.models"],
+    "predictors": ["train-predictor.model"],
     "policies": ["simulate.policies", "serve.policy"],
     "rankers": ["build-tables.ranker"],
     "rule_generators": ["gen-rules.method"],

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from slotool.cli import interrupts, terminal
 from slotool.commands.display import CONSOLE, PLAIN_WIDTH, Part
-from slotool.commands.progress import Progress, rich_bar
 from slotool.commands.result import DOCUMENT_VERSION, Result, plain
 from slotool.printable import printable
+from slotool.progress import Progress, rich_bar
 
 
 class Output:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slotool.printable import printable
+from slotool.printable import number, printable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -118,21 +118,6 @@ def html_text(parts: Iterable[Part]) -> str:
 
 # How rich prints: nothing is markup, for names come from files, and ``[/red]`` or ``:net:`` may be one.
 CONSOLE: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
-
-
-def number(value: float) -> str:
-    """Four significant digits, without exponent where a person would not use one."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    """``1.234 ms``, ``56.7 µs``, ``2.3 s``: the unit a person would choose."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
 
 
 def _cell(tag: str, text: str, side: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slotool.commands.inputs import FilePath
 from slotool.errors import InputError
 from slotool.printable import with_article
 from slotool.regular_files import require_regular
+from slotool.sources import FilePath
 
 
 def load(path: FilePath) -> Any:
@@ -21,8 +21,8 @@ def load(path: FilePath) -> Any:
 
     Returns:
         A ``LatencyTable``, ``OutcomeTable``, ``ArrivalTable``, ``RequestLog`` or another table of its schema; a
-        ``RuleSet`` or ``SwitchingPlan``; a list of ``OperatorGraph``; a ``PredictorArtifact``; a ``StudyTable``; of a
-        network, family, SLO-NN or supernet an ``ElasticModel``.
+        ``RuleSet`` or ``SwitchingPlan``; a list of ``OperatorGraph``; a ``PredictorArtifact``; of a network,
+        family, SLO-NN or supernet an ``ElasticModel``.
 
     Raises:
         InputError: There is no such path, or it is nothing that slotool writes.
@@ -93,13 +93,10 @@ def _artifact(path: Path) -> Any:
     from slotool.elastic import load_model
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.trained.artifact import KIND as PREDICTOR
-    from slotool.predictors.training import study
 
     opened = open_artifact(path)
     if opened.kind == PREDICTOR:
         return PredictorArtifact.load(str(path))
-    if opened.kind == study.KIND:
-        return study.StudyTable.load(opened.file(study.PREDICTIONS))
     return load_model(opened)
 
 
@@ -156,20 +153,16 @@ def _of_columns(path: Path, columns: set[str]) -> Any:
 
 def _tables() -> list[Any]:
     from slotool.predictors.scoring import PredictionsTable
-    from slotool.predictors.training.study import StudyTable
     from slotool.simulation.query_log import QueryLog
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
-    from slotool.workloads.interference import InterferenceTable
     from slotool.workloads.requests import RequestLog
 
     return [
         QueryLog,
         RequestLog,
         PredictionsTable,
-        StudyTable,
         OutcomeTable,
-        InterferenceTable,
         LatencyTable,
         ArrivalTable,
     ]

@@ -13,7 +13,6 @@ from typing import Any, ParamSpec, TypeVar
 from slotool.atomic import replaceable
 from slotool.commands.signatures import require_bounds
 from slotool.errors import ArgumentError, InputError
-from slotool.extras import require
 from slotool.factories import is_factory, source_file
 from slotool.suggestions import did_you_mean
 
@@ -136,16 +135,10 @@ def _require_writable(name: str, path: Path, *, is_folder: bool) -> None:
     """Raises ``ArgumentError`` where nothing can be written at ``path``; what stands there is left to the function
     unless nothing may replace it."""
     replaceable(path)
-    if name == "plot":
-        require("matplotlib", needed_by="drawing plots")
     if is_folder and path.is_file():
         raise ArgumentError(name, f"{path} is a file; a folder is written, choose another name")
     if not is_folder and path.is_dir():
         raise ArgumentError(name, f"{path} is a folder; a file is written, choose another name")
-    if name == "plot" and path.suffix != ".png":
-        raise ArgumentError(name, f"{path}: a plot is a PNG file; give a name that ends in .png")
-    if name == "plot" and not path.absolute().parent.is_dir():
-        raise ArgumentError(name, f"{path}: there is no folder {path.parent} to write it into")
     above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     probe = above / f".slotool-{os.getpid()}.probe"
     try:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part
-from slotool.commands.inputs import FilePath, paths_of
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.errors import ArgumentError
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, paths_of
 
 if TYPE_CHECKING:
     from slotool.reports.figure import Figure
@@ -32,8 +32,8 @@ def report(
 ) -> Report:
     """Plot everything found as one page.
 
-    That is measured and predicted latency, studies of predictors, accuracy against k and latency, tolerance tiers,
-    switching plans, served latency, slow-down and deadlines kept under co-location. The page is one self-contained file
+    That is measured and predicted latency, accuracy against k and latency, tolerance tiers,
+    switching plans, served latency, and slow-down by co-runners. The page is one self-contained file
     that works offline; the same plots lie as PNG in a folder next to it.
 
     Example: slotool report . -o report.html
@@ -45,7 +45,7 @@ def report(
         out: Page to write, an .html file.
         title: The page's heading.
         force: Replace ``out`` and its folder if they exist.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``figures``, the data of the plots; ``frame()`` has a row per plot.

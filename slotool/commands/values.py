@@ -7,9 +7,11 @@ sentence that does not name the parameter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from slotool.predictors.training.measured import ROW_FILTERS
 
 Kind = TypeVar("Kind", int, float)
 # Of one parameter.
@@ -43,6 +45,10 @@ class RowColumns:
     """Columns of a latency table by which rows are picked, for ``Annotated``: an option for each."""
 
     columns: tuple[str, ...]
+
+
+Rows = Annotated[Mapping[str, Any], RowColumns(ROW_FILTERS)]
+ColocatedRows = Annotated[Mapping[str, Any], RowColumns((*ROW_FILTERS, "placement"))]
 
 
 def at_least(low: float) -> Bounds:

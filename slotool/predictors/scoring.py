@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,20 +94,6 @@ def _rank_correlation(measured_s: np.ndarray, predicted_s: np.ndarray) -> float 
     from scipy.stats import spearmanr
 
     return float(spearmanr(measured_s, predicted_s).statistic)
-
-
-def mean_score(scores: Sequence[Score]) -> Score:
-    """The mean of each figure over several scores, None where one has none; ``n`` stays a whole number."""
-    found: Score = {}
-    for name, first in scores[0].items():
-        values = [score[name] for score in scores]
-        if isinstance(first, dict):
-            found[name] = mean_score(values)
-        elif any(value is None for value in values):
-            found[name] = None
-        else:
-            found[name] = round(float(np.mean(values))) if isinstance(first, int) else float(np.mean(values))
-    return found
 
 
 def floor(measured_s: np.ndarray, noise_s: np.ndarray) -> dict[str, float | None]:

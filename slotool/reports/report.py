@@ -13,21 +13,18 @@ from slotool.artifacts.bundle import is_artifact
 from slotool.atomic import whole_file, whole_folder
 from slotool.errors import AlreadyExistsError, InputError
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
-from slotool.predictors.training import study
 from slotool.regular_files import require_regular
 from slotool.reports.figure import Figure, Rows, file_name
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
-from slotool.reports.series.colocation import colocation_figures
 from slotool.reports.series.latency import latency_figures
 from slotool.reports.series.load_test import dynamics_figures, served_latency, served_over_time
-from slotool.reports.series.predictions import predicted_against_measured, study_figures
+from slotool.reports.series.predictions import predicted_against_measured
 from slotool.reports.series.switching import plan_figures
 from slotool.reports.series.tiers import tolerance_tiers
 from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
 from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
 from slotool.simulation.query_log import QUERIES_SCHEMA, QueryLog
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, LatencyTable, OutcomeTable, Schema, Table, schema_name
-from slotool.workloads.interference import INTERFERENCE_SCHEMA, InterferenceTable
 from slotool.workloads.requests import REQUESTS_SCHEMA, RequestLog
 
 PREDICTIONS_FILE = "predictions.parquet"
@@ -41,11 +38,9 @@ class Collected:
     """
 
     predictions: list[tuple[Path, PredictionsTable]] = field(default_factory=list)
-    studies: list[tuple[Path, study.StudyTable]] = field(default_factory=list)
     outcomes: list[tuple[Path, OutcomeTable]] = field(default_factory=list)
     requests: list[tuple[Path, RequestLog]] = field(default_factory=list)
     queries: list[tuple[Path, QueryLog]] = field(default_factory=list)
-    interference: list[tuple[Path, InterferenceTable]] = field(default_factory=list)
     latency: list[tuple[Path, LatencyTable]] = field(default_factory=list)
     rules: list[tuple[Path, RuleSet]] = field(default_factory=list)
     plans: list[tuple[Path, SwitchingPlan]] = field(default_factory=list)
@@ -117,8 +112,6 @@ def _take_artifact(artifact: Artifact, found: Collected) -> None:
     found.artifacts.append(artifact)
     if artifact.kind == "predictor" and PREDICTIONS_FILE in artifact.manifest["files"]:
         found.predictions.append((artifact.path, PredictionsTable.load(artifact.file(PREDICTIONS_FILE))))
-    elif artifact.kind == study.KIND:
-        found.studies.append((artifact.path, study.StudyTable.load(artifact.file(study.PREDICTIONS))))
 
 
 def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
@@ -132,8 +125,6 @@ def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
             found.unused.append((path, "request log without a single answer"))
     elif schema == QUERIES_SCHEMA.name:
         found.queries.append((path, QueryLog.load(path)))
-    elif schema == INTERFERENCE_SCHEMA.name:
-        found.interference.append((path, InterferenceTable.load(path)))
     elif schema == LATENCY_SCHEMA.name:
         table = LatencyTable.load(path)
         if (table.rows["status"] == "ok").any():
@@ -229,8 +220,6 @@ def _figures(found: Collected) -> Iterator[Figure]:
         # One median among other tables is a number, not a plot.
         if len(latency.rows) > 1 or len(found.latency) == 1:
             yield from latency_figures(path.stem, latency, str(path))
-    for path, measured in found.interference:
-        yield from colocation_figures(_subject(path, measured), measured, str(path))
     for path, rules in found.rules:
         yield from tolerance_tiers(path.stem, rules, str(path))
     for path, plan in found.plans:
@@ -247,8 +236,6 @@ def _figures(found: Collected) -> Iterator[Figure]:
 def _predicted(found: Collected) -> Iterator[Figure]:
     for path, predictions in found.predictions:
         yield predicted_against_measured(path.resolve().stem, predictions, str(path))
-    for path, studied in found.studies:
-        yield from study_figures(path.resolve().stem, studied, str(path))
 
 
 def _subject(path: Path, table: Table) -> str:
@@ -334,7 +321,6 @@ def _artifacts(found: Collected) -> Rows:
 def _tables(found: Collected) -> Rows:
     rows: list[tuple[str, ...]] = []
     rows += [_row(p, "predictions", len(t), t.provenance) for p, t in found.predictions]
-    rows += [_row(p, "study of predictors", len(t), t.provenance) for p, t in found.studies]
     rows += [_row(p, "outcome table", len(t.rows), t.provenance) for p, t in found.outcomes]
     rows += [
         (str(p), "rule set", f"{len(r.rules)}", f"{r.method}, table {r.table_sha256[:12]}") for p, r in found.rules

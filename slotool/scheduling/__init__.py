@@ -11,7 +11,7 @@ from slotool.scheduling.demand import (
 )
 from slotool.scheduling.dispatcher import Dispatcher, Drop, RequestOutcome
 from slotool.scheduling.edf import EdfQueue, Query
-from slotool.scheduling.lcao import LatencyProfile, Lcao
+from slotool.scheduling.latency_profile import LatencyProfile
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.space import ControlSpace
 from slotool.scheduling.tolerance_tiers import ToleranceTiers
@@ -32,7 +32,6 @@ __all__ = [
     "InterferenceAware",
     "LatencyConstrained",
     "LatencyProfile",
-    "Lcao",
     "Policy",
     "Query",
     "RequestOutcome",

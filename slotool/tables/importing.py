@@ -272,3 +272,8 @@ def _numbers(long: pd.DataFrame, key: str, path: Path) -> np.ndarray:
 def _where(long: pd.DataFrame, bad: np.ndarray) -> str:
     row = long[bad].iloc[0]
     return f"example {row['example']!r} of version {row['version']!r}"
+
+
+def prices_of(prices: str | Path | Mapping[str, float] | None) -> tuple[dict[str, float], str]:
+    """Return prices of a call by version, or those of a price list, and their currency; none and "" of None."""
+    return (dict(prices or {}), "") if prices is None or isinstance(prices, Mapping) else read_prices(Path(prices))

@@ -96,7 +96,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
         ("profile solo mlps.parquet --backend onnx -o latency.parquet", "onnxruntime", "onnx"),
         ("loadtest http://127.0.0.1:9 --data digits --protocol grpc -o log.parquet", "tritonclient", "grpc"),
         ("report . -o report.html", "matplotlib", "report"),
-        ("predict --graph cnns.jsonl --explain --plot where.png", "matplotlib", "report"),
     ],
 )
 def test_a_command_that_needs_one_says_how_to_install_it(

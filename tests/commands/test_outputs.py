@@ -14,7 +14,7 @@ from slotool.data import DataSource
 from slotool.errors import ArgumentError
 
 # Parameters that name outputs wherever they are.
-OUTPUTS = {"out", "plot", "log"}
+OUTPUTS = {"out", "log"}
 FUNCTIONS = [name for name in slotool.__all__ if inspect.isfunction(getattr(slotool, name))]
 
 
@@ -46,7 +46,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("out", lambda: slotool.gen_rules("read.csv", "read.csv", force=True)),
         ("out", lambda: slotool.evaluate("fam", "read.csv", data=DataSource("read.csv", "kind"), force=True)),
         ("out", lambda: slotool.train_predictor(["o.csv"], graphs="read.csv", out="read.csv", force=True)),
-        ("plot", lambda: slotool.predict("read.csv", explain=True, plot="read.csv")),
         ("log", lambda: slotool.serve("fam", rules="read.csv", log="read.csv")),
     ],
 )  # fmt: skip

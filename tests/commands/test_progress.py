@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from slotool.commands.progress import reporter_of
 from slotool.errors import SlotoolWarning
+from slotool.progress import reporter_of
 
 
 def work(wanted: object) -> None:

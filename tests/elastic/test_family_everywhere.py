@@ -81,12 +81,6 @@ def test_latencies_of_its_points_by_examples_of_a_data_set(slotool: Slotool) -> 
     assert set(rows["status"]) == {"ok"}
 
 
-def test_deadlines_met_co_located(slotool: Slotool) -> None:
-    found = done(slotool, "evaluate", "texts", "-o", "colocated.parquet", "--co-runners", "0",
-                 "--duration", "50ms", "--data", "texts.parquet", *READ, "--deadlines-us", "500")  # fmt: skip
-    assert {row["co_runners"] for row in found["deadlines"]} == {0}
-
-
 def test_policies_on_a_virtual_clock_and_a_report(slotool: Slotool) -> None:
     done(slotool, "generate", "arrivals", "-o", "arrivals.parquet", "--rate", "200", "--duration", "1s")
     found = done(slotool, "simulate", "latency.parquet", "--outcomes", "outcomes.parquet", "--deadline-ms", "20",

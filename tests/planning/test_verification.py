@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import slotool as api
 from slotool.artifacts.bundle import shipped_artifact
-from slotool.commands.planning.plan_verified import FRONT_END, examples_sent
 from slotool.data import DataSource
 from slotool.errors import InputError, PromiseBroken
 from slotool.planning import front_end, verification
@@ -24,6 +23,7 @@ from slotool.planning.model_on_workers import all_busy
 from slotool.planning.planner import Demand, Planner
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
+from slotool.planning.verified_plan import FRONT_END, examples_sent
 from slotool.scheduling.batching import read_profile
 from slotool.simulation.service import Overhead
 from slotool.tables import LatencyTable, OutcomeTable

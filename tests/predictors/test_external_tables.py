@@ -47,30 +47,6 @@ def test_trained_on_predicted_and_scored(slotool, cells: tuple[Path, Path], tmp_
     assert 0.5 < score["floor"]["mape"] / score["mape"] < 1.5, "four samples each tell how noisy they are"
 
 
-def test_compared(slotool, cells: tuple[Path, Path], tmp_path: Path) -> None:
-    graphs, latency = cells
-    options = ("--models", "linear,additive", "--protocols", "random,width,depth", "--curve", "60,all")
-    finished = slotool("evaluate-predictor", "--latency", latency, "-g", graphs, "-o", tmp_path / "s", *options)
-    assert finished.exit_code == 2
-    assert "width" in finished.stderr, "all cells are equally wide"
-    finished = slotool(
-        "evaluate-predictor",
-        "--latency",
-        latency,
-        "-g",
-        graphs,
-        "-o",
-        tmp_path / "s",
-        *("--models", "linear,additive", "--protocols", "random", "--curve", "60,all"),
-        "--json",
-    )
-    assert finished.exit_code == 0, finished.stderr
-    found = {(score["labels"], score["predictor"]): score["mape"] for score in finished.document["scores"]}
-    labels = max(n for n, _ in found)
-    assert set(found) == {(n, name) for n in (60, labels) for name in ("linear", "additive")}
-    assert found[labels, "additive"] < 0.04
-
-
 def test_a_parquet_table_of_plain_numbers_and_several_rows_per_subject(tmp_path: Path) -> None:
     columns = {"subject": ["a", "a", "b"], "latency_s": [0.1, 0.2, 0.3], "note": ["x", "y", "z"]}
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")

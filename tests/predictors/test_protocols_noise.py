@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.predictor_study import ALL, PROTOCOLS, fewer, mean_score, plan_tasks, run_study, splits_of
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.labels import join_labels, label_noise_s
-from slotool.predictors.scoring import floor, mean_score, score
-from slotool.predictors.splits import ALL, MIN_DEV_ROWS, PROTOCOLS, RowSplit, splits_of
+from slotool.predictors.labels import LabelledSet, join_labels, label_noise_s
+from slotool.predictors.scoring import floor, score
+from slotool.predictors.solo.additive import AdditivePredictor
+from slotool.predictors.solo.linear import LinearPredictor
+from slotool.predictors.splits import MIN_DEV_ROWS, RowSplit, paper_split
+from slotool.predictors.training.selection import train_and_score
+from slotool.profiling.journal import Journal
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
@@ -86,15 +92,15 @@ def test_protocols_that_are_impossible_are_sentences(protocol: str, graphs, sent
 @given(st.integers(2 * MIN_DEV_ROWS, 300), st.integers(0, 3))
 def test_fewer_labels_are_among_more_and_the_test_set_stays(labels: int, seed: int) -> None:
     whole = RowSplit(np.arange(260), np.arange(260, 300), np.arange(300, 340))
-    fewer, more = whole.fewer(labels, seed), whole.fewer(300, seed)
-    assert len(fewer.train) + len(fewer.dev) == labels
-    assert len(fewer.dev) >= MIN_DEV_ROWS
-    assert set(fewer.train) <= set(more.train) == set(whole.train)
-    assert set(fewer.dev) <= set(whole.dev)
-    assert fewer.test is whole.test
+    few, more = fewer(whole, labels, seed), fewer(whole, 300, seed)
+    assert len(few.train) + len(few.dev) == labels
+    assert len(few.dev) >= MIN_DEV_ROWS
+    assert set(few.train) <= set(more.train) == set(whole.train)
+    assert set(few.dev) <= set(whole.dev)
+    assert few.test is whole.test
     for wrong in (35, 301):
         with pytest.raises(InputError, match=f"a point at {wrong} networks"):
-            whole.fewer(wrong, seed)
+            fewer(whole, wrong, seed)
 
 
 def noisy_labels(n: int, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -159,3 +165,47 @@ def test_equal_networks_of_several_names_share_their_labels() -> None:
     assert labelled.latency_s.tolist() == [1.5]
     assert (labelled.graphs_without_label, labelled.labels_without_graph) == (0, 0)
     assert Counter(labelled.kinds) == {"mlp": 1}
+
+
+MAKERS = {"linear": LinearPredictor, "additive": AdditivePredictor}
+
+
+@pytest.fixture(scope="module")
+def labelled() -> LabelledSet[OperatorGraph]:
+    latency = synthetic_latency_s(GRAPHS)[:, None] * np.random.default_rng(0).lognormal(0, 0.03, (len(GRAPHS), 6))
+    rows = zip(GRAPHS, latency, strict=True)
+    return join_labels(LatencyTable.of({"subject": g.name or g.id, "samples_s": s} for g, s in rows), GRAPHS)
+
+
+def test_an_interrupted_study_goes_on_where_it_was(labelled: LabelledSet[OperatorGraph], tmp_path: Path) -> None:
+    tasks = plan_tasks(labelled, ["random", "family"], [0], [60])
+    journal = tmp_path / "s.journal"
+    told: list[str] = []
+
+    def interrupt(what: str) -> None:
+        told.append(what)
+        if len(told) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Journal(journal, {}) as first:
+        run_study(labelled, tasks, MAKERS, first, progress=interrupt)
+    with Journal(journal, {}) as second:
+        assert len(second.rows) == 4
+        told.clear()
+        resumed = run_study(labelled, tasks, MAKERS, second, progress=told.append)
+    assert len(told) == len(tasks) * len(MAKERS) - 4
+    with Journal(tmp_path / "t.journal", {}) as fresh:
+        whole = run_study(labelled, tasks, MAKERS, fresh)
+    assert whole.table.rows.equals(resumed.table.rows)
+    assert whole.refused == resumed.refused
+
+
+def test_a_predictor_is_scored_alike_alone_and_in_a_study(labelled: LabelledSet[OperatorGraph], tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal", {}) as journal:
+        study = run_study(labelled, plan_tasks(labelled, ["random"], [0]), MAKERS, journal)
+    alone = train_and_score([LinearPredictor()], labelled, paper_split(labelled.kinds, 0)).held_out["linear"].scores()
+    (among,) = (s for s in study.table.scores() if (s["split"], s["predictor"]) == ("all", "linear"))
+    # A study holds no kinds out, so intervals are given to fewer networks in it.
+    assert {(name, str(v)) for name, v in alone.items() if not name.startswith("interval_")} <= {
+        (name, str(v)) for name, v in among.items()
+    }

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.colocation.chooser import Lcao
 from slotool.artifacts.bundle import shipped_artifact
 from slotool.elastic.slo_nn.model import SloNN
 from slotool.errors import InputError
 from slotool.predictors.colocated.time_slices import fill
-from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
+from slotool.scheduling import CoRunnerEstimator, LatencyProfile
 from slotool.tables import FULL, LatencyTable, OperatingPoint
 
 POINTS = (*(OperatingPoint.of(k=k) for k in (0.1, 0.2, 0.5)), FULL)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.colocation.busy_copies import BusyCopies
 from slotool.commands.profiling.profile import profile_colocated
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, WorkerError
-from slotool.profiling.busy_copies import BusyCopies
 from slotool.profiling.campaign import USABLE_SHARE, Campaign, plan_only, probed, profile_solo
 from slotool.profiling.plan import Settings, combinations_of, solo_items
 from slotool.profiling.process import MeasuringWorker
@@ -122,8 +122,8 @@ def test_busy_copies_are_on_the_device_and_leave_the_core(monkeypatch: pytest.Mo
 
         kill: Callable[..., None] = lambda self: None
 
-    monkeypatch.setattr("slotool.profiling.busy_copies.MeasuringWorker", Recorded)
-    monkeypatch.setattr("slotool.profiling.busy_copies.cores_by_preference", lambda: [3, 2])
+    monkeypatch.setattr("benchmarks.colocation.busy_copies.MeasuringWorker", Recorded)
+    monkeypatch.setattr("benchmarks.colocation.busy_copies.cores_by_preference", lambda: [3, 2])
     for device in ("cpu", "cuda:1"):
         with pytest.raises(WorkerError, match="only recorded"), BusyCopies({}, 1, 3, device):
             pass

@@ -12,7 +12,6 @@ from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.rules.switching import LoadTest, SwitchingPlan
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.workloads import RequestLog
-from slotool.workloads.interference import InterferenceTable
 
 
 def predictions(n: int = 40) -> PredictionsTable:
@@ -120,27 +119,3 @@ def latency_table(batch_sizes: tuple[int, ...] = (1,)) -> LatencyTable:
     rows.append({"subject": "c", "status": "failed", "reason": "out of memory", "samples_s": []})
     solo_s = [np.full(3, 1e-3) if "co_runners" in row else None for row in rows]
     return LatencyTable(LatencyTable.of(rows).rows.assign(solo_s=solo_s))
-
-
-def interference_table() -> InterferenceTable:
-    """Ten queries each; alone all is well, with one co-runner the full network is late seven times and LCAO once."""
-    nan, alone = float("nan"), [50.0] * 10
-    rows = [
-        _answers("full", 0, nan, alone),
-        _answers("least", 0, nan, alone),
-        _answers("lcao", 0, 60e-6, alone),
-        _answers("full", 1, nan, [50.0] * 3 + [4_000.0] * 7),
-        _answers("least", 1, nan, [5.0] * 10),
-        _answers("lcao", 1, 60e-6, [20.0] * 9 + [4_000.0], right=np.array([1.0] * 8 + [0.0] * 2)),
-        _answers("lcao", 1, 2e-6, [], queries=10, rejected=10),
-        _answers("aclo", 0, 0.9, [25.0] * 10),
-        _answers("aclo", 1, 0.9, alone),
-    ]
-    return InterferenceTable(pd.DataFrame(rows), {"deadline_us": 60.0})
-
-
-def _answers(strategy: str, co_runners: int, target: float, latency_us: list[float], **more: Any) -> dict[str, Any]:
-    n = len(latency_us)
-    same = {"queries": n, "rejected": 0, "right": np.ones(n), "k": np.full(n, 0.25), "example": np.arange(n)}
-    known = {"strategy": strategy, "co_runners": co_runners, "target": target, "latency_s": 1e-6 * np.array(latency_us)}
-    return {**same, **known, **more}

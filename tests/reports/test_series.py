@@ -14,7 +14,6 @@ from slotool.errors import InputError
 from slotool.reports.figure import Axis, Curve, Figure, Rows, Unit, error_axis, share_axis
 from slotool.reports.plots import draw
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k, pareto
-from slotool.reports.series.colocation import colocation_figures
 from slotool.reports.series.latency import latency_figures
 from slotool.reports.series.load_test import MAX_POINTS, served_latency
 from slotool.reports.series.predictions import predicted_against_measured
@@ -24,7 +23,6 @@ from slotool.rules.evidence.losses import PERCENT
 from slotool.tables import LatencyTable
 from tests.reports.made_tables import (
     family_outcomes,
-    interference_table,
     latency_table,
     outcomes,
     predictions,
@@ -273,26 +271,3 @@ def test_of_very_many_networks_a_thousand_are_drawn_and_all_are_counted() -> Non
     assert dots.y == pytest.approx(dots.x / dots.x[0] * dots.y[0])
     assert "one of 2,500 medians" in figure.caption
     assert figure.caption.endswith("1,500 of them are not drawn.")
-
-
-def test_deadlines_under_co_location_say_what_their_table_says() -> None:
-    lcao, kept, aclo = colocation_figures("net", interference_table(), "i")
-    assert [limit.text for limit in lcao.limits] == ["full network solo", "full network with 1 co-runner"]
-    assert curve(lcao, "with 1 co-runner").y == pytest.approx([0.8]), "what was rejected has no accuracy"
-    assert curve(kept, "LCAO with 1 co-runner").y == pytest.approx([0.0, 0.9])
-    assert curve(kept, "full network with 1 co-runner").y == pytest.approx([0.0, 0.3])
-    assert "90.00 % are answered in time with 1 co-runner and 30.00 % by the full network" in kept.caption
-    assert curve(aclo, "solo").x == pytest.approx([2.0])
-    assert len(kept.table.rows) == 3
-
-
-def test_shares_are_of_all_queries_and_accuracy_of_those_answered() -> None:
-    found = {(r["co_runners"], round(r["deadline_us"])): r for r in interference_table().summary()}
-    assert set(found) == {(0, 60), (1, 60), (1, 2)}
-    late = found[1, 60]
-    assert (late["met_share"], late["full_met_share"], late["least_met_share"]) == pytest.approx((0.9, 0.3, 1.0))
-    assert (late["accuracy"], late["mean_k"]) == pytest.approx((0.8, 0.25))
-    assert (late["lost"], late["lost_standard_error"]) == pytest.approx((0.2, 0.4 / 10**0.5))
-    rejected = found[1, 2]
-    assert (rejected["met_share"], rejected["rejected_share"]) == (0.0, 1.0)
-    assert np.isnan(rejected["accuracy"])

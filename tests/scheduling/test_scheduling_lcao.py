@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.colocation.chooser import Lcao
 from slotool.errors import InputError
 from slotool.scheduling import (
     CannotMeet,
@@ -20,7 +21,6 @@ from slotool.scheduling import (
     InterferenceAware,
     LatencyConstrained,
     LatencyProfile,
-    Lcao,
     Query,
 )
 from slotool.tables import FULL, LatencyTable, OperatingPoint

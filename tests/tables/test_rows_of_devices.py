@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import slotool
-from slotool.commands.inputs import devices_of
+from slotool.devices import devices_of
 from slotool.elastic.family import Family
 from slotool.elastic.network import Network
 from slotool.errors import InputError, TableError

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from slotool.commands.display import Column, Part, duration, records_table
-from slotool.commands.inputs import FilePath
-from slotool.commands.progress import Reporter, Reporting, reporter_of
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.result import Result, result
 from slotool.commands.values import at_least
 from slotool.errors import RunError
+from slotool.printable import duration
+from slotool.progress import Reporter, Reporting, reporter_of
+from slotool.sources import FilePath
 from slotool.timing.interference import QUIET_CORES, OtherWork, state
 
 Document = Mapping[str, Any]
@@ -132,7 +133,7 @@ def demo(
         quick: Train less, try less and measure less.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
     """
     from slotool.extras import require
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from slotool.commands.command_line import command_line
 from slotool.commands.elastic.tables_built import LastLayerBuilt, LastLayerShare, TablesBuilt, TablesPlan
-from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporter, Reporting, reporter_of
 from slotool.commands.values import at_least, between, inside
 from slotool.errors import ArgumentError
+from slotool.progress import Reporter, Reporting, reporter_of
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -80,7 +80,7 @@ def build_tables(
         dry_run: Only make the plan, and measure what choosing nodes can save.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``model``, the SLO-NN; ``frame()`` has a row per point. Of a network whose last layer alone would get tables,

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from slotool.commands.command_line import command_line
 from slotool.commands.elastic.train_supernet import MIN_POINTS, SupernetPoints
-from slotool.commands.inputs import FilePath, cores_given, devices_of, loaded, name_of, torch_threads
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.values import at_least
+from slotool.devices import devices_of
 from slotool.errors import ArgumentError, InputError
+from slotool.machine import cores_given
+from slotool.process import using_torch_threads
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, loaded, name_of
 from slotool.timing.interference import state
 
 if TYPE_CHECKING:
@@ -66,7 +69,7 @@ def choose_points(
         seed: Same seed, same result.
         threads: Compute threads; None: all cores given.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``model``, the supernet with its new points; ``frame()`` has a row per point.
@@ -89,7 +92,7 @@ def choose_points(
     if (latency is None) == (predictor is None):
         raise ArgumentError("latency", "give either a latency table or a predictor")
     written = None if out is None else Path(out)
-    with torch_threads(cores_given(threads)):
+    with using_torch_threads(cores_given(threads)):
         opened = open_artifact(supernet, KIND)
         model = Supernet.load(opened)
         costs = _costs(model, latency, predictor, device)

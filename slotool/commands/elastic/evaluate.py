@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Column, Part, duration, records_table
-from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
 from slotool.commands.elastic.tables_built import loss_table
-from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, between, inside
 from slotool.errors import ArgumentError
+from slotool.machine import cores_given
+from slotool.printable import duration
+from slotool.process import using_torch_threads
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -32,7 +34,7 @@ ALLOWED_LOSS = 0.002
 @command_line(
     arguments=("artifact",),
     required=("out",),
-    modes={"co_runners": evaluate_colocated, "endpoints": evaluate_endpoints},
+    modes={"endpoints": evaluate_endpoints},
     panels={"For an SLO-NN": ("targets", "allowed_loss", "confidence")},
 )
 @writes("out")
@@ -71,7 +73,7 @@ def evaluate(
         allowed_loss: Show the k that loses no more accuracy; None: 0.002.
         confidence: Confidence of that promise; None: as given to ``build_tables``.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``outcomes``, the table; ``frame()`` has a row per point.
@@ -96,7 +98,7 @@ def evaluate(
     if split not in ("test", "validation"):
         raise ArgumentError("split", f"{split!r} is neither test nor validation")
     opened = open_artifact(artifact)
-    with torch_threads(cores_given(threads)):
+    with using_torch_threads(cores_given(threads)):
         model = load_model(opened)
         own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
         _require_effect(model, metric, own)

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Column, duration
-from slotool.commands.inputs import FilePath, prices_of
+from slotool.commands.display import Column
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import above, at_least
 from slotool.errors import ArgumentError, InputError
+from slotool.printable import duration
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath
+from slotool.tables.importing import prices_of
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -84,7 +86,7 @@ def evaluate_endpoints(
         inputs: Tensor by column of the data set, where names differ.
         images: How images become tensors.
         force: Ask for everything anew, and replace ``out``.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``outcomes``, the table of the examples that all services were asked for; ``frame()`` has a row per version.

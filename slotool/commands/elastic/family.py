@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
-from slotool.commands.display import Column, Part, duration, records_table
-from slotool.commands.inputs import FilePath, cores_given, numbers_in, torch_threads
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.commands.values import at_least, prices
 from slotool.errors import ArgumentError
-from slotool.printable import counted
+from slotool.machine import cores_given
+from slotool.printable import counted, duration
+from slotool.process import using_torch_threads
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, numbers_in
 from slotool.timing.interference import NOT_DECIDED, state
 
 if TYPE_CHECKING:
@@ -141,7 +143,7 @@ def family(
         copy: Keep copies of the model files in the artifact.
         seed: Same seed, same result.
         force: Replace files that exist.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``family``, ``outcomes`` and ``latency``; ``frame()`` has a row per version.
@@ -169,7 +171,7 @@ def family(
     files = {"artifact": out, "outcomes": outcomes, "latency": latency}
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter = reporter_of(progress)
-    with torch_threads(cores_given(threads)):
+    with using_torch_threads(cores_given(threads)):
         opened = open_versions(located, threads, rename)
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)

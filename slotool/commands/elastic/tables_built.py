@@ -7,8 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Column, Part, Table, duration, records_table
+from slotool.commands.display import Column, Part, Table, records_table
 from slotool.commands.result import Verdict, output, result, unlisted
+from slotool.printable import duration
 from slotool.timing.interference import sentence as timing_sentence
 
 if TYPE_CHECKING:

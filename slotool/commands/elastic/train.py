@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from slotool.commands.command_line import command_line, takes
-from slotool.commands.display import Column, Part, duration, records_table
-from slotool.commands.inputs import FilePath, cores_given, numbers_in, torch_threads
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
-from slotool.printable import counted
+from slotool.machine import cores_given
+from slotool.printable import counted, duration
+from slotool.process import using_torch_threads
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, numbers_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +145,7 @@ class TrainingOptions(TypedDict, total=False):
         seed: Same seed, same result.
         threads: Compute threads; None: all cores given, 1 for small networks.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
     """
 
     data: str | DataSource
@@ -272,7 +274,7 @@ def _train(
     with reporter.progress(f"training on {dataset.name}", total=epochs * len(graphs)) as steps:
         for name, graph in graphs.items():
             steps.say(f"training {name} on {dataset.name}")
-            with torch_threads(threads or threads_worth(graph, cores)):
+            with using_torch_threads(threads or threads_worth(graph, cores)):
                 versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))
     family = Family.of(next(iter(graphs)) if written is None else written.name, versions)
     if written is not None:
@@ -315,7 +317,7 @@ def train_xmc(
         seed: Same seed, same result.
         threads: Compute threads; None: all cores given.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         The trained network (``version``), and its precision at 1 and 5 on validation and test examples (``frame()``).
@@ -339,7 +341,7 @@ def train_xmc(
         reporter.note(f"{dataset.name}: {dataset.unlabelled:,} examples without labels are left out")
     name = "xmc" if written is None else written.name
     text = f"training on {dataset.name} for {counted(epochs, 'epoch')}, batches"
-    with torch_threads(cores), reporter.progress(text, total=steps(dataset, epochs)) as done:
+    with using_torch_threads(cores), reporter.progress(text, total=steps(dataset, epochs)) as done:
         version = train_multilabel(name, dataset, hidden_units=hidden, epochs=epochs, seed=seed, progress=done.advance)
     if written is not None:
         config = {"data": dataset.source, "hidden": hidden, "epochs": epochs}

@@ -11,13 +11,15 @@ from slotool import devices
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, records_table
 from slotool.commands.elastic.train import COLUMNS
-from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
+from slotool.machine import cores_given
 from slotool.printable import counted
+from slotool.process import using_torch_threads
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from torch import nn
@@ -148,7 +150,7 @@ def train_supernet(
         seed: Same seed, same result.
         threads: Compute threads; None: all cores given.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``model``, the supernet; ``frame()`` has a row per point with its size and accuracy.
@@ -168,7 +170,7 @@ def train_supernet(
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     on = devices.required(device)
     checkpoint = None if written is None else written.with_name(f".{written.name}.training")
-    with torch_threads(cores_given(threads)):
+    with using_torch_threads(cores_given(threads)):
         dataset = load_dataset(data)
         own = _network(network, module, graph, dataset)
         widths = width or ((1.0,) if own.has_attention else WIDTHS)

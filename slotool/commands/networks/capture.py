@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, Table, records_table, table
-from slotool.commands.inputs import FilePath
 from slotool.commands.networks.named_networks import networks_in
-from slotool.commands.networks.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError, RunError, SlotoolError
+from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.machine import usable_cores
 from slotool.printable import counted
+from slotool.progress import Reporter, Reporting, reporter_of, short_phase
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -78,7 +78,7 @@ def capture(
         timeout_s: Time until a capture has hung; None: 600s, of a package's 180s.
         max_memory_gb: Memory of one capture; None: 90 % of free.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``graphs``, in the order given, and why those left out ``failed``; ``frame()`` has a row per network.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
-from slotool.commands.inputs import as_list
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, sizes
 from slotool.errors import ArgumentError
 from slotool.machine import usable_memory
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import as_list
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -156,7 +156,7 @@ def generate_networks(
         max_gflops: Skip networks that take more billions of FLOPs for one example.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         How many networks were written, of which sizes.

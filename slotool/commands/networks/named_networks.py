@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.inputs import FilePath
-from slotool.commands.networks.networks import KERAS, PackageNetworks
 from slotool.errors import ArgumentError
+from slotool.graphs.capture.networks import KERAS, PackageNetworks
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.graphs.capture.sources import Source

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool import devices
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, duration, table
-from slotool.commands.inputs import FilePath
+from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
+from slotool.printable import duration
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath
 from slotool.timing.interference import NOT_DECIDED, QUIET_CORES, OtherWork, state
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def gen_switching_plan(
         dry_run: Only count the load tests and the expected time; start no server.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``plan``, and rates by point and configuration (``frame()``); of a dry run ``load_tests`` and ``seconds``.

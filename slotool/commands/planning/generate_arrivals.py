@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, duration, number, table
-from slotool.commands.inputs import FilePath
+from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
+from slotool.printable import duration, number
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.inputs import FilePath, devices_of, loaded, name_of, tolerance_shares
+from slotool.commands.inputs import tolerance_shares
 from slotool.commands.outputs import writes
-from slotool.commands.planning.plan_models import (
+from slotool.commands.planning.planned import Plan
+from slotool.commands.values import above, at_least, between
+from slotool.commands.values import tolerance as tolerance_in
+from slotool.devices import devices_of
+from slotool.errors import ArgumentError, InputError
+from slotool.planning.demands import (
     PlannedModel,
     demands_of,
     models_by_name,
     of_model,
     require_points,
 )
-from slotool.commands.planning.planned import Plan
-from slotool.commands.progress import Reporter, Reporting, reporter_of
-from slotool.commands.values import above, at_least, between
-from slotool.commands.values import tolerance as tolerance_in
-from slotool.errors import ArgumentError, InputError
+from slotool.progress import Reporter, Reporting, reporter_of
+from slotool.sources import FilePath, loaded, name_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,7 +138,7 @@ def plan(
         data: Data set of the requests to verify by. Its test examples are sent, or all where ``outcomes`` are of all.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Fleets (``rows``, ``frame()``), the cheapest that holds first, none where not even a worker without a queue
@@ -156,8 +158,8 @@ def plan(
         AlreadyExistsError: ``out`` exists.
         RunError: The server to verify did not start.
     """
-    from slotool.commands.planning.plan_verified import require_any_here
     from slotool.planning.planner import Planner
+    from slotool.planning.verified_plan import require_any_here
 
     out = None if out is None else Path(out)
     if verify_s is not None and out is None:
@@ -316,8 +318,8 @@ def _served(
     plan: Plan, planner: Planner, fleets: Fleets, out: Path, verify_s: float | None, reporter: Reporter
 ) -> Plan:
     """Write the service file of ``plan``, or one for each model, and if wanted serve it on this machine."""
-    from slotool.commands.planning.plan_verified import verified_plan
     from slotool.planning.service_files import cluster_remark, file_part, write_service
+    from slotool.planning.verified_plan import verified_plan
 
     best = fleets.best
     services = [(out, "", planner, best.fleet)] if best is not None else [

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, Part
-from slotool.commands.inputs import FilePath, devices_of, loaded, name_of
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporter, Reporting, reporter_of
 from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import at_least, between, numbers
+from slotool.devices import devices_of
 from slotool.errors import InputError
+from slotool.progress import Reporter, Reporting, reporter_of
+from slotool.sources import FilePath, loaded, name_of
 
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
@@ -111,7 +112,7 @@ def simulate(
         log: File (.parquet) for every query's result under each policy. ``report`` draws it.
         force: Replace ``log`` if it exists.
         seed: Same seed, same result.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Figures of each policy (``rows``, ``frame()``) and the best possible (``best``).

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
-from slotool.commands.measured import MeasuredNetworks, Paths, Rows, unmatched
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result
-from slotool.commands.values import at_least
+from slotool.commands.values import Rows, at_least
+from slotool.predictors.training.measured import MeasuredNetworks, unmatched
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import Paths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +100,7 @@ def adapt_predictor(
             ``batch_size`` or ``machine``.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Errors of the adapted predictor and of its baselines (``frame()``).

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.cache_folder import CACHE_VARIABLE, cache_folder
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, duration, table
-from slotool.commands.inputs import cores_given
-from slotool.commands.networks.networks import Network, Networks
+from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.chosen_predictor import CPU, MIN_RESIDUALS, TORCH
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError, RunError
-from slotool.printable import counted
+from slotool.graphs.capture.networks import Network, Networks
+from slotool.machine import cores_given
+from slotool.predictors.training.chosen import CPU, MIN_RESIDUALS, TORCH
+from slotool.printable import counted, duration
+from slotool.progress import Reporting, reporter_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -168,7 +168,7 @@ def calibrate(
         device: Device of this machine, cpu or cuda:0.
         threads: Compute threads; None: all cores given.
         seed: Same seed, same networks in the same order.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         The correction, and the error on each network corrected by the others (``held_out_mape``).

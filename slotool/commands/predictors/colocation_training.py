@@ -1,24 +1,14 @@
-"""Predictors of co-located latency, as ``slotool.train_predictor`` trains them on co-located tables."""
+"""Result of ``slotool.train_predictor`` of co-located latencies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, table
-from slotool.commands.inputs import FilePath
-from slotool.commands.measured import MeasuredNetworks
-from slotool.commands.predictors.predictor_training import (
-    PredictorTraining,
-    covers,
-    names_among,
-    predictor_makers,
-    trained_and_scored,
-)
-from slotool.commands.progress import Reporter
+from slotool.commands.predictors.predictor_training import PredictorTraining, covers
 from slotool.commands.result import result, unlisted
-from slotool.errors import ArgumentError
 from slotool.printable import counted
 
 if TYPE_CHECKING:
@@ -62,48 +52,6 @@ class ColocationTraining(PredictorTraining):
         if self.solo is not None:
             parts.append(f"solo latencies of other networks: the predictor of {self.solo}")
         return parts
-
-
-def trained_on_colocations(
-    source: MeasuredNetworks,
-    out: Path | None,
-    *,
-    solo: FilePath | None,
-    model: str | Sequence[str],
-    depths: Sequence[int],
-    device: str,
-    seed: int,
-    force: bool,
-    reporter: Reporter,
-) -> ColocationTraining:
-    """Train predictors on the co-located rows of ``source``, and write the best to ``out``; see ``train_predictor``."""
-    from slotool.artifacts import open_artifact
-    from slotool.predictors.base import COLOCATED
-    from slotool.predictors.colocated.artifact import require_same_setting
-    from slotool.predictors.colocated.labels import colocated_splits, join_colocated, random_colocated_split
-    from slotool.predictors.registry import names_of, registry
-    from slotool.predictors.trained.artifact import KIND, TrainedPredictor
-    from slotool.predictors.training.selection import AUTO
-
-    own = names_of(COLOCATED)
-    model, *others = names_among(model, (AUTO, *own), "model", plugins=registry)
-    if others:
-        raise ArgumentError("model", f"one predictor of co-located latency is kept: {model}, or {others[0]}")
-    names = own if model in (AUTO, *own) else [*own, model]
-    makers = predictor_makers(names, depths, colocated=True, device=device)
-    labelled = join_colocated(source.table(), source.read_graphs(), source.rows)
-    opened = None if solo is None else open_artifact(solo, KIND)
-    if opened is not None:
-        require_same_setting(TrainedPredictor.load(opened), labelled)
-    if labelled.labels_without_graph:
-        reporter.warn(f"{labelled.labels_without_graph} rows with a network that is none of the graphs are left out")
-    split, protocols = random_colocated_split(labelled.items, seed), colocated_splits(labelled.items, seed)
-    candidates = [make() for make in makers.values()]
-    run = trained_and_scored(reporter, candidates, labelled, split, protocols, model=model, seed=seed)
-    if out is not None:
-        config = {**source.config(), "solo": solo and str(solo), "model": model, "depths": list(depths)}
-        run.save(out, opened, config={**config, **source.rows}, seed=seed, force=force)
-    return ColocationTraining(run, model, out, None if opened is None else opened.path)
 
 
 def _cells(scores: Mapping[str, Any]) -> list[list[str]]:

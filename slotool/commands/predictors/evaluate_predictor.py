@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
-from slotool.commands.display import Part, duration, table
-from slotool.commands.inputs import FilePath
-from slotool.commands.measured import MeasuredNetworks, Paths, unmatched
+from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.compare_predictors import compare_predictors
 from slotool.commands.predictors.predictor_training import (
     FLOOR,
     FLOOR_MEANS,
@@ -24,7 +21,9 @@ from slotool.commands.predictors.predictor_training import (
 )
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
-from slotool.errors import ArgumentError
+from slotool.predictors.training.measured import MeasuredNetworks, unmatched
+from slotool.printable import duration
+from slotool.sources import FilePath, Paths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,14 +96,12 @@ class PredictorEvaluation(Result):
 
 
 @command_line(
-    arguments=("predictor",),
     names={"graphs": "--graphs -g"},
-    modes={"protocols": compare_predictors},
     ineffective=(Ineffective(("force",), "out"),),
 )
 @writes("out")
 def evaluate_predictor(
-    predictor: FilePath | None = None,
+    predictor: FilePath,
     *,
     latency: Paths,
     graphs: Paths,
@@ -119,12 +116,9 @@ def evaluate_predictor(
     """Score a predictor of solo latency on measured networks.
 
     Finds errors, rank correlation, and how many labels its intervals cover. Of tables that mix settings it takes the
-    rows of the predictor's own. With ``protocols`` every predictor is trained anew instead, and scored on the same
-    held-out networks. Interrupted, the same command goes on where it was.
+    rows of the predictor's own.
 
     Example: slotool evaluate-predictor predictor --latency latency.parquet --graphs networks.parquet
-
-    Example: slotool evaluate-predictor --latency latency.csv -g cells.jsonl -o study --protocols random,depth
 
     Args:
         predictor: Predictor artifact, from ``train_predictor`` or ``adapt_predictor``.
@@ -136,7 +130,7 @@ def evaluate_predictor(
         precision: Precision to score, such as ``"amp"``.
         threads: Number of compute threads to score.
         batch_size: Batch size to score.
-        out: Table of measured and predicted latencies to write, or the artifact of a study.
+        out: Table of measured and predicted latencies to write.
         force: Replace ``out`` if it exists.
 
     Returns:
@@ -149,14 +143,12 @@ def evaluate_predictor(
         ArtifactError: ``predictor`` is damaged or predicts co-located latencies.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.commands.predictors.chosen_predictor import Chosen
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import join_labels
     from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.training.chosen import Chosen
     from slotool.predictors.training.evaluation import differences, evaluate_on, rows_to_pick
 
-    if predictor is None:
-        raise ArgumentError("predictor", "name a predictor, or protocols by which every one is scored")
     written = None if out is None else Path(out)
     source = MeasuredNetworks.of(latency, graphs)
     path, loaded = str(predictor), TrainedPredictor.load(str(predictor))

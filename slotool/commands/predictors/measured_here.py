@@ -9,8 +9,6 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.commands.cache_folder import cache_folder
-from slotool.commands.predictors.chosen_predictor import MIN_RESIDUALS, Chosen
-from slotool.commands.progress import Reporter
 from slotool.devices import required
 from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph
@@ -21,9 +19,11 @@ from slotool.predictors.labels import Setting
 from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, Predictions, TrainedPredictor
 from slotool.predictors.trained.bounds import Bounds
 from slotool.predictors.trained.residuals import Residuals
+from slotool.predictors.training.chosen import MIN_RESIDUALS, Chosen
 from slotool.profiling.backends import backend_class
 from slotool.profiling.operator_calls import OperatorCall
 from slotool.profiling.operators import CALL, OperatorTime, OperatorTimer, OperatorTimes
+from slotool.progress import Reporter
 
 # A network this many times as quick as all that were checked, or as slow, is unlike them.
 MAX_BEYOND = 3.0

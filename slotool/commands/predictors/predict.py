@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.networks.named_networks import networks_in
-from slotool.commands.networks.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.chosen_predictor import is_of_here
 from slotool.commands.predictors.predict_points import predict_points
-from slotool.commands.predictors.predict_sweep import SweepAxis
 from slotool.commands.predictors.prediction import Prediction, Versions
 from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.commands.predictors.swept_prediction import SweptPrediction
-from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
+from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
+from slotool.predictors.sweep import SweepAxis
+from slotool.predictors.training.chosen import is_of_here
+from slotool.progress import Reporter, Reporting, reporter_of, short_phase
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -50,7 +50,7 @@ def predictor_in(text: str) -> Path:
     values={"predictor": predictor_in, "co_runners": list, "slo_s": latency},
     repeatable=("co_runners",),
 )
-@writes("out", "plot")
+@writes("out")
 def predict(
     networks: Network | Sequence[Network] | Mapping[str, Network] | PackageNetworks,
     *,
@@ -67,7 +67,6 @@ def predict(
     explain: bool = False,
     sweep: str | Mapping[str, Sequence[int]] | None = None,
     measure: bool = True,
-    plot: str | Path | None = None,
     out: str | Path | None = None,
     family: str | None = None,
     force: bool = False,
@@ -107,13 +106,12 @@ def predict(
             gives the others. In Python also ``{"batch": [1, 4]}``. A range a:b is counted for threads, else doubled.
             With ``predictor`` of a CPU, batch sizes that no label had are scaled by a roofline.
         measure: Time unknown operators here, or estimate them.
-        plot: Plot (PNG) of ``explain`` or ``sweep``.
         out: Latency table to write, marked as predicted.
         family: Name of the family in ``out``, for plan and serve. Its versions are the networks, called as in the
             mapping or as their files and factories.
         force: Replace ``out`` if it exists.
         timeout_s: Time until a capture has hung.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without those of several models
@@ -124,8 +122,7 @@ def predict(
         ArgumentError: An argument has a value that it cannot have.
         GraphError: No model can be captured, or the predictor cannot take one.
         ArtifactError: ``predictor`` is damaged, or does not predict this (co-located or solo latencies).
-        AlreadyExistsError: ``out`` or ``plot`` exists.
-        MissingPackageError: ``plot`` is given and matplotlib is not installed.
+        AlreadyExistsError: ``out`` exists.
         TimedOut: A capture took longer than ``timeout_s``.
         RunError: A capture died, or took too much memory.
     """
@@ -134,7 +131,7 @@ def predict(
     reporter = reporter_of(progress)
     asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
     axis = None if sweep is None else SweepAxis.of(sweep)
-    _require_together(explain, axis, plot, out, family, co_runners)
+    _require_together(explain, axis, out, family, co_runners)
     versions = None if family is None else Versions(family, asked.versions("family"))
     here = is_of_here(device)
     facts: dict[str, Any] = {
@@ -145,11 +142,10 @@ def predict(
     }
     limits, written = Limits(timeout_s), None if out is None else Path(out)
     if axis is not None:
-        drawn = None if plot is None else Path(plot)
         swept = SweptPrediction.over(
             axis, predictor, asked, {**facts, "batch_size": batch_size}, measure, limits, slo_s
         )
-        return swept.written(drawn, written, versions)
+        return swept.written(written, versions)
     # Before a model is opened, which takes seconds, as does importing torch for a predictor.
     with short_phase(reporter, "opening the predictor"):
         general, rest = chosen_predictor(predictor, asked, colocated=bool(co_runners), measure=measure, **facts)
@@ -166,7 +162,7 @@ def predict(
         found = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
     found = replace(found, failed=failed)
     if explain:
-        found = found.explained(None if plot is None else Path(plot))
+        found = found.explained()
     if here:
         found = found.on_this_machine()
     if written is not None:
@@ -179,7 +175,6 @@ def predict(
 def _require_together(
     explain: bool,
     axis: SweepAxis | None,
-    plot: str | Path | None,
     out: str | Path | None,
     family: str | None,
     co_runners: Sequence[Network],
@@ -189,8 +184,6 @@ def _require_together(
         raise ArgumentError("explain", "it explains the latency of networks alone")
     if axis is not None and (explain or co_runners):
         raise ArgumentError("sweep", "it goes with neither --explain nor --co-runners")
-    if plot is not None and not (explain or axis):
-        raise ArgumentError("plot", "it draws what --explain or --sweep finds")
     if family is not None and (out is None or co_runners):
         raise ArgumentError("family", "it names the family of the latency table of --out, without --co-runners")
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, duration, table
-from slotool.commands.inputs import FilePath, paths_of
+from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result
 from slotool.commands.values import at_least, whole_numbers
+from slotool.printable import duration
+from slotool.sources import FilePath, paths_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,9 +10,10 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, duration, table
-from slotool.commands.predictors.chosen_predictor import CPU, Chosen, machine_differences, machine_speed
+from slotool.commands.display import Part, table
 from slotool.commands.result import Result
+from slotool.predictors.training.chosen import CPU, Chosen, machine_differences, machine_speed
+from slotool.printable import duration
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,8 +72,8 @@ class Prediction(Result):
     ``solo``: of co-locations, each one's solo latency; ``others``: the co-runners. ``differences`` of this machine from
     the predictor's, None where it is the same. ``speed``: of this machine as a multiple of the predictor's, where that
     is this machine or a similar one and its speed is stored. ``out``: the latency table written, if any.
-    ``explanations``: where the time of each goes, where that was asked for; ``plot``: the picture of it written, if
-    any. ``failed``: why networks could not be captured, by name.
+    ``explanations``: where the time of each goes, where that was asked for. ``failed``: why networks could not be
+    captured, by name.
     """
 
     chosen: Chosen
@@ -87,7 +88,6 @@ class Prediction(Result):
     speed: float | None = None
     out: Path | None = None
     explanations: Sequence[Explanation] = ()
-    plot: Path | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -115,18 +115,14 @@ class Prediction(Result):
         """P(latency ≤ ``slo_s``), float64 [n], NaN where there is no interval; None without an SLO."""
         return None if self.slo_s is None else self.trained.probability_within(self.predictions, self.slo_s)
 
-    def explained(self, plot: Path | None) -> Prediction:
-        """With where the time of each network goes, drawn into ``plot``."""
+    def explained(self) -> Prediction:
+        """With where the time of each network goes."""
         from slotool.predictors.trained.explanation import Explanation
 
         batch_size = self.trained.setting.batch_size
         answers = zip(self.graphs, self.predictions.latency_s.tolist(), strict=True)
         found = [Explanation.of(self.trained.predictor, graph, batch_size, answer_s) for graph, answer_s in answers]
-        if plot is not None:
-            from slotool.reports.plots import save_explanations
-
-            save_explanations(found[:MAX_ROWS_SHOWN], plot)
-        return replace(self, explanations=found, plot=plot)
+        return replace(self, explanations=found)
 
     def on_this_machine(self) -> Prediction:
         """Without intervals where this machine is not the predictor's."""
@@ -155,7 +151,6 @@ class Prediction(Result):
             "predictions": self._rows,
             "failed": dict(self.failed),
             "latency_table": None if self.out is None else str(self.out),
-            "plot": None if self.plot is None else str(self.plot),
         }
 
     def shown(self) -> list[Part]:
@@ -177,7 +172,7 @@ class Prediction(Result):
         parts += self.advice
         if len(self._rows) > MAX_ROWS_SHOWN:
             parts.append(f"and {len(self._rows) - MAX_ROWS_SHOWN:,} more; --out or --json gives all")
-        return [*parts, *(f"wrote {path}" for path in (self.plot, self.out) if path is not None)]
+        return parts if self.out is None else [*parts, f"wrote {self.out}"]
 
     @property
     def warnings(self) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from slotool.commands.inputs import cores_given
-from slotool.commands.networks.networks import Networks
-from slotool.commands.predictors.chosen_predictor import CPU, KERAS, TORCH, Chosen, is_of_here
 from slotool.errors import ArgumentError, InputError
+from slotool.graphs.capture.networks import Networks
+from slotool.machine import cores_given
+from slotool.predictors.training.chosen import CPU, KERAS, TORCH, Chosen, is_of_here
 
 # Predictor of co-located latencies, by the backend whose latencies it learnt.
 COLOCATED = {KERAS: "predictor"}

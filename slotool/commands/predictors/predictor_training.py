@@ -1,28 +1,20 @@
-"""Training of predictors by name, and their scores: what ``train_predictor`` returns."""
+"""Results of ``slotool.train_predictor``: scores of each predictor on networks held out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool import devices
 from slotool.commands.display import Part, table
-from slotool.commands.inputs import as_list
-from slotool.commands.measured import MeasuredNetworks
-from slotool.commands.progress import Reporter
 from slotool.commands.result import Result, output, result, unlisted
-from slotool.errors import ArgumentError
 from slotool.printable import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from slotool.plugins import Registry
-    from slotool.predictors.base import Asked, Predictor
-    from slotool.predictors.labels import LabelledSet, Setting
-    from slotool.predictors.splits import RowSplit
+    from slotool.predictors.labels import Setting
     from slotool.predictors.training.many_settings import SettingsRun
     from slotool.predictors.training.selection import TrainingRun
 
@@ -30,8 +22,6 @@ IN_SECONDS = ("MAE s", "label mean s", "label deviation s", "floor s")
 RELATIVE = ("MAE/mean", "MAPE", "±5 %", "±10 %", "Spearman", "90 % covers")
 FLOOR = "noise floor"
 FLOOR_MEANS = f"{FLOOR}: what a predictor that knew every true latency would about score, for labels are measurements"
-# Numbers of hidden layers that the DNN tries; the paper's range.
-DEPTHS = tuple(range(1, 21))
 
 
 @result
@@ -92,12 +82,8 @@ def in_seconds(score: Mapping[str, Any]) -> list[str]:
 
 
 def relative(score: Mapping[str, Any]) -> list[str]:
-    """Cells of ``RELATIVE``; with several seeds, the mean relative errors with their deviation over seeds."""
-    deviation = score.get("deviation", {}) if score.get("seeds", 1) > 1 else {}
-    errors = [
-        f"{score[key]:.1%}" + (f" ± {100 * deviation[key]:.1f}" if key in deviation else "")
-        for key in ("mae_over_mean", "mape")
-    ]
+    """Cells of ``RELATIVE``."""
+    errors = [f"{score[key]:.1%}" for key in ("mae_over_mean", "mape")]
     within = [f"{score[key]:.0%}" for key in ("within_5_percent", "within_10_percent")]
     return [*errors, *within, _or_dash(score["spearman"], ".3f"), covers(score)]
 
@@ -119,69 +105,6 @@ def covers(score: Mapping[str, Any]) -> str:
 
 def _or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
-
-
-def names_among(
-    asked: str | Sequence[str], known: Sequence[str], argument: str, *, plugins: Registry[Any] | None = None
-) -> list[str]:
-    """Return the names of a sequence or a comma list, each once.
-
-    Raises ``ArgumentError`` for one that is neither known nor a plugin's.
-    """
-    names = list(dict.fromkeys(as_list(asked)))
-    for name in names:
-        if name not in known and not (plugins and name in plugins.plugins):
-            others = plugins.plugins if plugins else []
-            raise ArgumentError(argument, f"{name!r} is none of {', '.join([*known, *others])}")
-    return names
-
-
-def predictor_makers(
-    names: Sequence[str],
-    depths: Sequence[int],
-    *,
-    colocated: bool = False,
-    device: str = devices.CPU,
-) -> dict[str, Callable[[], Predictor[Any]]]:
-    """By name, what makes a new predictor; the DNN searches ``depths``. The DNN and the graph network, which torch
-    trains, do so on ``device``. Raises ``ArgumentError`` for a depth below 1, and for a device other than ``cpu`` where
-    neither is among them."""
-    from slotool.predictors.registry import predictor_class
-    from slotool.predictors.solo.dnn import DnnPredictor
-    from slotool.predictors.solo.graph_network import GraphNetworkPredictor
-
-    on_device: dict[str, Callable[[], Predictor[Any]]] = {
-        DnnPredictor.name: lambda: DnnPredictor(depths, device=device),
-        GraphNetworkPredictor.name: lambda: GraphNetworkPredictor(device=device),
-    }
-    if devices.is_cuda(device) and not on_device.keys() & set(names):
-        raise ArgumentError("training_device", f"{', '.join(names)} train on the CPU only; leave it out")
-    return {name: on_device.get(name) or predictor_class(name, colocated=colocated) for name in names}
-
-
-def trained_and_scored(
-    reporter: Reporter,
-    candidates: Sequence[Predictor[Asked]],
-    labelled: LabelledSet[Asked],
-    split: RowSplit,
-    protocols: Mapping[str, Sequence[RowSplit]] | None = None,
-    *,
-    model: str | Sequence[str],
-    seed: int,
-) -> TrainingRun[Asked]:
-    """``train_and_score``, saying how far it is."""
-    from slotool.predictors.training.selection import train_and_score
-
-    text = f"training on {len(split.train)} {'networks' if protocols is None else 'co-locations'}"
-    # Of networks alone the last step holds out kinds of them for the interval of the one that is kept.
-    extra = 1 if protocols is None else len(protocols) * len(candidates)
-    with reporter.progress(text, total=extra + sum(candidate.fit_steps for candidate in candidates)) as progress:
-
-        def finished(what: str) -> None:
-            progress.say(f"{text}; {what}")
-            progress.advance()
-
-        return train_and_score(candidates, labelled, split, protocols, model=model, seed=seed, progress=finished)
 
 
 @result
@@ -260,25 +183,3 @@ def worse_than_baseline(setting: Setting, scores: Mapping[str, Any]) -> str | No
         f"{named(setting)}: DO NOT USE IT FOR THIS SETTING: it is off by {own:.1%} on networks held out, least squares "
         f"of three numbers by {baseline:.1%}; give more labels, or train a predictor of this setting alone"
     )
-
-
-def trained_on_settings(
-    source: MeasuredNetworks, out: Path | None, seed: int, force: bool, reporter: Reporter
-) -> SettingsTraining:
-    """One predictor of all settings in ``source``, written to ``out``."""
-    from slotool.predictors.labels import join_settings
-    from slotool.predictors.training.many_settings import FOLDS, train_settings
-
-    labelled = join_settings(source.table(), source.read_graphs(), source.rows)
-    text = f"training on {counted(len(labelled.items), 'network')} in {counted(len(labelled.settings), 'setting')}"
-    with reporter.progress(text, total=FOLDS + 1) as progress:
-
-        def finished(what: str) -> None:
-            progress.say(f"{text}; {what}")
-            progress.advance()
-
-        run = train_settings(labelled, seed, finished)
-    if out is not None:
-        config = {**source.config(), "model": run.trained.predictor.name, **source.rows}
-        run.save(out, config=config, seed=seed, force=force)
-    return SettingsTraining(run, out)

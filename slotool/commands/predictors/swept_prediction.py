@@ -9,19 +9,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, duration, number, table
-from slotool.commands.networks.networks import Captured, Networks
-from slotool.commands.predictors.chosen_predictor import is_of_here, machine_differences, machine_speed
-from slotool.commands.predictors.predict_sweep import BATCH, Answer, SweepAxis, SweepPoint, answers_of
+from slotool.commands.display import Part, table
+from slotool.commands.predictors.predict_sweep import Answer, answers_of
 from slotool.commands.predictors.prediction import NOT_HERE, Prediction, Versions
+from slotool.graphs.capture.networks import Captured, Networks
+from slotool.predictors.sweep import BATCH, SweepAxis, SweepPoint
+from slotool.predictors.training.chosen import is_of_here, machine_differences, machine_speed
+from slotool.printable import duration, number
 
 if TYPE_CHECKING:
     import numpy as np
 
     from slotool.graphs.capture import Limits
-    from slotool.reports.plots import SweepCurve
 
-MAX_SHOWN, MAX_REASONS, MAX_DRAWN = 64, 4, 8
+MAX_SHOWN, MAX_REASONS = 64, 4
 LIKELY = 0.9
 Row = dict[str, Any]
 
@@ -75,13 +76,8 @@ class SweptPrediction(Prediction):
             answers=answers,
         )
 
-    def written(self, plot: Path | None, out: Path | None, versions: Versions | None = None) -> SweptPrediction:
-        """Drawn into ``plot``, and as a latency table into ``out``, where these are given; of ``versions`` of one
-        family, or of networks."""
-        if plot is not None:
-            from slotool.reports.plots import save_sweep
-
-            save_sweep(self._curves(), self.fact, plot, self.slo_s)
+    def written(self, out: Path | None, versions: Versions | None = None) -> SweptPrediction:
+        """Written as a latency table into ``out``, where it is given; of ``versions`` of one family, or of networks."""
         if out is not None:
             from slotool.tables import LatencyTable
 
@@ -96,29 +92,7 @@ class SweptPrediction(Prediction):
                         predicted = versions.table(predicted, [graph is not None for graph in found])
                     rows += predicted.rows.to_dict("records")
             LatencyTable.of(rows).save(out)
-        return replace(self, plot=plot, out=out)
-
-    def _curves(self) -> dict[str, SweepCurve]:
-        import numpy as np
-
-        from slotool.reports.plots import SweepCurve
-
-        found = {}
-        for name in list(dict.fromkeys(point.name for point in self.points))[:MAX_DRAWN]:
-            pairs = [(point, row) for point, row in zip(self.points, self._rows, strict=True) if point.name == name]
-            memory = [
-                math.nan if point.graph is None else row["weight_bytes"] + row["peak_activation_bytes"]
-                for point, row in pairs
-            ]
-            found[name] = SweepCurve(
-                values=np.array([point.value for point, _ in pairs]),
-                latency_s=np.array([point.latency_s for point, _ in pairs]),
-                low_s=np.array([point.low_s for point, _ in pairs]),
-                high_s=np.array([point.high_s for point, _ in pairs]),
-                throughput=np.array([point.throughput for point, _ in pairs]),
-                memory_bytes=np.array(memory),
-            )
-        return found
+        return replace(self, out=out)
 
     @property
     def latency_s(self) -> np.ndarray:
@@ -201,7 +175,7 @@ class SweptPrediction(Prediction):
         parts += [self._verdict(row) for row in self.largest]
         parts += _reasons(self.points, self.fact)
         parts += self.advice
-        return [*parts, *(f"wrote {path}" for path in (self.plot, self.out) if path is not None)]
+        return parts if self.out is None else [*parts, f"wrote {self.out}"]
 
     @property
     def warnings(self) -> list[str]:

@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from slotool import devices
 from slotool.commands.command_line import command_line
-from slotool.commands.inputs import FilePath, as_list, numbers_in
-from slotool.commands.measured import ColocatedRows, MeasuredNetworks, Paths, unmatched
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.predictor_training import (
-    DEPTHS,
-    PredictorTraining,
-    SettingsTraining,
-    names_among,
-    predictor_makers,
-    trained_and_scored,
-    trained_on_settings,
-)
-from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.values import at_least
+from slotool.commands.predictors.predictor_training import PredictorTraining, SettingsTraining
+from slotool.commands.values import ColocatedRows, at_least
 from slotool.errors import ArgumentError
+from slotool.predictors.training.measured import MeasuredNetworks, unmatched
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, Paths, as_list, numbers_in
 
 if TYPE_CHECKING:
     from slotool.commands.predictors.colocation_training import ColocationTraining
@@ -70,7 +62,7 @@ def train_predictor(
             ``batch_size`` or ``machine``, or of co-located ones ``placement``.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``); for ``"settings"`` a
@@ -84,12 +76,17 @@ def train_predictor(
         ArtifactError: ``solo`` is damaged or no predictor of solo latencies.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.commands.predictors.colocation_training import trained_on_colocations
+    from slotool.artifacts import open_artifact
+    from slotool.commands.predictors.colocation_training import ColocationTraining
     from slotool.predictors.base import SOLO
-    from slotool.predictors.registry import BASELINES, names_of, registry
+    from slotool.predictors.labels import join_settings
+    from slotool.predictors.registry import BASELINES, names_of
     from slotool.predictors.settings.predictor import SettingsPredictor
     from slotool.predictors.splits import paper_split
-    from slotool.predictors.training.selection import AUTO
+    from slotool.predictors.trained.artifact import KIND
+    from slotool.predictors.training.colocations import train_on_colocations
+    from slotool.predictors.training.many_settings import train_settings
+    from slotool.predictors.training.selection import AUTO, DEPTHS, models_among, new_predictors, train_and_score
 
     own, of_many = names_of(SOLO), SettingsPredictor.name
     if of_many in as_list(model):
@@ -102,31 +99,33 @@ def train_predictor(
     source = MeasuredNetworks.of(latency, graphs, rows)
     reporter, written = reporter_of(progress), None if out is None else Path(out)
     if source.is_colocated():
-        return trained_on_colocations(
-            source, written, solo=solo, model=model, depths=searched, device=on, seed=seed, force=force,
-            reporter=reporter,
-        )  # fmt: skip
+        opened = None if solo is None else open_artifact(solo, KIND)
+        run, kept = train_on_colocations(
+            source, opened, model=model, depths=searched, device=on, seed=seed, reporter=reporter
+        )
+        if written is not None:
+            config = {**source.config(), "solo": solo and str(solo), "model": kept, "depths": searched, **source.rows}
+            run.save(written, opened, config=config, seed=seed, force=force)
+        return ColocationTraining(run, kept, written, None if opened is None else opened.path)
     if solo is not None:
         raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
-    asked = names_among(model, (AUTO, *own, of_many), "model", plugins=registry)
+    asked = models_among(model, (AUTO, *own, of_many))
     if of_many in asked:
-        return trained_on_settings(source, written, seed, force, reporter)
+        several = train_settings(join_settings(source.table(), source.read_graphs(), source.rows), seed, reporter)
+        if written is not None:
+            config = {**source.config(), "model": of_many, **source.rows}
+            several.save(written, config=config, seed=seed, force=force)
+        return SettingsTraining(several, written)
     if not {AUTO, "dnn"} & set(asked):
         _refuse_depths(", ".join(asked), depths)
     names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
     names += [name for name in asked if name not in (AUTO, *own)]
-    makers = predictor_makers(names, searched, device=on)
+    candidates = new_predictors(names, searched, device=on)
     labelled = source.labelled()
     for sentence in unmatched(labelled):
         reporter.warn(sentence)
-    run = trained_and_scored(
-        reporter,
-        [make() for make in makers.values()],
-        labelled,
-        paper_split(labelled.kinds, seed),
-        model=AUTO if AUTO in asked else asked,
-        seed=seed,
-    )
+    split, kept = paper_split(labelled.kinds, seed), AUTO if AUTO in asked else asked
+    run = train_and_score(candidates, labelled, split, model=kept, seed=seed, reporter=reporter)
     shown = ",".join(asked)
     if written is not None:
         config = {**source.config(), "model": shown, "depths": searched, **source.rows}

@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Column, Part, Table, duration, records_table, table
-from slotool.commands.progress import Reporter
+from slotool.commands.display import Column, Part, Table, records_table, table
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.errors import RunError
 from slotool.machine import quota_warning
+from slotool.printable import duration
+from slotool.progress import Reporter
 from slotool.timing.interference import state
 
 if TYPE_CHECKING:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from slotool.commands.command_line import command_line, takes
-from slotool.commands.inputs import FilePath, as_list, cores_given, numbers_in, paths_of
 from slotool.commands.outputs import writes
 from slotool.commands.profiling.campaign import Planned, Profile, ProfilePlan, Proposal
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.values import at_least, between
 from slotool.errors import ArgumentError
+from slotool.machine import cores_given
 from slotool.printable import counted
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, as_list, numbers_in, paths_of
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -42,7 +43,7 @@ class Measuring(TypedDict, total=False):
         dry_run: Only make the plan and predict its time.
         strict: Exit 1 when a row is not stable.
         force: Begin again, replacing ``out``.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
     """
 
     device: str

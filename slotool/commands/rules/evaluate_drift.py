@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.inputs import FilePath, loaded
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, result, unlisted
 from slotool.commands.values import inside
+from slotool.sources import FilePath, loaded
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet

@@ -7,14 +7,15 @@ from functools import cached_property, partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.display import Column, Part, duration, records_table
-from slotool.commands.inputs import FilePath, loaded
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, result, unlisted
 from slotool.commands.rules.gen_rules import priced, weakest_group
 from slotool.commands.values import at_least, inside
 from slotool.errors import ArgumentError
+from slotool.printable import duration
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, loaded
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -59,7 +60,7 @@ def evaluate_rules(
         prices: Price of a call: a list as of ``import_outcomes``, or prices by version. They replace the table's costs;
             with ``folds`` the rules are made at these prices too.
         significance: Significance level of a violation, over all tiers and folds.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``verdict`` (``"promote"``, ``"keep"`` or ``"certify again"``) and ``violations``; ``frame()`` has a row per

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part
-from slotool.commands.inputs import FilePath, loaded
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.errors import ArgumentError
+from slotool.sources import FilePath, loaded
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from slotool.commands.command_line import Ineffective, command_line
-from slotool.commands.display import Column, Part, Table, duration, number, records_table, table
-from slotool.commands.inputs import FilePath, as_list, loaded, numbers_in, prices_of
+from slotool.commands.display import Column, Part, Table, records_table, table
 from slotool.commands.outputs import writes
-from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import above, at_least, prices_per_second
 from slotool.errors import ArgumentError, InputError
-from slotool.printable import name_list
+from slotool.printable import duration, name_list, number
+from slotool.progress import Reporting, reporter_of
+from slotool.sources import FilePath, as_list, loaded, numbers_in
+from slotool.tables.importing import prices_of
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -96,7 +97,7 @@ def gen_rules(
         explain: Show for each tier why no cheaper ensemble serves it.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``rules``, the ``RuleSet``; ``frame()`` has a row per version.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.inputs import FilePath, as_list, prices_of
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, column_names
 from slotool.errors import ArgumentError
+from slotool.sources import FilePath, as_list
+from slotool.tables.importing import prices_of
 
 if TYPE_CHECKING:
     from slotool.tables import OutcomeTable

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Column, Part, duration, records_table, table
+from slotool.commands.display import Column, Part, records_table, table
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.errors import PromiseBroken, RunError
+from slotool.printable import duration
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
-from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.values import at_least, between, duration_or_zero
 from slotool.errors import ArgumentError
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.planning.server_process import RunningServer

@@ -22,6 +22,8 @@ from slotool.predictors.trained.artifact import KIND, NOMINAL_COVERAGE, SCORES, 
 from slotool.predictors.trained.bounds import Bounds
 from slotool.predictors.trained.calibration import even_sample
 from slotool.predictors.trained.residuals import Residuals
+from slotool.printable import counted
+from slotool.progress import Quiet, Reporter, stepping
 
 FOLDS = 5
 # With fewer kinds rows are held out at random: one kind of two says little of a third.
@@ -108,14 +110,18 @@ class SettingsRun:
             writer.write_json(SCORES, self.scores())
 
 
-def train_settings(
-    labelled: SettingsLabelled, seed: int = 0, progress: Callable[[str], None] | None = None
-) -> SettingsRun:
+def train_settings(labelled: SettingsLabelled, seed: int = 0, reporter: Reporter | None = None) -> SettingsRun:
     """Learn all settings at once; score on each fifth of the kinds of networks (of the networks, where there are fewer
     than five kinds) while it is held out.
 
     A setting is left out that has fewer than ten labels while a fifth is held out. Raises ``InputError`` if all are.
     """
+    text = f"training on {counted(len(labelled.items), 'network')} in {counted(len(labelled.settings), 'setting')}"
+    with (reporter or Quiet()).progress(text, total=FOLDS + 1) as steps:
+        return _train_settings(labelled, seed, stepping(steps, text))
+
+
+def _train_settings(labelled: SettingsLabelled, seed: int, progress: Callable[[str], None]) -> SettingsRun:
     some = even_sample(labelled.items, MAX_NETWORKS, seed)
     labelled = _with_enough_labels(
         replace(labelled, items=tuple(labelled.items[i] for i in some), latency_s=labelled.latency_s[some]), seed
@@ -125,8 +131,7 @@ def train_settings(
     held_out = hold_out_settings(features, latency_s, labelled.settings, [g.kind for g in graphs], seed, progress)
     predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, labelled.settings))
     predictor.known_residuals = held_out.of_settings()
-    if progress:
-        progress(f"settings: all {len(labelled.settings)} learnt from {len(graphs)} networks")
+    progress(f"settings: all {len(labelled.settings)} learnt from {len(graphs)} networks")
     # How far networks lie from others of the same sort: every second one from the rest.
     like = domain_of(graphs[::2], graphs[1::2])[1]
     own = np.isfinite(latency_s[:, 0])

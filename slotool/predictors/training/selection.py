@@ -9,8 +9,9 @@ from typing import Any, Generic
 
 import pandas as pd
 
+from slotool import devices
 from slotool.artifacts import Artifact, create_artifact
-from slotool.errors import GraphError
+from slotool.errors import ArgumentError, GraphError
 from slotool.predictors.base import Asked, Predictor
 from slotool.predictors.labels import LabelledSet
 from slotool.predictors.scoring import PredictionsTable, Score
@@ -26,8 +27,53 @@ from slotool.predictors.trained.artifact import (
     SOLO_LATENCIES,
     TrainedPredictor,
 )
+from slotool.progress import Quiet, Reporter, stepping
+from slotool.sources import as_list
 
 AUTO = "auto"
+# Numbers of hidden layers that the DNN tries; the paper's range.
+DEPTHS = tuple(range(1, 21))
+
+
+def new_predictors(
+    names: Sequence[str], depths: Sequence[int], *, colocated: bool = False, device: str = devices.CPU
+) -> list[Predictor[Any]]:
+    """Return an untrained predictor of each name.
+
+    Args:
+        names: Names of slotool's own predictors, or of plugins.
+        depths: Numbers of hidden layers that the DNN tries.
+        colocated: True for predictors of co-located latencies.
+        device: Device on which torch trains the DNN and the graph network.
+
+    Raises:
+        ArgumentError: A depth is below 1, or the device is not the CPU and neither of these two is among ``names``.
+    """
+    from slotool.predictors.registry import predictor_class
+    from slotool.predictors.solo.dnn import DnnPredictor
+    from slotool.predictors.solo.graph_network import GraphNetworkPredictor
+
+    on_device: dict[str, Callable[[], Predictor[Any]]] = {
+        DnnPredictor.name: lambda: DnnPredictor(depths, device=device),
+        GraphNetworkPredictor.name: lambda: GraphNetworkPredictor(device=device),
+    }
+    if devices.is_cuda(device) and not on_device.keys() & set(names):
+        raise ArgumentError("training_device", f"{', '.join(names)} train on the CPU only; leave it out")
+    return [(on_device.get(name) or predictor_class(name, colocated=colocated))() for name in names]
+
+
+def models_among(models: str | Sequence[str], own: Sequence[str]) -> list[str]:
+    """Return the names in ``models``, each once.
+
+    Raises ``ArgumentError`` for one that is neither among ``own`` nor a plugin's.
+    """
+    from slotool.predictors.registry import registry
+
+    names = list(dict.fromkeys(as_list(models)))
+    for name in names:
+        if name not in own and name not in registry.plugins:
+            raise ArgumentError("model", f"{name!r} is none of {', '.join([*own, *registry.plugins])}")
+    return names
 
 
 @dataclass(frozen=True)
@@ -104,7 +150,7 @@ def train_and_score(
     *,
     model: str | Sequence[str] = AUTO,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    reporter: Reporter | None = None,
 ) -> TrainingRun[Asked]:
     """Train all ``candidates``, so the baselines are always scored too, and again for each split of ``protocols``.
 
@@ -112,24 +158,39 @@ def train_and_score(
     that no candidate has seen. It alone, where it is of networks alone, is calibrated on kinds of networks held out;
     the others have no interval for networks unlike those they learnt from. The test set decides nothing.
     """
+    text = f"training on {len(split.train)} {'networks' if protocols is None else 'co-locations'}"
+    # Of networks alone the last step holds out kinds of them for the interval of the one that is kept.
+    extra = 1 if protocols is None else len(protocols) * len(candidates)
+    total = extra + sum(candidate.fit_steps for candidate in candidates)
+    with (reporter or Quiet()).progress(text, total=total) as steps:
+        return _train_and_score(candidates, labelled, split, protocols or {}, model, seed, stepping(steps, text))
+
+
+def _train_and_score(
+    candidates: Sequence[Predictor[Asked]],
+    labelled: LabelledSet[Asked],
+    split: RowSplit,
+    protocols: Mapping[str, Sequence[RowSplit]],
+    model: str | Sequence[str],
+    seed: int,
+    finished: Callable[[str], None],
+) -> TrainingRun[Asked]:
     trained = {
-        predictor.name: TrainedPredictor.train(predictor, labelled, split, seed=seed, progress=progress)
+        predictor.name: TrainedPredictor.train(predictor, labelled, split, seed=seed, progress=finished)
         for predictor in candidates
     }
     eligible = list(trained) if model == AUTO else [model] if isinstance(model, str) else model
     best = min(eligible, key=lambda name: trained[name].dev_mae_s)
     kept = trained[best]
     if kept.domain is not None:
-        if progress:
-            progress(f"{best}: holding out kinds of networks for its interval")
+        finished(f"{best}: holding out kinds of networks for its interval")
         trained[best] = kept.calibrated(kept.predictor.surrogate, labelled, split, seed=seed)
     held_out = {name: each.held_out(labelled, split.test) for name, each in trained.items()}
     found: dict[str, dict[str, Score | None]] = {}
-    for protocol, splits in (protocols or {}).items():
+    for protocol, splits in protocols.items():
         for name, each in trained.items():
             found.setdefault(protocol, {})[name] = _protocol_score(each.predictor, labelled, splits, seed)
-            if progress:
-                progress(f"{protocol}: {name}")
+            finished(f"{protocol}: {name}")
     return TrainingRun(labelled, split, trained, held_out, best, found)
 
 

@@ -1,4 +1,4 @@
-"""Verification of ``slotool.plan``: the plan served on this machine, under the busiest of the traffic."""
+"""Verification of a plan: served on this machine, under the busiest of the traffic."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.progress import Reporter
 from slotool.errors import ArgumentError, InputError
 from slotool.machine import usable_cores
+from slotool.progress import Reporter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from slotool.planning.front_end import FrontEnd
     from slotool.planning.planner import Planner
     from slotool.tables import OutcomeTable
-    from slotool.workloads import ArrivalTable
+    from slotool.workloads import ArrivalProcess
+    from slotool.workloads.client.load import Load
     from slotool.workloads.requests import RequestLog
 
+# Options of requests besides their deadline: a tolerance, or shares by tolerance, and an objective.
+Terms = Mapping[str, Any]
 # Which of the draws what is served is compared with: the one that confirmed the plan.
 VERIFIED = 1
 FRONT_END = "with the front end"
@@ -123,10 +127,10 @@ class _Verification:
         pool, model = self._fleet.pools[name], self._planner.models[name]
         spent = front_end.CpuTime(server.process_id)
         bursts_at = front_end.burst_times_s(model.promise.deadline_us / 1e6)
-        bursts = self._sent(name, server.url, arrivals=_at(bursts_at), **model.terms(pool))
+        bursts = self._sent(name, server.url, bursts_at, model.terms(pool))
         cpu_us, client_us = spent.each_us(len(bursts.rows))
         rested = self._probe(name, pool, server.url)
-        busy = self._sent(name, server.url, arrivals=_at(front_end.busy_times_s(pool)))
+        busy = self._sent(name, server.url, front_end.busy_times_s(pool))
         found = replace(FrontEnd.of_probe(rested, pool.worker.profile, fastest), cpu_us=cpu_us, client_us=client_us)
         found = with_warm_up(found, model.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
         return verification.with_bursts(self._planner, name, pool, found, bursts)
@@ -160,32 +164,44 @@ class _Verification:
         """Send requests for one model, none of which waits for another: by single versions, of which the latency table
         has the latency."""
         from slotool.planning import front_end
+        from slotool.workloads import Poisson
 
-        return self._sent(name, url, rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
+        rate = Poisson(front_end.probe_rate_per_s(pool))
+        return self._load(name, rate, front_end.PROBE_S, url, {}).send(self._reporter)[0]
 
-    def _sent(self, name: str, url: str, **arrivals_and_terms: Any) -> RequestLog:
-        from slotool.commands.serving.loadtest import loadtest
+    def _load(self, name: str, process: ArrivalProcess, duration_s: float, url: str, asked: Terms) -> Load:
+        """Return requests for one model, of the data and with the deadline of its demand."""
+        from slotool.workloads.client import endpoint
+        from slotool.workloads.client.load import Load
+        from slotool.workloads.client.target import server_address
 
-        demand = self._planner.demands[name]
-        return loadtest(
-            url, model=name or None, data=demand.data, split=examples_sent(demand.outcomes, demand.data),
-            deadline_ms=demand.promise.deadline_us / 1e3, progress=self._reporter, **arrivals_and_terms,
-        ).log  # fmt: skip
+        demand, tolerance = self._planner.demands[name], asked.get("tolerance")
+        return Load(
+            server_address(url), process, duration_s, demand.data,
+            endpoint.Terms(demand.promise.deadline_us / 1e6, None, asked.get("objective"), None),
+            model=name or None, split=examples_sent(demand.outcomes, demand.data),
+            tolerances=tolerance if isinstance(tolerance, Mapping) else {} if tolerance is None else {tolerance: 1.0},
+        )  # fmt: skip
+
+    def _sent(self, name: str, url: str, times_s: np.ndarray, asked: Terms = MappingProxyType({})) -> RequestLog:
+        """Send requests for one model at these instants."""
+        return self._load(name, *_recorded(times_s), url, asked).send(self._reporter)[0]
 
     def _sent_together(self, url: str, times_s: Mapping[str, np.ndarray]) -> dict[str, RequestLog]:
         """Send the requests for all models at the same time."""
-        from slotool.commands.serving.loadtest import models_together
+        from slotool.workloads.client.load import send_together
 
         if len(times_s) == 1:
             ((name, own_s),) = times_s.items()
-            terms = self._planner.models[name].terms(self._fleet.pools[name])
-            return {name: self._sent(name, url, arrivals=_at(own_s), **terms)}
-        asked = {}
-        for name, own_s in times_s.items():
-            demand = self._planner.demands[name]
-            split = examples_sent(demand.outcomes, demand.data)
-            asked[name] = _at(own_s), demand.promise.deadline_us / 1e3, demand.data, split
-        return models_together(url, asked)
+            return {name: self._sent(name, url, own_s, self._planner.models[name].terms(self._fleet.pools[name]))}
+        return send_together({name: self._load(name, *_recorded(own_s), url, {}) for name, own_s in times_s.items()})
+
+
+def _recorded(times_s: np.ndarray) -> tuple[ArrivalProcess, float]:
+    from slotool.workloads import RecordedInstants
+
+    process = RecordedInstants(times_s, from_start=True)
+    return process, process.duration_s
 
 
 def examples_sent(outcomes: OutcomeTable | None, data: str | DataSource) -> str:
@@ -211,11 +227,3 @@ def cores_shared(spent_us: tuple[float, float], rate_per_s: float, cores: int) -
         f"spend {own_ms:.2g} and {client_ms:.2g} ms of a core's time on a request, so at {rate_per_s:,.0f}/s calls "
         f"take {longer:.3g} times as long while all workers are busy; on more cores more may be in time"
     )
-
-
-def _at(times_s: np.ndarray) -> ArrivalTable:
-    import pandas as pd
-
-    from slotool.workloads import ArrivalTable
-
-    return ArrivalTable(pd.DataFrame({"arrival_s": times_s}))

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.colocation.chooser import Lcao
 from slotool.elastic.queries import ExampleInference, Queries
 from slotool.machine import machine_id
 from slotool.process import collector_off
-from slotool.scheduling import CannotMeet, CoRunnerEstimator, Lcao
+from slotool.scheduling import CannotMeet, CoRunnerEstimator
 from slotool.tables import FULL, LatencyTable, OperatingPoint
 
 # Length of a turn: several time slices of a co-runner, and short against the drift of the machine.

@@ -6,22 +6,24 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.colocation.back_to_back import aclo, fixed, lcao, profile_rows, run
+from benchmarks.colocation.chooser import Lcao
+from benchmarks.colocation.measured import CoLocationSettings, measure
+from benchmarks.colocation.table import INTERFERENCE_SCHEMA, InterferenceTable
 from slotool.data.dataset import Split
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.queries import Queries
 from slotool.errors import InputError
-from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
+from slotool.scheduling import CoRunnerEstimator, LatencyProfile
 from slotool.tables import FULL, LatencyTable, OperatingPoint
 from slotool.tables.schema import METADATA_KEY
-from slotool.workloads.back_to_back import aclo, fixed, lcao, profile_rows, run
-from slotool.workloads.co_location import CoLocationSettings, measure
-from slotool.workloads.interference import INTERFERENCE_SCHEMA, InterferenceTable
 
 HALF = OperatingPoint.of(k=0.5)
 
@@ -114,3 +116,39 @@ def test_a_table_of_schema_version_1_reads_as_the_present_one(tmp_path: Path) ->
     read = InterferenceTable.load(path)
     assert read.co_runner_counts == [2]
     assert list(read.rows["rejected"]) == [0]
+
+
+def interference_table() -> InterferenceTable:
+    """Ten queries each; alone all is well, with one co-runner the full network is late seven times and LCAO once."""
+    nan, alone = float("nan"), [50.0] * 10
+    rows = [
+        _answers("full", 0, nan, alone),
+        _answers("least", 0, nan, alone),
+        _answers("lcao", 0, 60e-6, alone),
+        _answers("full", 1, nan, [50.0] * 3 + [4_000.0] * 7),
+        _answers("least", 1, nan, [5.0] * 10),
+        _answers("lcao", 1, 60e-6, [20.0] * 9 + [4_000.0], right=np.array([1.0] * 8 + [0.0] * 2)),
+        _answers("lcao", 1, 2e-6, [], queries=10, rejected=10),
+        _answers("aclo", 0, 0.9, [25.0] * 10),
+        _answers("aclo", 1, 0.9, alone),
+    ]
+    return InterferenceTable(pd.DataFrame(rows), {"deadline_us": 60.0})
+
+
+def _answers(strategy: str, co_runners: int, target: float, latency_us: list[float], **more: Any) -> dict[str, Any]:
+    n = len(latency_us)
+    same = {"queries": n, "rejected": 0, "right": np.ones(n), "k": np.full(n, 0.25), "example": np.arange(n)}
+    known = {"strategy": strategy, "co_runners": co_runners, "target": target, "latency_s": 1e-6 * np.array(latency_us)}
+    return {**same, **known, **more}
+
+
+def test_shares_are_of_all_queries_and_accuracy_of_those_answered() -> None:
+    found = {(r["co_runners"], round(r["deadline_us"])): r for r in interference_table().summary()}
+    assert set(found) == {(0, 60), (1, 60), (1, 2)}
+    late = found[1, 60]
+    assert (late["met_share"], late["full_met_share"], late["least_met_share"]) == pytest.approx((0.9, 0.3, 1.0))
+    assert (late["accuracy"], late["mean_k"]) == pytest.approx((0.8, 0.25))
+    assert (late["lost"], late["lost_standard_error"]) == pytest.approx((0.2, 0.4 / 10**0.5))
+    rejected = found[1, 2]
+    assert (rejected["met_share"], rejected["rejected_share"]) == (0.0, 1.0)
+    assert np.isnan(rejected["accuracy"])

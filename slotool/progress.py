@@ -1,4 +1,4 @@
-"""How long work says how far it is: ``progress=`` of every function that takes longer than a moment.
+"""Progress of work: ``progress=`` of every function that takes longer than a moment.
 
 ==============  ========================================================================================
 ``"auto"``      the default: a bar where a person types (a notebook, interactive Python), else nothing
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """What a long job calls: ``advance`` per finished item, ``say`` to change the line's text."""
+    """Steps of a phase: ``advance`` per finished item, ``say`` to change the line's text."""
 
     def advance(self, steps: int = 1) -> None: ...
 
@@ -53,7 +53,7 @@ Reporting = Reporter | Callback | bool | Literal["auto"] | None
 
 
 def reporter_of(wanted: Reporting) -> Reporter:
-    """The reporter that ``progress=wanted`` means. Raises ``TypeError`` for anything else."""
+    """Return the reporter that ``progress=wanted`` means. Raises ``TypeError`` for anything else."""
     if wanted == "auto":
         wanted = _in_notebook() or hasattr(sys, "ps1")
     if wanted is None or wanted is False:
@@ -68,11 +68,24 @@ def reporter_of(wanted: Reporting) -> Reporter:
 
 
 def short_phase(reporter: Reporter, text: str, total: int | None = None) -> AbstractContextManager[Progress]:
-    """A phase of seconds that most calls have. A reporter may have a ``short_phase`` of its own, as that of the command
-    line has, which draws a bar on a terminal and prints no line elsewhere."""
+    """Return a phase of seconds that most calls have.
+
+    A reporter may have a ``short_phase`` of its own, as that of the command line, which draws a bar on a terminal and
+    prints no line elsewhere.
+    """
     phase: Callable[[str, int | None], AbstractContextManager[Progress]]
     phase = getattr(reporter, "short_phase", reporter.progress)
     return phase(text, total)
+
+
+def stepping(steps: Progress, text: str) -> Callable[[str], None]:
+    """Return a function that states what was finished behind ``text``, and advances by one step."""
+
+    def finished(what: str) -> None:
+        steps.say(f"{text}; {what}")
+        steps.advance()
+
+    return finished
 
 
 class Quiet:

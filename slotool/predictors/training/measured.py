@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import duration
-from slotool.commands.inputs import FilePath, paths_of
-from slotool.commands.values import RowColumns
 from slotool.errors import ArgumentError
+from slotool.printable import duration
+from slotool.sources import Paths, paths_of
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.predictors.labels import LabelledSet
     from slotool.tables import LatencyTable
 
-Paths = FilePath | Sequence[FilePath]
 # Columns by which rows of a latency table are picked.
 ROW_FILTERS = ("device", "backend", "precision", "threads", "batch_size", "machine")
-Rows = Annotated[Mapping[str, Any], RowColumns(ROW_FILTERS)]
-ColocatedRows = Annotated[Mapping[str, Any], RowColumns((*ROW_FILTERS, "placement"))]
 
 
 @dataclass(frozen=True)

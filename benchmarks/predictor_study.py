@@ -5,34 +5,31 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from slotool.artifacts import create_artifact
 from slotool.errors import GraphError, InputError, RunError
-from slotool.graphs import OperatorGraph
+from slotool.graphs import Operator, OperatorGraph
 from slotool.predictors.base import Predictor
 from slotool.predictors.labels import LabelledSet
-from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable, Score, mean_score
-from slotool.predictors.splits import PROTOCOLS, RowSplit, splits_of
+from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable, Score
+from slotool.predictors.splits import DEV_SHARE, DEV_SHARE_OTHER, MIN_DEV_ROWS, RowSplit, paper_split, split_known
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.profiling.journal import Journal
 from slotool.tables import Column, Schema, Table
 
-KIND = "predictor-study"
-SCORES, PREDICTIONS = "scores.json", "predictions.parquet"
 RANDOM = "random"
 
 STUDY_SCHEMA = Schema(
     "study",
     1,
     (
-        Column("protocol", "text", f"how networks were held out: {', '.join(PROTOCOLS)}"),
+        Column("protocol", "text", "how networks were held out: random, depth, width or family"),
         Column("split", "text", "which networks: a kind, all, or the kind that was unseen"),
         Column("seed", "integer", "of the split and the training"),
         Column("labels", "integer", "measured networks learnt from, training and dev set together"),
@@ -106,27 +103,6 @@ class Study:
     refused: Sequence[Mapping[str, Any]]
     train_s: Mapping[str, Mapping[int, float]]
 
-    def document(self) -> dict[str, Any]:
-        """JSON: what was learnt from, and the scores of each predictor under each protocol."""
-        return {
-            "setting": self.labelled.setting.document(),
-            "networks": len(self.labelled),
-            "graphs_without_label": self.labelled.graphs_without_label,
-            "labels_without_graph": self.labelled.labels_without_graph,
-            "scores": self.table.scores(),
-            "refused": [dict(each) for each in self.refused],
-            "train_s": {name: {str(n): seconds for n, seconds in by.items()} for name, by in self.train_s.items()},
-        }
-
-    def save(self, path: Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> dict[str, Any]:
-        """Write the held-out predictions and the scores as one artifact; returns ``document``."""
-        document = self.document()
-        provenance = {"setting": self.labelled.setting.document(), "seed": seed}
-        with create_artifact(path, KIND, config=config, seed=seed, force=force) as writer:
-            writer.write_json(SCORES, document)
-            writer.write_table(PREDICTIONS, StudyTable(self.table.rows, provenance))
-        return document
-
 
 def plan_tasks(
     labelled: LabelledSet[OperatorGraph],
@@ -146,7 +122,7 @@ def plan_tasks(
             tasks += [StudyTask(protocol, name, seed, split) for name, split in splits.items()]
         if curve:
             name, whole = list(splits_of(RANDOM, labelled.items, seed).items())[-1]
-            points = [whole if labels is None else whole.fewer(labels, seed) for labels in curve]
+            points = [whole if labels is None else fewer(whole, labels, seed) for labels in curve]
             tasks += [StudyTask(RANDOM, name, seed, split) for split in points]
     # The curve's last point may be the protocol's own split.
     return list({tuple(task.columns().values()): task for task in tasks}.values())
@@ -163,7 +139,7 @@ def run_study(
     """Train a new predictor of each of ``makers`` (by name) for each task, but for those that the journal holds.
 
     Each finished trial is in the journal before the next begins. A predictor that cannot take the networks of a task,
-    or learns nothing, is among ``refused``. ``progress`` is called with what was finished, ``steps_left`` times in all.
+    or learns nothing, is among ``refused``. ``progress`` is called with what was finished.
     """
     rows = {_key(row["trial"]): row for row in journal.rows}
     for task, name in _trials(tasks, makers):
@@ -182,15 +158,6 @@ def run_study(
         refused=[{**row["trial"], "reason": row["refused"]} for _, row in wanted if "refused" in row],
         train_s=_train_seconds(row for _, row in wanted),
     )
-
-
-def steps_left(
-    tasks: Sequence[StudyTask], makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]], journal: Journal
-) -> int:
-    """How often ``run_study`` will call ``progress``, unless a predictor fails."""
-    done = {_key(row["trial"]) for row in journal.rows}
-    left = [name for task, name in _trials(tasks, makers) if _key({**task.columns(), "predictor": name}) not in done]
-    return sum(makers[name]().fit_steps for name in left)
 
 
 def data_digest(labelled: LabelledSet[OperatorGraph]) -> str:
@@ -255,20 +222,139 @@ def _mean_by_kind(by_seed: Sequence[Mapping[str, Score]]) -> dict[str, Score]:
     return {kind: mean_score([scores[kind] for scores in by_seed if kind in scores]) for kind in kinds}
 
 
-def whole_scores(scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of ``StudyTable.scores`` those that learnt from all there was, without the shorter points of a curve."""
-    most: dict[tuple[str, str], int] = {}
-    for score in scores:
-        where = (score["protocol"], score["split"])
-        most[where] = max(most.get(where, 0), score["labels"])
-    return [dict(score) for score in scores if score["labels"] == most[score["protocol"], score["split"]]]
+# What extrapolation is asked of, roughly: networks come in whole steps of depth or width.
+BEYOND_SHARE = 0.20
+ALL = "all"
 
 
-def curve_scores(scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of ``StudyTable.scores`` the learning curve: the random split that has several numbers of labels, if any has."""
-    random = [score for score in scores if score["protocol"] == RANDOM]
-    counts: dict[str, set[int]] = {}
-    for score in random:
-        counts.setdefault(score["split"], set()).add(score["labels"])
-    curved = {split for split, labels in counts.items() if len(labels) > 1}
-    return sorted((dict(score) for score in random if score["split"] in curved), key=lambda score: score["labels"])
+def fewer(split: RowSplit, labels: int, seed: int) -> RowSplit:
+    """The same test rows, but ``labels`` rows to learn from, training and dev set in the proportion they have here.
+
+    Of one seed, a smaller one's rows are among a larger one's. Raises ``InputError`` for more labels than there
+    are, or so few that no interval could be had from them.
+    """
+    there = len(split.train) + len(split.dev)
+    if not 2 * MIN_DEV_ROWS <= labels <= there:
+        raise InputError(
+            f"a learning curve cannot have a point at {labels:,} networks: "
+            f"it needs {2 * MIN_DEV_ROWS} at least, and {there:,} are there to learn from"
+        )
+    dev = max(MIN_DEV_ROWS, round(labels * len(split.dev) / there))
+    rng = np.random.default_rng(seed)
+    train_rows, dev_rows = (rng.permutation(rows) for rows in (split.train, split.dev))
+    return RowSplit(np.sort(train_rows[: labels - dev]), np.sort(dev_rows[:dev]), split.test)
+
+
+def random_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
+    """``paper_split`` of each kind alone, under its name, and of ``all`` where there are several.
+
+    A kind too scarce to be split alone is only among all.
+    """
+    kinds = np.array([graph.kind for graph in graphs], dtype=object)
+    counts = Counter(kinds.tolist())
+    if len(counts) < 2:
+        return {kind: paper_split(kinds.tolist(), seed) for kind in counts or [ALL]}
+    splits = {}
+    for kind in sorted(counts, key=lambda kind: -counts[kind]):
+        if round(DEV_SHARE.get(kind, DEV_SHARE_OTHER) * counts[kind]) >= MIN_DEV_ROWS:
+            rows = np.flatnonzero(kinds == kind)
+            alone = paper_split([kind] * len(rows), seed)
+            splits[kind] = RowSplit(rows[alone.train], rows[alone.dev], rows[alone.test])
+    return {**splits, ALL: paper_split(kinds.tolist(), seed)}
+
+
+def depth_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
+    """Learn from the shallower networks of each kind, predict its deepest, about a fifth.
+
+    Depth is the most operators with weights that lie on one path.
+    """
+    return {ALL: _beyond(graphs, [depth_of(graph) for graph in graphs], "depth", seed)}
+
+
+def width_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
+    """Learn from the narrower networks of each kind, predict its widest, about a fifth.
+
+    Width is the most units or channels that an operator with weights puts out.
+    """
+    return {ALL: _beyond(graphs, [width_of(graph) for graph in graphs], "width", seed)}
+
+
+def family_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
+    """For each kind: learn from the others and predict it. Raises ``InputError`` when all are of one kind."""
+    kinds = np.array([graph.kind for graph in graphs], dtype=object)
+    found = sorted(set(kinds.tolist()))
+    if len(found) < 2:
+        raise InputError(
+            f"the family protocol leaves one kind of network out, but all {len(graphs)} are {''.join(found) or 'none'}"
+        )
+    return {f"{kind} unseen": _learnt_from(kinds != kind, seed) for kind in found}
+
+
+PROTOCOLS: dict[str, Callable[[Sequence[OperatorGraph], int], dict[str, RowSplit]]] = {
+    "random": random_splits,
+    "depth": depth_split,
+    "width": width_split,
+    "family": family_splits,
+}
+
+
+def splits_of(protocol: str, graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
+    """The splits, by name, of one of ``PROTOCOLS``. The dev set always comes from the side that is learnt from.
+
+    Raises ``InputError`` for a protocol that there is none of, or that these networks do not allow.
+    """
+    if protocol not in PROTOCOLS:
+        raise InputError(f"{protocol!r} is no protocol; there are {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[protocol](graphs, seed)
+
+
+def _beyond(graphs: Sequence[OperatorGraph], sizes: Sequence[int], what: str, seed: int) -> RowSplit:
+    """Test on what is larger than a limit of its kind, the limit that leaves nearest to ``BEYOND_SHARE`` beyond it."""
+    kinds = np.array([graph.kind for graph in graphs], dtype=object)
+    size = np.array(sizes)
+    seen = np.ones(len(size), dtype=bool)
+    for kind in set(kinds.tolist()):
+        own = kinds == kind
+        levels = np.unique(size[own])[1:]
+        if len(levels):
+            beyond = [np.mean(size[own] >= level) for level in levels]
+            seen &= ~own | (size < levels[int(np.argmin(np.abs(np.array(beyond) - BEYOND_SHARE)))])
+    if seen.all():
+        raise InputError(f"the {what} protocol needs networks of one kind but different {what}; there are none")
+    return _learnt_from(seen, seed)
+
+
+def _learnt_from(seen: np.ndarray, seed: int) -> RowSplit:
+    """Train and dev set from the rows ``seen``, a tenth of them dev; all others are the test set."""
+    return split_known(np.flatnonzero(seen), np.flatnonzero(~seen), 0.10, seed)
+
+
+def depth_of(graph: OperatorGraph) -> int:
+    above: dict[str, int] = {}
+    for operator in graph.operators:
+        above[operator.name] = max((above[name] for name in operator.inputs), default=0) + (operator.weights > 0)
+    return max(above.values())
+
+
+def width_of(graph: OperatorGraph) -> int:
+    return max((_channels(operator) for operator in graph.operators if operator.weights), default=0)
+
+
+def _channels(operator: Operator) -> int:
+    """Channels come first in [channels, height, width], features last in [steps, features]."""
+    shape = operator.shape or (1,)
+    return shape[-1] if len(shape) == 2 else shape[0]
+
+
+def mean_score(scores: Sequence[Score]) -> Score:
+    """The mean of each figure over several scores, None where one has none; ``n`` stays a whole number."""
+    found: Score = {}
+    for name, first in scores[0].items():
+        values = [score[name] for score in scores]
+        if isinstance(first, dict):
+            found[name] = mean_score(values)
+        elif any(value is None for value in values):
+            found[name] = None
+        else:
+            found[name] = round(float(np.mean(values))) if isinstance(first, int) else float(np.mean(values))
+    return found

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from slotool.commands.progress import Progress, Quiet, Reporter, short_phase
 from slotool.errors import ArgumentError, RunError, SlotoolError
 from slotool.printable import with_article
+from slotool.progress import Progress, Quiet, Reporter, short_phase
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph

@@ -1,4 +1,4 @@
-"""Models of ``slotool.plan``: tables, traffic and promises, stated for each or for all, as demands of a planner."""
+"""Models of a plan: tables, traffic and promises, stated for each or for all, as demands of a planner."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from slotool.commands.inputs import as_list, loaded
-from slotool.commands.progress import Reporter
 from slotool.errors import ArgumentError, InputError
+from slotool.progress import Reporter
+from slotool.sources import as_list, loaded
 
 if TYPE_CHECKING:
     import numpy as np

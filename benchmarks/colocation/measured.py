@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.colocation import back_to_back
+from benchmarks.colocation.busy_copies import BusyCopies, pauses_s
+from benchmarks.colocation.chooser import Lcao
+from benchmarks.colocation.table import FULL_NETWORK, LEAST, InterferenceTable
 from slotool import devices
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.queries import Queries
 from slotool.process import bound_to, cores_by_preference
-from slotool.profiling.busy_copies import BusyCopies, pauses_s
-from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
+from slotool.scheduling import CoRunnerEstimator, LatencyProfile
 from slotool.scheduling.space import PLANNING_QUANTILE
 from slotool.tables import LatencyTable, OperatingPoint
-from slotool.workloads import back_to_back
-from slotool.workloads.interference import FULL_NETWORK, LEAST, InterferenceTable
 
 # Spent on finding the time slice, at most.
 MAX_PAUSES_S = 1.0

@@ -1,0 +1,142 @@
+"""Range of one fact over which latencies are predicted, and a prediction at one value of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from slotool.errors import ArgumentError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.capture.networks import Networks
+
+BATCH, THREADS, SIZE, LENGTH = "batch", "threads", "size", "length"
+FACTS = (BATCH, THREADS, SIZE, LENGTH)
+# Of the facts that only capturing the network again can tell.
+SHAPES = (SIZE, LENGTH)
+# Frameworks whose models are captured with a shape that is said; of Keras' and ONNX's their free axes.
+CHOSEN = ("torch", "keras", "onnx")
+MAX_VALUES, MAX_VALUE = 256, 2**31
+EXPECTED = "expected FACT=VALUES such as batch=1:64, threads=1:2, size=64:256:32 or length=16,128"
+
+
+@dataclass(frozen=True)
+class SweepAxis:
+    """``fact``: one of ``FACTS``; ``values``: ascending, each once."""
+
+    fact: str
+    values: tuple[int, ...]
+
+    @classmethod
+    def of(cls, given: str | Mapping[str, Sequence[int]]) -> Self:
+        """``"batch=1:64"``, or ``{"batch": [1, 4]}``.
+
+        Of a range a:b threads are counted, all else is doubled from a, and b is the last; a:b:step counts by step.
+        Raises ``ArgumentError`` for anything else.
+        """
+        if isinstance(given, str):
+            fact, _, text = given.partition("=")
+            values = [value for part in text.split(",") for value in _range(part, fact.strip(), given)]
+        elif len(given) == 1:
+            ((fact, numbers),) = given.items()
+            values = [*numbers]
+        else:
+            raise ArgumentError("sweep", f"{len(given)} facts are given, but one is swept at a time: {EXPECTED}")
+        fact = fact.strip()
+        if fact not in FACTS:
+            raise ArgumentError("sweep", f"{fact!r} is none of {', '.join(FACTS)}: {EXPECTED}")
+        if not values or not all(0 < value <= MAX_VALUE for value in values):
+            raise ArgumentError("sweep", f"{given!r} holds no whole numbers from 1 on: {EXPECTED}")
+        if len(values) > MAX_VALUES:
+            raise ArgumentError("sweep", f"{given!r} holds {len(values):,} values, at most {MAX_VALUES} are predicted")
+        return cls(fact, tuple(sorted(set(values))))
+
+    def reshaped(self, asked: Networks) -> list[Networks]:
+        """``asked`` with each of the sizes or lengths as the shape of its inputs, of which one is said. Raises
+        ``ArgumentError`` for networks whose shape slotool does not choose, or has no such axis."""
+        kinds = [getattr(part, "framework", "") for part in asked.parts]
+        if any(kind not in CHOSEN for kind in kinds):
+            raise ArgumentError("sweep", f"the {self.fact} of models alone can be chosen, not of graphs")
+        parts: list[Any] = [*asked.parts]
+        lacking = next((part for part, kind in zip(parts, kinds, strict=True) if not part.input_shape), None)
+        if lacking is not None:
+            name = getattr(lacking, "name", "the model")
+            raise ArgumentError(
+                "sweep",
+                f"which axis of {name} is its {self.fact}? Say the shape of one example with --input-shape "
+                "(input_shape= in Python), where any number stands for what is swept",
+            )
+        return [replace(asked, parts=[self._with(part, value) for part in parts]) for value in self.values]
+
+    def _with(self, part: Any, value: int) -> Any:
+        return replace(part, input_shape=self._shape(part.input_shape, value, last=part.framework == "keras"))
+
+    def _shape(self, shape: Any, value: int, last: bool) -> Any:
+        if isinstance(shape, Mapping):
+            shapes = {name: self._one(tuple(own), value, last) for name, own in shape.items()}
+            if all(own is None for own in shapes.values()):
+                raise self._no_axis(shape)
+            return {name: own or tuple(shape[name]) for name, own in shapes.items()}
+        found = self._one(tuple(shape), value, last)
+        if found is None:
+            raise self._no_axis(shape)
+        return found
+
+    def _one(self, shape: tuple[int, ...], value: int, last: bool) -> tuple[int, ...] | None:
+        """Return ``shape`` with both sides of an image, channels first or ``last``, or the length of a sequence set to
+        ``value``; None for any other shape."""
+        if self.fact == SIZE and last:
+            return (*shape[:-3], value, value, shape[-1]) if len(shape) >= 3 else None
+        if self.fact == SIZE:
+            return (*shape[:-2], value, value) if len(shape) >= 3 else None
+        return (value, *shape[1:]) if len(shape) in (1, 2) else None
+
+    def _no_axis(self, shape: Any) -> ArgumentError:
+        wanted = "an image such as 3,224,224" if self.fact == SIZE else "a sequence such as 128, or 128,64"
+        return ArgumentError("sweep", f"--input-shape is {shape}, but a {self.fact} is that of {wanted}")
+
+
+def _range(text: str, fact: str, given: str) -> list[int]:
+    try:
+        pieces = [int(piece) for piece in text.split(":")]
+    except ValueError:
+        pieces = []
+    if len(pieces) == 1:
+        return pieces
+    if len(pieces) not in (2, 3) or not 0 < pieces[0] <= pieces[1] <= MAX_VALUE or pieces[-1] < 1:
+        raise ArgumentError("sweep", f"{given!r} is no range of whole numbers: {EXPECTED}")
+    start, stop = pieces[:2]
+    if len(pieces) == 3 or fact == THREADS:
+        # A value too many is enough to refuse a range of millions.
+        return list(range(start, stop + 1, pieces[2] if len(pieces) == 3 else 1))[: MAX_VALUES + 1]
+    doubled = [start]
+    while 2 * doubled[-1] < stop:
+        doubled.append(2 * doubled[-1])
+    return doubled if doubled[-1] == stop else [*doubled, stop]
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One network at one ``value``. ``learnt``: labels were of this value; else it was scaled from another batch size.
+
+    ``graph`` and ``latency_s`` are None and NaN where it cannot be predicted, for the reason ``why_not``.
+    """
+
+    value: int
+    name: str
+    batch_size: int
+    graph: OperatorGraph | None = None
+    latency_s: float = math.nan
+    low_s: float = math.nan
+    high_s: float = math.nan
+    probability: float = math.nan
+    no_interval: str | None = None
+    outside: str | None = None
+    learnt: bool = False
+    why_not: str | None = None
+
+    @property
+    def throughput(self) -> float:
+        """Examples in a second, one batch after the other."""
+        return self.batch_size / self.latency_s
