@@ -158,12 +158,12 @@ class Candidates:
 def quantiles(values: np.ndarray, count: int) -> np.ndarray:
     """At most ``count`` ascending thresholds above the lowest of ``values``, which would accept all examples; NaN is
     left out. Each has at most ten digits, so that its text is exact."""
-    known = values[~np.isnan(values)]
+    known = np.sort(values[~np.isnan(values)])
     if not len(known):
         return np.empty(0)
-    levels = np.quantile(known, np.linspace(0.0, 1.0, count + 2)[1:-1], method="higher")
-    found = np.array([ten_digits(level) for level in levels])
-    return np.asarray(np.unique(found[found > known.min()]))
+    places = np.ceil(np.linspace(0.0, 1.0, count + 2)[1:-1] * (len(known) - 1)).astype(np.int64)
+    found = np.array([ten_digits(level) for level in dict.fromkeys(known[places].tolist())])
+    return np.asarray(np.unique(found[found > known[0]]))
 
 
 def ten_digits(value: float) -> float:

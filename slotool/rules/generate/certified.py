@@ -33,7 +33,7 @@ Like the paper's guarantee, this one assumes examples drawn independently and re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,7 +43,7 @@ from slotool.rules.evidence.betting import betting_p_value, examples_to_show
 from slotool.rules.evidence.counting import examples_to_count, paired_p_value
 from slotool.rules.evidence.losses import excess_of, zero_or_largest
 from slotool.rules.generate.base import Assessment, Listed, Problem, RuleGenerator
-from slotool.rules.generate.proposals import Goal, chains, threshold_path
+from slotool.rules.generate.proposals import Goal, Proposals, chains, threshold_path
 from slotool.rules.policies.cascades import MAX_STEPS, Cascade
 from slotool.rules.policies.routing import OSFA, RoutingPolicy
 from slotool.tables import OutcomeTable
@@ -71,25 +71,26 @@ class Certified(RuleGenerator):
     proves: ClassVar[bool] = True
     knows_groups: ClassVar[bool] = True
     any_best: ClassVar[bool] = True
+    propose = staticmethod(chains)
 
     def assess(self, problem: Problem) -> Assessment:
         best = OSFA(problem.outcomes.versions[problem.best])
         tables = {id(table): Listed(table, best) for _, table in problem.references}
         against = [(version, tables[id(table)]) for version, table in problem.references]
         listed = dict(against)[problem.best]
-        rounds = list(_rounds(problem, against))
+        rounds = list(_rounds(problem, against, self.propose))
         tested = np.arange(len(listed)) != listed.best
-        needed = _examples_needed(problem, against, listed, rounds)
+        shown = [(listed.index(policy), tolerance) for own in rounds for policy, tolerance in own.shown()]
+        saves = any(_is_cheaper(listed, at, problem) for at, _ in shown)
+        needed = {} if saves else {"examples_for_first_saving": _examples_needed(problem, against, listed, rounds)}
         for version in problem.outcomes.versions:  # to tell what else is cheaper
             listed.index(OSFA(version))
         tested = np.append(tested, np.zeros(len(listed) - len(tested), dtype=bool))
         bound = np.full(len(listed), np.inf)
         if problem.reference is not None:
             bound[listed.best] = 0.0
-        for own in rounds:
-            for policy, tolerance in own.shown():
-                at = listed.index(policy)
-                bound[at] = min(bound[at], tolerance)
+        for at, tolerance in shown:
+            bound[at] = min(bound[at], tolerance)
         means, first = listed.means(), rounds[0]
         config: dict[str, Any] = {
             "candidates": first.considered,
@@ -98,7 +99,7 @@ class Certified(RuleGenerator):
             "examples_calibrated_on": len(first.fit),
             "examples_learnt_from": len(first.learn),
             "examples_tested_on": len(first.test),
-            "examples_for_first_saving": needed,
+            **needed,
         }
         saved = _savings(problem, listed, rounds)
         return Assessment(listed, bound, means.response_time_s, means.cost, config, tested=tested, saves_at_least=saved)
@@ -109,7 +110,7 @@ def _is_cheaper(listed: Listed, at: int, problem: Problem) -> bool:
     return any(listed.taken(at, own).mean() < listed.taken(listed.best, own).mean() for own in problem.objectives)
 
 
-def _rounds(problem: Problem, against: Against) -> Iterator[_Round]:
+def _rounds(problem: Problem, against: Against, propose: Callable[..., Proposals]) -> Iterator[_Round]:
     """Yield random parts of the table with the chains that they propose, then the path of a pair of versions."""
     draw, examples = np.random.default_rng(problem.seed), len(problem.outcomes.examples)
     goals, budget = _goals(problem), 1.0 - problem.confidence
@@ -118,7 +119,7 @@ def _rounds(problem: Problem, against: Against) -> Iterator[_Round]:
     for _ in range(ROUNDS):
         learnt, test = np.split(draw.permutation(examples), [round(examples * LEARN_SHARE)])
         fit, learn = np.split(learnt, [max(1, round(len(learnt) * FIT_SHARE))])
-        proposed = chains(problem, goals, fit, learn, test)
+        proposed = propose(problem, goals, fit, learn, test)
         tolerances = [goal.tolerance for goal in goals]
         chained = list(zip(tolerances, proposed.chains, strict=True))
         yield _Round(problem, against, (fit, learn, test), chained, budget * share / ROUNDS, proposed.considered)
@@ -202,7 +203,8 @@ class _Chain(Sequence[float]):
     ):
         self._kind, self._alpha, self._max_error = problem.tolerance_kind, alpha, problem.max_error
         self._tolerance = tolerance / problem.max_error if self._kind == "absolute" else tolerance
-        self.tolerance, self._against, self._names = tolerance, against, problem.outcomes.versions
+        self.tolerance = tolerance
+        self._alone = [(OSFA(problem.outcomes.versions[version]), listed) for version, listed in against]
         groups = problem.groups
         self._parts = [rows] if groups is None else list(zip(*map(groups.rows, rows), strict=True))
         self._counted = zero_or_largest(problem.outcomes.matrix("error"), problem.max_error) and (
@@ -223,11 +225,16 @@ class _Chain(Sequence[float]):
 
     def _losses(self, policy: RoutingPolicy) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Losses of a policy and of each version that it is compared with, in [0, 1]."""
-        for version, listed in self._against:
-            alone = OSFA(self._names[version])
+        known: dict[int, np.ndarray] = {}  # versions mostly share a table
+        for alone, listed in self._alone:
             if policy != alone:
-                pair = [listed.error(listed.index(own)) / self._max_error for own in (policy, alone)]
-                yield pair[0], pair[1]
+                if id(listed) not in known:
+                    known[id(listed)] = self._scaled(listed, policy)
+                yield known[id(listed)], self._scaled(listed, alone)
+
+    def _scaled(self, listed: Listed, policy: RoutingPolicy) -> np.ndarray:
+        error = listed.error(listed.index(policy))
+        return error if self._max_error == 1.0 else error / self._max_error
 
     def place(self, best: RoutingPolicy) -> None:
         """Insert the version that may serve alone before all that seem less sure to keep the tolerance."""

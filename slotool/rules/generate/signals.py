@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from slotool.rules.generate.candidates import ten_digits
 from slotool.rules.generate.search import Signal
@@ -22,19 +23,49 @@ WORTH_KNOTS = 16
 # A label answered less often among the examples that calibrate shares a threshold with others of its kind.
 MIN_PER_LABEL, MAX_LABELS = 40, 12
 ALWAYS = -1e300
+MAX_NEWTON_STEPS = 100
 
 
 def calibrated(confidence: np.ndarray, right: np.ndarray) -> Worth:
     """How likely answers of a confidence are right, rising with it: isotonic regression. Both float64 [examples];
     examples whose confidence is NaN are left out."""
-    from sklearn.isotonic import IsotonicRegression
+    from scipy.optimize import isotonic_regression
 
     known = ~np.isnan(confidence)
     if not known.any():
         return Worth((0.0,), (0.0,))
-    model = IsotonicRegression(out_of_bounds="clip").fit(confidence[known], right[known])
+    levels, of, counts = np.unique(confidence[known], return_inverse=True, return_counts=True)
+    rising = isotonic_regression(np.bincount(of, right[known]) / counts, weights=counts).x
     at = np.unique(np.quantile(confidence[known], np.linspace(0, 1, WORTH_KNOTS)))
-    return Worth(tuple(map(float, at)), tuple(round(float(value), 6) for value in model.predict(at)))
+    return Worth(tuple(map(float, at)), tuple(round(float(value), 6) for value in np.interp(at, levels, rising)))
+
+
+def logistic_weights(columns: np.ndarray, target: np.ndarray, sure: np.ndarray) -> np.ndarray:
+    """Return the weights of a logistic regression with an intercept, float64 [columns].
+
+    Newton's method; half the squared weights are added to the loss. ``columns``: float64 [examples, columns],
+    ``target``: bool [examples], ``sure``: the weight of each example.
+    """
+    design = np.column_stack([columns, np.ones(len(columns))])
+    penalty = np.append(np.ones(columns.shape[1]), 0.0)
+    weights = np.zeros(len(penalty))
+
+    def loss(own: np.ndarray) -> float:
+        score = design @ own
+        return float(sure @ (np.logaddexp(0.0, score) - target * score) + 0.5 * penalty @ own**2)
+
+    least = loss(weights)
+    for _ in range(MAX_NEWTON_STEPS):
+        likely = expit(design @ weights)
+        gradient = design.T @ (sure * (likely - target)) + penalty * weights
+        curvature = (design.T * (sure * likely * (1.0 - likely))) @ design + np.diag(penalty + 1e-12)
+        step, size = np.linalg.solve(curvature, gradient), 1.0
+        while (new := loss(weights - size * step)) > least and size > 1e-6:
+            size /= 2.0
+        if new >= least - 1e-10 * least:
+            break
+        weights, least = weights - size * step, new
+    return weights[:-1]
 
 
 class Signals:
@@ -87,8 +118,6 @@ class Signals:
         return Signal(values, condition)
 
     def _line(self, asked: tuple[int, ...]) -> Signal:
-        from sklearn.linear_model import LogisticRegression
-
         names = [self._outcomes.versions[at] for at in asked]
         terms = [Term("confidence", name, 1.0) for name in names]
         terms += [Term("feature", name, 1.0) for name in self._outcomes.features]
@@ -105,8 +134,7 @@ class Signals:
         scale, weights = spread[varied], np.zeros(len(terms))
         # An error between 0 and 1 tells less the nearer it is to neither.
         sure = np.abs(2 * right[usable] - 1) + 1e-6
-        model = LogisticRegression(solver="newton-cholesky")
-        weights[varied] = model.fit(sample[:, varied] / scale, target, sample_weight=sure).coef_[0] / scale
+        weights[varied] = logistic_weights(sample[:, varied] / scale, target, sure) / scale
         own = tuple(
             Term(t.of, t.name, float(f"{weight:.6g}"), t.other) for t, weight in zip(terms, weights, strict=True)
         )

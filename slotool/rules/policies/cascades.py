@@ -239,6 +239,8 @@ class Cascade(RoutingPolicy):
         """Which of the first ``count`` versions' answers goes out, all of them asked: int [requests]."""
         names = self.versions[:count]
         confidences = [asked.confidence(name) for name in names]
+        if self.answer == "last" and not np.isnan(confidences[-1]).any():
+            return np.full(len(confidences[-1]), count - 1)
         worth = np.stack([self.worth_of(*own) for own in zip(names, confidences, strict=True)], axis=1)
         labels = np.stack([asked.label(name) for name in names], axis=1) if self.needs_labels else None
         return chosen(self.answer, worth, labels)
@@ -254,16 +256,17 @@ class Cascade(RoutingPolicy):
 
     def replay(self, outcomes: OutcomeTable) -> Replayed:
         asked = TableAsked(outcomes)
-        at = [asked.index(version) for version in self.versions]
-        error, latency_s, cost = (outcomes.matrix(name)[:, at] for name in ("error", "latency_s", "cost"))
-        depth = self.asked(outcomes) - 1
-        rows = np.arange(len(error))
-        picked = np.zeros(len(error), dtype=np.int64)
-        for count in range(2, len(at) + 1):
-            here = depth == count - 1
-            picked[here] = self.choose(asked, count)[here]
-        spent = (np.cumsum(values, axis=1)[rows, depth] for values in (latency_s, cost))
-        return Replayed(error[rows, picked], *spent)
+        first, *others = (asked.index(version) for version in self.versions)
+        errors = outcomes.matrix("error")
+        taken = [outcomes.matrix("latency_s"), outcomes.matrix("cost")]
+        error, spent, depth = errors[:, first].copy(), [own[:, first].copy() for own in taken], self.asked(outcomes)
+        for count, version in enumerate(others, 2):
+            rows = np.flatnonzero(depth >= count)
+            for total, own in zip(spent, taken, strict=True):
+                total[rows] += own[rows, version]
+            picked = np.array([first, *others])[self.choose(asked, count)]
+            error[rows] = errors[rows, picked[rows]]
+        return Replayed(error, *spent)
 
 
 class TableAsked:
