@@ -25,17 +25,17 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.certificates.judge import Requests, answered
-from benchmarks.certificates.methods import METHODS, Mapie, Method, Route
+from benchmarks.certificates.methods import COMPARED, TOLERANCES, Mapie, Method, Route
 from slotool.tables import OutcomeTable
 
 SPLITS = int(os.environ.get("SLOTOOL_BENCH_SPLITS", "1000"))
 JOURNAL = Path(os.environ["SLOTOOL_BENCH_JOURNAL"]) if "SLOTOOL_BENCH_JOURNAL" in os.environ else None
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "certificates.png"
-LEARNT, CONFIDENCE, TOLERANCES = 5_000, 0.95, (0.01, 0.02, 0.05)
+LEARNT, CONFIDENCE = 5_000, 0.95
 
 
 def main() -> None:
-    used = [method for method in METHODS if method is not Mapie or find_spec("mapie")]
+    used = [method for method in COMPARED if method is not Mapie or find_spec("mapie")]
     figures = {name: _measured(name, OutcomeTable(rows), used) for name, rows in answer_sets()}
     draw(figures, PICTURE)
     print(json.dumps({"benchmark": "certificates", "splits": SPLITS, "confidence": CONFIDENCE, "sets": figures}))

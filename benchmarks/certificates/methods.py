@@ -1,4 +1,4 @@
-"""Ways to choose a route that keeps a tolerance: one class each. Add a class to ``METHODS`` to compare another.
+"""Ways to choose a route that keeps a tolerance: one class each. Add a class to ``COMPARED`` to compare another.
 
 A method is fitted to the recorded answers of one part of a table. It returns a route: trees as of a rule set's JSON
 form, each with the share of requests that it serves. The route should err at most ``tolerance`` more than ``best``, the
@@ -13,14 +13,17 @@ from itertools import permutations
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtr
 
-from slotool.rules import from_point, generate_rules
+from slotool.rules import METHODS, Problem, from_point, generate_rules
+from slotool.rules.generate.certified import Certified
+from slotool.rules.generate.proposals import Goal, Proposals, chains
 from slotool.rules.policies.cascades import Cascade
 from slotool.tables import OutcomeTable
 
 Tree = dict[str, Any]
 Route = list[tuple[float, Tree]]
+TOLERANCES = (0.01, 0.02, 0.05)  # each of which is certified by itself
 GRID = 24  # thresholds of a version, where pairs of versions are searched
 
 
@@ -45,8 +48,29 @@ class Slotool:
 
     def fit(self, rows: OutcomeTable, best: str, tolerance: float, confidence: float) -> Route:
         """Return the rule for the least cost."""
-        rules = generate_rules(rows, [tolerance], ("cost",), confidence, tolerance_kind="absolute")
+        if self._rows is not rows:
+            self._rows, self._proposed = rows, {}
+        METHODS[_Shared.name] = type(_Shared.name, (_Shared,), {"proposed": self._proposed})
+        rules = generate_rules(rows, [tolerance], ("cost",), confidence, _Shared.name, "absolute")
         return [(1.0, tree_of(rules.rules[0].point))]
+
+    _rows: OutcomeTable | None = None
+
+
+class _Shared(Certified):
+    """The generator of ``gen-rules``. Chains of a part of the table are proposed for all tolerances at once: those of
+    one do not depend on the others, and a tolerance is certified alone all the same. ``proposed``: by part."""
+
+    name = "certified, chains shared"
+    proposed: dict[bytes, Proposals]
+
+    def propose(self, problem: Problem, goals: Sequence[Goal], *parts: np.ndarray) -> Proposals:  # type: ignore[override]
+        """Return the chain of the only goal."""
+        (goal,), key = goals, parts[0].tobytes()
+        every = [Goal(goal.objective, tolerance, goal.saves) for tolerance in TOLERANCES]
+        if key not in self.proposed:
+            self.proposed[key] = chains(problem, every, *parts)
+        return Proposals([self.proposed[key].chains[every.index(goal)]], self.proposed[key].considered)
 
 
 class ClopperPearson:
@@ -60,7 +84,7 @@ class ClopperPearson:
         """Return the last threshold before the first that fails."""
 
         def kept(error: np.ndarray) -> bool:
-            return bool(binom.cdf(error.sum(), len(error), allowed) <= 1.0 - confidence)
+            return bool(bdtr(error.sum(), len(error), allowed) <= 1.0 - confidence)
 
         allowed = min(1.0, error_of(rows, best) + tolerance)
         return first_pair(rows, best, kept)
@@ -176,7 +200,7 @@ class Oracle:
     _classes: Sequence[Replays] = ()
 
 
-METHODS: tuple[type[Method], ...] = (Slotool, ClopperPearson, LearnThenTest, Mapie, RouteLLM, FrugalML, Oracle)
+COMPARED: tuple[type[Method], ...] = (Slotool, ClopperPearson, LearnThenTest, Mapie, RouteLLM, FrugalML, Oracle)
 
 
 def error_of(rows: OutcomeTable, version: str) -> float:
@@ -314,4 +338,4 @@ def hoeffding_bentkus(mean: float, size: int, allowed: float) -> float:
         return 1.0
     divergence = mean * np.log(mean / allowed) if mean > 0 else 0.0
     divergence += (1 - mean) * np.log((1 - mean) / (1 - allowed))
-    return float(min(np.exp(-size * divergence), np.e * binom.cdf(np.ceil(size * mean), size, allowed)))
+    return float(min(np.exp(-size * divergence), np.e * bdtr(np.ceil(size * mean), size, allowed)))
