@@ -55,16 +55,3 @@ def category_shares(outcomes: OutcomeTable) -> dict[str, float]:
     """Share of requests per category."""
     counts = np.bincount(categories(outcomes), minlength=len(CATEGORIES))
     return {name: float(count / counts.sum()) for name, count in zip(CATEGORIES, counts, strict=True)}
-
-
-def category_errors(outcomes: OutcomeTable) -> dict[str, np.ndarray]:
-    """Mean error per category that has requests, and of ``all``: float64 [versions], in the table's order (Fig. 3)."""
-    error, of = outcomes.matrix("error"), categories(outcomes)
-    own = {name: error[of == at].mean(axis=0) for at, name in enumerate(CATEGORIES) if (of == at).any()}
-    return {"all": error.mean(axis=0), **own}
-
-
-def category_confidences(outcomes: OutcomeTable, version: int) -> dict[str, np.ndarray]:
-    """Confidences of one version, ascending, per category that has requests: float64 [any] (Fig. 5)."""
-    sure, of = outcomes.matrix("confidence")[:, version], categories(outcomes)
-    return {name: np.sort(sure[of == at]) for at, name in enumerate(CATEGORIES) if (of == at).any()}

@@ -14,6 +14,7 @@ from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.workspace import Workspace
 from slotool.cli.demo import Document
 from slotool.reports.figure import duration, percent
+from slotool.rules.analysis import CATEGORIES, categories
 from slotool.tables import OutcomeTable
 
 OUTCOMES, ASR = "outcomes.parquet", "asr-outcomes.parquet"
@@ -115,9 +116,20 @@ def _categories(workspace: Workspace) -> Found:
     )
 
 
-def _category_errors(workspace: Workspace) -> Found:
-    from slotool.rules.analysis import category_errors
+def category_errors(outcomes: OutcomeTable) -> dict[str, np.ndarray]:
+    """Mean error per category that has requests, and of ``all``: float64 [versions], in the table's order (Fig. 3)."""
+    error, of = outcomes.matrix("error"), categories(outcomes)
+    own = {name: error[of == at].mean(axis=0) for at, name in enumerate(CATEGORIES) if (of == at).any()}
+    return {"all": error.mean(axis=0), **own}
 
+
+def category_confidences(outcomes: OutcomeTable, version: int) -> dict[str, np.ndarray]:
+    """Confidences of one version, ascending, per category that has requests: float64 [any] (Fig. 5)."""
+    sure, of = outcomes.matrix("confidence")[:, version], categories(outcomes)
+    return {name: np.sort(sure[of == at]) for at, name in enumerate(CATEGORIES) if (of == at).any()}
+
+
+def _category_errors(workspace: Workspace) -> Found:
     _, table, data = _outcomes(workspace)
     order = np.argsort(table.matrix("latency_s").mean(axis=0), kind="stable")
     found = {name: errors[order] for name, errors in category_errors(table).items() if name != "unchanged"}
@@ -140,8 +152,6 @@ def _category_errors(workspace: Workspace) -> Found:
 
 
 def _confidences(workspace: Workspace) -> Found:
-    from slotool.rules.analysis import category_confidences
-
     _, table, data = _outcomes(workspace)
     fastest = int(np.argmin(table.matrix("latency_s").mean(axis=0)))
     found = category_confidences(table, fastest)
