@@ -16,7 +16,7 @@ _WHOLE = re.compile(r"([-+]?[0-9]+)\.0*")
 def label_text(answer: Any) -> str:
     """Return an answer as tables and rules write it: stripped, whole numbers without a point, None and NaN empty.
 
-    Exported rules do the same (``rules.standalone_router``).
+    Exported rules do the same (``rules.exports.standalone_router``).
     """
     if answer is None or (isinstance(answer, float) and math.isnan(answer)):
         return ""

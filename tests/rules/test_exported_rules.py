@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 import slotool as library
 from slotool.errors import ArgumentError, InputError
 from slotool.rules import Conc, RoutingPolicy, RuleSet, Seq
+from slotool.rules.exports.python_file import router_source
+from slotool.rules.exports.routes import CONDITIONS as EXPORTED
+from slotool.rules.exports.routes import route_of, routes
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
 from slotool.rules.policies.conditions import CONDITIONS, Condition, Score, Sure, SureByLabel, Term
-from slotool.rules.ruleset.exporting import CONDITIONS as EXPORTED
-from slotool.rules.ruleset.exporting import as_python, route_of, routes
 from slotool.tables import OutcomeTable
 from slotool.tables.labels import label_text
 from slotool.testing.rules import family_outcomes
@@ -36,7 +37,7 @@ LEVELS = st.sampled_from([-1.0, 0.0, 0.1, 0.25, 1 / 3, 0.5, 0.7, 0.9, 1.0])
 
 def loaded(document: dict[str, Any]) -> ModuleType:
     module = ModuleType("router")
-    exec(compile(as_python(document), "router.py", "exec"), module.__dict__)
+    exec(compile(router_source(document), "router.py", "exec"), module.__dict__)
     return module
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,39 +22,42 @@ def export_rules(
     rules: FilePath | RuleSet,
     out: FilePath | None = None,
     *,
-    to: Literal["python", "json"] = "python",
+    to: Literal["python", "json", "litellm", "vllm-semantic-router", "envoy"] = "python",
     force: bool = False,
 ) -> ExportedRules:
-    """Write rules as plain Python or JSON.
+    """Write rules for routers other than slotool.
 
-    Both make the decisions of the rules, where slotool does not run. A Python file needs no package; it has
-    ``route(request, versions, tolerance, objective)``, where ``versions`` are functions by name that return an answer
-    and its confidence.
+    A Python file needs no package; it has ``route(request, versions, tolerance, objective)``, where ``versions`` are
+    functions by name that return an answer and its confidence. Other formats name tiers by the ids of the rules.
 
     Example: slotool export-rules rules.json --to python -o router.py
+
+    Example: slotool export-rules rules.json --to litellm -o tiers.py
 
     Args:
         rules: Rules, as ``gen_rules`` writes them.
         out: File to write.
-        to: ``"python"``: a file without dependencies; or ``"json"``.
+        to: ``"python"``: a file without dependencies; ``"json"``: a document of all decisions; ``"litellm"``: a custom
+            provider; ``"vllm-semantic-router"`` and ``"envoy"``: configurations.
         force: Replace ``out`` if it exists.
 
     Returns:
         ``text``, what was written; ``frame()`` has a row per tier.
 
     Raises:
-        ArgumentError: ``to`` is neither.
+        ArgumentError: ``to`` is none of these.
         InputError: The rules cannot be read, or a policy among them has no such form.
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.atomic import whole_file
     from slotool.rules import RuleSet
-    from slotool.rules.ruleset.exporting import as_python, routes
+    from slotool.rules.exports.formats import FORMATS
+    from slotool.rules.exports.routes import routes
 
-    if to not in ("python", "json"):
-        raise ArgumentError("to", f"{to!r} is neither python nor json")
-    document = routes(loaded(RuleSet, rules))
-    text = as_python(document) if to == "python" else json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    if to not in FORMATS:
+        raise ArgumentError("to", f"{to!r} is no format; available: {', '.join(FORMATS)}")
+    given = loaded(RuleSet, rules)
+    text, document = FORMATS[to](given), routes(given)
     if out is not None:
         with whole_file(Path(out), replace=force) as partial:
             partial.write_text(text, encoding="utf-8")

@@ -1,24 +1,21 @@
-"""Rules for where slotool does not run: one JSON form of all policies, and a Python file that routes by it."""
+"""One JSON form of all policies, for routers that slotool does not run in."""
 
 from __future__ import annotations
 
-import pprint
+import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from slotool.errors import InputError
 from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import OSFA, Conc, RoutingPolicy, Seq
-from slotool.rules.ruleset import standalone_router
 from slotool.rules.ruleset.rules import RuleSet
 
 ROUTES_SCHEMA = "slotool/routes"
 ROUTES_VERSION = 1
 # Kinds of conditions that ``standalone_router`` knows.
 CONDITIONS = ("sure", "sure-by-label", "score")
-_PLACE = 'ROUTES: dict[str, Any] = {"tiers": []}\n'
 
 
 def routes(rules: RuleSet) -> dict[str, Any]:
@@ -42,6 +39,11 @@ def routes(rules: RuleSet) -> dict[str, Any]:
     return {"schema": ROUTES_SCHEMA, "schema_version": ROUTES_VERSION, **about, "tiers": tiers}
 
 
+def as_json(rules: RuleSet) -> str:
+    """Return ``routes`` as text."""
+    return json.dumps(routes(rules), indent=1, ensure_ascii=False) + "\n"
+
+
 _FACTS = ("id", "objective", "tolerance", "certified", "bound", "saves_at_least", "response_time_s", "cost")
 
 
@@ -63,14 +65,6 @@ def route_of(policy: RoutingPolicy) -> dict[str, Any]:
             _require_known(step["accept"], asked)
             step["accept"] = _finite(step["accept"])
     return tree
-
-
-def as_python(document: Mapping[str, Any]) -> str:
-    """A Python file without dependencies whose ``route`` makes the decisions of ``routes`` in ``document``."""
-    source = Path(standalone_router.__file__).read_text(encoding="utf-8")
-    before, _, after = source.partition(_PLACE)
-    literal = pprint.pformat(dict(document), width=110, sort_dicts=False)
-    return f"{before}ROUTES: dict[str, Any] = {literal}\n{after}"
 
 
 def _require_known(condition: Mapping[str, Any], asked: list[str]) -> None:

@@ -1,0 +1,1 @@
+"""Rules for where slotool does not run: a file a format."""

@@ -1,0 +1,85 @@
+"""A configuration of vLLM's semantic router: a model name per tier, and its ``confidence`` algorithm for cascades.
+
+The router compares one threshold with the confidence of every version, the last answer goes out, and its confidence is
+1 + (mean logarithm of the tokens' probabilities) / 3, cut to 0 and 1. A tier whose policy is no such cascade is served
+by the next stricter one of its objective that is, which keeps its tolerance too.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from slotool.errors import InputError
+from slotool.rules.exports.routes import route_of
+from slotool.rules.policies.points import from_point
+from slotool.rules.ruleset.rules import Rule, RuleSet
+
+# Of each version, to be replaced by its address.
+ENDPOINT = "host.docker.internal:8000"
+
+
+def as_semantic_router(rules: RuleSet) -> str:
+    """Return a configuration (v0.3) as JSON, which is YAML too. Raises ``InputError`` for a tier that no stricter one
+    can serve."""
+    recipes, best = {rule.id: _recipe(rules, rule) for rule in rules.rules}, rules.best_version
+    named = sorted({best, *(own["model"] for recipe in recipes.values() for own in recipe["modelRefs"])})
+    backend = {"name": "primary", "provider": "vllm", "endpoint": ENDPOINT, "protocol": "http", "weight": 100}
+    serves_best = _decision("best-version", f"{best} alone", [best])
+    document = {
+        "version": "v0.3",
+        "listeners": [{"name": "http-8899", "address": "0.0.0.0", "port": 8899, "timeout": "300s"}],
+        "providers": {
+            "defaults": {"model": best},
+            "models": [{"name": name, "backend_refs": [backend]} for name in named],
+        },
+        "routing": {"modelCards": [{"name": name} for name in named], "decisions": [serves_best]},
+        "entrypoints": [{"model_names": [name], "recipe": name} for name in recipes],
+        "recipes": [{"name": name, "routing": {"decisions": [own]}} for name, own in recipes.items()],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _recipe(rules: RuleSet, rule: Rule) -> dict[str, Any]:
+    """Return the decision of a tier, its own or that of a stricter tier."""
+    stricter = [own for own in rules.rules if own.objective == rule.objective and own.tolerance <= rule.tolerance]
+    for own in sorted(stricter, key=lambda tier: -tier.tolerance):
+        steps, threshold = _versions(own)
+        if not steps:
+            continue
+        about = from_point(own.point).words + (f", as of tier {own.id}" if own is not rule else "")
+        decision = _decision(rule.id, about, steps)
+        if threshold is not None:
+            confidence = {"confidence_method": "avg_logprob", "threshold": threshold, "escalation_order": "declared"}
+            decision["algorithm"] = {"type": "confidence", "confidence": {**confidence, "on_error": "skip"}}
+        return decision
+    raise InputError(
+        f"tier {rule.id}: vLLM's semantic router knows one threshold for all versions and the last answer, as no tier "
+        "up to this one has; make rules with --policies osfa,cascade and a tier that the best version serves"
+    )
+
+
+def _versions(rule: Rule) -> tuple[list[str], float | None]:
+    """Return the versions in turn and their threshold, None for a single version; no versions where it is no such
+    cascade."""
+    tree = route_of(from_point(rule.point))
+    asked = [step["ask"] for step in tree["steps"]]
+    if len(asked) == 1:
+        return asked, None
+    accepts = [step["accept"] for step in tree["steps"][:-1]]
+    own = [accept["if"] == "sure" and accept["version"] == at for accept, at in zip(accepts, asked, strict=False)]
+    thresholds = {accept.get("at_least") for accept in accepts}
+    threshold = thresholds.pop()
+    # The router takes 0 for its own default.
+    known = tree["answer"] == "last" and all(own) and not thresholds and threshold is not None and 0 < threshold <= 1
+    return (asked, float(threshold)) if known else ([], None)
+
+
+def _decision(name: str, about: str, versions: list[str]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "description": about,
+        "priority": 100,
+        "rules": {"operator": "AND", "conditions": []},
+        "modelRefs": [{"model": version, "use_reasoning": False} for version in versions],
+    }
