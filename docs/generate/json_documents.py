@@ -710,8 +710,9 @@ confidence      number          probability of no alarm while all guarantees hol
 evidence_wanted number          evidence that raises an alarm
 alarms          integer         ensembles whose guarantee is violated
 confirmed       integer         guarantees that the labels alone show to hold
+ensembles[].tier text           id of the tier with its tightest tolerance
 ensembles[].point text          ensemble
-ensembles[].tolerance number    its tightest tolerance
+ensembles[].tolerance number    that tolerance
 ensembles[].mean_excess number  mean error beyond what is tolerated
 ensembles[].evidence number     greatest evidence against the guarantee
 ensembles[].alarm_at integer?   labelled requests until the alarm

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import slotool
+from slotool import evaluate_drift
 from slotool.errors import ArgumentError, InputError, TableError
-from slotool.rules import OSFA, Rule, RuleSet, Seq, generate_rules
+from slotool.rules import OSFA, Rule, RuleSet, Seq, from_point, generate_rules
 from slotool.rules.evidence.betting import Evidence, evidence_against
 from slotool.rules.evidence.counting import kept_p_value
 from slotool.rules.monitor.drift import Watcher, watch
@@ -180,6 +181,42 @@ def test_drift_is_found_from_python_too() -> None:
     assert 50 < drifted.document["ensembles"][0]["alarm_at"] < 300
     with pytest.raises(ArgumentError, match="confidence: 1 does not lie between 0 and 1"):
         slotool.evaluate_drift(_rules(0.3), family_outcomes(300), confidence=1.0)
+
+
+def test_an_alarm_names_the_tier_its_evidence_and_the_command_that_certifies_again(slotool, tmp_path) -> None:
+    drifted = evaluate_drift(replace(_rules(0.3), reference="named"), _shifted(50, 250))
+    (row,) = drifted.document["ensembles"]
+    (alarm, again) = drifted.shown()[-2:]
+    assert row["tier"] == "cost-0.3"
+    assert f"tier cost-0.3 loses more than 30 points: shown by {row['alarm_at']} requests" in alarm
+    assert f"evidence {row['evidence']:.3g} of 100 wanted" in alarm
+    # The command is run as it is shown.
+    family_outcomes(1500).save(tmp_path / "outcomes.parquet")
+    command = again.removeprefix("certify again with fresh outcomes: slotool ").split()
+    command[command.index("outcomes.parquet")] = str(tmp_path / "outcomes.parquet")
+    command[command.index("rules.json")] = str(tmp_path / "rules.json")
+    done = slotool(*command)
+    assert done.exit_code == 0, done.stderr
+    renewed = RuleSet.load(tmp_path / "rules.json")
+    kept = ("tolerance_kind", "confidence", "best_version", "reference")
+    assert {name: getattr(renewed, name) for name in kept} == {name: getattr(drifted.rules, name) for name in kept}
+
+
+def test_labels_of_some_requests_count_by_how_likely_they_were() -> None:
+    """The guarantee holds, yet the requests that lose by the ensemble are labelled twenty times as often."""
+    rules, outcomes = _rules(0.2), family_outcomes(6000, seed=3)
+    error, best = (from_point(own).replay(outcomes).error for own in (rules.rules[-1].point, OSFA("large").point))
+    chance = np.where(error > best, 1.0, 0.05)
+    rows = np.flatnonzero(np.random.default_rng(0).random(len(chance)) < chance)
+    known = dict(zip(outcomes.examples, chance, strict=True))
+    told = OutcomeTable(outcomes.rows.assign(chance=outcomes.rows["example"].map(known))).examples_at(rows)
+    assert slotool.evaluate_drift(rules, told).alarms == 1
+    weighed = slotool.evaluate_drift(rules, told, labelled="chance")
+    assert weighed.alarms == 0
+    (plain,) = watch(rules, outcomes, 0.99)
+    assert weighed.document["ensembles"][0]["mean_excess"] == pytest.approx(plain.mean_excess, abs=0.03)
+    with pytest.raises(InputError, match="'chance': probabilities of a label"):
+        watch(rules, OutcomeTable(told.rows.assign(chance=0.0)), 0.99, "chance")
 
 
 def test_what_is_violated_later_is_no_longer_called_confirmed() -> None:

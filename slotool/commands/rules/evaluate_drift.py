@@ -22,19 +22,26 @@ def evaluate_drift(
     feedback: FilePath | OutcomeTable,
     *,
     confidence: Annotated[float, inside(0, 1)] = 0.99,
+    labelled: str | None = None,
 ) -> DriftVerdict:
     """Watch every tier by a sequential test of feedback.
 
     You may look after every request. Rules made per group are watched for each group. A guarantee is confirmed when the
     feedback alone shows it to hold. The command exits with 1 when a guarantee no longer holds.
 
+    Labels that come late must be as likely to come for a wrong answer as for a right one: leave out the latest
+    requests, as long as labels may take.
+
     Example: slotool evaluate-drift rules.json feedback.parquet
+
+    Example: slotool evaluate-drift rules.json feedback.parquet --labelled chance
 
     Args:
         rules: Rules, as ``gen_rules`` writes them.
         feedback: Outcome table of labelled requests, in the order of arrival.
         confidence: Probability of no alarm while all guarantees hold. It is also that of no confirmed guarantee that
             does not hold.
+        labelled: Column of the probability with which each request was labelled, where some are labelled more often.
 
     Returns:
         ``alarms``, how many guarantees no longer hold, and ``confirmed``; ``frame()`` has a row per watched ensemble
@@ -43,16 +50,17 @@ def evaluate_drift(
     Raises:
         ArgumentError: ``confidence`` does not lie between 0 and 1.
         InputError: The feedback lacks a version that the rules consult, or holds an error beyond theirs.
-        TableError: The outcome table cannot be used, or lacks the column of the rules' groups.
+        TableError: The outcome table cannot be used, or lacks the column of the rules' groups or of ``labelled``.
     """
     from slotool.rules import RuleSet
     from slotool.rules.monitor.drift import watch
     from slotool.tables import OutcomeTable
 
     watched = loaded(RuleSet, rules)
-    labelled = loaded(OutcomeTable, feedback)
-    changed = watched.changed_words(labelled.models)
-    return DriftVerdict(watched, watch(watched, labelled, confidence), len(labelled.examples), confidence, changed)
+    given = loaded(OutcomeTable, feedback)
+    changed = watched.changed_words(given.models)
+    found = watch(watched, given, confidence, labelled)
+    return DriftVerdict(watched, found, len(given.examples), confidence, changed)
 
 
 @result
@@ -105,9 +113,16 @@ class DriftVerdict(Result):
     def records(self) -> list[dict[str, Any]]:
         names = ("tolerance", "mean_excess", "evidence", "alarm_at", "confirmed_at")
         return [
-            {"point": w.point.label, **{name: getattr(w, name) for name in names}, "group": w.group or None}
+            {"tier": self._tier(w), "point": w.point.label}
+            | {name: getattr(w, name) for name in names}
+            | {"group": w.group or None}
             for w in self.watched
         ]
+
+    def _tier(self, watched: Watched) -> str:
+        """Return the id of the tier whose guarantee is watched."""
+        tiers = (rule for rule in self.rules.rules if rule.point == watched.point)
+        return next(rule.id for rule in tiers if rule.tolerance == watched.tolerance)
 
     def shown(self) -> list[Part]:
         from slotool.rules import from_point
@@ -115,11 +130,9 @@ class DriftVerdict(Result):
         if not self.watched:
             return ["the best version serves every tier: nothing to watch"]
         count, unit, loss = len(self.watched), self.rules.unit, self.rules.loss_unit
-        if self.alarms:
-            said = f"{self.alarms} of {count} guarantees are violated: make new rules from fresh outcomes"
-        else:
-            said = "no guarantee is violated"
+        said = f"{self.alarms} of {count} guarantees are violated" if self.alarms else "no guarantee is violated"
         columns = [
+            Column("tier"),
             Column("tolerance", unit.heading("tolerance"), unit.number),
             Column("ensemble"),
             *([Column("group", "requests of")] if any(w.group for w in self.watched) else []),
@@ -137,4 +150,15 @@ class DriftVerdict(Result):
         return [
             records_table(title, rows, columns),
             f"{said}; these requests alone confirm {self.confirmed} of {count}",
+            *(self._alarm(w) for w in self.watched if w.alarm_at is not None),
+            *([f"certify again with fresh outcomes: {self.rules.certify_again}"] if self.alarms else []),
         ]
+
+    def _alarm(self, watched: Watched) -> str:
+        """Return a sentence on a guarantee that is violated, and its evidence."""
+        whose = f" of {self.rules.config['group']} {watched.group}" if watched.group else ""
+        evidence = f"evidence {watched.evidence:.3g} of {self.evidence_wanted:.4g} wanted"
+        return (
+            f"tier {self._tier(watched)} loses more than {self.rules.unit.amount(watched.tolerance)}: shown by "
+            f"{watched.alarm_at:,} requests{whose}, {evidence}"
+        )

@@ -11,6 +11,11 @@ The same bet from the other side, ∏(1 − λ sᵢ) without restarts, says when
 it does not hold, this wealth too ever exceeds 1/α with probability at most α. So a certificate is renewed by what was
 labelled in production, whenever one looks, as long as labelled requests are a random sample of one distribution. Where
 tolerances are to hold for each group, each group has bets of its own.
+
+Labels that some requests get more likely than others, such as unsure or disputed ones, are no such sample. Where each
+request's probability p of a label is known, its excess counts c/p times, c the least p (inverse propensity): the mean
+over all requests, labelled or not, is that of sᵢ times c, and the bets are as valid. Labels that come late must not
+come later the worse the answer is: leave out the latest requests, as long as labels may take.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slotool.errors import InputError
 from slotool.rules.evidence.betting import Evidence
 from slotool.rules.evidence.groups import Groups
 from slotool.rules.policies.points import from_point
@@ -68,20 +74,21 @@ class _Standing:
     def __init__(self, watch: _Watch):
         self._watch = watch
         self._against, self._for = Evidence(watch.largest), Evidence(1.0, restarts=False)
-        self._excess_sum, self._greatest = 0.0, 0.0
+        self._excess_sum, self._weight_sum, self._greatest = 0.0, 0.0, 0.0
         self._alarm_at: int | None = None
         self._confirmed_at: int | None = None
 
-    def see(self, excess: np.ndarray, wanted: float) -> None:
-        before = self._against.seen
+    def see(self, excess: np.ndarray, weights: np.ndarray, wanted: float) -> None:
+        before, excess = self._against.seen, excess * weights
         against, held = self._against.after(excess), self._for.after(-excess)
         self._alarm_at = _first(self._alarm_at, before, against >= wanted)
         self._confirmed_at = _first(self._confirmed_at, before, held >= wanted)
         self._greatest = max(self._greatest, float(against.max(initial=0.0)))
         self._excess_sum += float(excess.sum())
+        self._weight_sum += float(weights.sum())
 
     def watched(self, largest_loss: float) -> Watched:
-        own, mean = self._watch, largest_loss * self._excess_sum / max(1, self._against.seen)
+        own, mean = self._watch, largest_loss * self._excess_sum / max(1e-9, self._weight_sum)
         found = (self._alarm_at, self._confirmed_at if self._alarm_at is None else None, own.group)
         return Watched(own.point, own.tolerance, mean, self._greatest, *found)
 
@@ -103,31 +110,42 @@ class Watcher:
         self._confidence = confidence
         self._standings: dict[_Watch, _Standing] = {}
 
-    def see(self, feedback: OutcomeTable, groups: Sequence[str] | None = None) -> None:
+    def see(
+        self, feedback: OutcomeTable, groups: Sequence[str] | None = None, weights: np.ndarray | None = None
+    ) -> None:
         """Take in labelled requests in the order of arrival, after all earlier ones. Raises ``InputError`` when they
         lack a version that the rules consult.
 
         ``groups``: of each request, empty where it is not known: it then counts for all requests only. None: what the
-        feedback has in their column; without that no group is watched.
+        feedback has in their column; without that no group is watched. ``weights``: above 0 and at most 1, how much
+        each request counts; None: all alike.
         """
         found = list(_excesses(self.rules, self.rules.losses(feedback), _parts(self.rules, feedback, groups)))
         wanted = len(found) / (1.0 - self._confidence)
-        for own, excess in found:
-            self._standings.setdefault(own, _Standing(own)).see(excess, wanted)
+        weights = np.ones(len(feedback.examples)) if weights is None else weights
+        for own, excess, rows in found:
+            self._standings.setdefault(own, _Standing(own)).see(excess[rows], weights[rows], wanted)
 
     def watched(self) -> list[Watched]:
         """The state of each ensemble after the labels so far."""
         return [standing.watched(self.rules.largest_loss) for standing in self._standings.values()]
 
 
-def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Watched]:
-    """Every ensemble of ``rules`` watched over ``feedback``; see ``Watcher``. Raises ``TableError`` when the feedback
-    lacks the column of the rules' groups, ``InputError`` when it holds an error beyond the rules'."""
+def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float, labelled: str | None = None) -> list[Watched]:
+    """Every ensemble of ``rules`` watched over ``feedback``; see ``Watcher``.
+
+    ``labelled``: column of the probability with which each request was labelled; None: the same for all. Raises
+    ``TableError`` when the feedback lacks a column, ``InputError`` when it holds an error beyond the rules' or a
+    probability that is none.
+    """
     rules.require_errors(feedback)
+    likely = np.ones(1) if labelled is None else feedback.feature(labelled)
+    if not ((likely > 0) & (likely <= 1)).all():
+        raise InputError(f"column {labelled!r}: probabilities of a label must lie above 0 and up to 1")
     if "group" in rules.config:
         feedback.text(rules.config["group"])
     watcher = Watcher(rules, confidence)
-    watcher.see(feedback)
+    watcher.see(feedback, weights=None if labelled is None else likely.min() / likely)
     return watcher.watched()
 
 
@@ -146,9 +164,9 @@ def _parts(rules: RuleSet, feedback: OutcomeTable, known: Sequence[str] | None) 
     return parts
 
 
-def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[tuple[_Watch, np.ndarray]]:
-    """Per ensemble the tightest tolerance it serves, and how much worse than that each answer was: to all requests, and
-    to those of each group.
+def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[tuple[_Watch, np.ndarray, np.ndarray]]:
+    """Per ensemble the tightest tolerance it serves, how much worse than that each answer was, and whose requests
+    count: all, or those of a group.
 
     ``losses``: outcomes whose errors are what tolerances limit (``RuleSet.losses``). Excesses are float64 [requests],
     in the order of arrival, of errors scaled to [0, 1]; the best version is left out.
@@ -162,4 +180,4 @@ def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[t
     for point, tolerance in strictest.items():
         excess, largest = rules.excess(tolerance, from_point(point).replay(losses).error, best_error)
         for name, rows in parts:
-            yield _Watch(point, tolerance, name, largest), excess[rows]
+            yield _Watch(point, tolerance, name, largest), excess, rows

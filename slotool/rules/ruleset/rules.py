@@ -6,6 +6,7 @@ A file that was edited must not promise what was never proven: its parts are com
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -111,12 +112,28 @@ class RuleSet:
         """Return a sentence on ``changed`` with the commands that certify again; empty where nothing is."""
         if not (changed := self.changed(models)):
             return ""
-        tiers = ",".join(f"{tolerance:g}" for tolerance in sorted({rule.tolerance for rule in self.rules}))
         return (
             f"made of another model of {' and '.join(changed)} than the one here; certify again: slotool evaluate "
-            f"{artifact} -o outcomes.parquet, then slotool gen-rules outcomes.parquet -o rules.json "
-            f"--tolerances {tiers} --tolerance-kind {self.tolerance_kind} --confidence {self.confidence:g}"
+            f"{artifact} -o outcomes.parquet, then {self.certify_again}"
         )
+
+    @property
+    def certify_again(self) -> str:
+        """The command that makes rules of the same settings from fresh outcomes."""
+        tiers = ",".join(f"{tolerance:g}" for tolerance in sorted({rule.tolerance for rule in self.rules}))
+        objectives = {rule.objective for rule in self.rules}
+        options: dict[str, Any] = {
+            "tolerances": tiers,
+            "tolerance-kind": self.tolerance_kind,
+            "confidence": f"{self.confidence:g}",
+            "objective": "".join(objectives) if len(objectives) == 1 else None,
+            "group": self.config.get("group"),
+            "best": self.best_version if self.reference == NAMED else None,
+            "loss-limit": self.config.get("loss_limit") or None,
+            "max-error": f"{self.max_error:g}" if self.max_error != 1 else None,
+        }
+        given = " ".join(f"--{name} {shlex.quote(str(own))}" for name, own in options.items() if own is not None)
+        return f"slotool gen-rules outcomes.parquet -o rules.json {given}"
 
     def unchecked(self, models: Mapping[str, str]) -> list[str]:
         """Versions that tiers rest on and that ``changed`` cannot compare."""
