@@ -82,13 +82,13 @@ class Strategy:
 
 
 def fixed(name: str, point: OperatingPoint, queries: Queries) -> Strategy:
-    """Every query at one point."""
+    """Return every query at one point."""
     label = queries.answer(point).label
     return Strategy(name, float("nan"), lambda i: (label(i), point))
 
 
 def aclo(accuracy: float, queries: Queries) -> Strategy:
-    """Each query at the least k expected to reach ``accuracy``."""
+    """Return each query at the least k expected to reach ``accuracy``."""
     label, taken = queries.answer(accuracy=accuracy)
     return Strategy("aclo", accuracy, lambda i: (label(i), taken()))
 

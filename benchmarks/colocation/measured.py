@@ -136,7 +136,7 @@ class _Run:
         self.tables.append(back_to_back.profile_rows(known, seconds, co_runners, seed=seed, after_turn=copies.check))
 
     def full_us(self) -> float:
-        """The uninterfered full network's p95."""
+        """Return the uninterfered full network's p95."""
         alone, full = self.latency.where(co_runners=""), self.model.full
         profile = LatencyProfile.of_table(self.model.name, [full], alone, quantile=DEADLINE_QUANTILE)
         return profile.with_co_runners(0)[full]

@@ -49,7 +49,7 @@ class InterferenceTable(Table):
         return np.unique(self.rows.loc[self.rows["strategy"] == LCAO, "target"].to_numpy(dtype=np.float64))
 
     def answers(self, strategy: str, co_runners: int) -> list[Answers]:
-        """The answers of one strategy, by rising target."""
+        """Return the answers of one strategy, by rising target."""
         rows: pd.DataFrame = self.rows
         own = rows[(rows["strategy"] == strategy) & (rows["co_runners"] == co_runners)].sort_values("target")
         return [Answers.of_row(row) for row in own.to_dict("records")]

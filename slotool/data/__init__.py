@@ -1,5 +1,8 @@
-"""Data sets by name or path: digits (the default offline), IDX, Parquet, CSV, npz, images by class, saved sets of
-Hugging Face, module:factory; of many labels: the Extreme Classification Repository's text format, FMA."""
+"""Data sets by name or path.
+
+Read are digits (the default, offline), IDX, Parquet, CSV, npz, images by class, saved sets of Hugging Face,
+module:factory; with many labels: the Extreme Classification Repository's text format, FMA.
+"""
 
 from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.data.dataset import Dataset, LabelSets, MultiLabelDataset, MultiLabelSplit, Split, numbered

@@ -1,4 +1,4 @@
-"""From a table of columns to a data set: labels, splits, and the tensors that its other columns become."""
+"""Assembly of a data set from columns: labels, splits, and tensors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from slotool.data.targets import Targets, targets_of
 from slotool.errors import DataError, InputError
 from slotool.printable import name_list
 
-# Of the column with the labels, where none is named.
+# Default names of the label column.
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
 SPLIT_COLUMN = "split"
-# Of the column or array that holds all features, where no tensor says what it wants.
+# Names of a column or array of all features, for a model without named tensors.
 FEATURES = "x"
-# Where nothing says which split a row is in: shares of train and validation; the rest is test.
+# Shares of train and validation for rows without a split; the rest is test.
 SHARES = (0.6, 0.2)
-# Of the training rows, where the files tell splits apart but have not this one.
+# Share of the training rows for a split that files with splits lack.
 SHARE_OF_TRAIN = {TEST: 0.2, VALIDATION: 0.1}
 SPLIT_SEED = 0
 ROWS_AT_ONCE = 1_000
@@ -32,8 +32,10 @@ FLOAT32 = np.dtype(np.float32)
 
 
 def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False) -> Dataset:
-    """The data set in ``table``, read as ``options`` say; ``stored``: leave the examples in their files, each ``x`` is
-    then a ``StoredExamples``. Raises ``DataError`` naming file, column and row."""
+    """Return the data set in ``table``, read by ``options``; ``stored`` leaves examples in their files.
+
+    With ``stored`` each ``x`` is a ``StoredExamples``. Raises ``DataError`` naming file, column and row.
+    """
     if not len(table):
         raise DataError(f"{table.source}: it has no rows")
     label = _label_column(table, options)
@@ -51,14 +53,14 @@ def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False)
 
 
 def _label_column(table: ColumnSource, options: DataOptions) -> str:
-    """The column with the labels; "" where there is none and none is needed."""
+    """Return the column with the labels; "" where there is none and none is needed."""
     named = [name for name, field in table.fields.items() if field.class_names]
     usual = [name for name in table.fields if name == options.usual_label] or named
     free = [name for name in LABEL_NAMES if name in table.fields and name not in options.not_labels]
-    found = [options.label] if options.label else usual or free
-    if len(found) == 1 and found[0] in table.fields:
-        return found[0]
-    if not (found or options.needs_labels):
+    candidates = [options.label] if options.label else usual or free
+    if len(candidates) == 1 and candidates[0] in table.fields:
+        return candidates[0]
+    if not (candidates or options.needs_labels):
         return ""
     what = f"no column is called {options.label!r}" if options.label else "which column holds the labels is unclear"
     raise DataError(
@@ -67,12 +69,12 @@ def _label_column(table: ColumnSource, options: DataOptions) -> str:
 
 
 def _no_targets(table: ColumnSource, options: DataOptions) -> Targets:
-    """Of examples without labels."""
+    """Return targets of examples without labels."""
     return Targets(np.full(len(table), -1, dtype=np.int64), options.classes, np.ones(len(table), dtype=bool))
 
 
 def _plans(table: ColumnSource, options: DataOptions, label: str) -> tuple[dict[str, TensorPlan], bool]:
-    """How each tensor is made, and whether examples are one array rather than ``Columns``."""
+    """Return the plan of each tensor, and True if examples are one array rather than ``Columns``."""
     groups, tensors = _groups(table, options, label), {tensor.name: tensor for tensor in options.tensors}
     for column in [column for group in groups.values() for column in group]:
         if column not in table.fields:
@@ -88,32 +90,34 @@ def _plans(table: ColumnSource, options: DataOptions, label: str) -> tuple[dict[
 
 
 def _groups(table: ColumnSource, options: DataOptions, label: str) -> dict[str, list[str]]:
-    """Columns by the tensor they become."""
+    """Return columns grouped by their tensor."""
     split = {SPLIT_COLUMN} if SPLIT_COLUMN in table.fields else set()
-    left = [name for name in table.fields if name not in {label, *split, *options.inputs}]
+    remaining = [name for name in table.fields if name not in {label, *split, *options.inputs}]
     groups: dict[str, list[str]] = {tensor.name: [] for tensor in options.tensors}
     for column, tensor in options.inputs.items():
         groups.setdefault(tensor, []).append(column)
     if not groups:
-        return _all_features(table, left, label)
+        return _all_features(table, remaining, label)
     for name, group in groups.items():
-        if not group and name in left:
+        if not group and name in remaining:
             group.append(name)
     missing = [name for name, group in groups.items() if not group]
     if missing and len(groups) == 1:
-        (only,) = _all_features(table, left, label).values() if _is_one_group(table, left) else (left,)
+        (only,) = _all_features(table, remaining, label).values() if _is_one_group(table, remaining) else (remaining,)
         return {missing[0]: only}
     if missing:
         raise DataError(
             f"{table.source}: no column is called as input {missing[0]!r}; say which it is with "
-            f"--input COLUMN={missing[0]}; there are {name_list(left)}"
+            f"--input COLUMN={missing[0]}; there are {name_list(remaining)}"
         )
     return groups
 
 
 def _in_order(table: ColumnSource, features: Sequence[str], columns: list[str]) -> list[str]:
-    """``columns`` in the order of the model's ``features``. Raises ``DataError`` naming one that differs; an array of
-    all features has no names to compare."""
+    """Return ``columns`` in the order of the model's ``features``; an array of all features has no names to compare.
+
+    Raises ``DataError`` naming a column that differs.
+    """
     if not all(_is_number(table, column) for column in columns):
         return columns
     missing = [name for name in features if name not in columns]
@@ -129,7 +133,7 @@ def _is_one_group(table: ColumnSource, names: Sequence[str]) -> bool:
 
 
 def _all_features(table: ColumnSource, names: list[str], label: str) -> dict[str, list[str]]:
-    """All columns in one tensor where each is a number, else each by itself; ``FEATURES`` where there is one."""
+    """Return all columns in one tensor where each is a number, else each by itself; ``FEATURES`` where there is one."""
     if not names:
         raise DataError(f"{table.source}: it has no feature beside {label}")
     if FEATURES in names and table.fields[FEATURES].shape:
@@ -145,8 +149,7 @@ def _is_number(table: ColumnSource, name: str) -> bool:
 
 
 def _is_one_array(table: ColumnSource, options: DataOptions, name: str, columns: list[str]) -> bool:
-    """Whether the only tensor is one of floating-point numbers, which is handed on as a bare array of float32; one of
-    FP64 is not, whose values float32 would round."""
+    """True if the only tensor is floating-point, passed as a bare float32 array; never FP64, which that would round."""
     first = table.fields[columns[0]]
     if options.tensors:
         (tensor,) = options.tensors
@@ -159,7 +162,7 @@ def _is_one_array(table: ColumnSource, options: DataOptions, name: str, columns:
 
 
 def _ragged(table: ColumnSource, columns: Sequence[str], fixed: bool) -> bool:
-    """Whether examples have different lengths; where the file does not say and no tensor ``fixed`` it, all are read."""
+    """True if examples have different lengths; where the file does not say and no tensor ``fixed`` it, all are read."""
     unknown = [column for column in columns if ANY_LENGTH in table.fields[column].shape]
     return not fixed and any(not _one_length(table, column) for column in unknown)
 
@@ -178,7 +181,7 @@ def _plan(
     table: ColumnSource, options: DataOptions, name: str, tensor: Tensor | None, columns: list[str], as_array: bool
 ) -> TensorPlan:
     field = table.fields[columns[0]]
-    wanted = f"input {name!r} takes {tensor.datatype}{list(tensor.shape)}" if tensor else "numbers are expected"
+    needs = f"input {name!r} takes {tensor.datatype}{list(tensor.shape)}" if tensor else "numbers are expected"
     if len(columns) > 1 and not all(_is_number(table, column) for column in columns):
         odd = next(column for column in columns if not _is_number(table, column))
         raise DataError(
@@ -191,10 +194,10 @@ def _plan(
         raise DataError(f"{table.source}: column {columns[0]!r} holds {field}, no images: image options have no effect")
     dtype = FLOAT32 if as_array else tensor.dtype if tensor else field.dtype
     for column in columns:
-        require_castable(table, column, dtype, wanted)
+        require_castable(table, column, dtype, needs)
     shape = tuple(tensor.shape[1:]) if tensor else (1,) if as_array and field.shape == () else None
     if tensor and len(columns) > 1 and shape not in ((len(columns),), (ANY_LENGTH,)):
-        raise DataError(f"{table.source}: {len(columns)} columns become [{len(columns)}], {wanted}")
+        raise DataError(f"{table.source}: {len(columns)} columns become [{len(columns)}], {needs}")
     return TensorPlan(tuple(columns), dtype, shape if tensor or len(columns) == 1 else None)
 
 
@@ -215,12 +218,12 @@ def _split_rows(table: ColumnSource, labelled: np.ndarray, taken: set[str]) -> d
         rows = _by_column(table)
     elif table.splits:
         rows = {split: table.splits.get(split, np.empty(0, np.int64)) for split in SPLITS}
-        rows = _drawn_from_train({split: found[labelled[found]] for split, found in rows.items()})
+        rows = _drawn_from_train({split: candidates[labelled[candidates]] for split, candidates in rows.items()})
     else:
         ends = np.cumsum([round(len(table) * share) for share in SHARES])
         parts = np.split(np.random.default_rng(SPLIT_SEED).permutation(len(table)), ends)
         rows = dict(zip(SPLITS, map(np.sort, parts), strict=True))
-    rows = {split: found[labelled[found]] for split, found in rows.items()}
+    rows = {split: candidates[labelled[candidates]] for split, candidates in rows.items()}
     if not any(map(len, rows.values())):
         raise DataError(f"{table.source}: no row has a label")
     return rows
@@ -237,7 +240,7 @@ def _by_column(table: ColumnSource) -> dict[str, np.ndarray]:
 
 
 def _drawn_from_train(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A split that is not there is drawn from the training rows, always alike."""
+    """Return a split that is not there is drawn from the training rows, always alike."""
     if all(len(rows[split]) for split in SHARE_OF_TRAIN):
         return rows
     generator, train = np.random.default_rng(SPLIT_SEED), rows[TRAIN]

@@ -34,7 +34,7 @@ class Columns:
 
     @classmethod
     def unchecked(cls, arrays: dict[str, np.ndarray]) -> Columns:
-        """Of arrays that are known to be of one length; ``arrays`` itself is kept. A served request waits for this."""
+        """Return columns of arrays known to be of equal length, without a copy: a served request waits for this."""
         columns = cls.__new__(cls)
         columns.arrays, columns._batch_key = arrays, None
         return columns
@@ -90,8 +90,10 @@ def only_array(x: Inputs) -> np.ndarray:
 
 
 def concatenate(parts: Sequence[Inputs]) -> Inputs:
-    """Return arrays, or columns, joined along their examples. Raises ``InputError`` when they are of different kinds,
-    or the ``batch_key`` of columns differ."""
+    """Return arrays, or columns, joined along their examples.
+
+    Raises ``InputError`` for different kinds, or columns that differ in ``batch_key``.
+    """
     arrays = [part for part in parts if isinstance(part, np.ndarray)]
     columns = [part for part in parts if isinstance(part, Columns)]
     if arrays and columns:
@@ -134,12 +136,12 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [n]."""
+        """Lengths, int64 [n]."""
         return np.diff(self.indptr)
 
 
 def dense_if_equal(values: np.ndarray, indptr: np.ndarray) -> np.ndarray | Ragged:
-    """The array [n, length, ...] of sequences of one length, else ``Ragged``."""
+    """Return the array [n, length, ...] of sequences of one length, else ``Ragged``."""
     counts = np.diff(indptr)
     if len(counts) and (counts == counts[0]).all():
         return values.reshape(len(counts), int(counts[0]), *values.shape[1:])
@@ -180,13 +182,13 @@ class RaggedColumns:
 
 
 def in_columns(columns: Mapping[str, np.ndarray | Ragged]) -> Columns | RaggedColumns:
-    """``Columns`` where every column is an array, else ``RaggedColumns``."""
+    """Return ``Columns`` where every column is an array, else ``RaggedColumns``."""
     arrays = {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
     return Columns(arrays) if len(arrays) == len(columns) else RaggedColumns(columns)
 
 
 def concatenated(parts: Sequence[Columns | RaggedColumns]) -> Columns | RaggedColumns:
-    """The examples of ``parts``, which have the same columns, one part after the other."""
+    """Return the examples of ``parts``, which have the same columns, one part after the other."""
     columns = [part.arrays if isinstance(part, Columns) else part.columns for part in parts]
     return in_columns({name: _concatenated([part[name] for part in columns]) for name in columns[0]})
 
@@ -201,7 +203,7 @@ def described(column: np.ndarray | Ragged) -> str:
 
 
 def bytes_of(array: np.ndarray) -> int:
-    """Bytes of its values; of text, those of the text and a pointer each."""
+    """Return the bytes of the values; for text, its bytes and a pointer each."""
     if array.dtype != np.object_:
         return array.nbytes
     return array.nbytes + sum(len(value) for value in array.flat)

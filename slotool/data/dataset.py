@@ -1,4 +1,4 @@
-"""One shape for every data set: examples in three splits, with one label each or several."""
+"""Data sets: examples in three splits, with one label each or several."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from slotool.machine import usable_memory
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# What commands call the examples of all splits together.
+# Name of all splits together, in commands.
 ALL = "all"
-# Of the memory that is free, for the examples of one data set.
+# Share of free memory for the examples of one data set.
 MEMORY_SHARE = 0.5
 
 
@@ -41,7 +41,7 @@ class Split:
         return len(self.y)
 
     def take(self, examples: np.ndarray) -> Split:
-        """Those examples, in that order."""
+        """Return these examples in this order."""
         y = self.y.take(examples) if isinstance(self.y, LabelSets) else self.y[examples]
         return Split(self.x[examples], y, None if self.rows is None else self.rows[examples])
 
@@ -68,17 +68,17 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one example. Raises ``DataError`` where an example is no one floating-point tensor."""
+        """Shape of one example. Raises ``DataError`` if examples are not one floating-point tensor."""
         if not isinstance(self.train.x, Columns | RaggedColumns):
             return tuple(self.train.x.shape[1:])
-        held = ", ".join(f"{name} ({described(column)})" for name, column in _columns(self.train.x).items())
+        present = ", ".join(f"{name} ({described(column)})" for name, column in _columns(self.train.x).items())
         raise DataError(
-            f"{self.name}: one tensor of floating-point numbers is needed here, its examples have {held}; "
+            f"{self.name}: one tensor of floating-point numbers is needed here, its examples have {present}; "
             "leave columns out, or name those wanted with --input COLUMN=TENSOR"
         )
 
     def loaded_if_small(self) -> Dataset:
-        """With its examples in memory where they take at most ``MEMORY_SHARE`` of what is free; else as it is."""
+        """Return the set, with examples in memory if they need at most ``MEMORY_SHARE`` of free memory."""
         stored = [split.x for split in self.splits.values() if isinstance(split.x, StoredExamples) and len(split)]
         if sum(x.nbytes for x in stored) > MEMORY_SHARE * usable_memory():
             return self
@@ -99,11 +99,11 @@ class Dataset:
 
     @property
     def splits(self) -> dict[str, Split]:
-        """By name."""
+        """Splits by name."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
     def examples(self, split: str) -> Split:
-        """Those of a split by its name, or of all for ``ALL``. Raises ``ArgumentError`` for another name."""
+        """Return the split called so, or all examples for ``ALL``. Raises ``ArgumentError`` for another name."""
         if split == ALL:
             return self.everything
         return _named(self.splits, split, (ALL,))
@@ -124,15 +124,15 @@ class LabelSets:
 
     @property
     def counts(self) -> np.ndarray:
-        """How many labels each example has: int64 [n]."""
+        """Number of labels of each example, int64 [n]."""
         return np.diff(self.indptr)
 
     def of(self, example: int) -> np.ndarray:
-        """The labels of one example: int32."""
+        """Return the labels of one example: int32."""
         return self.indices[self.indptr[example] : self.indptr[example + 1]]
 
     def take(self, examples: np.ndarray) -> LabelSets:
-        """Those of the examples numbered ``examples`` (int [m]), in that order."""
+        """Return the label sets of ``examples`` (int [m]) in this order."""
         counts = self.counts[examples]
         indptr = np.concatenate([[0], np.cumsum(counts)])
         at = np.arange(indptr[-1]) + np.repeat(self.indptr[examples] - indptr[:-1], counts)
@@ -140,25 +140,25 @@ class LabelSets:
 
     @classmethod
     def concatenate(cls, parts: Sequence[LabelSets]) -> LabelSets:
-        """The labels of the examples of ``parts``, one part after the other."""
+        """Return the labels of the examples of ``parts``, one part after the other."""
         counts = np.concatenate([part.counts for part in parts])
         return cls(np.concatenate([[0], np.cumsum(counts)]), np.concatenate([part.indices for part in parts]))
 
     def matrix(self, classes: int) -> np.ndarray:
-        """Whether each example has each label: bool [n, classes]."""
-        held = np.zeros((len(self), classes), dtype=bool)
-        held[np.repeat(np.arange(len(self)), self.counts), self.indices] = True
-        return held
+        """Return the mask of labels by example, bool [n, classes]."""
+        present = np.zeros((len(self), classes), dtype=bool)
+        present[np.repeat(np.arange(len(self)), self.counts), self.indices] = True
+        return present
 
     def contain(self, answers: np.ndarray) -> np.ndarray:
-        """Whether each answer is a label of its example: bool [n, k] from int [n, k]."""
+        """Return the mask of answers, int [n, k], that are labels of their example: bool [n, k]."""
         if not len(self.indices):
             return np.zeros(answers.shape, dtype=bool)
         width = max(int(self.indices.max()), int(answers.max(initial=0))) + 1
         known = np.repeat(np.arange(len(self)) * width, self.counts) + self.indices
-        asked = np.arange(len(self))[:, None] * width + answers
-        found = known[np.minimum(np.searchsorted(known, asked), len(known) - 1)]
-        contained: np.ndarray = found == asked
+        queries = np.arange(len(self))[:, None] * width + answers
+        candidates = known[np.minimum(np.searchsorted(known, queries), len(known) - 1)]
+        contained: np.ndarray = candidates == queries
         return contained
 
 
@@ -173,7 +173,7 @@ class MultiLabelSplit:
         return len(self.y)
 
     def take(self, examples: np.ndarray) -> MultiLabelSplit:
-        """Those examples, in that order."""
+        """Return these examples in this order."""
         return MultiLabelSplit(self.x[examples], self.y.take(examples))
 
 
@@ -198,12 +198,12 @@ class MultiLabelDataset:
         return (int(self.train.x.shape[1]),)
 
     def examples(self, split: str) -> MultiLabelSplit:
-        """Those of a split by its name. Raises ``ArgumentError`` for another."""
+        """Return the split called so. Raises ``ArgumentError`` for another name."""
         return _named({"train": self.train, "validation": self.validation, "test": self.test}, split)
 
     @property
     def sparse(self) -> bool:
-        """Whether the splits' ``x`` are CSR matrices."""
+        """True if the splits' ``x`` are CSR matrices."""
         return not isinstance(self.train.x, np.ndarray)
 
 
@@ -225,7 +225,7 @@ def _columns(x: Columns | RaggedColumns) -> dict[str, Any]:
 
 
 def numbered(data: Any, classes: int) -> Any:
-    """``data`` with labels that number a model's ``classes`` classes, as they are where it has as many.
+    """Return ``data`` with labels that number a model's ``classes`` classes, as they are where it has as many.
 
     A data set numbers its classes by the order of their names. Where it lacks some of a model's, as texts lack most
     words of a vocabulary, these names must be the model's numbers. Without classes it stays as it is. Raises
@@ -244,5 +244,5 @@ def numbered(data: Any, classes: int) -> Any:
         )
     of = np.array(numbers, dtype=np.int64)
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
-    made = {name: replace(split, y=of[split.y]) for name, split in splits.items()}
-    return replace(data, **made, classes=classes, labels=tuple(map(str, range(classes))))
+    renumbered = {name: replace(split, y=of[split.y]) for name, split in splits.items()}
+    return replace(data, **renumbered, classes=classes, labels=tuple(map(str, range(classes))))

@@ -13,9 +13,12 @@ from slotool.data.options import ImageOptions, Tensor
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """``size``: (height, width). ``channels``: 1 or 3. ``layout``: chw or hwc. ``dtype``: of whole numbers, 0 to 255,
-    or floating-point, [0, 1] less ``mean`` over ``std``, per channel. ``scales``: images of another size are brought
-    to it, else they are refused."""
+    """Format of image tensors.
+
+    ``size``: (height, width). ``channels``: 1 or 3. ``layout``: chw or hwc. ``dtype``: integers, 0 to 255, or
+    floating-point, [0, 1] less ``mean`` over ``std``, per channel. ``scales``: images of another size are scaled, else
+    rejected.
+    """
 
     size: tuple[int, int]
     channels: int
@@ -28,14 +31,14 @@ class ImageFormat:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one image."""
+        """Shape of one image."""
         return (self.channels, *self.size) if self.layout == "chw" else (*self.size, self.channels)
 
     @classmethod
     def of(cls, options: ImageOptions, tensor: Tensor | None, first: bytes) -> ImageFormat:
-        """What ``options`` ask for, where they are silent what ``tensor`` takes, else what the ``first`` image is.
+        """Return the format that ``options`` state, completed from ``tensor``, then from the ``first`` image.
 
-        Raises ``InputError`` when they contradict each other, or images of this kind do not fit the tensor.
+        Raises ``InputError`` if they contradict each other, or images of this kind do not fit the tensor.
         """
         shape = tensor.shape[1:] if tensor else (-1, -1, -1)
         if len(shape) != 3:
@@ -61,7 +64,7 @@ class ImageFormat:
         return made
 
     def require(self, tensor: Tensor | None) -> None:
-        """Raises ``InputError`` when images of this format are none for ``tensor``, or mean and std do not fit."""
+        """Raise ``InputError`` when images of this format are none for ``tensor``, or mean and std do not fit."""
         if tensor and any(wanted not in (-1, size) for wanted, size in zip(tensor.shape[1:], self.shape, strict=True)):
             raise images.ImageError(
                 f"images are {list(self.shape)} ({self.layout}), input {tensor.name!r} takes {list(tensor.shape[1:])}"
@@ -74,7 +77,7 @@ class ImageFormat:
             raise images.ImageError(f"a tensor of {self.dtype.name} takes pixels as they are, without mean and std")
 
     def decode(self, body: bytes) -> np.ndarray:
-        """The image as an array of ``shape`` and ``dtype``. Raises ``ImageError`` for one that cannot be decoded."""
+        """Return the image as an array of ``shape`` and ``dtype``. Raises ``ImageError`` if it cannot be decoded."""
         if not self.scales:
             frame = images.frame_of(body)
             if (frame.height, frame.width) != self.size:
@@ -89,5 +92,5 @@ class ImageFormat:
         if self.dtype.kind == "f":
             unit = pixels.astype(np.float32) / np.float32(255.0)
             pixels = (unit - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
-        made: np.ndarray = pixels.astype(self.dtype)
-        return made.transpose(2, 0, 1) if self.layout == "chw" else made
+        form: np.ndarray = pixels.astype(self.dtype)
+        return form.transpose(2, 0, 1) if self.layout == "chw" else form

@@ -1,4 +1,4 @@
-"""How a data set is to be read: which column is which tensor, which holds the labels and of what kind, how images."""
+"""Options for reading a data set: columns of tensors and labels, kind of labels, image formats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from slotool.errors import InputError
 
-# What a label can be: one class of several, numbers, any number of classes, text; any: the first that fits.
+# Kinds of labels: one class of several, numbers, any number of classes, text; any: the first that fits.
 TARGETS = ("class", "numbers", "sets", "text", "any")
 LAYOUTS = ("chw", "hwc")
 _WORDS: Mapping[str, tuple[str, Any]] = MappingProxyType(
@@ -28,8 +28,10 @@ SCALINGS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = MappingPro
 
 
 class Tensor(Protocol):
-    """An input tensor of a model, such as ``slotool.models.TensorSpec``. ``shape``: the first size counts examples, −1
-    is any size."""
+    """Input tensor of a model, such as ``slotool.models.TensorSpec``.
+
+    ``shape``: the first size counts examples, −1 is any size.
+    """
 
     @property
     def name(self) -> str: ...
@@ -43,12 +45,12 @@ class Tensor(Protocol):
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images become tensors; None: as the model's tensor says, else as the first image is.
+    """Conversion of images to tensors; None: as the model's tensor, else as the first image.
 
-    ``size``: (height, width). An image is scaled until it covers that size and then cut to it around its middle.
-    ``channels``: 1 (grey) or 3 (RGB, or BGR where ``bgr``). ``layout``: chw or hwc. Values are brought to [0, 1], then
-    ``mean`` is subtracted and ``std`` divided by, one number or one per channel; for a tensor of whole numbers they
-    stay from 0 to 255. Raises ``InputError`` for values that cannot be.
+    ``size``: (height, width). An image is scaled until it covers that size and then cut centrally. ``channels``: 1
+    (grey) or 3 (RGB, or BGR with ``bgr``). ``layout``: chw or hwc. Values are scaled to [0, 1], less ``mean``, divided
+    by ``std``, each one number or one per channel; for a tensor of integers they stay from 0 to 255. Raises
+    ``InputError`` for invalid values.
     """
 
     size: tuple[int, int] | None = None
@@ -70,21 +72,21 @@ class ImageOptions:
 
     @classmethod
     def parse(cls, text: str) -> ImageOptions:
-        """Options as the command line takes them, in any order with colons between them: ``224`` or ``HEIGHTxWIDTH``;
-        unit, signed, imagenet or ``MEAN/STD`` of one number or three with commas; chw or hwc; grey; bgr.
+        """Parse a command-line value, such as ``224:imagenet:hwc``, with parts in any order.
 
-        ``224:imagenet:hwc``. Raises ``InputError``.
+        Parts are ``224`` or ``HEIGHTxWIDTH``; unit, signed, imagenet or ``MEAN/STD`` of one number or three with
+        commas; chw or hwc; grey; bgr. Raises ``InputError``.
         """
-        found: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         for part in text.split(":"):
             for name, value in _image_option(part).items():
-                if name in found:
+                if name in document:
                     raise InputError(f"images {text!r}: {name} is given twice")
-                found[name] = value
-        return cls(**found)
+                document[name] = value
+        return cls(**document)
 
     def document(self) -> dict[str, Any]:
-        """As JSON: what is not the default."""
+        """Return all but the defaults as JSON."""
         usual = vars(ImageOptions())
         return {name: value for name, value in vars(self).items() if value != usual[name]}
 
@@ -97,15 +99,14 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What a caller asks of a data set.
+    """Options of a data set.
 
     ``label``: the column with the labels; None: the one called label, labels, class, target or y. ``target``: one of
-    ``TARGETS``. ``inputs``: tensor by column, where names differ; several columns of one tensor are put side by side.
-    ``tensors``: the inputs of the model that the examples are for: columns are turned into their dtypes and shapes.
-    ``classes``: names of the classes that the model knows, in its order; () where the data set's own are meant.
-    ``features``: names of the columns that its only tensor is made of, in its order; () where any will do.
-    ``needs_labels``: whether a set without a column of labels is refused; else its labels are −1, which is no class.
-    ``usual_label``: the column with the labels where ``label`` is None and there is one of this name.
+    ``TARGETS``. ``inputs``: tensor by column, if names differ; several columns of one tensor are put side by side.
+    ``tensors``: inputs of the model that the examples are for: columns take their dtypes and shapes. ``classes``: class
+    names of the model, in its order; () for the data set's own. ``features``: column names of the model's only tensor,
+    in its order; () for any. ``needs_labels``: a set without labels is rejected; else its labels are −1, no class.
+    ``usual_label``: the column with the labels if ``label`` is None and this column exists.
     """
 
     label: str | None = None
@@ -127,18 +128,18 @@ class DataOptions:
                 raise InputError(f"column {column!r} is to be {tensor!r}; the model's inputs are {', '.join(names)}")
 
     def for_label(self, label: str | None) -> DataOptions:
-        """These with the label column that a location names after its colon."""
+        """Return these options with the label column that a location names after its colon."""
         return replace(self, label=label) if label else self
 
     def of_source(self, source: DataSource) -> DataOptions:
-        """These with what the user says in ``source``."""
-        given = {"label": source.label, "inputs": source.inputs}
-        said: dict[str, Any] = {name: value for name, value in given.items() if value}
+        """Return these options with those of ``source``."""
+        stated = {"label": source.label, "inputs": source.inputs}
+        options: dict[str, Any] = {name: value for name, value in stated.items() if value}
         images = self.images if source.images == ImageOptions() else source.images
-        return replace(self, **said, images=images)
+        return replace(self, **options, images=images)
 
     def or_unlabelled(self) -> DataOptions:
-        """These for data that may have no labels: the column that should hold them is only the usual one."""
+        """Return these options for data that may lack labels: the label column becomes the usual one."""
         return replace(self, label=None, usual_label=self.label or self.usual_label, needs_labels=False)
 
     @property
@@ -153,28 +154,30 @@ class DataOptions:
         return frozenset([*(text - set(self.inputs.values())), *(c for c, t in self.inputs.items() if t in text)])
 
     def document(self) -> dict[str, Any]:
-        """As JSON, without tensors, classes and features, which the model has: what ``of_document`` reads back."""
+        """Return JSON for ``of_document``, without tensors, classes and features, which the model has."""
         labels = {"label": self.label, "usual_label": self.usual_label}
-        found = {**labels, "inputs": dict(self.inputs), "images": self.images.document()}
-        return {"target": self.target, **{name: value for name, value in found.items() if value}}
+        stated = {**labels, "inputs": dict(self.inputs), "images": self.images.document()}
+        return {"target": self.target, **{name: value for name, value in stated.items() if value}}
 
     def statement(self) -> dict[str, Any]:
-        """As JSON for clients of the model: ``document()``, classes and features."""
+        """Return JSON for clients of the model: ``document()``, classes and features."""
         return {**self.document(), "classes": list(self.classes), "features": list(self.features)}
 
     @classmethod
     def of_statement(cls, statement: Any) -> DataOptions:
-        """Read ``statement()`` back, for data of a client's own, which may have no labels; those of a column named as
-        the model's are taken for such. Raises ``InputError`` when it is none."""
+        """Parse ``statement()`` for a client's data, which may have labels in the column called as the model's.
+
+        Raises ``InputError`` for anything else.
+        """
         if not isinstance(statement, Mapping):
             raise InputError(f"these are no options of a data set: {str(statement)[:100]}")
         known = ("target", "label", "usual_label", "inputs", "images")
-        found = cls.of_document({key: value for key, value in statement.items() if key in known})
+        document = cls.of_document({key: value for key, value in statement.items() if key in known})
         classes, features = statement.get("classes", []), statement.get("features", [])
         if not all(isinstance(names, list) and all(isinstance(n, str) for n in names) for names in (classes, features)):
             raise InputError("classes and features: lists of names are expected")
-        found = replace(found, classes=tuple(classes), features=tuple(features))
-        return found.or_unlabelled()
+        document = replace(document, classes=tuple(classes), features=tuple(features))
+        return document.or_unlabelled()
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> DataOptions:
@@ -187,8 +190,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where data are and how their columns are meant: everything that a user says of them. ``name``: as
-    ``load_dataset`` takes it; the others as in ``DataOptions``."""
+    """Data set by ``name``, as in ``load_dataset``, with the user's ``DataOptions``."""
 
     name: str = "auto"
     label: str | None = None
@@ -196,14 +198,14 @@ class DataSource:
     images: ImageOptions = ImageOptions()
 
     def document(self) -> Any:
-        """As JSON, which ``of`` reads back: the name alone where it says all."""
+        """Return JSON for ``of``: the name alone if there are no options."""
         rest = {"label": self.label, "inputs": dict(self.inputs), "images": self.images.document()}
-        said = {name: value for name, value in rest.items() if value}
-        return {"name": self.name, **said} if said else self.name
+        options = {name: value for name, value in rest.items() if value}
+        return {"name": self.name, **options} if options else self.name
 
     @classmethod
     def of(cls, value: Any) -> DataSource:
-        """A source as it is given: itself, a name, or ``document()``. Raises ``InputError`` for anything else."""
+        """Return a source, a name or ``document()`` as a source. Raises ``InputError`` for anything else."""
         if isinstance(value, cls):
             return value
         if isinstance(value, str | Path):
@@ -211,25 +213,25 @@ class DataSource:
         try:
             return cls(**{**value, "images": ImageOptions.of_document(value.get("images", {}))})
         except (TypeError, AttributeError) as error:
-            held = f": {value!r:.100}" if isinstance(value, Mapping) else f", but a {type(value).__name__}"
-            raise InputError(f"no name of a data set, nor what describes one{held}") from error
+            actual = f": {value!r:.100}" if isinstance(value, Mapping) else f", but a {type(value).__name__}"
+            raise InputError(f"no name of a data set, nor what describes one{actual}") from error
 
 
 def parse_inputs(pairs: Sequence[str]) -> dict[str, str]:
-    """Tensor by column of ``COLUMN=TENSOR`` texts. Raises ``InputError``."""
-    found: dict[str, str] = {}
+    """Return the tensor by column of ``COLUMN=TENSOR`` texts. Raises ``InputError``."""
+    document: dict[str, str] = {}
     for text in pairs:
         column, equals, tensor = text.rpartition("=")
         if not equals or not column or not tensor:
             raise InputError(f"{text!r} is not COLUMN=TENSOR, such as text=input_ids")
-        if column in found:
+        if column in document:
             raise InputError(f"column {column!r} is given as two inputs")
-        found[column] = tensor
-    return found
+        document[column] = tensor
+    return document
 
 
 def _image_option(text: str) -> dict[str, Any]:
-    """Fields of ``ImageOptions`` that one part of what the command line takes says."""
+    """Return the fields of ``ImageOptions`` in one part of a command-line value."""
     height, cross, width = text.lower().replace("×", "x").partition("x")
     if height.isdigit() and (width.isdigit() or not cross):
         return {"size": (int(height), int(width if cross else height))}

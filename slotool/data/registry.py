@@ -1,4 +1,4 @@
-"""From a data set's name or path to its adapter, and to the data set."""
+"""Data sets and their adapters by name or path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from slotool.plugins import Registry
 from slotool.regular_files import require_regular
 
 DATA_DIR_VARIABLE = "SLOTOOL_DATA_DIR"
-# Where extreme-classification sets lie in the data folder, each in a folder of its name.
+# Extreme-classification sets in the data folder, each in a folder of its name.
 XMC_FOLDER = "xmc"
 # The table of adapters: a name in ``known`` comes first, then ``name:`` and schemes, then suffixes, then, in this
 # order, the first that recognises what lies there.
@@ -67,22 +67,23 @@ def load_dataset(
     classes: Sequence[str] = (),
     stored: bool = False,
 ) -> Dataset:
-    """The data set called ``data`` (see ``DATASETS``), or at the path ``data``; ``auto`` is ``default_dataset()``.
+    """Load the data set called ``data`` (see ``DATASETS``), or at the path ``data``; ``auto`` is ``default_dataset()``.
 
     A path may be followed by a colon and the label column, and anything preceded by an adapter's name and a colon,
-    which chooses that adapter. Paths are also looked for in ``folder``, by default ``$SLOTOOL_DATA_DIR``. Nothing is
-    downloaded. ``label``, ``target``, ``inputs``, ``tensors``, ``images``, ``classes``: see ``DataOptions``; a
-    ``DataSource``, or its ``document()``, says some of them with the name. ``stored``: leave the examples in their
+    which chooses that adapter. Relative paths are also searched in ``folder``, by default ``$SLOTOOL_DATA_DIR``.
+    Nothing is downloaded. ``label``, ``target``, ``inputs``, ``tensors``, ``images``, ``classes``: see ``DataOptions``;
+    a ``DataSource``, or its ``document()``, holds some of them with the name. ``stored``: leave the examples in their
     files; each ``x`` is then a ``StoredExamples``.
-    Raises ``DataError`` for an unknown name, and for data that are missing, damaged or other than asked for, naming
-    file, column and row.
+
+    Raises ``DataError`` for an unknown name, and for data that are missing, damaged or of another form, naming file,
+    column and row.
     """
     source = DataSource.of(data)
     source = replace(
         source, label=label or source.label, inputs=inputs or source.inputs, images=images or source.images
     )
-    asked = DataOptions(target=target, tensors=tuple(tensors), classes=tuple(classes))
-    return open_dataset(source, asked, folder, stored=stored)
+    requested = DataOptions(target=target, tensors=tuple(tensors), classes=tuple(classes))
+    return open_dataset(source, requested, folder, stored=stored)
 
 
 def open_dataset(
@@ -92,7 +93,7 @@ def open_dataset(
     *,
     stored: bool = False,
 ) -> Dataset:
-    """``load_dataset`` with its options in one object; what ``data`` says itself goes before them."""
+    """Return ``load_dataset`` with its options in one object; what ``data`` says itself goes before them."""
     source = DataSource.of(data)
     source = replace(source, name=default_dataset() if source.name == "auto" else source.name)
     adapter, location, options = locate(source.name, options.of_source(source), folder)
@@ -110,7 +111,7 @@ def open_dataset(
 
 
 def load_multilabel(data: str | DataSource | Mapping[str, Any], folder: str | Path | None = None) -> MultiLabelDataset:
-    """The set of any number of labels per example called ``data``, or that lies at that path.
+    """Return the multi-label data set of this name or path.
 
     A folder of the Extreme Classification Repository's files (see ``xmc.load_xmc``) or of FMA's, also by its name in
     ``folder`` or its ``xmc``, by default ``$SLOTOOL_DATA_DIR``; or anything that ``load_dataset`` reads whose labels
@@ -133,21 +134,21 @@ def load_multilabel(data: str | DataSource | Mapping[str, Any], folder: str | Pa
     opened = _opened(adapter, location, options)
     if isinstance(opened, MultiLabelDataset):
         return opened if opened.source else replace(opened, source=source.document())
-    made = opened if isinstance(opened, Dataset) else assemble(opened, options)
-    if made.target != "sets":
+    dataset = opened if isinstance(opened, Dataset) else assemble(opened, options)
+    if dataset.target != "sets":
         raise DataError(f"{name} has one label per example; a set of any number of labels per example is needed")
-    made.input_shape  # noqa: B018  (raises where examples are no one tensor)
-    train, validation, test = (MultiLabelSplit(split.x, split.y) for split in made.splits.values())
-    return MultiLabelDataset(made.name, train, validation, test, made.classes, source=source.document())
+    dataset.input_shape  # noqa: B018  (raises where examples are no one tensor)
+    train, validation, test = (MultiLabelSplit(split.x, split.y) for split in dataset.splits.values())
+    return MultiLabelDataset(dataset.name, train, validation, test, dataset.classes, source=source.document())
 
 
 def locate(
     name: str, options: DataOptions, folder: str | Path | None = None
 ) -> tuple[DataAdapter, Location, DataOptions]:
-    """The adapter for ``name``, where the data are, and the options with the label column that ``name`` may end in.
+    """Return the adapter for ``name``, the data's location, and options with the label column that ``name`` ends in.
 
-    Names and prefixes of slotool's own come first, then those of plugins, then what paths and modules are called.
-    Raises ``DataError`` when no adapter knows the name, or nothing lies there.
+    Built-in names and prefixes come first, then those of plugins, then paths and modules. Raises ``DataError`` if no
+    adapter knows the name, or nothing lies there.
     """
     searched = Path(folder) if folder else data_folder()
     name = default_dataset() if name == "auto" else name
@@ -165,9 +166,9 @@ def locate(
         return _of_plugin(prefix, rest, options, searched)
     for text, label in _readings(name):
         location = Location(text, _path(text, searched), searched)
-        found = _by_content(location)
-        if found is not None:
-            return found, location, options.for_label(label)
+        match = _by_content(location)
+        if match is not None:
+            return match, location, options.for_label(label)
     for text, label in ((name, None), name.rpartition(":")[::2]):
         location = Location(text, _path(text, searched), searched)
         for plugin in registry.plugins if location.path.is_file() else ():
@@ -179,7 +180,7 @@ def locate(
 
 
 def has_many_labels(data: str | DataSource | Mapping[str, Any], folder: str | Path | None = None) -> bool:
-    """Whether ``data`` is a set of any number of labels per example, by the kind of its files."""
+    """True if ``data`` is a set of any number of labels per example, by the kind of its files."""
     try:
         return isinstance(locate(DataSource.of(data).name, DataOptions(), folder)[0], XmcAdapter | FmaAdapter)
     except DataError:
@@ -187,27 +188,27 @@ def has_many_labels(data: str | DataSource | Mapping[str, Any], folder: str | Pa
 
 
 def multilabel_names(folder: Path) -> list[str]:
-    """The names by which ``load_multilabel`` finds sets in ``folder``."""
+    """Return the names by which ``load_multilabel`` finds sets in ``folder``."""
     below = [path for parent in (folder / XMC_FOLDER, folder) if parent.is_dir() for path in sorted(parent.iterdir())]
     known = (ADAPTERS["xmc"], ADAPTERS["fma"])
     return [path.name for path in below if any(adapter.recognises(Location(path.name, path)) for adapter in known)]
 
 
 def default_dataset() -> str:
-    """``fashion-mnist`` when its files lie in ``$SLOTOOL_DATA_DIR``, else ``digits``, which needs none."""
+    """Return ``fashion-mnist`` when its files lie in ``$SLOTOOL_DATA_DIR``, else ``digits``, which needs none."""
     return "fashion-mnist" if has_fashion_mnist(data_folder()) else "digits"
 
 
 def shipped_dataset(name: str) -> Path:
-    """Where the data set of this name lies that slotool ships: in ``datasets/``, or in a wheel's.
+    """Return the folder of a data set shipped with slotool: in ``datasets/``, or in a wheel's.
 
-    Raises ``DataError`` when this installation came without it.
+    Raises ``DataError`` if this installation lacks it.
     """
     return _shipped(name, "data set")
 
 
 def shipped_table(name: str) -> Path:
-    """Where the table of this file name lies that slotool ships, as ``shipped_dataset``."""
+    """Return the path of a table shipped with slotool, as ``shipped_dataset``."""
     return _shipped(name, "table")
 
 
@@ -220,13 +221,13 @@ def _shipped(name: str, what: str) -> Path:
 
 
 def data_folder() -> Path | None:
-    """``$SLOTOOL_DATA_DIR`` when it is set."""
+    """Return ``$SLOTOOL_DATA_DIR`` when it is set."""
     value = os.environ.get(DATA_DIR_VARIABLE)
     return Path(value) if value else None
 
 
 def _readings(name: str) -> list[tuple[str, str | None]]:
-    """A location, and one followed by a colon and a label column; a file's suffix before the colon decides."""
+    """Return a location, and one followed by a colon and a label column; a file's suffix before the colon decides."""
     before, colon, label = name.rpartition(":")
     if not (colon and before and label):
         return [(name, None)]
@@ -235,7 +236,7 @@ def _readings(name: str) -> list[tuple[str, str | None]]:
 
 
 def _by_content(location: Location) -> DataAdapter | None:
-    """By suffix, else by what lies there."""
+    """Return the adapter by suffix, else by content."""
     path = location.path
     if not path.is_dir():
         for adapter in ADAPTERS.values():
@@ -252,18 +253,18 @@ def _opened(adapter: DataAdapter, location: Location, options: DataOptions) -> A
 
 
 def _path(text: str, searched: Path | None) -> Path:
-    """``text`` as a path, or, where there is no such thing, one in the data folder or among its sets of many labels."""
+    """Return ``text`` as a path, or if absent, the one in the data folder or among its multi-label sets."""
     path = Path(text)
     if path.exists() or searched is None or not text:
         return path
     inside = (searched / XMC_FOLDER / text, searched / text)
-    return next((found for found in inside if found.exists()), path)
+    return next((match for match in inside if match.exists()), path)
 
 
 def _of_plugin(
     name: str, rest: str, options: DataOptions, searched: Path | None
 ) -> tuple[DataAdapter, Location, DataOptions]:
-    """``name:location`` where a plugin reads a kind of data, ``name`` or ``name:LABEL`` where it has one set."""
+    """Return ``name:location`` where a plugin reads a kind of data, ``name`` or ``name:LABEL`` where it has one set."""
     adapter = PluginAdapter(name, registry.load(name))
     if adapter.takes_location:
         return adapter, Location(rest, _path(rest, searched), searched), options
@@ -276,8 +277,8 @@ def _unknown(name: str, searched: Path | None) -> DataError:
         return _UnknownName(f"{path}: no adapter reads this folder; it may hold {_readable(folders=True)}")
     files = ", ".join(suffix for adapter in ADAPTERS.values() for suffix in adapter.suffixes)
     for text in (name, name.rpartition(":")[0]):
-        if text and (found := _path(text, searched)).is_file():
-            return _UnknownName(f"{found}: this is no data file; files that end in {files} are read")
+        if text and (match := _path(text, searched)).is_file():
+            return _UnknownName(f"{match}: this is no data file; files that end in {files} are read")
     names = ", ".join([*DATASETS, *registry.plugins])
     return _UnknownName(
         f"no data set called {name!r}; there are {names}, or give a file ({files}), a folder or module:factory"

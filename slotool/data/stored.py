@@ -17,7 +17,7 @@ from slotool.images import ImageError
 
 
 def cast(table: ColumnSource, column: str, rows: np.ndarray, values: np.ndarray | Ragged, dtype: np.dtype[Any]) -> Any:
-    """``values`` of ``rows`` as ``dtype``, finite where they are floating-point; an array, or ``Ragged``.
+    """Return ``values`` of ``rows`` as ``dtype``, finite where they are floating-point; an array, or ``Ragged``.
 
     Whole numbers stay exact or become the nearest floating-point numbers; fractions become no whole numbers, numbers no
     text. Raises ``DataError`` naming the row of a value that ``dtype`` cannot hold.
@@ -29,9 +29,9 @@ def cast(table: ColumnSource, column: str, rows: np.ndarray, values: np.ndarray 
 
 
 def require_castable(table: ColumnSource, column: str, dtype: np.dtype[Any], wanted: str) -> None:
-    """Raises ``DataError`` when no value of the column can be one of ``dtype``. ``wanted``: who wants what."""
-    found = table.fields[column].dtype
-    same_kind = found.kind == dtype.kind or (found.kind in "iub" and dtype.kind in "iufb")
+    """Raise ``DataError`` when no value of the column can be one of ``dtype``. ``wanted``: who wants what."""
+    actual = table.fields[column].dtype
+    same_kind = actual.kind == dtype.kind or (actual.kind in "iub" and dtype.kind in "iufb")
     if not same_kind:
         raise _wrong_kind(table, column, wanted)
 
@@ -74,8 +74,11 @@ BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """How one tensor is made. ``columns``: put side by side where there are several. ``shape``: of one example, −1
-    where any length is taken; None: as it comes. ``image``: of a column of image files."""
+    """Plan of one tensor.
+
+    ``columns``: put side by side. ``shape``: of one example, −1 for any length; None: as stored. ``image``: format of a
+    column of image files.
+    """
 
     columns: tuple[str, ...]
     dtype: np.dtype[Any]
@@ -97,16 +100,16 @@ class StoredExamples:
         return len(self._rows)
 
     def __getitem__(self, rows: slice | np.ndarray) -> Any:
-        """These examples; ``rows``: a slice, or int or bool [m]. Raises ``DataError`` naming file, column and row."""
+        """Read examples; ``rows``: a slice, or int or bool [m]. Raises ``DataError`` naming file, column and row."""
         chosen = self._rows[rows]
         if not len(chosen):
             return self._none()
         read = self._table.read([column for plan in self._plans.values() for column in plan.columns], chosen)
-        made = {name: self._tensor(name, plan, read, chosen) for name, plan in self._plans.items()}
-        return next(iter(made.values())) if self._as_array else in_columns(made)
+        result = {name: self._tensor(name, plan, read, chosen) for name, plan in self._plans.items()}
+        return next(iter(result.values())) if self._as_array else in_columns(result)
 
     def __iter__(self) -> Iterator[Any]:
-        """One example at a time, each of length 1."""
+        """Yield one example at a time, each of length 1."""
         return (self[row : row + 1] for row in range(len(self)))
 
     @property
@@ -121,7 +124,7 @@ class StoredExamples:
 
     @classmethod
     def joined(cls, parts: Sequence[StoredExamples]) -> StoredExamples:
-        """The examples of ``parts`` of one table, one part after the other."""
+        """Return the examples of ``parts`` of one table, one part after the other."""
         rows = np.concatenate([part._rows for part in parts])
         return cls(parts[0]._table, parts[0]._plans, rows, as_array=parts[0]._as_array)
 
@@ -131,12 +134,12 @@ class StoredExamples:
         return len(self) * _bytes(self[:1]) if len(self) else 0
 
     def batches(self) -> Iterator[slice]:
-        """Slices of so many examples that one takes about ``BATCH_BYTES``."""
+        """Yield the slices of so many examples that one takes about ``BATCH_BYTES``."""
         step = max(1, BATCH_BYTES // max(1, _bytes(self[:1]))) if len(self) else 1
         return (slice(start, min(start + step, len(self))) for start in range(0, len(self), step))
 
     def load(self) -> Any:
-        """All of them in memory: an array, or ``Columns``."""
+        """Return all of them in memory: an array, or ``Columns``."""
         if not len(self):
             return self._none()
         if not self._as_array:
@@ -150,11 +153,11 @@ class StoredExamples:
         return whole
 
     def _none(self) -> Any:
-        """No example, in the shape of the table's first."""
+        """Return no example, in the shape of the table's first."""
         one = np.arange(1)
         read = self._table.read([column for plan in self._plans.values() for column in plan.columns], one)
-        made = {name: self._tensor(name, plan, read, one)[:0] for name, plan in self._plans.items()}
-        return next(iter(made.values())) if self._as_array else in_columns(made)
+        result = {name: self._tensor(name, plan, read, one)[:0] for name, plan in self._plans.items()}
+        return next(iter(result.values())) if self._as_array else in_columns(result)
 
     def _tensor(self, name: str, plan: TensorPlan, read: Mapping[str, Any], rows: np.ndarray) -> Any:
         if plan.image is not None:
@@ -166,16 +169,16 @@ class StoredExamples:
         return self._shaped(name, plan.columns[0], plan.shape, values, rows)
 
     def _images(self, column: str, form: ImageFormat, bodies: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        made = np.empty((len(rows), *form.shape), dtype=form.dtype)
+        result = np.empty((len(rows), *form.shape), dtype=form.dtype)
         for at, body in enumerate(bodies):
             try:
-                made[at] = form.decode(body)
+                result[at] = form.decode(body)
             except ImageError as error:
                 raise self._table.trouble(column, int(rows[at]), str(error)) from None
-        return made
+        return result
 
     def _shaped(self, name: str, column: str, shape: tuple[int, ...], values: Any, rows: np.ndarray) -> Any:
-        """``values`` in ``shape``, where axes of length 1 may be put in or left out."""
+        """Return ``values`` in ``shape``, where axes of length 1 may be put in or left out."""
         if isinstance(values, Ragged):
             wrong = values.lengths != shape[0] if shape[0] != ANY_LENGTH else np.zeros(len(rows), bool)
             if wrong.any():
@@ -183,14 +186,14 @@ class StoredExamples:
                 what = f"{values.lengths[at]} values, input {name!r} takes {shape[0]}"
                 raise self._table.trouble(column, int(rows[at]), what)
             return values
-        found = values.shape[1:]
-        if len(found) == len(shape) and all(w in (ANY_LENGTH, f) for w, f in zip(shape, found, strict=True)):
+        actual = values.shape[1:]
+        if len(actual) == len(shape) and all(w in (ANY_LENGTH, f) for w, f in zip(shape, actual, strict=True)):
             return values
-        if ANY_LENGTH not in shape and math.prod(shape) == math.prod(found) and long_axes(shape) == long_axes(found):
+        if ANY_LENGTH not in shape and math.prod(shape) == math.prod(actual) and long_axes(shape) == long_axes(actual):
             return values.reshape(len(values), *shape)
-        if long_axes(found) == [] and all(size in (ANY_LENGTH, 1) for size in shape):
+        if long_axes(actual) == [] and all(size in (ANY_LENGTH, 1) for size in shape):
             return values.reshape(len(values), *[1] * len(shape))
-        what = f"an example of shape {list(found)}, input {name!r} takes {list(shape)}"
+        what = f"an example of shape {list(actual)}, input {name!r} takes {list(shape)}"
         raise self._table.trouble(column, int(rows[0]), what)
 
 

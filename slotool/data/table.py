@@ -1,4 +1,4 @@
-"""What every adapter opens: named columns of examples, read a few rows at a time."""
+"""Interface of every adapter's result: named columns of examples, read a few rows at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slotool.data.columns import Ragged
 from slotool.errors import DataError
 
 TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
-# How files and tables call the splits.
+# Names of splits in files and tables.
 SPLIT_NAMES = {
     TRAIN: ("train", "training", "trn"),
     VALIDATION: ("validation", "valid", "val", "dev"),
@@ -25,10 +25,12 @@ ANY_LENGTH = -1
 
 @dataclass(frozen=True)
 class Field:
-    """What a column holds. ``dtype``: NumPy's, object for text and encoded images. ``shape``: of one example, −1 where
-    lengths differ or nobody knows yet. ``is_image``: each value is a PNG or JPEG file. ``class_names``: its numbers
-    are classes of these names, −1 for none. ``unreadable``: what it
-    holds where that is nothing a tensor can be made of, else ""."""
+    """Content of a column.
+
+    ``dtype``: NumPy's, object for text and encoded images. ``shape``: of one example, −1 if lengths differ or are
+    unknown. ``is_image``: each value is a PNG or JPEG file. ``class_names``: names of its class numbers, −1 for none.
+    ``unreadable``: noun for content that no tensor can hold, else "".
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
@@ -58,18 +60,18 @@ class ColumnSource(ABC):
 
     @abstractmethod
     def read(self, columns: Sequence[str], rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
-        """Values of these columns in these rows (int64 [m], any order), by name: arrays [m, ...] of the field's dtype,
-        or ``Ragged``; images as the bytes of their files.
+        """Return these columns in these rows (int64 [m], any order), by name; read nothing else.
 
-        Only what the rows need is read. Raises ``DataError`` naming file, column and row.
+        Values are arrays [m, ...] of the field's dtype, or ``Ragged``; images are the bytes of their files. Raises
+        ``DataError`` naming file, column and row.
         """
 
     def row_name(self, row: int) -> str:
-        """Name of a row in sentences, counted from 1."""
+        """Return the name of a row in sentences, counted from 1."""
         return f"row {row + 1}"
 
     def trouble(self, column: str, row: int, what: str) -> DataError:
-        """The error for one value: file, row and column, and ``what`` is wrong."""
+        """Return the error for one value: file, row and column, and ``what`` is wrong."""
         return DataError(f"{self.source}: {self.row_name(row)}, column {column!r}: {what}")
 
 
@@ -109,10 +111,10 @@ class ArrayTable(ColumnSource):
 
 
 def to_bytes_objects(values: np.ndarray) -> np.ndarray:
-    """Text of any kind as ``bytes`` objects of UTF-8, of the same shape."""
-    taken = np.empty(values.shape, dtype=np.object_)
-    taken.reshape(-1)[:] = [text.encode() if isinstance(text, str) else text for text in values.reshape(-1).tolist()]
-    return taken
+    """Return the text of any kind as ``bytes`` objects of UTF-8, of the same shape."""
+    texts = np.empty(values.shape, dtype=np.object_)
+    texts.reshape(-1)[:] = [text.encode() if isinstance(text, str) else text for text in values.reshape(-1).tolist()]
+    return texts
 
 
 def _bytes_if_text(values: np.ndarray | Ragged) -> np.ndarray | Ragged:
@@ -126,7 +128,7 @@ def _shape(values: np.ndarray | Ragged) -> tuple[int, ...]:
 
 
 def _slice_if_range(rows: np.ndarray) -> slice | np.ndarray:
-    """A slice of the same rows, which copies nothing, where they follow each other."""
+    """Return a slice of the same rows, which copies nothing, where they follow each other."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows

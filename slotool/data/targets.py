@@ -17,8 +17,7 @@ from slotool.printable import name_list
 
 @dataclass(frozen=True)
 class Targets:
-    """``y``: one per row of the table, as ``Split`` says; ``names``: of the classes; ``labelled``: bool, rows that
-    have a label at all."""
+    """Targets of all rows: ``y`` as in ``Split``; ``names`` of the classes; ``labelled``: bool mask of rows."""
 
     y: Any
     names: tuple[str, ...]
@@ -26,9 +25,10 @@ class Targets:
 
 
 def targets_of(table: ColumnSource, column: str, kind: str, classes: tuple[str, ...] = ()) -> Targets:
-    """The labels in ``column`` as ``kind``: class, numbers, sets or text; classes in the order of ``classes``.
+    """Return the labels in ``column`` as ``kind``: class, numbers, sets or text; classes in the order of ``classes``.
 
-    Raises ``DataError`` naming the row of one that cannot be read so."""
+    Raises ``DataError`` naming the row of one that cannot be read so.
+    """
     rows = np.arange(len(table))
     values, field = table.read([column], rows)[column], table.fields[column]
     if isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] == 1 and kind != "sets":
@@ -40,21 +40,21 @@ def targets_of(table: ColumnSource, column: str, kind: str, classes: tuple[str, 
     kind = _fitting(values) if kind == "any" else kind
     if kind == "class":
         _require_labels(table, column, values)
-    made = {"class": _classes, "numbers": _numbers, "sets": _sets, "text": _texts}[kind](values, field)
-    if made is None:
-        wanted = {
+    targets = {"class": _classes, "numbers": _numbers, "sets": _sets, "text": _texts}[kind](values, field)
+    if targets is None:
+        allowed = {
             "class": "one class per example is expected",
             "numbers": "numbers are expected",
             "sets": "a list of classes per example, or numbers 0 and 1 per class, are expected",
             "text": "text is expected",
         }[kind]
         others = "; the model's task says what labels are" if kind == "class" else ""
-        raise DataError(f"{table.source}: label column {column!r} holds {described(values)}, {wanted}{others}")
-    return _in_order(table, column, made, classes) if classes and made.names else made
+        raise DataError(f"{table.source}: label column {column!r} holds {described(values)}, {allowed}{others}")
+    return _in_order(table, column, targets, classes) if classes and targets.names else targets
 
 
 def _require_named(table: ColumnSource, column: str, values: Any, field: Field) -> None:
-    """Raises ``DataError`` naming a row whose class number is beyond the names of the column's classes."""
+    """Raise ``DataError`` naming a row whose class number is beyond the names of the column's classes."""
     if field.class_names and isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
         beyond = values >= len(field.class_names)
         if beyond.any():
@@ -64,7 +64,7 @@ def _require_named(table: ColumnSource, column: str, values: Any, field: Field) 
 
 
 def _require_labels(table: ColumnSource, column: str, values: np.ndarray | Ragged) -> None:
-    """Raises ``DataError`` naming a row whose label is empty: text in CSV has no other missing value."""
+    """Raise ``DataError`` naming a row whose label is empty: text in CSV has no other missing value."""
     if isinstance(values, np.ndarray) and values.dtype.kind == "O" and values.ndim == 1:
         missing = values == b""
         if missing.any():
@@ -72,33 +72,33 @@ def _require_labels(table: ColumnSource, column: str, values: np.ndarray | Ragge
 
 
 def _fitting(values: np.ndarray | Ragged) -> str:
-    """The kind of labels that such values are likeliest."""
+    """Return the most likely kind of labels of these values."""
     if isinstance(values, Ragged) or (values.ndim == 2 and values.dtype.kind != "f"):
         return "sets"
     whole = values.dtype.kind != "f" or bool((values == np.round(values)).all())
     return "class" if values.ndim == 1 and whole else "numbers"
 
 
-def _in_order(table: ColumnSource, column: str, made: Targets, classes: tuple[str, ...]) -> Targets:
-    """The same with the numbers that ``classes`` have by their names."""
-    known = np.array(_numbers_of(made.names, classes), dtype=np.int64)
-    if isinstance(made.y, LabelSets):
-        rows, old = np.repeat(np.arange(len(made.y)), made.y.counts), made.y.indices
+def _in_order(table: ColumnSource, column: str, targets: Targets, classes: tuple[str, ...]) -> Targets:
+    """Return targets renumbered by the names of ``classes``."""
+    known = np.array(_numbers_of(targets.names, classes), dtype=np.int64)
+    if isinstance(targets.y, LabelSets):
+        rows, old = np.repeat(np.arange(len(targets.y)), targets.y.counts), targets.y.indices
     else:
-        rows, old = np.flatnonzero(made.labelled), made.y[made.labelled]
+        rows, old = np.flatnonzero(targets.labelled), targets.y[targets.labelled]
     if (known[old] < 0).any():
         at = int((known[old] < 0).argmax())
-        what = f"class {made.names[old[at]][:40]!r}, which the model does not know; it knows {name_list(classes)}"
+        what = f"class {targets.names[old[at]][:40]!r}, which the model does not know; it knows {name_list(classes)}"
         raise table.trouble(column, int(rows[at]), what)
-    if not isinstance(made.y, LabelSets):
-        y = np.where(made.labelled, known[made.y], -1)
-        return Targets(y, classes, made.labelled)
+    if not isinstance(targets.y, LabelSets):
+        y = np.where(targets.labelled, known[targets.y], -1)
+        return Targets(y, classes, targets.labelled)
     order = np.lexsort((known[old], rows))
-    return Targets(LabelSets(made.y.indptr, known[old][order].astype(np.int32)), classes, made.labelled)
+    return Targets(LabelSets(targets.y.indptr, known[old][order].astype(np.int32)), classes, targets.labelled)
 
 
 def _numbers_of(names: Sequence[str], classes: Sequence[str]) -> list[int]:
-    """The number of each name's class, -1 where there is none; a number is the same however it is written: 1, 1.0."""
+    """Return the number of each name's class, or -1; numbers are equal in any notation: 1, 1.0."""
     keys: Callable[[str], Any] = str
     if not set(names) <= set(classes):
         keys = _number_if_one
@@ -150,7 +150,7 @@ def _sets(values: Any, field: Field) -> Targets | None:
 
 
 def _listed(values: Any, field: Field) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Row and label of each listed class, ascending, each once; names of the classes."""
+    """Return the row and label of each listed class, ascending, each once; names of the classes."""
     if isinstance(values, Ragged):
         flat, rows = values.values, np.repeat(np.arange(len(values)), values.lengths)
     else:

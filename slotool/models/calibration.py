@@ -26,17 +26,17 @@ _TEMPERATURES = (0.02, 50.0)
 
 
 class Calibration(ABC):
-    """What a version's confidence is made by, from its outputs."""
+    """Calibration of a version's confidence."""
 
     name: str
 
     @abstractmethod
     def confidences(self, task: Task, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The confidence in each answer, from 0 to 1: float64 [n]."""
+        """Return the confidence in each answer, from 0 to 1: float64 [n]."""
 
     @abstractmethod
     def document(self) -> dict[str, Any]:
-        """As JSON: what ``calibration_of_document`` makes it from."""
+        """Return JSON for ``calibration_of_document``."""
 
 
 class Temperature(Calibration):
@@ -64,8 +64,10 @@ class Temperature(Calibration):
 
     @classmethod
     def learn(cls, task: Task, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> Temperature:
-        """The temperature under which the classes ``truth`` int [n] are likeliest. Raises ``InputError`` for a task
-        without class scores."""
+        """Return the temperature with the greatest likelihood of the classes ``truth``, int [n].
+
+        Raises ``InputError`` for a task without class scores.
+        """
         from scipy.optimize import minimize_scalar
         from scipy.special import log_softmax
 
@@ -76,8 +78,8 @@ class Temperature(Calibration):
         def loss(log_temperature: float) -> float:
             return -float(log_softmax(logits / np.exp(log_temperature), axis=1)[rows, truth].mean())
 
-        found = minimize_scalar(loss, bounds=tuple(np.log(_TEMPERATURES)), method="bounded")
-        return cls(float(np.exp(found.x)))
+        optimum = minimize_scalar(loss, bounds=tuple(np.log(_TEMPERATURES)), method="bounded")
+        return cls(float(np.exp(optimum.x)))
 
 
 class Isotonic(Calibration):
@@ -97,12 +99,12 @@ class Isotonic(Calibration):
             raise InputError("the shares of an isotonic calibration ascend from 0 to 1")
 
     def confidences(self, task: Task, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        own = task.confidences(outputs)
-        assert own is not None
-        return self.apply(own)
+        raw = task.confidences(outputs)
+        assert raw is not None
+        return self.apply(raw)
 
     def apply(self, scores: np.ndarray) -> np.ndarray:
-        """The share of right answers at these scores: float64 [n]."""
+        """Return the share of right answers at these scores: float64 [n]."""
         shares: np.ndarray = np.interp(scores, self.scores, self.shares)
         return shares
 
@@ -111,8 +113,10 @@ class Isotonic(Calibration):
 
     @classmethod
     def learn(cls, task: Task, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> Isotonic:
-        """The growing curve nearest to how right answers were (``Task.errors``). Raises ``InputError`` for a task
-        without confidences, or whose errors are no shares."""
+        """Return the increasing curve nearest to the rightness of answers (``Task.errors``).
+
+        Raises ``InputError`` for a task without confidences, or whose errors are no shares.
+        """
         from sklearn.isotonic import IsotonicRegression
 
         scores = task.confidences(outputs)
@@ -127,13 +131,13 @@ class Isotonic(Calibration):
 
 
 def rightness(errors: np.ndarray) -> np.ndarray:
-    """How right answers of these errors are, from 0 to 1: float64 [n]."""
+    """Return 1 minus the errors, limited to 0 to 1: float64 [n]."""
     right: np.ndarray = 1.0 - np.clip(errors, 0.0, 1.0)
     return right
 
 
 def learn(method: str, task: Task, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> Calibration:
-    """A calibration by ``method``. Raises ``InputError`` where there are too few examples or the task has none."""
+    """Return a calibration by ``method``. Raises ``InputError`` for too few examples or a task without one."""
     least = MIN_EXAMPLES[method]
     if len(truth) < least:
         raise InputError(f"{len(truth)} examples are too few to learn a calibration; {method} needs {least}")
@@ -144,19 +148,21 @@ def learn(method: str, task: Task, outputs: Mapping[str, np.ndarray], truth: np.
 def held_back_errors(
     method: str, task: Task, outputs: Mapping[str, np.ndarray], truth: np.ndarray
 ) -> tuple[float | None, float | None]:
-    """The expected calibration error of the task's own confidences, and of those that ``method`` would make: each
-    example by a calibration learnt from the other ``FOLDS`` − 1 parts of the examples. Raises as ``learn``."""
+    """Return the expected calibration error without and with ``method``, cross-validated in ``FOLDS`` parts.
+
+    Raises ``InputError`` as ``learn``.
+    """
     kind = Temperature if method == "temperature" else Isotonic
     fold = np.arange(len(truth)) % FOLDS
-    made = np.empty(len(truth))
+    calibrated = np.empty(len(truth))
     for held_back in range(FOLDS):
         inside = fold == held_back
-        found = kind.learn(task, _rows(outputs, ~inside), truth[~inside])
-        made[inside] = found.confidences(task, _rows(outputs, inside))
-    own = task.confidences(outputs)
-    assert own is not None  # or nothing could be learnt
+        optimum = kind.learn(task, _rows(outputs, ~inside), truth[~inside])
+        calibrated[inside] = optimum.confidences(task, _rows(outputs, inside))
+    confidences = task.confidences(outputs)
+    assert confidences is not None  # or nothing could be learnt
     right = rightness(task.errors(outputs, truth))
-    return expected_calibration_error(own, right), expected_calibration_error(made, right)
+    return expected_calibration_error(confidences, right), expected_calibration_error(calibrated, right)
 
 
 def _rows(outputs: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
@@ -164,7 +170,7 @@ def _rows(outputs: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np
 
 
 def calibration_of_document(document: Mapping[str, Any]) -> Calibration:
-    """The calibration that ``document()`` described. Raises ``InputError`` for what is none."""
+    """Return the calibration that ``document()`` described. Raises ``InputError`` for what is none."""
     options = dict(document)
     kinds: dict[str, type[Temperature | Isotonic]] = {"temperature": Temperature, "isotonic": Isotonic}
     name = options.pop("calibration", None)
@@ -177,9 +183,9 @@ def calibration_of_document(document: Mapping[str, Any]) -> Calibration:
 
 
 def expected_calibration_error(confidences: np.ndarray, right: np.ndarray) -> float | None:
-    """How far confidence is from the share of right answers, on average over ``BINS`` equal ranges of confidence.
+    """Return the mean distance of confidence from the share of right answers, over ``BINS`` equal confidence ranges.
 
-    ``right``: 1 where an answer is right, or how right it is, float [n]. None for scores beyond 0 to 1.
+    ``right``: 1 for a right answer, or its rightness, float [n]. None for scores beyond 0 to 1.
     """
     if not len(confidences) or confidences.min() < 0 or confidences.max() > 1:
         return None

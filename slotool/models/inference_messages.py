@@ -29,8 +29,7 @@ def write_request(
     binary: bool,
     parameters: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[bytes, int | None]:
-    """Return the body of an inference request for all outputs, and the length of its JSON when binary tensors follow
-    it."""
+    """Return the body of an inference request for all outputs, and its JSON's length if binary tensors follow."""
     entries: list[dict[str, Any]] = []
     raw: list[bytes] = []
     for spec in signature.inputs:
@@ -52,8 +51,10 @@ def write_request(
 def read_response(
     signature: Signature, body: bytes, header_length: str | None, source: str
 ) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
-    """Return outputs by name, and the response's parameters. Raises ``RunError`` naming ``source`` when the body is not
-    an answer of this signature."""
+    """Return outputs by name, and the response's parameters.
+
+    Raises ``RunError`` naming ``source`` for a body that does not match the signature.
+    """
     at = int(header_length) if header_length is not None and header_length.isdigit() else len(body)
     document = strict_json.decode_object(body[:at], source)
     entries = document.get("outputs")
@@ -74,7 +75,7 @@ def read_response(
 
 
 def json_values(array: np.ndarray) -> Any:
-    """Values in row-major order, as orjson writes them; text as UTF-8."""
+    """Return the values in row-major order, as orjson writes them; text as UTF-8."""
     if array.dtype.kind == "O":
         return [value.decode(errors="replace") for value in array.flat]
     return (array.astype(np.float32) if array.dtype == np.float16 else array).ravel()
@@ -98,7 +99,7 @@ def _read_output(spec: TensorSpec, entry: Mapping[str, Any], content: bytes | No
 
 
 def to_bytes(spec: TensorSpec, array: np.ndarray) -> bytes:
-    """A tensor in the protocol's raw form: little-endian values in row-major order; BYTES have a length before each."""
+    """Return a tensor in the protocol's raw form: little-endian values in row-major order; BYTES with lengths."""
     if spec.datatype == "BYTES":
         return b"".join(_LENGTH.pack(len(value)) + value for value in array.flat)
     if spec.datatype == "BF16":
@@ -107,7 +108,7 @@ def to_bytes(spec: TensorSpec, array: np.ndarray) -> bytes:
 
 
 def of_bytes(spec: TensorSpec, content: bytes, shape: Sequence[int]) -> np.ndarray:
-    """The tensor that ``content`` is. Raises ``ValueError`` when it has another length than its shape asks for."""
+    """Return the tensor in ``content``. Raises ``ValueError`` if its length does not match the shape."""
     count = math.prod(shape)
     if spec.datatype == "BYTES":
         return _texts(content, count).reshape(shape)
@@ -132,12 +133,12 @@ def _texts(content: bytes, count: int) -> np.ndarray:
 
 
 def to_bfloat16_bits(array: np.ndarray) -> np.ndarray:
-    """The nearest bfloat16 of each float32, ties to even, as uint16 of the same shape; NaN stays NaN."""
+    """Return the nearest bfloat16 of each float32, ties to even, as uint16 of the same shape; NaN stays NaN."""
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)
 
 
 def of_bfloat16_bits(bits: np.ndarray) -> np.ndarray:
-    """The float32 that each bfloat16 (uint16 of its bits) is."""
+    """Return the float32 that each bfloat16 (uint16 of its bits) is."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,4 @@
-"""From where a model is, to the adapter that runs it."""
+"""Choice of the adapter for a model's location."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slotool.regular_files import open_regular
 
 
 def load(location: str | Path, *, threads: int | None = None) -> Model:
-    """The model at ``location``: a file, or the URL of a model behind another server.
+    """Return the model at ``location``: a file, or the URL of a model behind another server.
 
     ``.onnx`` · ``.pt2`` (torch.export) · ``.keras`` · ``.skops`` (scikit-learn) · ``.ubj`` or ``.json`` (XGBoost) ·
     ``.txt`` (LightGBM) · ``http://host:8000/v2/models/NAME`` · ``grpc://host:8001/NAME`` · ``.KIND`` or ``KIND://`` of
@@ -38,7 +38,7 @@ def load(location: str | Path, *, threads: int | None = None) -> Model:
 
 
 def is_code(text: str) -> bool:
-    """Whether ``text`` names code that makes a model, ``module:factory``."""
+    """True if ``text`` names code that makes a model, ``module:factory``."""
     return Path(text).suffix.lower() not in _BY_SUFFIX and factories.is_factory(text)
 
 
@@ -68,7 +68,7 @@ def _of_plugin(text: str, kind: str) -> _Adapter:
 
 
 def _made(adapter: _Adapter, text: str, threads: int | None) -> Model:
-    """What the adapter of an installed package makes. Raises ``InputError`` when it fails."""
+    """Return the model from the adapter of an installed package. Raises ``InputError`` if it fails."""
     try:
         model: object = adapter(text, threads)
     except SlotoolError:

@@ -1,4 +1,4 @@
-"""One interface for every model: named tensors in, named tensors out, at one of its operating points.
+"""Interface of every model: named tensors in, named tensors out, at one of its operating points.
 
 Versions of one service are wrapped: tensors get the service's names, and a call takes any number of examples.
 """
@@ -45,20 +45,19 @@ class Model(ABC):
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
-        """Outputs by name for ``inputs`` by name, arrays that ``signature.conform`` returned.
+        """Return the outputs by name for ``inputs`` by name, arrays that ``signature.conform`` returned.
 
         Raises ``InputError`` for a point the model does not have, ``RunError`` when the model itself fails.
         """
 
     def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
-        """``run``, which of a model behind another server ends within ``timeout_s``; several threads may call it at the
-        same time there."""
+        """Run; a model behind another server ends within ``timeout_s`` and allows several threads."""
         return self.run(inputs)
 
     def __call__(
         self, inputs: Mapping[str, object] | np.ndarray, point: OperatingPoint = FULL
     ) -> dict[str, np.ndarray]:
-        """``run`` for anything that can be turned into its inputs; a model of one input takes a bare array too.
+        """Return ``run`` for anything that can be turned into its inputs; a model of one input takes a bare array too.
 
         Raises ``InputError`` naming the tensor that does not fit the signature.
         """
@@ -70,19 +69,20 @@ class Model(ABC):
         return self.run(self.signature.conform(inputs), point)
 
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:  # noqa: B027
-        """Raises ``InputError`` naming tensors of the right signature that the model still cannot take: dimensions of
-        one name that differ, text in another encoding than its own."""
+        """Raise ``InputError`` naming tensors of the right signature that the model still rejects.
+
+        Reasons are dimensions of one name that differ, and text in another encoding.
+        """
 
     def require(self, point: OperatingPoint) -> None:
-        """Raises ``InputError`` when ``point`` is none of ``points``."""
+        """Raise ``InputError`` when ``point`` is none of ``points``."""
         if point not in self.points:
             raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
 
     def on(self, device: str) -> Model:
-        """The model that answers on ``device``, ``cpu``, ``cuda`` or ``cuda:N``, of the same signature and points;
-        itself where it computes there already.
+        """Return the model on ``device``, ``cpu``, ``cuda`` or ``cuda:N``, with the same signature and points.
 
-        Raises ``ArgumentError`` for a device that cannot be used, ``InputError`` where the model cannot be there.
+        Raises ``ArgumentError`` for an unusable device, ``InputError`` if the model cannot run there.
         """
         if devices.required(device) == self.device:
             return self
@@ -116,7 +116,7 @@ class _Wrapped(Model):
 
 
 def unwrapped(model: Model) -> Model:
-    """The model as its adapter made it."""
+    """Return the model as its adapter made it."""
     while isinstance(model, _Wrapped):
         model = model.model
     return model
@@ -124,33 +124,37 @@ def unwrapped(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class Renames:
-    """What a service calls the tensors of a version, by their own names; others keep their own."""
+    """A service's names for the tensors of a version, by their own; others keep their own."""
 
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
     @classmethod
-    def of(cls, own: Signature, given: Mapping[str, str]) -> Renames:
-        """``given``: the service's name by a tensor's own, on whichever side the tensor is. Raises ``InputError`` for
-        a tensor that the model does not have."""
-        sides = [{spec.name for spec in side} for side in (own.inputs, own.outputs)]
+    def of(cls, native: Signature, given: Mapping[str, str]) -> Renames:
+        """Return renames from service names by tensor, input or output.
+
+        Raises ``InputError`` for a tensor that the model lacks.
+        """
+        sides = [{spec.name for spec in side} for side in (native.inputs, native.outputs)]
         for name in given:
             if not any(name in side for side in sides):
                 raise InputError(f"no tensor is called {name!r}; there are {', '.join(sorted(set().union(*sides)))}")
         return cls(*({name: ours for name, ours in given.items() if name in side} for side in sides))
 
     def then(self, more: Renames) -> Renames:
-        """These, and ``more`` for tensors under the names that these give."""
+        """Return these renames followed by ``more``."""
         sides = ((self.inputs, more.inputs), (self.outputs, more.outputs))
-        return Renames(*({**new, **{own: new.get(ours, ours) for own, ours in old.items()}} for old, new in sides))
+        return Renames(
+            *({**new, **{native: new.get(ours, ours) for native, ours in old.items()}} for old, new in sides)
+        )
 
     def __bool__(self) -> bool:
         return bool(self.inputs or self.outputs)
 
     def sentences(self) -> Iterator[str]:
-        """Each as ``output 'dense_2' is 'probabilities'``."""
+        """Yield each as ``output 'dense_2' is 'probabilities'``."""
         for side, names in (("input", self.inputs), ("output", self.outputs)):
-            yield from (f"{side} {own!r} is {ours!r}" for own, ours in names.items())
+            yield from (f"{side} {native!r} is {ours!r}" for native, ours in names.items())
 
 
 class RenamedModel(_Wrapped):
@@ -180,10 +184,10 @@ class RenamedModel(_Wrapped):
         self.model.check_inputs(self._own(inputs))
 
     def _own(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {own: inputs[ours] for own, ours in self._inputs}
+        return {native: inputs[ours] for native, ours in self._inputs}
 
     def _renamed(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {ours: outputs[own] for own, ours in self._outputs}
+        return {ours: outputs[native] for native, ours in self._outputs}
 
 
 class CastModel(_Wrapped):
@@ -214,13 +218,13 @@ def with_datatypes(model: Model, service: Signature) -> Model:
 
     A model whose whole numbers are narrower checks its inputs, as they may not hold what was sent.
     """
-    own = model.signature
+    native = model.signature
     sides = (
         tuple(replace(spec, datatype=datatypes(spec.name).datatype) for spec in specs)
-        for specs, datatypes in ((own.inputs, service.input), (own.outputs, service.output))
+        for specs, datatypes in ((native.inputs, service.input), (native.outputs, service.output))
     )
     signature = Signature(*sides)
-    if signature == own:
+    if signature == native:
         return model
     cast = CastModel(model, signature)
     cast.checks_inputs = True
@@ -265,14 +269,16 @@ class BatchedModel(_Wrapped):
         parts = []
         for start in range(0, count, self.size):
             rows = np.minimum(np.arange(start, start + self.size), count - 1)
-            made = call({name: array[rows] for name, array in inputs.items()})
-            parts.append({name: array[: count - start] for name, array in made.items()})
+            outputs = call({name: array[rows] for name, array in inputs.items()})
+            parts.append({name: array[: count - start] for name, array in outputs.items()})
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def batched(model: Model) -> Model:
-    """``model`` for any number of examples: itself, or called for so many at a time as its first dimensions are fixed
-    at. Raises ``InputError`` naming a tensor whose first dimension cannot count examples."""
+    """Return ``model`` for any number of examples; one with a fixed first dimension is called in parts of that size.
+
+    Raises ``InputError`` naming a tensor whose first dimension cannot count examples.
+    """
     specs = (*model.signature.inputs, *model.signature.outputs)
     sizes = {spec.shape[0] for spec in specs if spec.shape} - {FREE}
     takes_any = any(spec.shape[:1] == (FREE,) for spec in model.signature.inputs)
@@ -287,15 +293,14 @@ def batched(model: Model) -> Model:
     return BatchedModel(model, sizes.pop()) if sizes else model
 
 
-def matching(service: Signature, own: Signature) -> Renames:
-    """The service's name for the only input, and the only output, of a version that has another name there, where
-    datatype and shape agree."""
-    return Renames(_only_other(service.inputs, own.inputs), _only_other(service.outputs, own.outputs))
+def matching(service: Signature, native: Signature) -> Renames:
+    """Return the service's name for a version's only input and only output, if datatype and shape agree."""
+    return Renames(_only_other(service.inputs, native.inputs), _only_other(service.outputs, native.outputs))
 
 
-def _only_other(service: tuple[TensorSpec, ...], own: tuple[TensorSpec, ...]) -> dict[str, str]:
-    wanted = [spec for spec in service if spec.name not in {each.name for each in own}]
-    other = [spec for spec in own if spec.name not in {each.name for each in service}]
+def _only_other(service: tuple[TensorSpec, ...], native: tuple[TensorSpec, ...]) -> dict[str, str]:
+    wanted = [spec for spec in service if spec.name not in {each.name for each in native}]
+    other = [spec for spec in native if spec.name not in {each.name for each in service}]
     if len(wanted) != 1 or len(other) != 1 or not wanted[0].takes(other[0]):
         return {}
     return {other[0].name: wanted[0].name}

@@ -31,8 +31,7 @@ _KEPT_LAYOUTS = 4_096
 
 @dataclass(frozen=True)
 class _Layout:
-    """``head``: its length and itself, as bytes. ``begins``: of each tensor, counted from the beginning of the head.
-    ``size``: bytes of all."""
+    """Layout in memory: ``head`` with its length, ``begins`` of the tensors, total ``size``; bytes from the start."""
 
     head: bytes
     begins: tuple[int, ...]
@@ -42,7 +41,7 @@ class _Layout:
 @lru_cache(maxsize=_KEPT_LAYOUTS)
 def _layout(tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]) -> _Layout:
     """Return the layout of tensors given by name, NumPy type, shape and number of bytes."""
-    # Where tensors begin counts from the end of the head, whose own length depends on these numbers.
+    # Offsets count from the end of the head, whose length depends on them.
     begins, end = [], 0
     for *_, size in tensors:
         begins.append(end)
@@ -78,7 +77,7 @@ class Packed:
 
 
 def pack(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """``tensors`` as bytes that ``unpack`` reads. Raises ``InputError`` as ``Packed`` does."""
+    """Return ``tensors`` as bytes that ``unpack`` reads. Raises ``InputError`` as ``Packed`` does."""
     packed = Packed(tensors)
     memory = bytearray(packed.size)
     packed.write(memory)
@@ -86,9 +85,9 @@ def pack(tensors: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack(memory: memoryview | bytes, *, copy: bool = False) -> dict[str, np.ndarray]:
-    """The tensors that were packed. They are views of ``memory``, unless ``copy``; ``bytes`` objects are always copied.
+    """Return packed tensors, as views of ``memory`` unless ``copy``; ``bytes`` objects are always copied.
 
-    Raises ``RunError`` when ``memory`` holds something else.
+    Raises ``RunError`` if ``memory`` holds something else.
     """
     view = memoryview(memory)
     try:
@@ -118,7 +117,7 @@ def _content(name: str, array: np.ndarray) -> memoryview | bytes:
     if array.dtype.kind != "O":
         if not array.size:
             return b""
-        # To cast a view takes a fifth of the time of NumPy's reshape and view.
+        # Casting a view takes a fifth of the time of NumPy's reshape and view.
         return array.data.cast("B") if array.ndim and array.flags.c_contiguous else array.tobytes()
     values = list(array.flat)
     if not all(type(value) is bytes for value in values):

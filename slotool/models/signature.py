@@ -1,4 +1,4 @@
-"""What a model takes and gives: named tensors with a datatype and a shape."""
+"""Signature of a model: named tensors in and out, with datatype and shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from slotool.data.columns import Inputs, concatenate
 from slotool.errors import InputError, RunError
 
-# Of a dimension whose size the caller chooses.
+# Size of a dimension that the caller chooses.
 FREE = -1
 # Datatypes of the Open Inference Protocol → what their values are in NumPy. BF16 has no NumPy type: its values are
 # held as float32, which represents all of them. BYTES are ``bytes`` objects.
@@ -36,7 +36,7 @@ _DATATYPES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
 
 def datatype_of(array: np.ndarray) -> str:
-    """The datatype of an array. Raises ``InputError`` for one that the protocol has no name for."""
+    """Return the datatype of an array. Raises ``InputError`` for one that the protocol has no name for."""
     if array.dtype.kind in "SU":
         return "BYTES"
     if array.dtype not in _DATATYPES:
@@ -46,7 +46,7 @@ def datatype_of(array: np.ndarray) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One named tensor. ``shape``: sizes of its dimensions, ``FREE`` (−1) where any size is taken.
+    """Named tensor. ``shape``: sizes of its dimensions, ``FREE`` (−1) for any size.
 
     Raises ``InputError`` for an unknown datatype, an empty name or a negative size.
     """
@@ -69,8 +69,7 @@ class TensorSpec:
         return DTYPES[self.datatype]
 
     def takes(self, other: TensorSpec) -> bool:
-        """True if ``other`` may be the same tensor of another version: its datatype is cast to this one, and shapes
-        differ only where one is free."""
+        """True if ``other`` may be this tensor in another version: castable, shapes equal except where free."""
         return is_cast(other.datatype, self.datatype) and _compatible(self.shape, other.shape)
 
     def __str__(self) -> str:
@@ -78,7 +77,7 @@ class TensorSpec:
 
     @classmethod
     def parse(cls, text: str) -> TensorSpec:
-        """The tensor written as ``name=FP32[-1,3,224,224]``. Raises ``InputError``."""
+        """Return the tensor written as ``name=FP32[-1,3,224,224]``. Raises ``InputError``."""
         name, equals, rest = text.partition("=")
         datatype, bracket, sizes = rest.partition("[")
         if not equals or not bracket or not sizes.endswith("]"):
@@ -90,7 +89,7 @@ class TensorSpec:
         return cls(name.strip(), datatype.strip().upper(), shape)
 
     def holds(self, array: np.ndarray) -> bool:
-        """Whether ``array`` is of this datatype and shape as it is. Never of BYTES, whose values are looked at."""
+        """True if ``array`` is of this datatype and shape as it is. Never of BYTES, whose values are looked at."""
         if array.dtype != DTYPES[self.datatype] or self.datatype == "BYTES" or len(array.shape) != len(self.shape):
             return False
         for size, got in zip(self.shape, array.shape, strict=True):  # noqa: SIM110 (a served request waits for it)
@@ -99,7 +98,7 @@ class TensorSpec:
         return True
 
     def conform(self, value: Any) -> np.ndarray:
-        """``value`` as an array of this tensor: cast where no value can be lost, its shape checked.
+        """Return ``value`` as an array of this tensor: cast where no value can be lost, its shape checked.
 
         Raises ``InputError`` naming the tensor, what came and what was expected.
         """
@@ -137,8 +136,7 @@ class TensorSpec:
 
 
 def is_cast(sent: object, wanted: str) -> bool:
-    """True if tensors of the datatype ``sent`` are cast to ``wanted``: the same, or both floating-point numbers, or
-    both whole numbers."""
+    """True if ``sent`` tensors are cast to ``wanted``: the same, both floating-point, or both integers."""
     if sent == wanted:
         return True
     if not isinstance(sent, str) or sent not in DTYPES:
@@ -148,13 +146,13 @@ def is_cast(sent: object, wanted: str) -> bool:
 
 
 def _as_bytes(name: str, array: np.ndarray) -> np.ndarray:
-    taken = np.empty(array.shape, dtype=np.object_)
+    texts = np.empty(array.shape, dtype=np.object_)
     for at, value in np.ndenumerate(array):
         content = value.encode() if isinstance(value, str) else value
         if not isinstance(content, bytes):
             raise InputError(f"tensor {name}: a value of type {type(value).__name__}, expected BYTES (text or bytes)")
-        taken[at] = content
-    return taken
+        texts[at] = content
+    return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +185,15 @@ class Signature:
         return next((tensor for tensor in (*self.inputs, *self.outputs) if tensor.shape[:1] != (FREE,)), None)
 
     def input(self, name: str) -> TensorSpec:
-        """The input called ``name``. Raises ``InputError`` naming those there are."""
+        """Return the input called ``name``. Raises ``InputError`` naming those there are."""
         return _named(self.inputs, name, "input")
 
     def output(self, name: str) -> TensorSpec:
-        """The output called ``name``. Raises ``InputError`` naming those there are."""
+        """Return the output called ``name``. Raises ``InputError`` naming those there are."""
         return _named(self.outputs, name, "output")
 
     def conform(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """``inputs`` as arrays that a model of this signature takes, in its order.
+        """Return ``inputs`` as arrays that a model of this signature takes, in its order.
 
         Raises ``InputError`` for a tensor that is missing, unknown, of another datatype or shape, and for batches that
         differ between tensors.
@@ -212,7 +210,7 @@ class Signature:
         return arrays
 
     def holds(self, inputs: Mapping[str, np.ndarray]) -> bool:
-        """Whether ``conform`` would give back these very arrays, of equally many examples, in this order."""
+        """True if ``conform`` would give back these very arrays, of equally many examples, in this order."""
         if len(inputs) != len(self.inputs):
             return False
         for spec, (name, array) in zip(self.inputs, inputs.items(), strict=True):
@@ -221,10 +219,10 @@ class Signature:
         return True
 
     def difference(self, other: Signature) -> str | None:
-        """What keeps ``other`` from being another version of a service of this signature, or None.
+        """Return the reason why ``other`` is no version of a service of this signature, or None.
 
-        Versions take the same inputs and give the same outputs, by name. Datatypes may differ where they are cast,
-        shapes only where one of them is free.
+        Versions have the same inputs and outputs, by name. Datatypes may differ if they are cast, shapes only where one
+        of them is free.
         """
         for side, mine, theirs in (("input", self.inputs, other.inputs), ("output", self.outputs, other.outputs)):
             known = {tensor.name: tensor for tensor in theirs}
@@ -235,27 +233,29 @@ class Signature:
                         kinds = "" if tensor.takes(only) else f"is {only}, expected {tensor}, and "
                         return f"{side} {only.name!r} {kinds}is not called {tensor.name!r}"
                     return f"{side} {tensor.name!r} ({tensor}) is missing; there are {', '.join(known)}"
-                found = known.pop(tensor.name)
-                if not tensor.takes(found):
-                    return f"{side} {tensor.name!r} is {found}, expected {tensor}"
+                match = known.pop(tensor.name)
+                if not tensor.takes(match):
+                    return f"{side} {tensor.name!r} is {match}, expected {tensor}"
             if known:
                 name, tensor = next(iter(known.items()))
                 return f"{side} {name!r} ({tensor}) is one too many; expected {', '.join(t.name for t in mine)}"
         return None
 
     def common(self, other: Signature) -> Signature:
-        """The signature of a service of which both are versions (``difference``): a size that one fixes is fixed, and a
-        datatype holds the values of both. Raises ``InputError`` where none does."""
+        """Return the signature of a service with both as versions: sizes fixed by one are fixed, datatypes hold both.
+
+        Raises ``InputError`` if there is no such datatype.
+        """
         return Signature(*(_common(*sides) for sides in ((self.inputs, other.inputs), (self.outputs, other.outputs))))
 
     def document(self) -> dict[str, list[dict[str, Any]]]:
-        """As JSON: what the Open Inference Protocol's model metadata says of tensors."""
+        """Return JSON in the form of the Open Inference Protocol's model metadata."""
         sides = (("inputs", self.inputs), ("outputs", self.outputs))
         return {side: [_tensor_document(tensor) for tensor in tensors] for side, tensors in sides}
 
     @classmethod
     def parse(cls, text: str) -> Signature:
-        """The signature written as ``a=INT64[-1,-1] b=BOOL[-1] -> logits=FP32[-1,3]``. Raises ``InputError``."""
+        """Return the signature written as ``a=INT64[-1,-1] b=BOOL[-1] -> logits=FP32[-1,3]``. Raises ``InputError``."""
         before, arrow, after = text.partition("->")
         if not arrow:
             raise InputError(f"{text!r} is not INPUTS -> OUTPUTS, such as x=FP32[-1,4] -> logits=FP32[-1,3]")
@@ -272,7 +272,7 @@ class RowCountError(RunError):
 
 
 def require_rows(outputs: Mapping[str, np.ndarray], examples: int) -> None:
-    """Raises ``RowCountError`` naming an output whose first dimension is not ``examples``."""
+    """Raise ``RowCountError`` naming an output whose first dimension is not ``examples``."""
     for name, array in outputs.items():
         if not array.ndim or len(array) != examples:
             expected = f"one row for each of the {examples} examples" if examples > 1 else "one row for the one example"
@@ -280,10 +280,9 @@ def require_rows(outputs: Mapping[str, np.ndarray], examples: int) -> None:
 
 
 def try_two(run: Callable[[Inputs], object], example: Inputs) -> None:
-    """``run`` one example twice over: one row where none counts examples is right of one example only.
+    """Run one example twice in a batch: a model whose rows do not count examples returns one row.
 
-    Raises ``RowCountError`` as ``run`` does, by ``require_rows``. A model that fails otherwise on two examples answers
-    them one at a time.
+    Raises ``RowCountError`` as ``require_rows``. A model that fails otherwise on two examples is called one at a time.
     """
     try:
         run(concatenate([example, example]))

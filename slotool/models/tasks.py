@@ -1,4 +1,4 @@
-"""What a model's outputs mean: the answer, how wrong it is and how confident the model is in it.
+"""Meaning of a model's outputs: the answer, its error, and the model's confidence.
 
 Tolerance tiers, switching plans and feedback need an error per example and, to route on, a confidence. A task gives
 both for any model that has its outputs.
@@ -19,7 +19,7 @@ from slotool.models.signature import Signature, TensorSpec
 
 # A probability of 0 scores as this one does: the least that float32 tells from 0.
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)
-# Of so many scores the confidence is computed one by one.
+# Number of scores from which confidence is computed one by one.
 FEW_SCORES = 32
 
 
@@ -53,17 +53,17 @@ class Task(ABC):
 
     @abstractmethod
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The answer to each example: an array [n, ...]."""
+        """Return the answer to each example: an array [n, ...]."""
 
     @abstractmethod
     def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
-        """The error of each answer, from 0 up: float64 [n]. ``truth``: what was right, [n, ...].
+        """Return the error of each answer, from 0 up: float64 [n]. ``truth``: what was right, [n, ...].
 
         Raises ``InputError`` when ``truth`` does not fit the outputs.
         """
 
     def confidences(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """The confidence in each answer, greater where the answer is likelier right: float64 [n]; None without one."""
+        """Return the confidence of each answer, greater if it is more likely right, float64 [n]; None without one."""
         if self.confidence_output is None:
             return self._own_confidences(outputs)
         confidence = outputs[self.confidence_output].astype(np.float64)
@@ -73,7 +73,7 @@ class Task(ABC):
         return None
 
     def require(self, signature: Signature) -> None:
-        """Raises ``InputError`` when a model of ``signature`` has not the outputs of this task."""
+        """Raise ``InputError`` when a model of ``signature`` has not the outputs of this task."""
         signature.output(self.output)
         if self.confidence_output is not None:
             signature.output(self.confidence_output)
@@ -82,16 +82,15 @@ class Task(ABC):
             raise InputError(f"{fixed.name} is {fixed}: its first dimension must be free, as it counts examples")
 
     def document(self) -> dict[str, Any]:
-        """As JSON: what ``task_of_document`` makes it from."""
-        own = {"task": self.name, "output": self.output, "confidence_output": self.confidence_output}
-        return own | ({"sha256": self.sha256} if self.sha256 else {})
+        """Return JSON for ``task_of_document``."""
+        fields = {"task": self.name, "output": self.output, "confidence_output": self.confidence_output}
+        return fields | ({"sha256": self.sha256} if self.sha256 else {})
 
 
 class Classification(Task):
-    """One class of several.
+    """Classification in one class of several.
 
-    ``scores``: whether ``output`` [n, classes] holds ``logits`` or ``probabilities``, or ``labels``, when it is [n] and
-    holds class numbers.
+    ``scores``: content of ``output``: ``logits`` or ``probabilities`` [n, classes], or class numbers as ``labels`` [n].
 
     The error is 0 or 1. The confidence is the largest probability; class numbers have none.
     """
@@ -110,7 +109,7 @@ class Classification(Task):
         return answers
 
     def logits(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Scores whose softmax are the probabilities: [n, classes]. Not for class numbers."""
+        """Return scores whose softmax is the probabilities, [n, classes]; not for class numbers."""
         scores = outputs[self.output]
         return np.log(np.maximum(scores, MIN_PROBABILITY)) if self.scores == "probabilities" else scores
 
@@ -135,7 +134,7 @@ class Classification(Task):
 
 
 class MultiLabel(Task):
-    """Any number of labels: those whose score in ``output`` [n, labels] is above ``threshold``.
+    """Classification with any number of labels: those whose score in ``output`` [n, labels] is above ``threshold``.
 
     The error is 1 minus the example's F1 score. The confidence is the mean distance of its scores from the threshold.
     """
@@ -235,8 +234,11 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Mul
 
 
 def task_of_document(document: Mapping[str, Any]) -> Task:
-    """The task that ``document()`` described. Raises ``InputError`` for an unknown task or option, and for one that is
-    code where that may not be run (``factories.allow_code``) or is no longer what it was."""
+    """Return the task of a ``document()``.
+
+    Raises ``InputError`` for an unknown task or option, and for code that may not be run (``factories.allow_code``) or
+    has changed.
+    """
     options = dict(document)
     name, sha256 = options.pop("task", None), options.pop("sha256", "")
     if isinstance(name, str) and factories.is_factory(name):
@@ -261,7 +263,7 @@ def make_task(
     scores: str | None = None,
     confidence_output: str | None = None,
 ) -> Task:
-    """The task called ``name`` (one of ``TASKS``, or ``module:Class``, a subclass of ``Task``) of a model.
+    """Return the task called ``name`` (one of ``TASKS``, or ``module:Class``, a subclass of ``Task``) of a model.
 
     ``output``: by default the one that can hold its answers. ``scores``: what that holds, logits or probabilities (by
     default as its name says; ``scores_held`` reads its values), or labels. Raises ``InputError`` when the output is not
@@ -326,18 +328,18 @@ def _made(name: str, kind: type[Task], options: Mapping[str, Any]) -> Task:
 
 
 def _own_task(name: str, options: Mapping[str, Any]) -> Task:
-    """A task of the user's own class, which is imported."""
+    """Return a task of the user's own class, which is imported."""
     what = "a subclass of slotool.models.Task"
-    found = factories.make(name, is_made=lambda value: isinstance(value, type), what=what)
-    if not isinstance(found, type) or not issubclass(found, Task):
+    cls = factories.make(name, is_made=lambda value: isinstance(value, type), what=what)
+    if not isinstance(cls, type) or not issubclass(cls, Task):
         raise InputError(f"{name} is no subclass of slotool.models.Task")
-    task = _made(name, found, options)
+    task = _made(name, cls, options)
     task.name, task.sha256 = factories.located(name)
     return task
 
 
 def _answering(signature: Signature, name: str, scores: str | None) -> list[TensorSpec]:
-    """The outputs that may hold the answers of such a task; classes are read from scores rather than from labels."""
+    """Return the outputs that may hold the answers of such a task; classes are read from scores rather than labels."""
     numbers = [spec for spec in signature.outputs if spec.datatype.startswith(("FP", "BF"))]
     others = [spec for spec in signature.outputs if spec not in numbers]
     if name == Text.name:
@@ -349,22 +351,24 @@ def _answering(signature: Signature, name: str, scores: str | None) -> list[Tens
     return others if labels else rows
 
 
-def _only(found: Sequence[TensorSpec], signature: Signature) -> str:
-    if len(found) != 1:
+def _only(cls: Sequence[TensorSpec], signature: Signature) -> str:
+    if len(cls) != 1:
         listed = ", ".join(f"{tensor.name} {tensor}" for tensor in signature.outputs)
         raise InputError(f"which output holds the answers? Name it with --output; there are {listed}")
-    return str(found[0].name)
+    return str(cls[0].name)
 
 
 def class_texts(numbers: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Names of classes by their numbers: BYTES [n], empty where a number is that of none."""
+    """Return the names of classes by their numbers: BYTES [n], empty where a number is that of none."""
     texts = [names[number].encode() if 0 <= number < len(names) else b"" for number in numbers.tolist()]
     return np.array(texts, dtype=np.object_)
 
 
 def class_numbers(answers: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """The class that each answer names, text or a number: int64 [n], from 0; −1 where it is none of ``names``. Where no
-    answer is a name, a number is the class's own."""
+    """Return the class of each answer, text or number, as int64 [n]; −1 for none of ``names``.
+
+    If no answer is a name, a number is the class's own.
+    """
     texts = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in answers.flat]
     at = {name: number for number, name in enumerate(names)}
     if not any(text in at for text in texts):

@@ -135,7 +135,7 @@ class Unit:
 
     @classmethod
     def best_for(cls, seconds: np.ndarray) -> Unit:
-        """The unit in which the typical value is at least 1."""
+        """Return the unit in which the typical value is at least 1."""
         typical = float(np.exp(np.mean(np.log(np.maximum(seconds, 1e-12)))))
         return cls(*next((unit for unit in _UNITS if typical >= unit[1]), _UNITS[-1]))
 

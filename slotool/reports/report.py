@@ -96,7 +96,7 @@ def _candidates(path: Path, depth: int = 1) -> Iterator[Path]:
 
 
 def _take(path: Path, found: Collected) -> bool:
-    """Whether ``path`` was recognised."""
+    """True if ``path`` was recognised."""
     if path.is_dir():
         _take_artifact(open_artifact(path), found)
         return True
@@ -139,7 +139,7 @@ def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
 
 
 def _csv_schema(path: Path) -> str | None:
-    """The schema whose required columns a CSV file has, the most demanding first; None for any other CSV."""
+    """Return the schema whose required columns a CSV file has, the most demanding first; None for any other CSV."""
     with path.open(errors="replace") as file:
         columns = {name.strip().strip('"') for name in file.readline().split(",")}
     known: tuple[Schema, ...] = (REQUESTS_SCHEMA, PREDICTIONS_SCHEMA, OUTCOME_SCHEMA, LATENCY_SCHEMA)
@@ -198,7 +198,7 @@ def refuse_report(out: Path, force: bool) -> None:
 
 
 def figures_of(found: Collected) -> list[Figure]:
-    """Every figure that ``found`` holds the data for; their ids are distinct. Raises ``InputError``."""
+    """Return every figure that ``found`` holds the data for; their ids are distinct. Raises ``InputError``."""
     drawn: list[Figure] = []
     for figure in _figures(found):
         stem = file_name(figure.id)

@@ -25,7 +25,7 @@ from slotool.simulation.service import ServiceTimes, after_call, after_rest, dra
 
 # Rounding of instants must not make a call late that fits exactly.
 ROUNDING_US = 1e-3
-# Of one simulation: the compiled loop has a place for each.
+# Maximum number of models in a simulation: the compiled loop has a slot for each.
 MAX_MODELS = 8
 
 
@@ -55,7 +55,7 @@ def simulate_together(
     queries = _Queries(arrival_us, deadline_us, starts)
     queue = _Queue(deadline_us.copy(), np.arange(count), starts[:-1].copy(), starts[:-1].copy())
     workers = _Workers(np.zeros(len(death_us)), np.zeros((number, len(death_us))))
-    found = _Results(
+    results = _Results(
         np.zeros(count, dtype=np.int8),
         np.full(count, np.nan),
         np.full(count, np.nan),
@@ -70,18 +70,18 @@ def simulate_together(
     grids, of_calls, now_us = _grids(policies), _calls(times), 0.0
     deaths = [(death_us[worker], worker) for worker in np.argsort(death_us) if death_us[worker] < np.inf]
     with warnings.catch_warnings():
-        # Of functions in a tuple, each of which has been compiled.
+        # Type of a tuple of compiled functions.
         warnings.simplefilter("ignore", NumbaExperimentalFeatureWarning)
         for until_us, dying in [*deaths, (np.inf, None)]:
-            _run(now_us, until_us, choose, grids, of_calls, queries, queue, workers, found)
+            _run(now_us, until_us, choose, grids, of_calls, queries, queue, workers, results)
             if dying is not None:
-                _die(dying, until_us, queries, queue, workers, found)
+                _die(dying, until_us, queries, queue, workers, results)
             now_us = until_us
-    found.status[found.status == WAITING] = EXPIRED  # served by nobody
+    results.status[results.status == WAITING] = EXPIRED  # served by nobody
     results = []
     for at, (policy, scenario) in enumerate(zip(policies, scenarios, strict=True)):
-        status, started_us, done_us, row, batch = (values[starts[at] : starts[at + 1]] for values in found[:5])
-        used = float(found.busy_us[at]), int(found.calls[at])
+        status, started_us, done_us, row, batch = (values[starts[at] : starts[at + 1]] for values in results[:5])
+        used = float(results.busy_us[at]), int(results.calls[at])
         results.append(SimulationResult(policy.grid, scenario, status, started_us, done_us, row, batch, *used))
     return results
 
@@ -89,7 +89,7 @@ def simulate_together(
 def _deaths_us(
     policies: Sequence[BatchingPolicy], scenarios: Sequence[Scenario], times: Sequence[ServiceTimes]
 ) -> np.ndarray:
-    """Deaths of the workers. Raises ``InputError`` for what cannot be simulated."""
+    """Return the deaths of the workers. Raises ``InputError`` for what cannot be simulated."""
     if not 1 <= len(policies) <= MAX_MODELS:
         raise InputError(f"{len(policies)} models cannot be simulated together; 1 to {MAX_MODELS} can")
     death_us = np.ascontiguousarray(scenarios[0].death_us)
@@ -106,8 +106,10 @@ def _deaths_us(
 
 
 class _Grids(NamedTuple):
-    """Latencies, accuracies and batch sizes of all grids, and the plans of policies, one model's behind the other's:
-    those of model m begin at ``first[m]``, int64 [models + 1, 4]."""
+    """Latencies, accuracies and batch sizes of all grids, and the policies' plans, concatenated over models.
+
+    Those of model m begin at ``first[m]``, int64 [models + 1, 4].
+    """
 
     latency_us: Any
     accuracy: Any
@@ -126,9 +128,11 @@ def _grids(policies: Sequence[BatchingPolicy]) -> _Grids:
 
 
 class _CallTimes(NamedTuple):
-    """Latencies of calls as in ``ServiceTimes``, the cells of all models one behind the other: those of model m from
-    ``first[m]`` on, in blocks by how many other workers of the machine are busy, whichever model's calls they compute.
-    ``seed`` and what follows: by model."""
+    """Latencies of calls as in ``ServiceTimes``, concatenated over models; those of model m begin at ``first[m]``.
+
+    They stand in blocks by the number of other busy workers of the machine, whichever model's. ``seed`` and what
+    follows: by model.
+    """
 
     values: Any
     cells: Any
@@ -164,8 +168,7 @@ class _Queries(NamedTuple):
 
 
 class _Queue(NamedTuple):
-    """Deadlines and numbers of the queries of all models, in order: those of model m wait from ``head[m]`` to
-    ``tail[m]``, and come from there on."""
+    """Deadlines and numbers of all queries by model; those of model m wait from ``head[m]`` to ``tail[m]``."""
 
     deadline_us: Any
     query: Any
@@ -174,8 +177,7 @@ class _Queue(NamedTuple):
 
 
 class _Workers(NamedTuple):
-    """``free_us``: instant from which each worker is idle, ``inf`` once it is dead; ``busy_share`` [models, workers]:
-    over the memory of each model."""
+    """Workers: ``free_us``, ``inf`` once dead, and ``busy_share`` [models, workers] over the memory of each model."""
 
     free_us: Any
     busy_share: Any
@@ -194,16 +196,16 @@ class _Results(NamedTuple):
     calls: Any
 
 
-def _die(worker: int, now_us: float, queries: _Queries, queue: _Queue, workers: _Workers, found: _Results) -> None:
+def _die(worker: int, now_us: float, queries: _Queries, queue: _Queue, workers: _Workers, results: _Results) -> None:
     """Let ``worker`` die, and give the batch on which it works back to the queue."""
     done_us, workers.free_us[worker] = workers.free_us[worker], np.inf
     if done_us <= now_us:
         return
-    batch = np.flatnonzero((found.worker == worker) & (found.done_us == done_us))
+    batch = np.flatnonzero((results.worker == worker) & (results.done_us == done_us))
     model = int(np.searchsorted(queries.starts, batch[0], side="right")) - 1
-    found.busy_us[model] -= done_us - now_us
-    found.status[batch], found.row[batch], found.batch[batch] = WAITING, -1, 0
-    found.started_us[batch] = found.done_us[batch] = np.nan
+    results.busy_us[model] -= done_us - now_us
+    results.status[batch], results.row[batch], results.batch[batch] = WAITING, -1, 0
+    results.started_us[batch] = results.done_us[batch] = np.nan
     head, tail = queue.head[model] - len(batch), queue.tail[model]
     waiting = np.sort(np.concatenate([batch, queue.query[queue.head[model] : tail]]))
     queue.query[head:tail], queue.deadline_us[head:tail] = waiting, queries.deadline_us[waiting]
@@ -243,9 +245,8 @@ def _record(
 def _most_urgent(
     now: float, arrival_us: Any, starts: Any, queue_us: Any, queue_query: Any, head: Any, tail: Any, status: Any
 ) -> int:
-    """Let in queries that have come, and expire those whose deadline has; the model whose first waiting query has the
-    earliest deadline, of equal ones the earliest arrival; −1: none."""
-    found, soonest_us, came_us = -1, np.inf, np.inf
+    """Admit and expire queries; return the model whose first query is due (then: arrived) first; −1: none."""
+    results, soonest_us, came_us = -1, np.inf, np.inf
     for model in range(len(head)):
         while tail[model] < starts[model + 1] and arrival_us[tail[model]] <= now:
             tail[model] += 1
@@ -255,13 +256,13 @@ def _most_urgent(
         if head[model] < tail[model]:
             due_us, from_us = queue_us[head[model]], arrival_us[queue_query[head[model]]]
             if due_us < soonest_us or (due_us == soonest_us and from_us < came_us):
-                found, soonest_us, came_us = model, due_us, from_us
-    return found
+                results, soonest_us, came_us = model, due_us, from_us
+    return results
 
 
 @njit(inline="always")
 def _busy_beside(worker: int, per_machine: int, now: float, free_us: Any) -> int:
-    """How many other workers of the machine are busy."""
+    """Return the number of other busy workers of the machine."""
     busy, first = 0, worker - worker % per_machine
     for other in range(first, min(first + per_machine, len(free_us))):
         busy += other != worker and now < free_us[other] < np.inf
@@ -271,7 +272,7 @@ def _busy_beside(worker: int, per_machine: int, now: float, free_us: Any) -> int
 @njit(_RUN, cache=True)
 def _run(
     now: float, until_us: float, choose: Any, grids: _Grids, of_calls: _CallTimes, queries: _Queries, queue: _Queue,
-    of_workers: _Workers, found: _Results,
+    of_workers: _Workers, results: _Results,
 ) -> None:  # fmt: skip
     """Decide all that is decided from ``now`` until before ``until_us``."""
     latencies_us, accuracies, all_sizes, plans, of_grid = grids
@@ -279,7 +280,7 @@ def _run(
     arrival_us, _, starts = queries
     queue_us, queue_query, head, tail = queue
     free_us, busy_share = of_workers
-    status, started_us, done_us, rows, batches, by, busy_us, calls = found
+    status, started_us, done_us, rows, batches, by, busy_us, calls = results
     while True:
         worker = first_free(free_us)
         now = max(now, free_us[worker])

@@ -36,7 +36,7 @@ class Optimum:
 def optimum_of_one_worker(
     grid: ControlGrid, scenario: Scenario, steps: int = STEPS, advance: Callable[[int], None] = lambda queries: None
 ) -> Optimum:
-    """The offline optimum of superserve, Eq. 4.1, for one worker that lives and deadlines all equally long.
+    """Return the offline optimum of superserve, Eq. 4.1, for one worker that lives and deadlines all equally long.
 
     Some optimal schedule serves runs of arrivals without gaps, in order, so the state is the next query and the
     instant at which the worker comes free, relative to that query's arrival. That instant is kept in ``steps`` steps
@@ -65,7 +65,7 @@ def _brought(
     advance: Callable[[int], None],
 ) -> float:
     """Return what all queries can bring, from the last of them to the first."""
-    # Of the query behind the last too: nothing.
+    # One more query, without latency, ends the loop.
     best = np.zeros((int(calls[0].max()) + 1, steps + 1))
     for end in range(len(arrival_us), 0, -AT_ONCE):
         first = max(0, end - AT_ONCE)
@@ -104,7 +104,7 @@ def fluid_bound(grid: ControlGrid, scenario: Scenario, latency_us: np.ndarray | 
 
 
 def _costs(grid: ControlGrid, scenario: Scenario, times_us: np.ndarray) -> np.ndarray:
-    """float64 [n, P]: least worker µs that a query costs at each point, ``inf`` where it cannot be in time."""
+    """Return float64 [n, P]: least worker µs that a query costs at each point, ``inf`` where it cannot be in time."""
     counts = np.arange(1, int(grid.sizes[-1]) + 1)
     calls_us = np.ascontiguousarray(times_us[:, np.searchsorted(grid.sizes, counts)])
     return _least_costs(scenario.arrival_us, scenario.deadline_us, calls_us)
@@ -131,7 +131,7 @@ def _least_costs(arrival_us: Any, deadline_us: Any, calls_us: Any) -> np.ndarray
 def _stretch(
     accuracy: np.ndarray, death_us: np.ndarray, width_us: float, first: np.ndarray, last: np.ndarray, costs: np.ndarray
 ) -> float:
-    """The linear program of queries that arrive in one stretch of time; alike ones are one group."""
+    """Return the linear program of queries that arrive in one stretch of time; alike ones are one group."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 

@@ -51,12 +51,12 @@ class QueryLog(Table):
     def of_results(
         cls, results: Mapping[str, SimulationResult], provenance: Mapping[str, Any] | None = None
     ) -> QueryLog:
-        """The queries of every policy, by its name."""
+        """Return the queries of every policy, by its name."""
         parts = [_rows(result).assign(policy=name) for name, result in results.items()]
         return cls(pd.concat(parts, ignore_index=True), provenance)
 
     def of_policy(self, policy: str) -> pd.DataFrame:
-        """The rows of one policy. Raises ``TableError`` when it has none."""
+        """Return the rows of one policy. Raises ``TableError`` when it has none."""
         rows = self.rows[self.rows["policy"] == policy]
         if rows.empty:
             raise TableError(f"{self.source}: no rows of policy {policy!r}")

@@ -16,7 +16,7 @@ MAX_INSTANT_US = 3.2e13
 
 @dataclass(frozen=True)
 class Scenario:
-    """n queries of one example each, in order of arrival, and the workers that serve them.
+    """Queries of one example each, n in order of arrival, and the workers that serve them.
 
     ``arrival_us``, ``deadline_us``: float64 [n], instants, each ascending. ``death_us``: float64 [workers], ``inf`` for
     one that lives. Raises ``InputError`` for NaN, instants that descend, arrivals that are negative, not finite or
@@ -50,7 +50,7 @@ class Scenario:
     def of(
         cls, times_s: np.ndarray, deadline_s: float | np.ndarray, workers: int = 1, death_s: tuple[float, ...] = ()
     ) -> Scenario:
-        """Arrivals in seconds, each with ``deadline_s`` from its arrival; the first workers die at ``death_s``.
+        """Return a scenario of arrivals in seconds, due ``deadline_s`` later; the first workers die at ``death_s``.
 
         Raises ``InputError``, also for more deaths than workers or a time that is not positive.
         """
@@ -68,7 +68,7 @@ class Scenario:
 
 
 WAITING, IN_TIME, LATE, EXPIRED, REJECTED = 0, 1, 2, 3, 4
-# What a query's status is called once the simulation is over.
+# Names of a query's final status.
 STATUSES = {IN_TIME: "in-time", LATE: "late", EXPIRED: "expired", REJECTED: "rejected"}
 
 
@@ -84,11 +84,10 @@ class Points(Protocol):
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """Per query: int8 ``status``; float64 ``started_us``, ``done_us`` (NaN when never served), ``row`` (int16) of the
-    grid and ``batch`` (int16), how many were served together (-1 and 0 when never).
+    """Results by query: int8 ``status``; float64 ``started_us``, ``done_us``; int16 ``row`` and ``batch`` size.
 
-    ``EXPIRED``: the deadline came while it waited, or no worker was left. ``REJECTED``: the policy had no way to meet
-    it. Both are drops. ``busy_us``: worker time spent, ``calls``: on how many calls.
+    A query never served has NaN, NaN, -1 and 0. ``EXPIRED``: the deadline passed in the queue, or no worker was left.
+    ``REJECTED``: the policy had no way to meet it. Both are drops. ``busy_us``: worker time of all ``calls``.
     """
 
     grid: Points
@@ -103,7 +102,7 @@ class SimulationResult:
 
     @property
     def right(self) -> np.ndarray:
-        """float64 [n]: how accurate the answer to each query is expected to be; 0 where there is none."""
+        """Expected accuracy of each answer, float64 [n]; 0 without one."""
         expected: np.ndarray = np.where(self.row >= 0, self.grid.accuracy[self.row], 0.0)
         return expected
 
@@ -113,8 +112,11 @@ class SimulationResult:
         return float(self.grid.accuracy[self.row[self.status == IN_TIME]].sum())
 
     def summary(self) -> dict[str, Any]:
-        """Rates are over all queries. ``accuracy``: mean over those in time, NaN without any (superserve, §6.1);
-        ``effective_accuracy``: a query not answered in time counts as wrong; ``utilisation``: of the workers alive."""
+        """Return rates over all queries, accuracy, effective accuracy and utilisation.
+
+        ``accuracy``: mean over those in time, NaN without any (superserve, §6.1); ``effective_accuracy``: a query not
+        answered in time counts as wrong; ``utilisation``: of the workers alive.
+        """
         count = len(self.status)
         in_time = int((self.status == IN_TIME).sum())
         tally = {name: int((self.status == code).sum()) for code, name in STATUSES.items() if code != IN_TIME}

@@ -14,13 +14,14 @@ from slotool.tables import OperatingPoint
 
 
 class Overhead(NamedTuple):
-    """Overhead beyond latency tables: ``reserve_us`` of each deadline for the network and the front end; a call takes
-    ``call_us``, and ``slower`` times what the table says, longer than that; and ``all_busy`` times as long as it then
-    would where it begins while all other workers are busy.
+    """Overhead beyond latency tables.
 
-    ``busy_part``: of these ``call_us`` and ``slower``, what is left of them on a worker that computes all the time;
-    between that and all of them by how busy a worker was over ``memory_us``, up to ``saturation`` (``ServiceTimes``).
-    ``turnaround_us``: until a worker that ends a call begins the next; it counts as part of a busy worker's calls."""
+    ``reserve_us``: part of each deadline for network and front end. A call takes ``call_us``, and ``slower`` times the
+    table's latency, longer; it takes ``all_busy`` times as long if it begins while all other workers are busy.
+    ``busy_part``: share of ``call_us`` and ``slower`` on a worker that computes all the time; it grows to all of them
+    with idleness over ``memory_us``, up to ``saturation`` (``ServiceTimes``). ``turnaround_us``: pause between a
+    worker's calls; it counts as part of a busy worker's calls.
+    """
 
     reserve_us: float = 0.0
     call_us: float = 0.0
@@ -32,8 +33,7 @@ class Overhead(NamedTuple):
     turnaround_us: float = 0.0
 
     def of_calls(self, table_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return how long calls of ``table_us`` take on a worker that computes all the time, and on one
-        that has rested; the same where that is not known."""
+        """Return the times of calls of ``table_us`` on a busy worker and on a rested one; equal if unknown."""
         rested_us = self.longer(table_us)
         return self.longer(table_us, self.busy_part) if self.memory_us else rested_us, rested_us
 
@@ -73,7 +73,7 @@ class ServiceTimes:
         self.starts = np.ascontiguousarray(starts, dtype=np.int64)
         self.seed, self.per_machine, self.memory_us = seed, per_machine, float(memory_us)
         self.saturation = float(saturation)
-        # By these the compiled draw goes into the values, and divides.
+        # Indices and divisors of the compiled draw.
         for each in (self.values, self.idle):
             if each.ndim != 1 or not (each > 0).all() or not np.isfinite(each).all():
                 raise InputError("service times must be positive and finite")
@@ -89,23 +89,25 @@ class ServiceTimes:
 
     @classmethod
     def planned(cls, grid: ControlGrid) -> ServiceTimes:
-        """Every call takes exactly what the grid says."""
+        """Return every call takes exactly what the grid says."""
         return cls(grid.latency_us.ravel(), np.arange(grid.latency_us.size + 1))
 
     @classmethod
     def sampled(
         cls, grid: ControlGrid, samples_us: Mapping[tuple[OperatingPoint, int], np.ndarray], seed: int = 0
     ) -> ServiceTimes:
-        """Every call takes one of the samples measured at its point and batch size; at a size that was not, of the
-        next larger one. Raises ``InputError`` for a cell without any."""
+        """Return times drawn from the samples at each point and batch size, or at the next larger measured size.
+
+        Raises ``InputError`` for a cell without any.
+        """
         cells: list[np.ndarray] = []
         for point in grid.points:
             for size in grid.sizes:
                 larger = (int(s) for s in grid.sizes if s >= size and len(samples_us.get((point, int(s)), ())))
-                found = next(larger, None)
-                if found is None:
+                nearest = next(larger, None)
+                if nearest is None:
                     raise InputError(f"no latency sample of {point} at batch size {size}")
-                cells.append(np.asarray(samples_us[point, found], dtype=np.float64))
+                cells.append(np.asarray(samples_us[point, nearest], dtype=np.float64))
         return cls(np.concatenate(cells), np.cumsum([0, *map(len, cells)]), seed)
 
     @classmethod
@@ -121,13 +123,13 @@ class ServiceTimes:
 
     @property
     def min_us(self) -> np.ndarray:
-        """float64 [cells]: the least that a call of each cell can take."""
+        """Shortest possible call of each cell, µs, float64 [cells]."""
         least = np.minimum(self.values, self.idle) if len(self.idle) else self.values
-        found: np.ndarray = np.minimum.reduceat(least, self.starts[:-1])
-        return found
+        nearest: np.ndarray = np.minimum.reduceat(least, self.starts[:-1])
+        return nearest
 
     def draw(self, cell: int, call: int, busy_share: float = 0.0) -> float:
-        """µs that call number ``call`` takes, when it is of ``cell``, on a worker that was so busy."""
+        """Return µs that call number ``call`` takes, when it is of ``cell``, on a worker that was so busy."""
         rested = how_rested(busy_share, self.saturation)
         return float(draw_us(self.values, self.idle, self.starts, cell, self.seed, call, rested))
 
@@ -153,7 +155,7 @@ def draw_us(
 
 @njit(cache=True)
 def how_rested(busy_share: float, saturation: float) -> float:
-    """1 for a worker that has done nothing of late, 0 for one that was busy enough."""
+    """Return 1 for a worker that has done nothing of late, 0 for one that was busy enough."""
     return max(0.0, 1 - busy_share / saturation)
 
 

@@ -15,8 +15,7 @@ from slotool.simulation.service import after_call, after_rest, draw_us, how_rest
 
 
 class Requests(NamedTuple):
-    """Requests; ``is_taken``: into a call; ``choices``: int16 [tiers, any, 2], rows of ensembles, −1 behind the
-    last."""
+    """Requests; ``is_taken``: in a call; ``choices``: int16 [tiers, any, 2], rows of ensembles, −1 after the last."""
 
     arrival_us: Any
     deadline_us: Any
@@ -36,8 +35,7 @@ class EnsembleArrays(NamedTuple):
 
 
 class Service(NamedTuple):
-    """``values``, ``starts``, ``seed``, ``idle``, ``memory_us``, ``saturation``: as of ``ServiceTimes``, of versions ×
-    sizes; ``call_us`` and ``idle_call_us``: what a worker's call takes besides its versions, in the same way."""
+    """Service times, as ``ServiceTimes``, by version and size; a worker's call adds ``call_us`` or ``idle_call_us``."""
 
     values: Any
     starts: Any
@@ -68,7 +66,7 @@ class Found(NamedTuple):
 
 @njit(cache=True)
 def _busy_until(workers: Workers, at: int, until_us: float, busy_share: float) -> None:
-    """The worker at ``at`` becomes idle later."""
+    """Set when the worker at ``at`` becomes idle."""
     free_us, count = workers.free_us, len(workers.free_us)
     while True:
         below = 2 * at + 1
@@ -91,13 +89,13 @@ def _share(workers: Workers, at: int, now: float, service: Service) -> float:
 
 @njit(cache=True)
 def _ends_us(now: float, took_us: float, rested: float, service: Service) -> float:
-    """When a worker's call is over, whose versions take so long."""
+    """Return the end of a worker's call whose versions take ``took_us``."""
     return float(now + took_us + service.call_us + rested * (service.idle_call_us - service.call_us))
 
 
 @njit(cache=True)
 def _chosen(choices: Any, worst_us: Any, slack_us: float, one_idle: int) -> int:
-    """The first of a tier's ensembles that fits, as ``ToleranceTiers`` has it; −1: none."""
+    """Return the first of a tier's ensembles that fits, as ``ToleranceTiers`` has it; −1: none."""
     for at in range(len(choices)):
         row = choices[at, one_idle]
         if row < 0:
@@ -109,7 +107,7 @@ def _chosen(choices: Any, worst_us: Any, slack_us: float, one_idle: int) -> int:
 
 @njit(cache=True)
 def _room(row: int, slack_us: float, ensembles: EnsembleArrays) -> int:
-    """The most requests of a call within ``slack_us``."""
+    """Return the most requests of a call within ``slack_us``."""
     room = 1
     for column in range(len(ensembles.sizes)):
         if ensembles.worst_us[row, column] <= slack_us:
@@ -119,7 +117,7 @@ def _room(row: int, slack_us: float, ensembles: EnsembleArrays) -> int:
 
 @njit(cache=True)
 def _learn(on: Any, row: int, took_us: float, column: Any, ensembles: EnsembleArrays) -> None:
-    """``Calls.observe``: a call of an ensemble took so long; ``on``: as learnt of each, NaN before its first."""
+    """Update ``on``, the learnt time of each ensemble (NaN at first), by one call, as ``Calls.observe``."""
     first_us, worst_us = ensembles.first_us[row, column], ensembles.worst_us[row, column]
     share = (took_us - first_us) / (worst_us - first_us) if worst_us > first_us else 0.0
     on[row] = share if np.isnan(on[row]) else on[row] + LAST_CALL * (share - on[row])
@@ -127,14 +125,14 @@ def _learn(on: Any, row: int, took_us: float, column: Any, ensembles: EnsembleAr
 
 @njit(cache=True)
 def _expected_us(row: int, column: Any, on: Any, ensembles: EnsembleArrays) -> float:
-    """``Calls.expected_us``."""
+    """Return ``Calls.expected_us``."""
     first_us, share = ensembles.first_us[row, column], 1.0 if np.isnan(on[row]) else max(0.0, on[row])
     return float(first_us + share * (ensembles.worst_us[row, column] - first_us))
 
 
 @njit(cache=True)
 def _enough(row: int, on: Any, ensembles: EnsembleArrays) -> int:
-    """``Calls.enough``."""
+    """Return ``Calls.enough``."""
     best_us, sizes = np.inf, ensembles.sizes
     for column in range(len(sizes)):
         if ensembles.worst_us[row, column] < np.inf:
@@ -149,14 +147,16 @@ def _enough(row: int, on: Any, ensembles: EnsembleArrays) -> int:
 def _gather(
     asked: Requests, head: int, end: int, row: int, room: int, now: float, ensembles: EnsembleArrays, members: Any
 ) -> tuple[int, bool, float]:
-    """Put the requests before ``end`` that share the call of ``head``, ``room`` at most, into ``members``, as
-    ``Dispatcher`` takes them; how many, whether these are all that could, and the longest that one it passes needs."""
+    """Put at most ``room`` requests before ``end`` that share the call of ``head`` into ``members``, as ``Dispatcher``.
+
+    Returns their number, True if no other could share, and the longest time that a passed one needs.
+    """
     worst_us, sizes, choices = ensembles.worst_us, ensembles.sizes, asked.choices
     members[0], count, passed, ends_by_us, passed_us = head, 1, 0, np.inf, 0.0
     for query in range(head + 1, end):
         if asked.is_taken[query]:
             continue
-        # Its own ensemble: both versions at once, and in turn.
+        # The tier's own ensemble: both versions at once, and in turn.
         first, in_turn = choices[asked.tier[query], 0, 0], choices[asked.tier[query], 0, 1]
         if row not in (first, in_turn):
             needs_us, passed = worst_us[in_turn, 0], passed + 1
@@ -203,9 +203,10 @@ def _take(
     row: int, members: Any, example: Any, ensembles: EnsembleArrays, service: Service, rested: float,
     other_rested: float, drawn: int, found: Found,
 ) -> tuple[float, float, int]:  # fmt: skip
-    """µs that an ensemble's versions take for a batch, those of the second at once with the first apart, on another
-    worker; and the number of the next call of a version. Each version has those that go on to it. ``rested``: how much
-    the workers have."""
+    """Return µs of an ensemble's versions for a batch, those of a concurrent second apart, and the next call's number.
+
+    Each version has the examples that go on to it. ``rested``: share of time for which the workers were idle.
+    """
     asks, taken, sizes = ensembles.asks, ensembles.taken, ensembles.sizes
     both, took_us, second_us, steps = ensembles.at_once[row], 0.0, 0.0, 0
     for query in members:
@@ -232,8 +233,10 @@ def _answer(
     row: int, other: int, now: float, members: Any, example: Any, ensembles: EnsembleArrays, service: Service,
     workers: Workers, drawn: int, found: Found,
 ) -> tuple[float, float, int]:  # fmt: skip
-    """Have the first of the heap answer a batch, and where the ensemble asks two versions at once, ``other`` one of
-    them: when the answer is there, µs of workers, and the number of the next call of a version."""
+    """Have the first worker of the heap answer a batch, and ``other`` one of two concurrent versions.
+
+    Returns the end of the batch, µs of workers, and the number of the next call.
+    """
     memory_us, saturation = service.memory_us, service.saturation
     share = _share(workers, 0, now, service)
     other_share = _share(workers, other, now, service) if ensembles.at_once[row] else 0.0

@@ -55,25 +55,26 @@ class Ensembles:
         self.worst_us = np.full((len(points), len(self.sizes)), np.inf)
         self.first_us = np.full((len(points), len(self.sizes)), np.inf)
         for row, (point, own) in enumerate(zip(points, each, strict=True)):
-            held = self.sizes <= own[-1]
-            self.worst_us[row, held] = worst_us(space, point, self.sizes[held].tolist())
-            self.first_us[row, held] = first_us(space, point, self.sizes[held].tolist())
+            within = self.sizes <= own[-1]
+            self.worst_us[row, within] = worst_us(space, point, self.sizes[within].tolist())
+            self.first_us[row, within] = first_us(space, point, self.sizes[within].tolist())
 
 
 def _samples(samples_us: Mapping[tuple[str, int], np.ndarray], version: str, size: int) -> np.ndarray:
-    """µs measured of calls of ``version`` with ``size`` examples, or with the next larger number; beyond that of the
-    largest. Raises ``InputError`` where there are none."""
-    there = sorted(own for name, own in samples_us if name == version and len(samples_us[name, own]))
-    if not there:
+    """Return µs of calls of ``version`` with ``size`` examples, or the next larger measured size, or the largest.
+
+    Raises ``InputError`` if there are none.
+    """
+    sizes = sorted(own for name, own in samples_us if name == version and len(samples_us[name, own]))
+    if not sizes:
         known = ", ".join(dict.fromkeys(name for name, _ in samples_us)) or "no version"
         raise InputError(f"the latency table does not know version {version!r} of the rules; it has {known}")
-    return np.asarray(samples_us[version, next((own for own in there if own >= size), there[-1])], dtype=np.float64)
+    return np.asarray(samples_us[version, next((own for own in sizes if own >= size), sizes[-1])], dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Per request, int64 [n]: ``example``, its row of the outcome table; ``tier``: which of a service's tolerances it
-    asks for."""
+    """Requested tiers: ``example``, row of the outcome table, and ``tier``, index of the tolerance; int64 [n]."""
 
     example: np.ndarray
     tier: np.ndarray
@@ -81,9 +82,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class TierResult(SimulationResult):
-    """``row`` is of the ensembles, and ``calls`` are of ensembles. ``versions``: names; ``version_calls``: int64, how
-    often each was called. ``other_tier``: how many requests were answered by another ensemble than their tier's own.
-    ``example``: int64 [n], as asked: an example that takes longer to answer is also answered wrong more often."""
+    """Results by query, where ``row`` and ``calls`` are of ensembles.
+
+    ``versions``: names; ``version_calls``: int64, calls of each. ``other_tier``: requests answered by another ensemble
+    than their tier's own. ``example``: int64 [n]: an example that takes longer to answer is also answered wrong more
+    often.
+    """
 
     versions: tuple[str, ...]
     version_calls: np.ndarray
@@ -93,8 +97,8 @@ class TierResult(SimulationResult):
     @property
     def right(self) -> np.ndarray:
         assert isinstance(self.grid, Ensembles)
-        found: np.ndarray = np.where(self.row >= 0, self.grid.correct[self.row, self.example], 0.0).astype(np.float64)
-        return found
+        buffers: np.ndarray = np.where(self.row >= 0, self.grid.correct[self.row, self.example], 0.0).astype(np.float64)
+        return buffers
 
 
 class TieredService:
@@ -134,7 +138,7 @@ class TieredService:
         self._values, self._starts = np.concatenate(samples), np.cumsum([0, *map(len, samples)])
 
     def fastest_us(self, tier: int) -> float:
-        """The least deadline with which a server lets a request of this tier begin."""
+        """Return the least deadline with which a server lets a request of this tier begin."""
         return float(min(self.ensembles.worst_us[row, 0] for row in self._choices[tier, :, 1] if row >= 0))
 
     def rows(self, tier: int) -> list[int]:
@@ -142,19 +146,21 @@ class TieredService:
         return sorted({int(row) for row in self._choices[tier].ravel() if row >= 0})
 
     def worker_us(self, tier: int) -> float:
-        """Worker time that a request of this tier takes by its own ensemble, on average over the examples and in the
-        best batches: its versions one after the other, as while other workers are busy."""
+        """Return the mean worker time of a request of this tier by its own ensemble, in the best batches.
+
+        Its versions run one after the other, as while other workers are busy.
+        """
         row, ensembles = self._choices[tier, 0, 1], self.ensembles
         values, starts, sizes = self._values, self._starts, ensembles.sizes
         mean_us = np.array([values[first:end].mean() for first, end in pairwise(starts)]).reshape(-1, len(sizes))
         taken = ensembles.taken[row]
-        asked = [
+        members = [
             (version, float((taken > step).mean())) for step, version in enumerate(ensembles.asks[row]) if version >= 0
         ]
         each_us = [
             sum(
                 float(np.interp(share * size, sizes, mean_us[version])) * min(1.0, share * size)
-                for version, share in asked
+                for version, share in members
             )
             / size
             for size in sizes[np.isfinite(ensembles.worst_us[row])]
@@ -162,18 +168,17 @@ class TieredService:
         return float(min(each_us))
 
     def simulate(
-        self, scenario: Scenario, asked: Asked, *, seed: int = 0, overhead: Overhead | None = None
+        self, scenario: Scenario, members: Asked, *, seed: int = 0, overhead: Overhead | None = None
     ) -> TierResult:
-        """Requests in order of arrival, those of one ensemble that wait together in batches, on the workers of
-        ``scenario``. ``overhead``: of a worker's call, however many versions it asks, and of these what is ``slower``;
-        which workers keep all cores busy does not count.
+        """Simulate requests in order of arrival, batching waiting ones of one ensemble, on the workers of ``scenario``.
 
-        Raises ``InputError`` for workers that die.
+        ``overhead``: of a worker's call, however many versions it has, and of these what is ``slower``; busy cores do
+        not count. Raises ``InputError`` for workers that die.
         """
         if np.isfinite(scenario.death_us).any():
             raise InputError("tiers are simulated on workers that live")
         count, ensembles = len(scenario), self.ensembles
-        found = tier_loop.Found(
+        buffers = tier_loop.Found(
             np.full(count, EXPIRED, dtype=np.int8),
             np.full(count, np.nan),
             np.full(count, np.nan),
@@ -185,8 +190,8 @@ class TieredService:
             tier_loop.Requests(
                 np.ascontiguousarray(scenario.arrival_us),
                 np.ascontiguousarray(scenario.deadline_us),
-                np.ascontiguousarray(asked.example),
-                np.ascontiguousarray(asked.tier),
+                np.ascontiguousarray(members.example),
+                np.ascontiguousarray(members.tier),
                 np.zeros(count, dtype=np.bool_),
                 self._choices,
             ),
@@ -200,11 +205,11 @@ class TieredService:
             ),
             self._of_calls(overhead or Overhead(), seed),
             tier_loop.Workers(np.zeros(len(scenario.death_us)), np.zeros(len(scenario.death_us))),
-            found,
+            buffers,
         )
         return TierResult(
-            ensembles, scenario, found.status, found.started_us, found.done_us, found.row, found.batch, busy_us, calls,
-            ensembles.versions, found.version_calls, other_tier, asked.example,
+            ensembles, scenario, buffers.status, buffers.started_us, buffers.done_us, buffers.row, buffers.batch,
+            busy_us, calls, ensembles.versions, buffers.version_calls, other_tier, members.example,
         )  # fmt: skip
 
     def _of_calls(self, overhead: Overhead, seed: int) -> tier_loop.Service:

@@ -109,7 +109,7 @@ def plain_cnn() -> OperatorGraph:
 
 
 def branched_cnn() -> OperatorGraph:
-    """A residual sum, a concatenation, batch normalisation and a depthwise convolution."""
+    """Return a residual sum, a concatenation, batch normalisation and a depthwise convolution."""
     builder = GraphBuilder("cnn")
     start = builder.add("InputLayer", shape=[4, 6, 6])
     first = builder.add("ReLU", builder.add("BatchNormalization", start))

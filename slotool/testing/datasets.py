@@ -27,7 +27,7 @@ class DatasetConformance:
     _loaded: ClassVar[dict[type, Dataset]] = {}
 
     def dataset(self) -> Dataset:
-        """The data set, loaded once."""
+        """Return the data set, loaded once."""
         if type(self) not in self._loaded:
             self._loaded[type(self)] = type(self).make()
         return self._loaded[type(self)]
@@ -107,7 +107,7 @@ def columns_of(split: Split) -> dict[str, np.ndarray]:
 
 
 def rows_of(split: Split) -> list[bytes]:
-    """Each example's inputs as bytes: equal for equal examples."""
+    """Return each example's inputs as bytes: equal for equal examples."""
     whole = split.x[:]
     if isinstance(whole, np.ndarray):
         return [_content(row) for row in whole]
@@ -116,7 +116,7 @@ def rows_of(split: Split) -> list[bytes]:
 
 
 def labels_of(split: Split) -> list[bytes]:
-    """Each example's label as bytes."""
+    """Return each example's label as bytes."""
     y = split.y
     return [_content(y.of(i) if isinstance(y, LabelSets) else np.asarray(y[i])) for i in range(len(split))]
 

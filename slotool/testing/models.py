@@ -36,7 +36,7 @@ class ModelConformance:
     _opened: ClassVar[dict[type, Model]] = {}
 
     def model(self) -> Model:
-        """The model, opened once."""
+        """Return the model, opened once."""
         if type(self) not in self._opened:
             self._opened[type(self)] = type(self).make()
         return self._opened[type(self)]

@@ -82,7 +82,7 @@ class Conformance:
     latency_s: ClassVar[np.ndarray]
 
     def fit(self, **changes: object) -> Predictor[Any]:
-        """A predictor fitted to the first 100 graphs with the next 30 as dev set."""
+        """Return a predictor fitted to the first 100 graphs with the next 30 as dev set."""
         predictor = self.make()
         train = Examples(self.graphs[:100], self.latency_s[:100])
         dev = Examples(self.graphs[100:130], self.latency_s[100:130])

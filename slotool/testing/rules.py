@@ -17,7 +17,7 @@ from slotool.tables import OutcomeTable
 def family_outcomes(
     examples: int = 600, seed: int = 0, error: tuple[float, ...] = (0.2, 0.12, 0.08), continuous: bool = False
 ) -> OutcomeTable:
-    """A made-up family, fastest version first: harder examples are wrong more often and answered less surely."""
+    """Return a made-up family, fastest version first: harder examples are wrong more often and answered less surely."""
     draw = np.random.default_rng(seed)
     hard = draw.beta(0.4, 3.0, examples)
     frames = []

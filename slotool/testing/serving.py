@@ -70,7 +70,7 @@ def two_versions(folder: Path) -> ServedModel:
 
 
 def named_versions(folder: Path) -> ServedModel:
-    """A family of two models with named tensors of several datatypes, as an artifact in ``folder``."""
+    """Return a family of two models with named tensors of several datatypes, as an artifact in ``folder``."""
     save_named_family(folder / NAMED)
     model = load_model(str(folder / NAMED))
     return ServedModel(NAMED, model, by_demand(ControlSpace(model.points)), path=folder / NAMED)
@@ -136,7 +136,7 @@ class Service:
         return self.runner.run(in_time())
 
     def begin(self, worker: int, point: OperatingPoint, x: Inputs) -> asyncio.Future[Outputs | Exception]:
-        """A call of the engine itself, past the router."""
+        """Return a call of the engine itself, past the router."""
         ended: asyncio.Future[Outputs | Exception] = asyncio.get_running_loop().create_future()
         self.engine.begin(worker, NAME if isinstance(x, np.ndarray) else NAMED, point, x, ended.set_result)
         return ended

@@ -12,7 +12,7 @@ HANG_S = 60.0
 
 
 def suites(kind: str, place: str) -> Iterator[type]:
-    """The suites, classes of tests, for what is at ``place``; ``kind``: one of ``KINDS`` of ``pytest_plugin``.
+    """Yield the suites, classes of tests, for what is at ``place``; ``kind``: one of ``KINDS`` of ``pytest_plugin``.
 
     ``place`` is as ``factories.make`` takes it. Raises ``InputError`` when it cannot be imported or is nothing of that
     kind.

@@ -87,7 +87,7 @@ class RequestLog(Table):
 
     @property
     def has_labels(self) -> bool:
-        """Whether what is right is known as a class of every example; without them no accuracy is."""
+        """True if what is right is known as a class of every example; without them no accuracy is."""
         return bool((self.rows["label"] >= 0).all())
 
     @property
@@ -115,7 +115,7 @@ class RequestLog(Table):
         return found_s if np.isfinite(found_s) else None
 
     def summary(self) -> dict[str, Any]:
-        """The figures of a load test. Times in seconds, rates per second, quantiles of answered requests.
+        """Return the figures of a load test. Times in seconds, rates per second, quantiles of answered requests.
 
         ``target_rate_per_s`` is what the drawn arrivals come to, ``achieved_rate_per_s`` what the client kept of it.
         """

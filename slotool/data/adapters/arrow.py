@@ -50,8 +50,10 @@ def field_of(kind: pa.DataType) -> Field:
 def values_of(
     table: ColumnSource, column: str, rows: np.ndarray, values: pa.Array | pa.ChunkedArray
 ) -> np.ndarray | Ragged:
-    """The values of one column in ``rows`` [m]: an array of the field's dtype [m, ...], or ``Ragged``; text and
-    images as ``bytes`` objects. Raises ``DataError`` naming the row of a value that is missing."""
+    """Return one column's values in ``rows`` [m]: an array of the field's dtype [m, ...], or ``Ragged``.
+
+    Text and images are ``bytes`` objects. Raises ``DataError`` naming the row of a missing value.
+    """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
         if isinstance(values, pa.ChunkedArray):  # which it stays when it has no chunk, or too much for one
@@ -76,8 +78,8 @@ def _values(table: ColumnSource, column: str, rows: np.ndarray, values: pa.Array
         values = values.cast(pa.float64())
     elif _is_text(kind):
         values = values.cast(pa.large_binary())
-    made: np.ndarray = values.to_numpy(zero_copy_only=False)
-    return made
+    columns_: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return columns_
 
 
 def _lists(table: ColumnSource, column: str, rows: np.ndarray, values: Any) -> np.ndarray | Ragged:
@@ -115,7 +117,7 @@ def _image_bytes(kind: pa.DataType) -> int | None:
 
 
 def fields_of(schema: pa.Schema, class_names: Mapping[str, tuple[str, ...]]) -> dict[str, Field]:
-    """What the columns hold, without those that are a pandas index."""
+    """Return the fields of all columns but those of a pandas index."""
     index = (schema.pandas_metadata or {}).get("index_columns", [])
     return {
         field.name: replace(field_of(field.type), class_names=class_names.get(field.name, ()))
@@ -125,14 +127,14 @@ def fields_of(schema: pa.Schema, class_names: Mapping[str, tuple[str, ...]]) -> 
 
 
 def class_names_of(features: Any) -> dict[str, tuple[str, ...]]:
-    """Names of the classes by column, of Hugging Face's description of features."""
-    found = {}
+    """Return the names of the classes by column, of Hugging Face's description of features."""
+    fields = {}
     for column, feature in features.items() if isinstance(features, dict) else ():
         inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
         names = inner.get("names") if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" else None
         if isinstance(names, list) and names:
-            found[str(column)] = tuple(map(str, names))
-    return found
+            fields[str(column)] = tuple(map(str, names))
+    return fields
 
 
 class ArrowTable(ColumnSource):
@@ -162,34 +164,34 @@ class ArrowTable(ColumnSource):
 
     def read(self, columns: Sequence[str], rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
         order = np.argsort(rows, kind="stable")
-        taken = []
+        parts = []
         ascending = rows[order]
         cuts = np.searchsorted(ascending, self._starts)
         for batch, start, first, last in zip(self._batches, self._starts, cuts, cuts[1:], strict=False):
             if last > first:
-                taken.append(take(batch.select(columns), ascending[first:last] - start))
+                parts.append(take(batch.select(columns), ascending[first:last] - start))
         schema = pa.schema([self._schema.field(column) for column in columns])
-        return in_order(self, pa.Table.from_batches(taken, schema), columns, rows, order)
+        return in_order(self, pa.Table.from_batches(parts, schema), columns, rows, order)
 
 
 def take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
-    """These rows, ascending, of a batch; without a copy where they follow each other."""
+    """Return ascending ``rows`` of a batch, without a copy if they are consecutive."""
     if rows[-1] - rows[0] == len(rows) - 1:
         return batch.slice(int(rows[0]), len(rows))
     return batch.take(pa.array(rows))
 
 
 def in_order(
-    table: ColumnSource, taken: pa.Table, columns: Sequence[str], rows: np.ndarray, order: np.ndarray
+    table: ColumnSource, parts: pa.Table, columns: Sequence[str], rows: np.ndarray, order: np.ndarray
 ) -> dict[str, np.ndarray | Ragged]:
-    """Values by column of ``rows``, of which ``taken`` holds ``rows[order]``."""
+    """Return the values of ``rows`` by column; ``taken`` holds ``rows[order]``."""
     ascending = rows[order]
-    made = {column: values_of(table, column, ascending, taken.column(column)) for column in columns}
+    columns_ = {column: values_of(table, column, ascending, parts.column(column)) for column in columns}
     if (order[1:] > order[:-1]).all():
-        return made
+        return columns_
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
-    return {column: values[back] for column, values in made.items()}
+    return {column: values[back] for column, values in columns_.items()}
 
 
 class CsvAdapter(DataAdapter):
@@ -197,7 +199,7 @@ class CsvAdapter(DataAdapter):
     reads = "CSV with a header line: a column per feature; numbers, or text where a model takes it"
 
     def open(self, location: Location, options: DataOptions) -> ColumnSource:
-        """The whole file; a column that a model takes as text is one, whatever it looks like."""
+        """Return the whole file, with columns of text inputs as text."""
         path = location.path
         is_tabbed = path.name.lower().endswith((".tsv", ".tsv.gz"))
         types = {column: pa.string() for column in options.text_columns}
@@ -214,7 +216,7 @@ class CsvAdapter(DataAdapter):
 
 
 def _require_readable(path: Path, table: pa.Table, separator: str) -> None:
-    """Raises ``DataError`` for a file of another encoding than UTF-8, or with another character between its columns."""
+    """Raise ``DataError`` for a file of another encoding than UTF-8, or with another character between its columns."""
     for field in table.schema:
         if pa.types.is_binary(field.type):
             rows = enumerate(table.column(field.name).to_pylist(), 1)
@@ -249,7 +251,7 @@ class ParquetAdapter(DataAdapter):
 
 
 class ParquetTable(ColumnSource):
-    """One file. A cursor goes through it in batches of rows; going back reads a row group again from its start."""
+    """Parquet file. A cursor reads it in batches of rows; going back reads a row group again from its start."""
 
     def __init__(self, location: Location):
         self.source, self.name, self.splits = str(location.path), location.text, {}
@@ -272,24 +274,24 @@ class ParquetTable(ColumnSource):
         return int(self._starts[-1])
 
     def read(self, columns: Sequence[str], rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
-        wanted = tuple(dict.fromkeys(columns))
-        if self._columns != wanted:
-            self._columns, self._next, self._end = wanted, 0, 0
+        names = tuple(dict.fromkeys(columns))
+        if self._columns != names:
+            self._columns, self._next, self._end = names, 0, 0
             self._start, self._batch = 0, None
         order = np.argsort(rows, kind="stable")
-        ascending, taken, at = rows[order], [], 0
+        ascending, parts, at = rows[order], [], 0
         try:
             while at < len(ascending):
                 self._go_to(int(ascending[at]))
                 end = int(np.searchsorted(ascending, self._start + self._batch.num_rows))
-                taken.append(take(self._batch, ascending[at:end] - self._start))
+                parts.append(take(self._batch, ascending[at:end] - self._start))
                 at = end
         except (OSError, pa.ArrowException, StopIteration) as error:
             raise DataError(
                 f"{self.source}: cannot be read from row {ascending[at] + 1} on ({reason(error)})"
             ) from error
-        schema = pa.schema([self._schema.field(column) for column in wanted])
-        return in_order(self, pa.Table.from_batches(taken, schema), wanted, rows, order)
+        schema = pa.schema([self._schema.field(column) for column in names])
+        return in_order(self, pa.Table.from_batches(parts, schema), names, rows, order)
 
     def _go_to(self, row: int) -> None:
         """Make the batch with ``row`` the current one."""
@@ -307,12 +309,12 @@ class ParquetTable(ColumnSource):
 
 
 def _rows_at_once(group: Any) -> int:
-    """Rows of about ``BATCH_BYTES`` of a row group."""
+    """Return the rows of about ``BATCH_BYTES`` of a row group."""
     return int(BATCH_BYTES // max(1, group.total_byte_size // max(1, group.num_rows)))
 
 
 def _class_names(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """Of Hugging Face's description in the file, where it has one that can be read."""
+    """Return class names from Hugging Face's metadata in the file, if readable."""
     try:
         document = strict_json.decode((schema.metadata or {}).get(b"huggingface", b"{}"))
         return class_names_of(document["info"]["features"])
@@ -387,10 +389,10 @@ def _read(folder: Path) -> tuple[pa.Schema, list[pa.RecordBatch], dict[str, tupl
     schema: Any = None
     batches: list[pa.RecordBatch] = []
     for file in files:
-        found, more = _batches(folder / file)
-        if schema is not None and not found.equals(schema):
+        fields, more = _batches(folder / file)
+        if schema is not None and not fields.equals(schema):
             raise DataError(f"{folder / file}: its columns differ from those of {files[0]}")
-        schema, batches = found, batches + more
+        schema, batches = fields, batches + more
     return schema, batches, class_names_of(info.get("features"))
 
 

@@ -1,4 +1,4 @@
-"""What a reader of data sets is: how it recognises what it reads, and how it opens it."""
+"""Interface of readers of data sets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ Opened = ColumnSource | Dataset | MultiLabelDataset
 
 @dataclass(frozen=True)
 class Location:
-    """Where a data set is. ``text``: as it was given, without a label column behind it. ``path``: that as a
-    path, of the data folder where it is not there itself. ``data_folder``: ``$SLOTOOL_DATA_DIR``, or another."""
+    """Location of a data set.
+
+    ``text``: as given, without a label column. ``path``: as a path, in the data folder if absent elsewhere.
+    ``data_folder``: ``$SLOTOOL_DATA_DIR``, or another.
+    """
 
     text: str
     path: Path
@@ -38,11 +41,12 @@ class DataAdapter(ABC):
     schemes: tuple[str, ...] = ()
 
     def recognises(self, location: Location) -> bool:
-        """Whether this adapter reads what lies there, by a look that is cheap. Asked where name, suffix and scheme
-        decide nothing; by default no."""
+        """True if a cheap look shows that this adapter reads it; used if name, suffix and scheme are ambiguous."""
         return False
 
     @abstractmethod
     def open(self, location: Location, options: DataOptions) -> Any:
-        """Return a ``ColumnSource``, from which ``options`` are met later; or a ``Dataset`` or ``MultiLabelDataset``
-        that leaves nothing to choose. Raises ``DataError`` naming what is missing or damaged."""
+        """Return a ``ColumnSource``, to be read by ``options``, or a complete ``Dataset`` or ``MultiLabelDataset``.
+
+        Raises ``DataError`` naming what is missing or damaged.
+        """

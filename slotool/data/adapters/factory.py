@@ -33,22 +33,22 @@ class FactoryAdapter(DataAdapter):
         )
 
     def open(self, location: Location, options: DataOptions) -> Any:
-        """What the factory returns when it is called without arguments."""
+        """Call the factory without arguments and return the result."""
         module, _, factory = location.text.rpartition(":")
-        made: Any = _imported(module, location.text)
+        value: Any = _imported(module, location.text)
         for part in factory.split("."):
-            if not hasattr(made, part):
+            if not hasattr(value, part):
                 raise DataError(f"{location.text}: module {module} has no {factory}")
-            made = getattr(made, part)
+            value = getattr(value, part)
         try:
-            returned = made()
+            returned = value()
         except (Exception, SystemExit) as error:
             raise DataError(f"{location.text} raised {type(error).__name__}: {reason(error)}") from error
         return opened(location.text, returned)
 
 
 def opened(source: str, returned: Any) -> ColumnSource | Dataset | MultiLabelDataset:
-    """What a function called ``source`` returned, as an adapter gives it. Raises ``DataError`` for anything else."""
+    """Return the result of a function called ``source`` as an adapter does. Raises ``DataError`` for other types."""
     if isinstance(returned, ColumnSource | Dataset | MultiLabelDataset):
         return returned
     if isinstance(returned, tuple) and len(returned) == 2:
@@ -64,7 +64,7 @@ def opened(source: str, returned: Any) -> ColumnSource | Dataset | MultiLabelDat
 
 
 def _imported(module: str, source: str) -> Any:
-    """The module, from the current folder or installed."""
+    """Return the module, from the current folder or installed."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -76,13 +76,16 @@ def _imported(module: str, source: str) -> Any:
 
 
 class PluginAdapter(DataAdapter):
-    """``made``, an entry point called ``name``: a function without arguments, which returns what a factory may, or a
-    ``DataAdapter``, whose data sets are then given as ``name:location``."""
+    """Adapter of an installed package, called ``name``.
+
+    ``made``: a function without arguments, which returns what a factory may, or a ``DataAdapter`` of data sets called
+    ``name:location``.
+    """
 
     reads = "a data set of an installed package"
 
-    def __init__(self, name: str, made: Callable[[], Any]):
-        self.name, self._made = name, made
+    def __init__(self, name: str, value: Callable[[], Any]):
+        self.name, self._made = name, value
 
     @property
     def takes_location(self) -> bool:
@@ -94,10 +97,10 @@ class PluginAdapter(DataAdapter):
         return bool(suffixes) and location.path.is_file() and location.text.lower().endswith(tuple(suffixes))
 
     def open(self, location: Location, options: DataOptions) -> Any:
-        """Raises ``DataError`` also for whatever else the package's code raises."""
+        """Raise ``DataError`` also for whatever else the package's code raises."""
         try:
-            made = self._made()
-            return made.open(location, options) if self.takes_location else opened(self.name, made)
+            value = self._made()
+            return value.open(location, options) if self.takes_location else opened(self.name, value)
         except SlotoolError:
             raise
         except (Exception, SystemExit) as error:

@@ -39,7 +39,7 @@ class FmaAdapter(DataAdapter):
 
 
 def has_fma(folder: Path) -> bool:
-    """Whether both files lie in ``folder``."""
+    """True if both files lie in ``folder``."""
     return (folder / FEATURES_FILE).is_file() and (folder / TRACKS_FILE).is_file()
 
 
@@ -80,7 +80,7 @@ def _scaled(parts: list[MultiLabelSplit]) -> list[MultiLabelSplit]:
 
 
 def _features(path: Path) -> pd.DataFrame:
-    """float64, a row per track id."""
+    """Return float64, a row per track id."""
     header = _header(path, len(FEATURE_LEVELS))
     if tuple(row[:1] for row in header) != tuple([level] for level in FEATURE_LEVELS):
         raise DataError(f"{path}: its first three lines do not begin with {', '.join(FEATURE_LEVELS)}")
@@ -102,7 +102,7 @@ def _finite(path: Path, frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def _tracks(path: Path) -> pd.DataFrame:
-    """Columns ``split`` and ``genres`` (text), a row per track id."""
+    """Return the columns ``split`` and ``genres`` (text), a row per track id."""
     names = list(zip(*_header(path, TRACK_LEVELS), strict=False))
     for wanted in (("set", "split"), ("track", "genres_all")):
         if wanted not in names:
@@ -137,7 +137,7 @@ def _header(path: Path, lines: int) -> list[list[str]]:
 
 
 def _body(path: Path, skipped_lines: int, columns: list[int] | None = None) -> pd.DataFrame:
-    """The rows under the header, indexed by track id; columns are called by their position."""
+    """Return the rows under the header, indexed by track id; columns are called by their position."""
     import pandas as pd
 
     try:

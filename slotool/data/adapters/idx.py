@@ -29,14 +29,14 @@ FASHION_MNIST_LABELS = (
     "Bag",
     "Ankle boot",
 )
-# At most, and a tenth of the training images.
+# Maximum size of the validation split, and its share of the training images.
 VALIDATION_IMAGES = 5_000
 PARTS = ("train", "t10k")
 _UNSIGNED_BYTE = 0x08
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The uint8 array of an IDX file, with the shape its header states. Raises ``DataError``."""
+    """Return the uint8 array of an IDX file, with the shape its header states. Raises ``DataError``."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except FileNotFoundError as error:
@@ -63,15 +63,15 @@ class IdxAdapter(DataAdapter):
         return location.path.is_dir() and _complete(location.path)
 
     def open(self, location: Location, options: DataOptions) -> ColumnSource:
-        """Images as float32 [n, 1, height, width] in [0, 1]; the tail of the training file is the validation split."""
+        """Read images as float32 [n, 1, height, width] in [0, 1]; the training file's tail is the validation split."""
         if location.text not in self.known:
             return IdxTable(location.path, location.text)
-        found = _fashion_mnist_folder(location.data_folder)
-        if found is None:
+        located = _fashion_mnist_folder(location.data_folder)
+        if located is None:
             folder = location.data_folder
             where = f"{folder} (or {folder}/fashion-mnist)" if folder else "SLOTOOL_DATA_DIR, which is not set"
             raise DataError(f"no Fashion-MNIST files (train-images-idx3-ubyte[.gz] …) in {where}")
-        return IdxTable(found, location.text, FASHION_MNIST_LABELS)
+        return IdxTable(located, location.text, FASHION_MNIST_LABELS)
 
 
 class IdxTable(ColumnSource):
@@ -110,7 +110,7 @@ class IdxTable(ColumnSource):
 
 
 def has_fashion_mnist(folder: Path | None) -> bool:
-    """Whether the four files lie in ``folder`` or its ``fashion-mnist`` subfolder."""
+    """True if the four files lie in ``folder`` or its ``fashion-mnist`` subfolder."""
     return folder is not None and _fashion_mnist_folder(folder) is not None
 
 
@@ -148,7 +148,7 @@ class DigitsAdapter(DataAdapter):
     reads = "scikit-learn's 1,797 images of digits, 8×8, in [0, 1]"
 
     def open(self, location: Location, options: DataOptions) -> ColumnSource:
-        """1,077 train, 360 validation, 360 test images, stratified by class; the split never changes."""
+        """Return 1,077 train, 360 validation, 360 test images, stratified by class; the split never changes."""
         from sklearn import datasets
         from sklearn.model_selection import train_test_split
 

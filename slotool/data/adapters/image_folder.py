@@ -1,5 +1,7 @@
-"""A folder of images by class: ``folder/CLASS/*.png``, or ``folder/SPLIT/CLASS/*.png``; without labels
-``folder/*.png``. They are decoded when taken."""
+"""Folder of images by class: ``folder/CLASS/*.png`` or ``folder/SPLIT/CLASS/*.png``; unlabelled ``folder/*.png``.
+
+Images are decoded when taken.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ class ImageFolderAdapter(DataAdapter):
     reads = "a folder of images by class, CLASS/*.png or *.jpg, perhaps below train, validation and test"
 
     def recognises(self, location: Location) -> bool:
-        """A folder in which images lie, or one or two folders below it."""
+        """True if images lie in the folder, or one or two folders below it."""
         if not location.path.is_dir():
             return False
         below = _folders(location.path)
@@ -40,8 +42,9 @@ class ImageFolderAdapter(DataAdapter):
 
 
 class ImageFolder(ColumnSource):
-    """Columns ``image`` and, of images in folders of classes, ``label``. ``parts``: split by folder, "" where there are
-    none. Raises ``DataError`` naming an image that lies beside folders of classes.
+    """Columns ``image`` and, for images in folders of classes, ``label``. ``parts``: split by folder, or "".
+
+    Raises ``DataError`` naming an image beside folders of classes.
     """
 
     def __init__(self, location: Location, parts: dict[Path, str]):
@@ -56,11 +59,11 @@ class ImageFolder(ColumnSource):
         for part, split in parts.items():
             first = len(self._files)
             for folder in _folders(part):
-                found = list(_images(folder))
-                if not found:
+                images = list(_images(folder))
+                if not images:
                     raise DataError(f"{folder}: this class folder holds no image ({', '.join(SUFFIXES)})")
-                self._files += found
-                labels += [number[folder.name]] * len(found)
+                self._files += images
+                labels += [number[folder.name]] * len(images)
             if split:
                 before = self.splits.get(split, np.empty(0, np.int64))
                 self.splits[split] = np.concatenate([before, np.arange(first, len(self._files))])
@@ -93,14 +96,14 @@ class ImageFolder(ColumnSource):
 
 
 def _folders(path: Path) -> list[Path]:
-    """Folders in a folder, by name, without hidden ones."""
+    """Return the folders in a folder, by name, without hidden ones."""
     if not path.is_dir():
         return []
     return sorted(below for below in path.iterdir() if below.is_dir() and not below.name.startswith((".", "__")))
 
 
 def _images(folder: Path) -> Iterator[str]:
-    """Paths of its images, by name; other files are none of the data."""
+    """Yield the paths of its images, by name; other files are none of the data."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES))
     return (str(folder / name) for name in names if not name.startswith("."))

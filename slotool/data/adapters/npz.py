@@ -26,7 +26,7 @@ class NpzAdapter(DataAdapter):
     reads = "NumPy's .npz: arrays x and y, or any number of arrays by name; or x_train, y_train, x_test, y_test"
 
     def open(self, location: Location, options: DataOptions) -> ColumnSource:
-        """Arrays whose names end in ``_train``, ``_validation`` or ``_test`` are splits of one array."""
+        """Return arrays by name; names in ``_train``, ``_validation`` or ``_test`` are splits of one array."""
         path = location.path
         try:
             with zipfile.ZipFile(path) as archive:
@@ -58,8 +58,10 @@ class NpzAdapter(DataAdapter):
 
 
 def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    """One array of the archive: a large one that is not compressed is mapped, others are read and their checksum is
-    compared. Raises ``ValueError`` for what is no array of plain values."""
+    """Map a large uncompressed array of the archive; read any other one and compare its checksum.
+
+    Raises ``ValueError`` for anything but plain values.
+    """
     if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1 and info.file_size >= MAPPED_BYTES:
         return _mapped(path, info)
     with archive.open(info) as stored:
@@ -88,13 +90,13 @@ def _mapped(path: Path, info: zipfile.ZipInfo) -> np.ndarray:
 
 
 def _split_of(name: str) -> tuple[str, str | None]:
-    """Name without its split, and the split: ``x_train`` is x of train."""
+    """Return the name without its split, and the split: ``x_train`` is x of train."""
     before, _, last = name.rpartition("_")
     return (before, SPLIT_OF[last]) if before and last in SPLIT_OF else (name, None)
 
 
 def _joined(source: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Each array with its splits one after the other, and the rows of the splits."""
+    """Return each array with its splits one after the other, and the rows of the splits."""
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         before, split = _split_of(name)

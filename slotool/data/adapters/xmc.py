@@ -27,13 +27,13 @@ VALIDATION_SHARE = 0.1
 SPLIT_SEED = 0
 CHUNK_BYTES = 16 << 20
 LARGEST_INDEX = 2**31 - 1
-# What the files are called: by themselves, or after the set's name (``Wiki10_train.txt``).
+# File names, alone or after the set's name (``Wiki10_train.txt``).
 TRAIN_NAMES, TEST_NAMES = ("train", "trn"), ("test", "tst")
 
 
 @dataclass(frozen=True)
 class LabelledFile:
-    """What one file holds. ``x``: CSR float32 [n, features]; ``y``: labels; ``classes``: as the header says."""
+    """Content of one file. ``x``: CSR float32 [n, features]; ``y``: labels; ``classes``: from the header."""
 
     x: csr_matrix
     y: LabelSets
@@ -52,7 +52,7 @@ class XmcAdapter(DataAdapter):
 
 
 def load_xmc(folder: Path, source: str | None = None) -> MultiLabelDataset:
-    """The set whose two files lie in ``folder``: ``train.txt`` and ``test.txt``, or ``<name>_train.txt`` …, or ``.gz``.
+    """Load ``train.txt`` and ``test.txt``, or ``<name>_train.txt`` …, or ``.gz``, of ``folder``.
 
     A tenth of the training file, always the same, is held out as the validation split.
     Raises ``DataError`` naming file and line for what is missing, damaged or does not fit together.
@@ -84,7 +84,7 @@ def load_xmc(folder: Path, source: str | None = None) -> MultiLabelDataset:
 
 
 def find_files(folder: Path) -> tuple[Path, Path] | None:
-    """The training and the test file in ``folder``, or None. Raises ``DataError`` when there are several pairs."""
+    """Return the training and the test file in ``folder``, or None. Raises ``DataError`` for several pairs."""
     if not folder.is_dir():
         return None
     pairs = [(path, other) for path in sorted(folder.iterdir()) if (other := _test_file(path)) is not None]
@@ -95,7 +95,7 @@ def find_files(folder: Path) -> tuple[Path, Path] | None:
 
 
 def _test_file(path: Path) -> Path | None:
-    """The test file next to ``path`` when that is a training file."""
+    """Return the test file next to ``path`` when that is a training file."""
     stem, _, ending = path.name.partition(".")
     if ending not in ("txt", "txt.gz"):
         return None
@@ -107,7 +107,7 @@ def _test_file(path: Path) -> Path | None:
 
 
 def read_xmc(path: Path) -> LabelledFile:
-    """All examples of one file, in its order; the text is never in memory as a whole.
+    """Return all examples of one file, in its order; the text is never in memory as a whole.
 
     Labels and features are sorted within an example, a feature that occurs twice is summed.
     Raises ``DataError`` naming file and line.
@@ -128,7 +128,7 @@ def read_xmc(path: Path) -> LabelledFile:
 
 
 class _Reader:
-    """One pass over a file, a chunk of whole lines at a time."""
+    """Reader of a file in one pass, a chunk of whole lines at a time."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -151,7 +151,7 @@ class _Reader:
             raise DataError(f"{self.path}: {self.lines} examples, but its first line promises {promised}")
 
     def _chunks(self) -> Iterator[bytes]:
-        """Whole lines, each ended by a newline."""
+        """Yield the whole lines, each ended by a newline."""
         rest_of_line = b""
         try:
             with gzip.open(self.path) if self.path.suffix == ".gz" else self.path.open("rb") as file:
@@ -215,7 +215,7 @@ class _Reader:
         }[fault]
 
     def _drop_blank_end(self, promised: int) -> None:
-        """Empty lines after the last example promised are no examples."""
+        """Drop empty lines after the last promised example."""
         counts = [_joined(parts, np.int64) for parts in (self.label_counts, self.feature_counts)]
         if self.lines > promised and not any(count[promised:].any() for count in counts):
             counts = [count[:promised] for count in counts]
@@ -230,7 +230,7 @@ def _labelled(examples: LabelledFile) -> MultiLabelSplit:
 
 
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
-    """The parts as one array; the list is emptied, so that they are not held twice for longer than it takes."""
+    """Return the parts as one array, and empty the list to free memory."""
     joined = np.concatenate([np.empty(0, dtype), *parts])
     parts.clear()
     return joined

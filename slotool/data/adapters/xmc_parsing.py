@@ -13,7 +13,7 @@ NO_FAULT, BAD_LABEL, BAD_FEATURE, BAD_VALUE, LABEL_RANGE, FEATURE_RANGE = range(
 
 _NEWLINE, _RETURN, _SPACE, _TAB, _COMMA, _COLON = (ord(c) for c in "\n\r \t,:")
 _ZERO, _NINE, _PLUS, _MINUS, _POINT, _SMALL_E, _LARGE_E = (ord(c) for c in "09+-.eE")
-# As many decimal digits as an int64 holds; more cannot change a float32.
+# Decimal digits of an int64; more cannot change a float32.
 _DIGITS = 18
 _TOO_LARGE = np.int64(1) << 40
 
@@ -54,7 +54,7 @@ def parse_lines(
 
 @njit(cache=True)
 def _labels(text: np.ndarray, at: int, classes: int, labels: np.ndarray, count: int) -> tuple[int, int, int]:
-    """Labels up to the first blank; returns how many there are now, where the text goes on, and the fault."""
+    """Parse labels up to the first blank; return their number, the text's next position, and the fault."""
     first = count
     while _is_digit(text[at]):
         number, end = _integer(text, at)
@@ -75,7 +75,7 @@ def _labels(text: np.ndarray, at: int, classes: int, labels: np.ndarray, count: 
 def _features(
     text: np.ndarray, at: int, features: int, columns: np.ndarray, values: np.ndarray, count: int
 ) -> tuple[int, int, int]:
-    """Features up to the end of the line; returns as ``_labels`` does."""
+    """Parse features up to the end of the line; return as ``_labels``."""
     while True:
         while text[at] != _NEWLINE and _is_blank(text[at]):
             at += 1
@@ -107,7 +107,7 @@ def _is_blank(byte: int) -> bool:
 
 @njit(cache=True)
 def _integer(text: np.ndarray, at: int) -> tuple[np.int64, int]:
-    """The digits from ``at`` on, and where they end; one too large for any index stays too large."""
+    """Return the digits from ``at`` on, and where they end; one too large for any index stays too large."""
     number = np.int64(0)
     while _is_digit(text[at]):
         if number < _TOO_LARGE:
@@ -118,7 +118,7 @@ def _integer(text: np.ndarray, at: int) -> tuple[np.int64, int]:
 
 @njit(cache=True)
 def _decimal(text: np.ndarray, at: int) -> tuple[np.float32, int]:
-    """A number such as ``-0.25`` or ``3e-05`` and where it ends; NaN when there is none."""
+    """Return a number such as ``-0.25`` or ``3e-05`` and where it ends; NaN when there is none."""
     negative = text[at] == _MINUS
     if negative or text[at] == _PLUS:
         at += 1
@@ -153,7 +153,7 @@ def _decimal(text: np.ndarray, at: int) -> tuple[np.float32, int]:
 
 @njit(cache=True)
 def _scaled(mantissa: float, exponent: int) -> float:
-    """mantissa · 10^exponent; exactly rounded for the short numbers that such files hold."""
+    """Return mantissa · 10^exponent; exactly rounded for the short numbers that such files hold."""
     if mantissa == 0.0:
         return 0.0
     if -22 <= exponent < 0:

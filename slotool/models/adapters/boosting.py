@@ -52,19 +52,19 @@ class _Boosted(Model):
     names_inputs = False
 
     def _describe(self, path: Path, features: int, classes: int) -> None:
-        """``classes``: 0 for a regressor."""
+        """Set the signature; ``classes`` is 0 for a regressor."""
         self.name, self._classes = path.stem, classes
         output = (
             TensorSpec("probabilities", "FP64", (FREE, classes)) if classes else TensorSpec("value", "FP64", (FREE,))
         )
         self.signature = Signature((TensorSpec(INPUT, "FP64", (FREE, features)),), (output,))
 
-    def _output(self, made: np.ndarray) -> dict[str, np.ndarray]:
+    def _output(self, scores: np.ndarray) -> dict[str, np.ndarray]:
         output = self.signature.outputs[0]
-        made = np.asarray(made, dtype=output.dtype)
-        if self._classes == 2 and made.ndim == 1:  # of two classes a booster gives the second one's
-            made = np.column_stack([1 - made, made])
-        return {output.name: made}
+        scores = np.asarray(scores, dtype=output.dtype)
+        if self._classes == 2 and scores.ndim == 1:  # of two classes a booster gives the second one's
+            scores = np.column_stack([1 - scores, scores])
+        return {output.name: scores}
 
 
 class XGBoostModel(_Boosted):
@@ -124,7 +124,7 @@ def _written_again(path: Path, library: str, content: bytes) -> bytes:
 
 
 def _require_sound(path: Path, document: Any) -> None:
-    """Raises ``InputError`` for a tree of which a node, feature or category leads nowhere; XGBoost looks at none."""
+    """Raise ``InputError`` for a tree of which a node, feature or category leads nowhere; XGBoost looks at none."""
     learner = document["learner"]
     booster, features = learner["gradient_booster"], int(learner["learner_model_param"]["num_feature"])
     booster = booster.get("gbtree", booster)
@@ -139,7 +139,7 @@ def _require_sound(path: Path, document: Any) -> None:
             raise InputError(f"{path}: the arrays of a tree differ in length")
         children = np.concatenate([np.array(tree[side])[inner] for side in ("left_children", "right_children")])
         ends = np.add(tree["categories_segments"], tree["categories_sizes"])
-        # Where no node is reached twice and the root never, no way from the root is endless.
+        # If no node is reached twice and the root never, every path from the root ends.
         sound = sound and bool(
             count > 0
             and int(tree["tree_param"]["size_leaf_vector"]) <= 1
@@ -161,8 +161,10 @@ def _within(numbers: Any, count: int) -> bool:
 
 
 class LightGBMModel(_Boosted):
-    """A booster that LightGBM's ``save_model`` wrote as text. Raises ``InputError`` when it cannot be read,
-    ``MissingPackageError`` without LightGBM."""
+    """Booster that LightGBM's ``save_model`` wrote as text.
+
+    Raises ``InputError`` if it cannot be read, ``MissingPackageError`` without LightGBM.
+    """
 
     def __init__(self, path: str | Path, *, threads: int | None = None):
         extras.require("lightgbm", needed_by="a LightGBM model")

@@ -31,16 +31,16 @@ class FunctionModel(Model):
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
         try:
-            made = self._function(**inputs)
+            value = self._function(**inputs)
         except (Exception, SystemExit) as error:
             raise RunError(f"{self.name} failed: {type(error).__name__}: {reason(error)}") from error
         outputs = self.signature.outputs
-        if not isinstance(made, Mapping):
+        if not isinstance(value, Mapping):
             if len(outputs) > 1:
                 raise RunError(f"{self.name} returned no mapping of its outputs {', '.join(o.name for o in outputs)}")
-            made = {outputs[0].name: made}
+            value = {outputs[0].name: value}
         try:
-            return {spec.name: spec.conform(made[spec.name]) for spec in outputs}
+            return {spec.name: spec.conform(value[spec.name]) for spec in outputs}
         except KeyError as error:
             raise RunError(f"{self.name} returned no output {error.args[0]!r}") from None
         except InputError as error:
@@ -48,25 +48,25 @@ class FunctionModel(Model):
 
 
 def load_factory(location: str) -> Model:
-    """The model that ``module:factory`` makes, by the adapter that its type asks for.
+    """Return the model that ``module:factory`` makes, by the adapter that its type asks for.
 
     The factory returns a ``slotool.models.Model``, a Keras model, a fitted scikit-learn estimator, or a torch module or
     callable with its signature: as an attribute ``signature``, or as the second of a pair. A signature is a
     ``Signature`` or its text, such as ``"x=FP32[-1,4] -> logits=FP32[-1,3]"``. A module or callable that has the
     attribute may be named itself. Raises ``InputError`` when the code fails or makes no model.
     """
-    made = factories.make(location, is_made=_is_model, what="a model")
-    return model_of(made, name=location.rpartition(":")[2])
+    value = factories.make(location, is_made=_is_model, what="a model")
+    return model_of(value, name=location.rpartition(":")[2])
 
 
 def model_of(value: Any, *, name: str) -> Model:
-    """The model of what a factory returned. Raises ``InputError`` naming its type when it is none."""
-    given = None
+    """Return the model of what a factory returned. Raises ``InputError`` naming its type when it is none."""
+    outputs = None
     if isinstance(value, tuple) and len(value) == 2:
-        value, given = value
+        value, outputs = value
     if isinstance(value, Model):
         return value
-    signature = _signature(name, given if given is not None else getattr(value, "signature", None))
+    signature = _signature(name, outputs if outputs is not None else getattr(value, "signature", None))
     if _is_a(value, "keras", "Model"):
         from slotool.models.adapters.keras import KerasModel
 
@@ -89,14 +89,14 @@ def model_of(value: Any, *, name: str) -> Model:
     return FunctionModel(value, signature, name=name)
 
 
-def _signature(name: str, given: Any) -> Signature | None:
-    if isinstance(given, str):
-        return Signature.parse(given)
-    return given if isinstance(given, Signature) else None
+def _signature(name: str, outputs: Any) -> Signature | None:
+    if isinstance(outputs, str):
+        return Signature.parse(outputs)
+    return outputs if isinstance(outputs, Signature) else None
 
 
 def _is_model(value: Any) -> bool:
-    """Whether a named object is a model itself rather than what makes one."""
+    """True if a named object is a model itself rather than what makes one."""
     has_signature = isinstance(getattr(value, "signature", None), Signature | str) and not isinstance(value, type)
     return isinstance(value, Model) or _is_a(value, "keras", "Model") or _is_estimator(value) or has_signature
 
@@ -106,8 +106,8 @@ def _is_estimator(value: Any) -> bool:
 
 
 def _is_a(value: Any, package: str, name: str) -> bool:
-    """Whether ``value`` is of that class; a package that nobody has imported made nothing."""
-    found: Any = sys.modules.get(package)
+    """True if ``value`` is of that class; a package that nobody has imported made nothing."""
+    candidate: Any = sys.modules.get(package)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return isinstance(found, type) and isinstance(value, found)
+        candidate = getattr(candidate, part, None)
+    return isinstance(candidate, type) and isinstance(value, candidate)

@@ -46,7 +46,7 @@ class KerasModel(Model):
 
     @classmethod
     def load(cls, path: str | Path) -> KerasModel:
-        """Of a ``.keras`` file. Raises ``InputError``, and ``MissingPackageError`` without Keras or TensorFlow."""
+        """Load a ``.keras`` file. Raises ``InputError``, and ``MissingPackageError`` without Keras or TensorFlow."""
         from slotool.graphs.capture.loading import load_keras
 
         extras.require("tensorflow", "keras", needed_by="a Keras model")
@@ -54,7 +54,7 @@ class KerasModel(Model):
             return cls(load_keras(str(path)), name=Path(path).stem)
 
     def on(self, device: str) -> Model:
-        """A copy with weights of its own there, where that is another."""
+        """Return a copy with weights of its own there, where that is another."""
         import keras
 
         if devices.parsed(device) == self.device:
@@ -71,10 +71,10 @@ class KerasModel(Model):
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
         try:
-            given = [inputs[spec.name] for spec in self.signature.inputs]
+            arrays = [inputs[spec.name] for spec in self.signature.inputs]
             # Keras warns of a list where it was built of one tensor.
             with placed_on(self.device):
-                made = self._model.predict_on_batch(given if len(given) > 1 else given[0])
+                made = self._model.predict_on_batch(arrays if len(arrays) > 1 else arrays[0])
         except (Exception, SystemExit) as error:
             raise RunError(f"{self.name}: Keras failed ({reason(error)})") from error
         if isinstance(made, Mapping):
@@ -84,7 +84,7 @@ class KerasModel(Model):
 
 
 def placed_on(device: str) -> AbstractContextManager[Any]:
-    """Operators and variables made meanwhile are on ``device`` of TensorFlow."""
+    """Place operators and variables of the block on TensorFlow's ``device``."""
     import tensorflow as tf
 
     number = devices.parsed(device).removeprefix("cuda:")
@@ -93,16 +93,18 @@ def placed_on(device: str) -> AbstractContextManager[Any]:
 
 
 def require_gpu(name: str, device: str) -> None:
-    """Have TensorFlow take no more of a GPU's memory than it needs, and compute nothing on the CPU that was to be on a
-    GPU. Raises ``InputError`` when TensorFlow cannot use ``device``; ``name`` is the model's."""
+    """Make TensorFlow take GPU memory only as needed, and compute nothing on the CPU that belongs on the GPU.
+
+    Raises ``InputError`` naming the model ``name`` if TensorFlow cannot use ``device``.
+    """
     import tensorflow as tf
 
     if not devices.is_cuda(devices.parsed(device)):
         return
     gpus = tf.config.list_physical_devices("GPU")
     if int(devices.parsed(device).removeprefix("cuda:")) >= len(gpus):
-        there = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}" if gpus else "no GPU: pip install 'tensorflow[and-cuda]'"
-        raise InputError(f"{name} cannot be on {device}: TensorFlow finds {there}")
+        gpu_text = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}" if gpus else "no GPU: pip install 'tensorflow[and-cuda]'"
+        raise InputError(f"{name} cannot be on {device}: TensorFlow finds {gpu_text}")
     tf.config.set_soft_device_placement(False)
     for gpu in gpus:
         # Once TensorFlow has begun to use them it is too late.
@@ -111,8 +113,7 @@ def require_gpu(name: str, device: str) -> None:
 
 
 def _output_names(model: Any, outputs: list[Any], structure: Any) -> list[str]:
-    """Names that are the same whenever the model is loaded, which those of Keras' tensors are not: they are numbered
-    as a process makes them."""
+    """Return names that are equal in every process, unlike those of Keras' tensors, which are numbered by creation."""
     if isinstance(structure, Mapping):
         return [str(key) for key in structure]
     makers = [tensor._keras_history.operation.name for tensor in outputs]

@@ -97,18 +97,18 @@ class OnnxModel(Model):
         try:
             if self._has_bf16:
                 return self._run_bf16(inputs)
-            made = self._session.run(self._outputs, self._with_texts(inputs) if self._texts else inputs)
+            arrays = self._session.run(self._outputs, self._with_texts(inputs) if self._texts else inputs)
         except Exception as error:
             raise RunError(f"{self.name}: ONNX Runtime failed ({reason(error, limit=400)})") from error
-        return {spec.name: spec.conform(array) for spec, array in zip(self.signature.outputs, made, strict=True)}
+        return {spec.name: spec.conform(array) for spec, array in zip(self.signature.outputs, arrays, strict=True)}
 
     def _with_texts(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Text goes in as Python strings, and comes out as such."""
+        """Return the text goes in as Python strings, and comes out as such."""
         decoded = np.vectorize(bytes.decode, otypes=[np.object_])
         return {**inputs, **{name: decoded(inputs[name]) for name in self._texts}}
 
     def _run_bf16(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """NumPy has no bfloat16: such values cross as their 16 bits."""
+        """Run with bfloat16 values as their 16 bits, since NumPy lacks the type."""
         import onnxruntime
 
         values = {}
@@ -118,15 +118,15 @@ class OnnxModel(Model):
                 values[spec.name] = of_bits(to_bfloat16_bits(inputs[spec.name]), _ONNX_BF16)
             else:
                 values[spec.name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(inputs[spec.name]))
-        made = self._session.run_with_ort_values(self._outputs, values)
+        arrays = self._session.run_with_ort_values(self._outputs, values)
         return {
             spec.name: of_bfloat16_bits(_bits(value)) if spec.datatype == "BF16" else value.numpy()
-            for spec, value in zip(self.signature.outputs, made, strict=True)
+            for spec, value in zip(self.signature.outputs, arrays, strict=True)
         }
 
 
 def _session(path: Path, options: Any, device: str) -> Any:
-    """On a GPU: strictly, so that an operator that ONNX Runtime would leave on the CPU is noticed; then leaving it."""
+    """Open a session; on a GPU first strictly, to notice operators that ONNX Runtime would leave on the CPU."""
     import onnxruntime
 
     if not devices.is_cuda(device):
@@ -137,7 +137,7 @@ def _session(path: Path, options: Any, device: str) -> Any:
             f"{path}: this ONNX Runtime computes on the CPU alone (it has {', '.join(known)}), not on {device}; pip "
             "uninstall onnxruntime, then pip install onnxruntime-gpu"
         )
-    # As PyTorch does here: float32 products, and the same algorithms at each start.
+    # Float32 products and the same algorithms at each start, as for PyTorch.
     own = {"device_id": device.removeprefix("cuda:"), "use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
     options.use_deterministic_compute = True
     providers = [(CUDA_PROVIDER, own), CPU_PROVIDER]
@@ -159,13 +159,15 @@ def _opened(path: Path, options: Any, providers: list[Any]) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:
-        # Its exceptions share no base class of their own.
+        # ONNX Runtime's exceptions share no base class.
         raise InputError(f"{path}: ONNX Runtime cannot load it ({reason(error)})") from error
 
 
 def _shared_dimensions(tensors: Sequence[Any]) -> dict[str, list[tuple[str, int]]]:
-    """Free dimensions by name, with the tensors and axes that have them, where there are several. The first, which
-    counts examples, is left out: a signature has it everywhere."""
+    """Return free dimensions that several tensors share, by name, with the tensors and axes.
+
+    The first, which counts examples, is left out: a signature has it everywhere.
+    """
     places: dict[str, list[tuple[str, int]]] = {}
     for tensor in tensors:
         for axis, size in enumerate(tensor.shape):
@@ -175,7 +177,7 @@ def _shared_dimensions(tensors: Sequence[Any]) -> dict[str, list[tuple[str, int]
 
 
 def _bits(value: Any) -> np.ndarray:
-    """A copy of a bfloat16 value, which ONNX Runtime gives no array of."""
+    """Return a copy of a bfloat16 value, which ONNX Runtime gives no array of."""
     if value.device_name() != "cpu":
         raise RunError(f"a bfloat16 output came back on {value.device_name()}, where it cannot be read")
     shape = value.shape()

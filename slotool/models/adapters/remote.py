@@ -27,12 +27,12 @@ VARIABLE = "SLOTOOL_REMOTE_TOKENS"
 RETRIED_STATUS = {429, 502, 503, 504}
 FIRST_PAUSE_S = 0.02
 MAX_TRIES = 3
-# Of a call with all its retries, where nothing else is asked for.
+# Default limit of a call with all its retries, seconds.
 TIMEOUT_S = 10.0
-# Of one answer.
+# Maximum size of an answer.
 MAX_ANSWER_BYTES = 64 << 20
 BINARY_EXTENSION = "binary_tensor_data"
-# What follows /v2/models/: a name and perhaps a version, each without what a URL parts.
+# Part of a URL after /v2/models/: a name and perhaps a version.
 _NAMED = re.compile(r"([^/?#]+)(?:/versions/[^/?#]+)?")
 
 
@@ -49,15 +49,17 @@ class RemoteRejection(InputError):
 
 
 class RemoteModel(Model):
-    """``timeout_s``: of a call with all its retries. ``signature``: what the model is known to take and give; with one,
-    the endpoint is not asked, so that it may be gone for now.
+    """Model behind another server.
 
-    A call that finds no connection, or is rejected for now, is made again after a pause, as often as the time allows.
-    A call that was sent and got no answer is not: it may have been computed. Raises ``InputError`` when the model is
-    unknown there, ``RemoteRejection`` when it finds the inputs wrong, ``RemoteUnavailable`` when the endpoint cannot be
-    reached, ``TimedOut`` when the time ran out.
+    ``timeout_s``: of a call with all its retries. ``signature``: known inputs and outputs; with one, the endpoint is
+    not queried and may be down for now.
 
-    The server is shown the token that ``remote_tokens`` finds for it.
+    A call that finds no connection, or is rejected for now, is repeated after a pause while time remains. A call that
+    was sent and got no answer is not: it may have been computed. Raises ``InputError`` if the model is unknown there,
+    ``RemoteRejection`` for inputs that it rejects, ``RemoteUnavailable`` if the endpoint cannot be reached,
+    ``TimedOut`` when time is up.
+
+    The server receives the token that ``remote_tokens`` has for it.
     """
 
     timeout_s: float
@@ -81,8 +83,7 @@ class RemoteModel(Model):
         return self._retried(inputs, self.timeout_s, math.inf)
 
     def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
-        """``run`` for callers who can do without: within ``timeout_s`` in place of the model's own time, in at most
-        ``MAX_TRIES`` tries. Several threads may call it at the same time."""
+        """Run within ``timeout_s``, in at most ``MAX_TRIES`` tries, for optional calls; safe from several threads."""
         return self._retried(inputs, timeout_s, MAX_TRIES)
 
     def _retried(self, inputs: Mapping[str, np.ndarray], timeout_s: float, most: float) -> dict[str, np.ndarray]:
@@ -101,7 +102,7 @@ class RemoteModel(Model):
 
     @abstractmethod
     def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
-        """One call. Raises ``RemoteUnavailable`` where another try makes sense."""
+        """Make one call. Raises ``RemoteUnavailable`` if another try makes sense."""
 
 
 class HttpModel(RemoteModel):
@@ -157,7 +158,7 @@ class HttpModel(RemoteModel):
         return messages.read_response(self.signature, content, length, self.url)[0]
 
     def _send(self, method: str, url: str, *, timeout_s: float, **request: Any) -> tuple[bytes, str | None]:
-        """The body of an answer of status 200, and what it says of the length of its JSON."""
+        """Return the body of an answer of status 200, and what it says of the length of its JSON."""
         import httpx
 
         try:
@@ -225,13 +226,13 @@ class GrpcModel(RemoteModel):
         return Signature.of_document(_with_shapes(document))
 
     def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
-        given = [self._request_input(self._grpc, s.name, s.datatype, inputs[s.name]) for s in self.signature.inputs]
-        # By name: left to itself a server may answer with others.
+        tensors = [self._request_input(self._grpc, s.name, s.datatype, inputs[s.name]) for s in self.signature.inputs]
+        # By name: by default a server may return others.
         wanted = [self._grpc.InferRequestedOutput(spec.name) for spec in self.signature.outputs]
 
         def ask() -> Any:
             return self._client.infer(
-                self.name, given, self._version, wanted, headers=self._authorization, client_timeout=timeout_s
+                self.name, tensors, self._version, wanted, headers=self._authorization, client_timeout=timeout_s
             )
 
         made = self._guarded(ask, timeout_s)
@@ -259,7 +260,7 @@ class GrpcModel(RemoteModel):
 
 
 def _whole(answer: Any, url: str, timeout_s: float) -> bytes:
-    """The body of an answer that is arriving. Raises ``TimedOut`` when it drips, ``RunError`` when it has no end."""
+    """Return the body of an arriving answer. Raises ``TimedOut`` for a slow one, ``RunError`` for an endless one."""
     deadline_s, content = time.monotonic() + timeout_s, bytearray()
     for chunk in answer.iter_bytes():
         content += chunk
@@ -271,45 +272,46 @@ def _whole(answer: Any, url: str, timeout_s: float) -> bytes:
 
 
 def _declared(document: Mapping[str, Any]) -> str:
-    """Name and versions in the metadata of a model."""
+    """Return the name and versions in the metadata of a model."""
     versions = document.get("versions")
     known = versions if isinstance(versions, list) else []
     return f"{document.get('name', '')} {','.join(map(str, known))}".strip()
 
 
 def open_remote(url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature | None = None) -> RemoteModel:
-    """The model behind ``url``, over HTTP or gRPC by its scheme, as ``RemoteModel`` has it."""
+    """Return the model behind ``url``, over HTTP or gRPC by its scheme, as ``RemoteModel`` has it."""
     kind = GrpcModel if urlsplit(url).scheme == "grpc" else HttpModel
     return kind(url, timeout_s=timeout_s, signature=signature)
 
 
 def ask_shared_outputs(models: Sequence[Model], renames: Sequence[Mapping[str, str]]) -> None:
-    """Of remote ``models`` ask only for the outputs that all of them have: another server may give more.
+    """Request from remote ``models`` only the outputs that all of them have.
 
-    ``renames``: of each model, its outputs' other names by their own."""
+    ``renames``: other names of each model's outputs, by their own.
+    """
     called = [
         {tensor.name: new.get(tensor.name, tensor.name) for tensor in model.signature.outputs}
         for model, new in zip(models, renames, strict=True)
     ]
     shared = set.intersection(*(set(names.values()) for names in called))
     for model, names in zip(models, called, strict=True):
-        kept = tuple(tensor for tensor in model.signature.outputs if names[tensor.name] in shared)
-        if isinstance(model, RemoteModel) and kept:
-            model.signature = Signature(model.signature.inputs, kept)
+        common = tuple(tensor for tensor in model.signature.outputs if names[tensor.name] in shared)
+        if isinstance(model, RemoteModel) and common:
+            model.signature = Signature(model.signature.inputs, common)
 
 
 def _with_shapes(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Protobuf's JSON leaves an empty shape out."""
+    """Restore an empty shape, which protobuf's JSON omits."""
     return {side: [{"shape": [], **tensor} for tensor in metadata.get(side, ())] for side in ("inputs", "outputs")}
 
 
 def _sentence(content: bytes) -> str:
-    """What the server says is wrong."""
+    """Return the server's error message."""
     try:
-        said = strict_json.decode(content)
+        message = strict_json.decode(content)
     except strict_json.JsonError:
-        said = content[:200].decode(errors="replace")
-    text = said.get("error", said) if isinstance(said, dict) else said
+        message = content[:200].decode(errors="replace")
+    text = message.get("error", message) if isinstance(message, dict) else message
     return reason(RunError(str(text) or "no reason"))
 
 

@@ -1,5 +1,4 @@
-"""scikit-learn estimators in memory, and in ``.skops`` files, which hold no pickle: classes that are read, and what
-compiled code takes for granted of each."""
+"""Estimators of scikit-learn, in memory and in ``.skops`` files: no pickle, classes of a list, checked structure."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ class SklearnModel(Model):
             self.class_names = tuple(map(str, np.asarray(self.classes).tolist()))
         self.feature_names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
         if self.feature_names:
-            # Its input is an array here, whose columns were put in the order of the names before.
+            # Columns of the input array are in the order of the names already.
             warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
         self.signature = Signature((TensorSpec(INPUT, "FP64", (FREE, int(features))),), self._output_specs())
 
@@ -99,7 +98,7 @@ class SklearnModel(Model):
         return {scores: values}
 
     def _labels(self, labels: np.ndarray) -> np.ndarray:
-        """Class names as BYTES, numbers as they are."""
+        """Return the class names as BYTES, numbers as they are."""
         if labels.dtype.kind in "OUS":
             return np.array([str(label).encode() for label in labels], dtype=np.object_)
         return labels
@@ -177,24 +176,24 @@ def read_estimator(path: Path) -> Any:
         estimator = io.load(path, trusted=beyond)
     except Exception as error:
         raise InputError(f"{path}: skops cannot load it ({reason(error)})") from error
-    for held in _reachable(estimator):
-        name = type(held).__name__
+    for item in _reachable(estimator):
+        name = type(item).__name__
         with strict_json.assembling(path, f"a fitted {name}"):
-            if name in _RULES and _is_fitted(held) and not _RULES[name].holds(held):
+            if name in _RULES and _is_fitted(item) and not _RULES[name].holds(item):
                 raise InputError(f"{path}: arrays of {name} do not fit each other: a node, size or index leads nowhere")
     return estimator
 
 
 def _class_names(value: Any) -> Iterator[str]:
-    """Names of all classes and functions in the schema of a file."""
+    """Yield the names of all classes and functions in the schema of a file."""
     if isinstance(value, Mapping):
         if "__class__" in value or "__module__" in value:
             yield f"{value.get('__module__')}.{value.get('__class__')}"
-        for held in value.values():
-            yield from _class_names(held)
+        for item in value.values():
+            yield from _class_names(item)
     elif isinstance(value, list):
-        for held in value:
-            yield from _class_names(held)
+        for item in value:
+            yield from _class_names(item)
 
 
 def _is_read(name: str) -> bool:
@@ -204,28 +203,28 @@ def _is_read(name: str) -> bool:
     if kind not in _ESTIMATORS or not module.startswith("sklearn.") or "test" in module or ".externals" in module:
         return False
     try:
-        found = getattr(import_module(module), kind, None)
+        cls = getattr(import_module(module), kind, None)
     except Exception:
         return False
-    return isinstance(found, type) and found.__module__ == module
+    return isinstance(cls, type) and cls.__module__ == module
 
 
 def _reachable(estimator: Any) -> Iterator[Any]:
-    """Every object that ``estimator`` holds, itself included, once."""
+    """Yield every object that ``estimator`` holds, itself included, once."""
     waiting, seen = [estimator], set[int]()
     while waiting:
-        held = waiting.pop()
-        if id(held) in seen or isinstance(held, type | ModuleType | FunctionType):
+        item = waiting.pop()
+        if id(item) in seen or isinstance(item, type | ModuleType | FunctionType):
             continue
-        seen.add(id(held))
-        yield held
+        seen.add(id(item))
+        yield item
         # The garbage collector does not look into arrays.
-        has_objects = isinstance(held, np.ndarray) and held.dtype.hasobject
-        waiting.extend(held.ravel().tolist() if has_objects else gc.get_referents(held))
+        has_objects = isinstance(item, np.ndarray) and item.dtype.hasobject
+        waiting.extend(item.ravel().tolist() if has_objects else gc.get_referents(item))
 
 
 def _is_fitted(estimator: Any) -> bool:
-    """False for an estimator of options alone, such as the pattern from which an ensemble made its members."""
+    """True unless an estimator has only options, such as the template of an ensemble's members."""
     return any(name != "_sklearn_version" and "_" in (name[0], name[-1]) for name in vars(estimator))
 
 

@@ -45,10 +45,10 @@ _DATATYPES = {
 
 
 class TorchProgramModel(Model):
-    """A ``.pt2`` file. Inputs are called as the exported module's arguments, outputs ``output``, or ``output_0``…
+    """Program in a ``.pt2`` file, with its module's arguments as inputs and ``output``, or ``output_0`` …, as outputs.
 
     Such a file is a program: its operators run. Only pure ones of ATen do, unless code of artifacts is allowed; pickles
-    in it are never read. Raises ``InputError`` when the file cannot be read, does or holds more, or cannot be moved to
+    in it are never read. Raises ``InputError`` if the file cannot be read, holds other operators, or cannot be moved to
     ``device``.
     """
 
@@ -95,8 +95,7 @@ class TorchModuleModel(Model):
         self._run = _Runner(self.name, signature, self._module, link)
 
     def on(self, device: str) -> Model:
-        """A copy whose parameters and buffers are on the device, where that is another; tensors that the module keeps
-        otherwise stay where they are."""
+        """Return a copy with parameters and buffers on another device; other tensors stay where they are."""
         if devices.required(device) == self.device:
             return self
         module = moved(self._module, Link(device))
@@ -108,8 +107,11 @@ class TorchModuleModel(Model):
 
 
 def _callable(program: ExportedProgram) -> Callable[..., Any]:
-    """What runs the program. Its guards are code too; ``Signature.conform`` checks what comes in. So do hooks of the
-    module, once more and for some 40 µs a call: they are of use where a free dimension has a greatest size only."""
+    """Return a function that runs the program without its guards and hooks.
+
+    ``Signature.conform`` checks inputs already. Hooks would check again for some 40 µs a call, and matter only if a
+    free dimension has a greatest size.
+    """
     import torch
 
     module: Any = program.module(check_guards=False)
@@ -137,8 +139,8 @@ def _lstm(
         shapes += [(4 * hidden, width), (4 * hidden, hidden), *[(4 * hidden,)] * 2 * biases] * directions
         width = hidden * directions
     begins = [(layers * directions, x.shape[0 if first else 1], hidden)] * 2
-    given = [tuple(each.shape) for each in (*weights, *states)]
-    if x.dim() != 3 or 0 in (*x.shape, hidden) or given != shapes + begins:
+    arguments = [tuple(each.shape) for each in (*weights, *states)]
+    if x.dim() != 3 or 0 in (*x.shape, hidden) or arguments != shapes + begins:
         raise ValueError("sizes of an LSTM's weights and states do not fit each other")
     if len({each.dtype for each in (x, *weights, *states)}) > 1:
         raise ValueError("an LSTM's weights and states differ in type")
@@ -158,15 +160,19 @@ class _Runner:
         import torch
 
         try:
-            given = [
+            arguments = [
                 self._link.to_device(np.ascontiguousarray(inputs[spec.name])).to(self._types[spec.datatype])
                 for spec in self._signature.inputs
             ]
             with torch.inference_mode():
-                made = self._module(*given)
-            if isinstance(made, torch.Tensor):
-                made = [made]
-            values = [made[spec.name] for spec in self._signature.outputs] if isinstance(made, Mapping) else list(made)
+                outputs = self._module(*arguments)
+            if isinstance(outputs, torch.Tensor):
+                outputs = [outputs]
+            values = (
+                [outputs[spec.name] for spec in self._signature.outputs]
+                if isinstance(outputs, Mapping)
+                else list(outputs)
+            )
             specs = self._signature.outputs
             plain = [
                 value.float() if spec.datatype == "BF16" else value for spec, value in zip(specs, values, strict=True)
@@ -178,7 +184,7 @@ class _Runner:
 
 
 def datatype_of_torch(dtype: Any) -> str:
-    """The datatype of torch's ``dtype``. Raises ``InputError`` for one that the protocol has no name for."""
+    """Return the datatype of torch's ``dtype``. Raises ``InputError`` for one that the protocol has no name for."""
     name = str(dtype).removeprefix("torch.")
     if name not in _DATATYPES:
         raise InputError(f"torch's {name} has no datatype; there are {', '.join(_DATATYPES)}")
@@ -186,7 +192,7 @@ def datatype_of_torch(dtype: Any) -> str:
 
 
 def _moved(path: Path, program: ExportedProgram, link: Link) -> ExportedProgram:
-    """The program with its weights on the device, and the device that its own operators name."""
+    """Return the program with its weights on the device, and the device that its own operators name."""
     from torch.export.passes import move_to_device_pass
 
     try:
@@ -216,7 +222,7 @@ def _spec(path: Path, name: str, value: Any) -> TensorSpec:
 
 
 # Operators of ATen that compute tensors from tensors and check every index: no file, no print, no uninitialised memory.
-# One that works in place ends with "_", and is allowed where its functional form is.
+# An in-place operator ends with "_", and is allowed with its functional form.
 _ATEN = """
     __and__ __lshift__ __or__ __rshift__ __xor__ _adaptive_avg_pool2d _adaptive_avg_pool3d _assert_async _assert_scalar
     _assert_tensor_metadata _cdist_forward _fused_sdp_choice _local_scalar_dense _log_softmax _reshape_alias
@@ -286,16 +292,18 @@ MAX_EXPRESSION, MAX_EXPONENT, MAX_NUMBER = 10_000, 64, 2**64
 
 
 def require_harmless(path: Path) -> None:
-    """Raises ``InputError`` for an archive that torch would unpickle a part of, whose text torch would run as code or,
-    unless code of artifacts is allowed, whose program has an operator other than the pure ones of ATen."""
+    """Raise ``InputError`` for an archive with a pickle, or text that torch would run as code.
+
+    Also, unless code of artifacts is allowed, for an operator other than the pure ones of ATen.
+    """
     import torch
 
     try:
         with zipfile.ZipFile(path) as archive:
             is_plain = all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
-            # Of the format before torch 2.8, which holds pickles and which torch falls back to.
+            # Files of the format before torch 2.8, which holds pickles and is torch's fallback.
             is_plain = is_plain and "version" not in archive.namelist()
-        # Both see the same archive as torch does, whose own reader this is.
+        # Torch's own reader, so that both see the same archive.
         reader = torch._C.PyTorchFileReader(str(path))
         names = reader.get_all_records()
         texts = {name: reader.get_record(name) for name in names if name.endswith(".json")}
@@ -316,7 +324,7 @@ def require_harmless(path: Path) -> None:
 
 
 def _texts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Every value that is no container, with the key of the object that it is in; keys are names themselves."""
+    """Yield every value that is no container, with the key of the object that it is in; keys are names themselves."""
     if key in _FREE and all(isinstance(text, str) for text in _members(value)):
         return
     if isinstance(value, Mapping):

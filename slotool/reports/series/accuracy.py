@@ -57,7 +57,7 @@ COLUMNS = ("point", "accuracy", "SE", "median latency", "speed-up over the best"
 
 
 def scored(table: OutcomeTable) -> list[Scored]:
-    """Every version of a table, fastest first. A continuous error counts as 1 − mean error."""
+    """Return every version of a table, fastest first. A continuous error counts as 1 − mean error."""
     error, latency_s = table.matrix("error"), table.matrix("latency_s")
     spread = error.std(axis=0, ddof=1) if len(error) > 1 else np.zeros(error.shape[1])
     points = [
@@ -74,7 +74,7 @@ def scored(table: OutcomeTable) -> list[Scored]:
 
 
 def has_k(table: OutcomeTable) -> bool:
-    """Whether the table is of an SLO-NN: several points, all of them shares of nodes."""
+    """True if the table is of an SLO-NN: several points, all of them shares of nodes."""
     return len(table.versions) > 1 and all(point.share_of_nodes is not None for point in scored(table))
 
 

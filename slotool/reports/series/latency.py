@@ -73,7 +73,7 @@ def _cells(rows: pd.DataFrame, sizes: np.ndarray) -> list[str]:
 
 
 def _ranked(name: str, rows: pd.DataFrame, source: str) -> Figure:
-    """Every network or point, fastest first: for a table without batch sizes this is all there is to compare."""
+    """Return every network or point, fastest first: for a table without batch sizes this is all there is to compare."""
     unit = Unit.best_for(rows["median_s"].to_numpy())
     curves, bands = [], []
     labels = dict.fromkeys(_labels(rows, _WHERE))

@@ -11,7 +11,7 @@ from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 
 
 def plan_figures(plan: SwitchingPlan, source: str) -> Iterator[Figure]:
-    """The plan's thresholds, and the load tests that they come from where they were kept."""
+    """Yield the plan's thresholds, and the load tests that they come from where they were kept."""
     yield accuracy_against_load(plan, source)
     if any(_on_configuration(plan, load) for load in plan.loads):
         yield tail_against_load(plan, source)

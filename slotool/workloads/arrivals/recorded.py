@@ -90,7 +90,7 @@ class RecordedInstants(ArrivalProcess):
 
 
 def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProcess:
-    """The arrivals recorded in a CSV file, recognised by its columns.
+    """Return the arrivals recorded in a CSV file, recognised by its columns.
 
     ``TIMESTAMP``: one row per request, a date with time or seconds (Azure LLM inference traces). ``1`` … ``1440`` or
     ``minute_1`` …: counts per minute, one row per function, summed (Azure Functions). ``rate_per_s``: one row per
@@ -124,7 +124,7 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
 
 
 def _rows_of(path: Path) -> pd.DataFrame:
-    """The rows of a CSV file that are not blank; the index says in which line of the file each is."""
+    """Return the rows of a CSV file that are not blank; the index says in which line of the file each is."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         above = next((number for number, line in enumerate(lines) if line.strip()), 0)
     frame = pd.read_csv(path, skip_blank_lines=False, skiprows=above)

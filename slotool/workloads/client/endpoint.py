@@ -123,7 +123,7 @@ class Endpoint(ABC):
         """Read a 2xx response; ``headers``: names in lower case. Raises ``ValueError`` saying what is wrong with it."""
 
     def error_in(self, body: bytes) -> str:
-        """The reason given in a response that is not 2xx: its JSON ``error``, or the beginning of its text."""
+        """Return the reason given in a response that is not 2xx: its JSON ``error``, or the beginning of its text."""
         try:
             document = strict_json.decode(body)
         except strict_json.JsonError:
@@ -133,7 +133,7 @@ class Endpoint(ABC):
 
 
 def number_of(document: Mapping[str, Any], name: str, scale: float = 1.0) -> float | None:
-    """A number field of a response times ``scale``; None when absent. Raises ``ValueError``."""
+    """Return a number field of a response times ``scale``; None when absent. Raises ``ValueError``."""
     value = document.get(name)
     if value is None:
         return None
@@ -143,7 +143,7 @@ def number_of(document: Mapping[str, Any], name: str, scale: float = 1.0) -> flo
 
 
 def object_of(raw: bytes) -> dict[str, Any]:
-    """A JSON object. Raises ``ValueError``."""
+    """Return a JSON object. Raises ``ValueError``."""
     try:
         document = strict_json.decode(raw)
     except strict_json.JsonError as error:

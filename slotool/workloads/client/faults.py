@@ -57,7 +57,7 @@ class Fault:
 
 
 def read_faults(given: str | Path) -> tuple[Fault, ...]:
-    """The schedule in a file, or in the text itself; in order of time.
+    """Return the schedule in a file, or in the text itself; in order of time.
 
     One fault a line or between commas, ``#`` begins a comment. Raises ``InputError`` naming the fault that is none.
     """

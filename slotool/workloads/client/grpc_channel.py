@@ -188,7 +188,7 @@ def _failure(error: Any) -> RequestResult:
 
 
 def _arrays(response: Any) -> dict[str, np.ndarray]:
-    """Each output, raw or in the field of its type. Raises ``ValueError``."""
+    """Return each output, raw or in the field of its type. Raises ``ValueError``."""
     raw = list(response.raw_output_contents)
     try:
         return {tensor.name: _array(tensor, raw[i] if raw else None) for i, tensor in enumerate(response.outputs)}

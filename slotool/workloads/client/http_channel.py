@@ -154,7 +154,7 @@ async def ask_parameter(address: str, model: str, name: str) -> str | None:
 
 
 async def first_model(address: str) -> str:
-    """The first model a server lists, by the repository extension or, as slotool does, in its front page.
+    """Return the first model a server lists, by the repository extension or, as slotool does, in its front page.
 
     Raises ``InputError`` when it lists none, wants a token or speaks another protocol, ``RunError`` when it cannot be
     reached.

@@ -36,11 +36,11 @@ class HttpClient:
         self._open: set[_Connection] = set()
 
     def head(self, method: str, path: str) -> str:
-        """The first lines of a request, to be made once for many."""
+        """Return the first lines of a request, to be made once for many."""
         return f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._common}"
 
     async def request(self, head: str, headers: Mapping[str, str], body: bytes) -> Response:
-        """The response. Raises ``OSError`` or ``TimeoutError``."""
+        """Return the response. Raises ``OSError`` or ``TimeoutError``."""
         request = f"{head}{_lines(headers)}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
         until_s = time.perf_counter() + self._within_s
         connection = await self._connection()
@@ -92,7 +92,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request can be sent."""
+        """True if another request can be sent."""
         return self._stays and not self._transport.is_closing()
 
     def ask(self, request: bytes, within_s: float) -> asyncio.Future[Response]:
@@ -169,7 +169,7 @@ class _Connection(asyncio.Protocol):
             answer.set_exception(error)
 
     def _done(self) -> asyncio.Future[Response] | None:
-        """The future that waits for a response, if any; it is taken."""
+        """Return the future that waits for a response, if any; it is taken."""
         answer, self._answer, self._headers_end = self._answer, None, False
         if self._alarm is not None:
             self._alarm.cancel()

@@ -197,7 +197,7 @@ def main() -> None:
 
 
 def _inputs(folder: Path) -> Any:
-    """The examples, an array or ``Columns``, of which only what is sent takes memory."""
+    """Return the examples, an array or ``Columns``, of which only what is sent takes memory."""
     if (folder / "x.npy").exists():
         return np.load(folder / "x.npy", mmap_mode="r")
     return Columns(unpack(np.memmap(folder / "x.tensors", np.uint8, "r").data))

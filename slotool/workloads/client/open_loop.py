@@ -107,7 +107,7 @@ class LoadPlan:
         return replace(self, examples=examples, split=chosen, numbers=kept)
 
     def part(self, number: int, parts: int) -> LoadPlan:
-        """Every ``parts``-th request from ``number`` on, at its own instant."""
+        """Return every ``parts``-th request from ``number`` on, at its own instant."""
         mine = slice(number, None, parts)
         return replace(
             self,
@@ -165,7 +165,7 @@ class LoadRun(ABC):
 
     @abstractmethod
     def log(self, provenance: Mapping[str, Any] | None = None) -> RequestLog:
-        """The requests finished so far. Raises ``TableError`` when there are none."""
+        """Return the requests finished so far. Raises ``TableError`` when there are none."""
 
 
 async def _at_once() -> None:

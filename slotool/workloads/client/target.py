@@ -47,7 +47,7 @@ def server_address(url: str, *, scheme: str = "http", allow_remote: bool = False
 
 
 def authorization() -> dict[str, str]:
-    """The header that shows ``$SLOTOOL_TOKEN``; none where that is not set."""
+    """Return the header that shows ``$SLOTOOL_TOKEN``; none where that is not set."""
     token = os.environ.get("SLOTOOL_TOKEN", "").strip()
     return {"authorization": f"Bearer {token}"} if token else {}
 
@@ -85,7 +85,7 @@ def unauthorized(address: str) -> InputError:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` is localhost or an address of the loopback interface. Names are not looked up."""
+    """True if ``host`` is localhost or an address of the loopback interface. Names are not looked up."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
