@@ -29,7 +29,7 @@ AnswerFunction = Callable[[int], "tuple[int, OperatingPoint] | None"]
 
 @dataclass
 class Strategy:
-    """One answering strategy and its results. ``observe`` receives every answer, outside the measured time."""
+    """Answering strategy and its results. ``observe`` receives every answer, outside the measured time."""
 
     name: str
     target: float
@@ -49,35 +49,35 @@ class Strategy:
             example = numbers[at % len(numbers)]
             at += 1
             started = clock()
-            found = self.reply(example)
+            answer = self.reply(example)
             ended = clock()
-            if found is None:
+            if answer is None:
                 self.rejected += 1
             else:
                 self.latency_s.append(ended - started)
                 self.examples.append(example)
-                self.labels.append(found[0])
-                self.points.append(found[1])
+                self.labels.append(answer[0])
+                self.points.append(answer[1])
                 if self.observe:
-                    self.observe(found[1], 1e6 * (ended - started))
+                    self.observe(answer[1], 1e6 * (ended - started))
             if ended - began > seconds:
                 self.spent_s += ended - began
                 return at
 
     def row(self, queries: Queries, co_runners: int) -> dict[str, Any]:
-        """Of an ``InterferenceTable``."""
-        kept = _drawn(len(self.labels))
-        examples, labels = (np.array(of, dtype=np.int64)[kept] for of in (self.examples, self.labels))
+        """Return the row of an ``InterferenceTable``."""
+        order = _drawn(len(self.labels))
+        examples, labels = (np.array(of, dtype=np.int64)[order] for of in (self.examples, self.labels))
         return {
             "strategy": self.name,
             "co_runners": co_runners,
             "target": self.target,
             "queries": len(self.labels) + self.rejected,
             "rejected": self.rejected,
-            "latency_s": np.array(self.latency_s)[kept],
+            "latency_s": np.array(self.latency_s)[order],
             "right": queries.right(examples, labels).astype(np.float64) if len(labels) else np.empty(0),
             "example": examples.astype(np.float64),
-            "k": np.array([share(self.points[i]) for i in kept], dtype=np.float64),
+            "k": np.array([share(self.points[i]) for i in order], dtype=np.float64),
         }
 
 
@@ -89,8 +89,8 @@ def fixed(name: str, point: OperatingPoint, queries: Queries) -> Strategy:
 
 def aclo(accuracy: float, queries: Queries) -> Strategy:
     """Return each query at the least k expected to reach ``accuracy``."""
-    label, taken = queries.answer(accuracy=accuracy)
-    return Strategy("aclo", accuracy, lambda i: (label(i), taken()))
+    label, seconds = queries.answer(accuracy=accuracy)
+    return Strategy("aclo", accuracy, lambda i: (label(i), seconds()))
 
 
 def lcao(
@@ -99,13 +99,16 @@ def lcao(
     answers: Mapping[OperatingPoint, ExampleInference],
     co_runners: int | CoRunnerEstimator,
 ) -> Strategy:
-    """Each query at the greatest k in time; choosing is part of its latency. ``co_runners``: β, given or estimated."""
+    """Return LCAO as a strategy, choosing the greatest k in time; ``co_runners``: β, given or estimated.
+
+    Choosing is part of its latency.
+    """
     labels = {point: answer.label for point, answer in answers.items()}
     estimated = co_runners if isinstance(co_runners, CoRunnerEstimator) else None
-    given = 0 if isinstance(co_runners, CoRunnerEstimator) else co_runners
+    count = 0 if isinstance(co_runners, CoRunnerEstimator) else co_runners
 
     def reply(example: int) -> tuple[int, OperatingPoint] | None:
-        point = chooser.choose(deadline_us, 0.0, estimated.co_runners if estimated else given)
+        point = chooser.choose(deadline_us, 0.0, estimated.co_runners if estimated else count)
         if isinstance(point, CannotMeet):
             return None
         return labels[point](example), point
@@ -116,9 +119,9 @@ def lcao(
 def run(
     strategies: Sequence[Strategy], queries: Queries, seconds: float, *, seed: int = 0, after_turn: Any = None
 ) -> None:
-    """All ``strategies`` in turns until each has run for ``seconds``, on examples in an order drawn by ``seed``.
+    """Run all ``strategies`` in turns for ``seconds`` each, on examples in an order drawn by ``seed``.
 
-    ``after_turn()`` is called between turns, to see whether the co-runners are still alive, or to draw progress.
+    ``after_turn()`` is called between turns, to check co-runners or show progress.
     """
     numbers = np.random.default_rng(seed).permutation(len(queries)).tolist()
     for strategy in strategies:
@@ -164,11 +167,11 @@ def profile_rows(
 
 
 def _drawn(n: int) -> np.ndarray:
-    """Indices of the answers kept of n, in order: int64 [at most ``MAX_KEPT``]."""
+    """Return the indices of the answers kept of n, in order: int64 [at most ``MAX_KEPT``]."""
     return np.arange(n) if n <= MAX_KEPT else np.sort(np.random.default_rng(n).choice(n, MAX_KEPT, replace=False))
 
 
 def share(point: OperatingPoint) -> float:
-    """k of a point: 1 for the full network, NaN for a point without k."""
+    """Return k of a point: 1 for the full network, NaN for a point without k."""
     k = point.get("k")
     return 1.0 if point == FULL else float(k) if isinstance(k, int | float) else float("nan")

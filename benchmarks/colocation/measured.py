@@ -55,8 +55,11 @@ class CoLocationSettings:
 
 @dataclass(frozen=True)
 class CoLocationResult:
-    """``table``: the answers of every strategy; ``latency``: T(k, β) that LCAO planned with; ``deadline_us``: the
-    uninterfered full network's p95; ``pauses_s``: by number of copies, how long co-runners held the core at a time."""
+    """Result of a co-location experiment.
+
+    ``table``: the answers of every strategy; ``latency``: T(k, β) that LCAO planned with; ``deadline_us``: p95 of the
+    full network alone; ``pauses_s``: by number of copies, how long co-runners held the core at a time.
+    """
 
     table: InterferenceTable
     latency: LatencyTable
@@ -114,7 +117,7 @@ class _Run:
     tables: list[LatencyTable]
 
     @cached_property
-    def asked(self) -> Queries:
+    def options(self) -> Queries:
         return Queries(self.model, self.data.test)
 
     @property
@@ -130,7 +133,7 @@ class _Run:
             yield copies
 
     def profile(self, co_runners: int, copies: BusyCopies) -> None:
-        """T(k, β) of all points."""
+        """Measure T(k, β) of all points."""
         self.progress(f"{co_runners} co-runners: T(k, β)")
         known, seconds, seed = Queries(self.model, self.data.validation), self.settings.seconds, self.settings.seed
         self.tables.append(back_to_back.profile_rows(known, seconds, co_runners, seed=seed, after_turn=copies.check))
@@ -142,26 +145,25 @@ class _Run:
         return profile.with_co_runners(0)[full]
 
     def answer(self, co_runners: int, copies: BusyCopies) -> list[dict[str, Any]]:
-        """Rows of an ``InterferenceTable``: all strategies, interleaved."""
+        """Return the rows of an ``InterferenceTable``: all strategies, interleaved."""
         self.progress(f"{co_runners} co-runners: deadlines and accuracy targets")
-        model, settings, asked = self.model, self.settings, self.asked
+        model, settings, options = self.model, self.settings, self.asked
         profile = LatencyProfile.of_table(model.name, model.points, self.latency, quantile=settings.quantile)
-        answers, chooser = {point: asked.answer(point) for point in model.points}, Lcao(profile)
+        answers, chooser = {point: options.answer(point) for point in model.points}, Lcao(profile)
         state = CoRunnerEstimator(profile.mean_us) if settings.estimate else co_runners
         cheapest = _cheapest(model, profile)
         deadlines_us = self._deadlines(1e6 * self.latency.median_s(model.name, cheapest, co_runners=""))
         strategies = [
-            back_to_back.fixed(FULL_NETWORK, model.full, asked),
-            back_to_back.fixed(LEAST, cheapest, asked),
+            back_to_back.fixed(FULL_NETWORK, model.full, options),
+            back_to_back.fixed(LEAST, cheapest, options),
             *(back_to_back.lcao(chooser, deadline_us, answers, state) for deadline_us in deadlines_us),
-            *(back_to_back.aclo(target, asked) for target in settings.targets),
+            *(back_to_back.aclo(target, options) for target in settings.targets),
         ]
-        back_to_back.run(strategies, asked, settings.seconds, seed=settings.seed, after_turn=copies.check)
-        return [strategy.row(asked, co_runners) for strategy in strategies]
+        back_to_back.run(strategies, options, settings.seconds, seed=settings.seed, after_turn=copies.check)
+        return [strategy.row(options, co_runners) for strategy in strategies]
 
     def _deadlines(self, min_us: float) -> Sequence[float]:
-        """Those asked for; else from ``min_us``, where the cheapest point is in time every second time, to where the
-        full network always is."""
+        """Return the requested deadlines, or a range from half of cheapest answers in time to all full ones in time."""
         settings, full_us = self.settings, self.full_us()
         if settings.deadlines_us or not settings.sweep:
             return settings.deadlines_us or [full_us]

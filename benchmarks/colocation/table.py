@@ -45,18 +45,20 @@ class InterferenceTable(Table):
 
     @property
     def deadlines_s(self) -> np.ndarray:
-        """Every deadline LCAO was given, ascending."""
+        """Deadlines of LCAO, ascending."""
         return np.unique(self.rows.loc[self.rows["strategy"] == LCAO, "target"].to_numpy(dtype=np.float64))
 
     def answers(self, strategy: str, co_runners: int) -> list[Answers]:
         """Return the answers of one strategy, by rising target."""
         rows: pd.DataFrame = self.rows
-        own = rows[(rows["strategy"] == strategy) & (rows["co_runners"] == co_runners)].sort_values("target")
-        return [Answers.of_row(row) for row in own.to_dict("records")]
+        selected = rows[(rows["strategy"] == strategy) & (rows["co_runners"] == co_runners)].sort_values("target")
+        return [Answers.of_row(row) for row in selected.to_dict("records")]
 
     def summary(self) -> Iterator[dict[str, Any]]:
-        """Per deadline and number of copies: LCAO's figures, and the share of deadlines the full network and the
-        cheapest point keep there: what the latter misses, no choice of k could have saved."""
+        """Yield LCAO's figures per deadline and number of copies, beside the full network and the cheapest point.
+
+        A deadline missed by the cheapest point could not be saved by any choice of k.
+        """
         for co_runners in self.co_runner_counts:
             full, least = self.answers(FULL_NETWORK, co_runners)[0], self.answers(LEAST, co_runners)[0]
             for answers in self.answers(LCAO, co_runners):
@@ -77,7 +79,7 @@ class InterferenceTable(Table):
 
 
 class Answers(NamedTuple):
-    """One row: see the schema."""
+    """Row of the table; see the schema."""
 
     target: float
     queries: int
@@ -93,14 +95,14 @@ class Answers(NamedTuple):
         return cls(float(row["target"]), int(row["queries"]), int(row["rejected"]), *arrays)
 
     def met_share(self, deadline_s: float) -> float:
-        """Share of all queries answered within the deadline; rejected ones were not."""
+        """Return the share of all queries answered within the deadline; rejected ones were not."""
         if not len(self.latency_s):
             return 0.0
         return float((self.latency_s <= deadline_s).mean()) * (1 - self.rejected / self.queries)
 
     @property
     def accuracy(self) -> float:
-        """Of the examples answered, in time or not, each counting once; NaN when none was."""
+        """Accuracy of the examples answered, in time or not, each counting once; NaN without any."""
         return float(self.by_example.mean()) if len(self.right) else float("nan")
 
     @property
@@ -113,8 +115,7 @@ class Answers(NamedTuple):
         return pd.Series(self.right).groupby(self.example).mean()
 
     def lost(self, full: Answers) -> tuple[float, float]:
-        """Accuracy lost against ``full`` on the examples that both answered, and its paired standard error; NaN
-        without any."""
+        """Return the accuracy lost against ``full`` on common examples, and its paired standard error, or NaN."""
         difference = (full.by_example - self.by_example).dropna()
         if difference.empty:
             return float("nan"), float("nan")

@@ -63,26 +63,26 @@ class RequestLog(Table):
 
     @cached_property
     def answered(self) -> np.ndarray:
-        """bool [n]: a 2xx status and a class; where what is right is no class, any outputs that could be read."""
+        """Mask of requests with a 2xx status and a class, bool [n]; any readable outputs if the truth is no class."""
         has_class, has_outputs = self.rows["answer"] >= 0, (self.rows["label"] < 0) & (self.rows["error"] == "")
         return (self.rows["status"].between(200, 299) & (has_class | has_outputs)).to_numpy()
 
     @cached_property
     def in_time(self) -> np.ndarray:
-        """bool [n]: answered, and within the deadline where there is one."""
+        """Mask of requests answered within the deadline, if there is one, bool [n]."""
         deadline_s = self.rows["deadline_s"].fillna(np.inf).to_numpy()
         return self.answered & (self.latency_s <= deadline_s)
 
     @cached_property
     def in_time_from_sending(self) -> np.ndarray:
-        """bool [n]: what ``in_time`` would be had the client kept its schedule: the deadline counts from sending."""
+        """Mask as ``in_time`` with deadlines from sending, as if the client had kept its schedule, bool [n]."""
         deadline_s = self.rows["deadline_s"].fillna(np.inf).to_numpy()
         in_time: np.ndarray = self.answered & (self.latency_s - self.send_delay_s <= deadline_s)
         return in_time
 
     @cached_property
     def correct(self) -> np.ndarray:
-        """bool [n]: answered with the true class."""
+        """Mask of requests answered with the true class, bool [n]."""
         return self.answered & ((self.rows["answer"] == self.rows["label"]) & (self.rows["label"] >= 0)).to_numpy()
 
     @property
@@ -93,23 +93,21 @@ class RequestLog(Table):
     @property
     def deadline_s(self) -> float | None:
         """The deadline of all requests, or None when they have none or differ."""
-        given = self.rows["deadline_s"]
-        return float(given.iloc[0]) if given.notna().all() and given.nunique() == 1 else None
+        values = self.rows["deadline_s"]
+        return float(values.iloc[0]) if values.notna().all() and values.nunique() == 1 else None
 
     @property
     def effective_accuracy(self) -> float:
-        """Correct and in time, over all sent (model-switching, §2, measured directly instead of as a product);
-        NaN without labels."""
+        """Share of sent requests answered correctly in time (model-switching, §2); NaN without labels."""
         return float((self.correct & self.in_time).mean()) if self.has_labels else float("nan")
 
     def quantile_s(self, quantile: float) -> float:
-        """Latency quantile of the answered requests in seconds; NaN when too few were answered to speak of it."""
+        """Return the latency quantile of answered requests, seconds; NaN for too few of them."""
         answered_s = self.latency_s[self.answered]
         return tail_quantile(answered_s, quantile) if len(answered_s) else float("nan")
 
     def tail_of_all_s(self, quantile: float) -> float | None:
-        """Latency quantile of all requests sent in seconds, those not answered being the slowest; None when it is one
-        of these."""
+        """Return the latency quantile of all requests, seconds; None if it is one of the unanswered, counted last."""
         waited_s = np.sort(np.where(self.answered, self.latency_s, np.inf))
         found_s = float(waited_s[min(len(waited_s) - 1, int(np.ceil(quantile * len(waited_s))))])
         return found_s if np.isfinite(found_s) else None
@@ -166,17 +164,19 @@ class RequestLog(Table):
 
     def priorities(self) -> list[dict[str, Any]]:
         """Per priority, the most important first and those without last: requests, and what became of them."""
-        given = self.rows["priority"].to_numpy()
-        found = sorted(set(given.tolist()), key=lambda priority: (priority == 0, priority))
-        return [{"priority": priority, **self._of(given == priority)} for priority in found]
+        values = self.rows["priority"].to_numpy()
+        levels = sorted(set(values.tolist()), key=lambda priority: (priority == 0, priority))
+        return [{"priority": priority, **self._of(values == priority)} for priority in levels]
 
     def tolerances(self) -> list[dict[str, Any]]:
         """Per tolerance, the strictest first: requests, and what became of them; [] where none has one."""
-        given = self.rows["tolerance"].to_numpy(dtype=np.float64)
-        return [{"tolerance": each, **self._of(given == each)} for each in np.unique(given[~np.isnan(given)]).tolist()]
+        values = self.rows["tolerance"].to_numpy(dtype=np.float64)
+        return [
+            {"tolerance": each, **self._of(values == each)} for each in np.unique(values[~np.isnan(values)]).tolist()
+        ]
 
     def _of(self, some: np.ndarray) -> dict[str, Any]:
-        """Of some of the requests, bool [n]: how many, and what became of them."""
+        """Return counts and results of some requests, a mask bool [n]."""
         effective = float((self.correct & self.in_time)[some].mean()) if self.has_labels else float("nan")
         return {
             "requests": int(some.sum()),
@@ -194,6 +194,6 @@ class RequestLog(Table):
 
 
 def _rate(instants_s: pd.Series) -> float:
-    """Events per second from the first to the last; NaN below two."""
+    """Return the events per second from the first to the last; NaN below two."""
     span_s = float(instants_s.max() - instants_s.min())
     return (len(instants_s) - 1) / span_s if span_s > 0 else float("nan")

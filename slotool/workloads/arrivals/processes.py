@@ -28,7 +28,7 @@ class ArrivalProcess(ABC):
         """Arrival instants in [0, duration_s), float64 seconds [n], ascending."""
 
     def times(self, duration_s: float, seed: int) -> np.ndarray:
-        """``draw`` with a seed; the same seed gives the same instants.
+        """Return ``draw`` with a seed; the same seed gives the same instants.
 
         Raises ``InputError`` for a duration that is not positive, or for more than ``MAX_ARRIVALS`` expected.
         """
@@ -42,21 +42,21 @@ class ArrivalProcess(ABC):
 
 
 def positive_rate(rate_per_s: float, what: str = "a rate") -> float:
-    """``rate_per_s`` itself. Raises ``InputError`` when it is not positive and finite."""
+    """Return ``rate_per_s`` itself. Raises ``InputError`` when it is not positive and finite."""
     if not 0 < rate_per_s < math.inf:
         raise InputError(f"{what} of {rate_per_s:g}/s is not a positive, finite rate")
     return rate_per_s
 
 
 def variability(cv2: float) -> float:
-    """``cv2`` itself. Raises ``InputError`` when it is negative or not finite."""
+    """Return ``cv2`` itself. Raises ``InputError`` when it is negative or not finite."""
     if not 0 <= cv2 < math.inf:
         raise InputError(f"a squared coefficient of variation of {cv2:g} is negative or not finite")
     return cv2
 
 
 def gamma_arrivals(total: float, cv2: float, generator: np.random.Generator) -> np.ndarray:
-    """Instants in [0, total) at mean gap 1, float64: gamma gaps of variance ``cv2``, evenly spaced for 0.
+    """Return the instants in [0, total) at mean gap 1, float64: gamma gaps of variance ``cv2``, evenly spaced for 0.
 
     Bursty for ``cv2`` above 1, Poisson at 1.
     """
@@ -72,13 +72,13 @@ def gamma_arrivals(total: float, cv2: float, generator: np.random.Generator) -> 
 
 
 def stretched(total: np.ndarray, edges_s: np.ndarray, rates_per_s: np.ndarray) -> np.ndarray:
-    """Seconds at which a piecewise linear count reaches ``total`` (ascending, in arrivals).
+    """Return the seconds at which a piecewise linear count reaches ``total`` (ascending, in arrivals).
 
     ``rates_per_s`` [bins] holds between ``edges_s`` [bins + 1]; where it is 0 no request arrives.
     """
     reached = np.concatenate([[0.0], np.cumsum(np.diff(edges_s) * rates_per_s)])
     busy = np.concatenate([[True], rates_per_s > 0])
-    # Where the rate is 0 the count stands still: time jumps there.
+    # Time jumps where the rate is 0.
     bins = np.clip(np.searchsorted(reached, total, side="right") - 1, 0, len(rates_per_s) - 1)
     bins = np.where(busy[bins + 1], bins, np.maximum(bins - 1, 0))
     with np.errstate(divide="ignore", invalid="ignore"):

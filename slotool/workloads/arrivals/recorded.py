@@ -17,7 +17,7 @@ from slotool.tables.schema import NOT_NEGATIVE
 from slotool.workloads.arrivals.processes import ArrivalProcess, gamma_arrivals, positive_rate, stretched
 
 _MINUTE = re.compile(r"(?:minute_)?(\d+)")
-# How long a burst lasts, whose requests all come at once: it has a rate then.
+# Assumed length of a burst at one instant, seconds, so that it has a rate.
 BURST_S = 1.0
 
 
@@ -69,9 +69,9 @@ class RecordedInstants(ArrivalProcess):
         self._at_once = bool(times_s[-1] == times_s[0])
         if self._at_once and mean_rate_per_s is not None:
             raise InputError("all instants of the recording are one: no rate makes them faster or slower")
-        own = len(times_s) / BURST_S if self._at_once else (len(times_s) - 1) / (times_s[-1] - times_s[0])
-        self._mean = own if mean_rate_per_s is None else positive_rate(mean_rate_per_s)
-        self._times_s = (times_s - (0.0 if from_start else times_s[0])) * (own / self._mean)
+        mean_rate = len(times_s) / BURST_S if self._at_once else (len(times_s) - 1) / (times_s[-1] - times_s[0])
+        self._mean = mean_rate if mean_rate_per_s is None else positive_rate(mean_rate_per_s)
+        self._times_s = (times_s - (0.0 if from_start else times_s[0])) * (mean_rate / self._mean)
 
     @property
     def mean_rate_per_s(self) -> float:
@@ -202,7 +202,7 @@ class ArrivalTable(Table):
 
     @property
     def times_s(self) -> np.ndarray:
-        """float64 [n], ascending seconds."""
+        """Ascending instants in seconds, float64 [n]."""
         return self.rows["arrival_s"].to_numpy()
 
 

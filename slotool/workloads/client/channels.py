@@ -1,4 +1,4 @@
-"""Which model of which server is asked in which form: plain values, from which any process can connect."""
+"""Target of a load test: plain values, from which any process can connect."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ READING = "reading"
 
 @dataclass(frozen=True)
 class TargetServer:
-    """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request. ``signature``: of the
-    model, as its server states it (``described``); without it ``ASSUMED``. ``binary``: tensors go in binary form over
-    HTTP. ``reading``: how a data set is read for the model, as its server says in the model's configuration; None where
-    it says nothing of it.
+    """Model of a server, and the form of requests to it.
 
-    ``$SLOTOOL_TOKEN``, where it is set, is shown to the server.
+    ``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request. ``signature``: of the model,
+    as its server states it (``described``); without it ``ASSUMED``. ``binary``: tensors in binary form over HTTP.
+    ``reading``: options for data sets in the model's configuration, or None.
+
+    The server receives ``$SLOTOOL_TOKEN``, if set.
     """
 
     address: str
@@ -59,8 +60,7 @@ class TargetServer:
     reading: DataOptions | None = None
 
     def described(self) -> TargetServer:
-        """Return it with ``reading`` and ``signature`` as the server states them; unchanged where no server answers:
-        what is sent then fails."""
+        """Return the target with the server's ``reading`` and ``signature``; unchanged if no server answers."""
         try:
             signature, binary = (None, True) if self.form == COMPUTE else self._ask_signature()
             described = replace(self, reading=self._ask_reading())
@@ -74,10 +74,10 @@ class TargetServer:
         return None if self.signature is None else classes_scored(self.signature)
 
     def data_options(self, source: DataSource) -> DataOptions:
-        """How ``source`` is read for the model: as its server says, else with any kind of labels or none."""
+        """Return the options for ``source``: the server's, or else any kind of labels or none."""
         tensors = self.signature.inputs if self.signature else ()
-        asked = self.reading or DataOptions(target="any", needs_labels=False)
-        return replace(asked, tensors=tensors).of_source(source)
+        options = self.reading or DataOptions(target="any", needs_labels=False)
+        return replace(options, tensors=tensors).of_source(source)
 
     def _ask_reading(self) -> DataOptions | None:
         if self.form == GRPC:
@@ -105,7 +105,7 @@ class TargetServer:
         return self.reading.classes if self.reading else ()
 
     def connect(self) -> Channel:
-        """Connections to it, for the running event loop."""
+        """Open the connections, for the running event loop."""
         if self.form == GRPC:
             _require_stubs()
             from slotool.workloads.client.grpc_channel import GrpcChannel
@@ -123,7 +123,7 @@ class TargetServer:
         return ServedSignature(self.signature or ASSUMED, self.model, self.classes)
 
     def examples(self, x: Inputs | RaggedColumns) -> Callable[[int], Example]:
-        """Example i of ``x`` as it is sent. Raises ``InputError`` when the model does not take these tensors."""
+        """Return the function that makes example i of ``x``. Raises ``InputError`` if the model has other tensors."""
         if hasattr(x, "tocsr"):
             return self._sparse_examples(x)
         if isinstance(x, RaggedColumns):
@@ -138,7 +138,7 @@ class TargetServer:
         return lambda i: np.asarray(array[i])
 
     def _sparse_examples(self, x: Any) -> Callable[[int], Example]:
-        """Of a CSR matrix: each with the features that it has, and no others."""
+        """Return examples of a CSR matrix, each with its non-zero features."""
         from slotool.elastic.best_labels import INDICES, PADDING, VALUES, columns_of_rows
 
         takes = () if self.signature is None else tuple(spec.name for spec in self.signature.inputs)
@@ -153,7 +153,7 @@ class TargetServer:
 
 
 def ask_first_model(address: str, form: str) -> str:
-    """The first model the server lists. Raises ``InputError`` when it lists none, ``RunError`` without a server."""
+    """Return the server's first model. Raises ``InputError`` if it has none, ``RunError`` without a server."""
     if form == GRPC:
         _require_stubs()
         from slotool.workloads.client import grpc_channel

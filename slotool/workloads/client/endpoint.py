@@ -15,13 +15,13 @@ from slotool.errors import InputError
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.models.tasks import Classification, class_numbers, make_task
 
-# One example: the model's inputs by name, each [1, ...], or over POST /compute its only one, [*input_shape].
+# Example: the model's inputs by name, each [1, ...], or for POST /compute its only one, [*input_shape].
 Example = np.ndarray | Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a request asks for; None where it asks nothing.
+    """Options of a request; None where not set.
 
     ``tolerance``: error degradation accepted; ``objective``: response-time or cost; ``min_accuracy``: in [0, 1];
     ``priority``: 1 is the most important, 0 is none.
@@ -34,21 +34,20 @@ class Terms:
     priority: int = 0
 
     def parameters(self) -> dict[str, int | float | str]:
-        """As parameters of the Open Inference Protocol; ``timeout`` is in µs."""
-        asked = {
+        """Return the options as parameters of the Open Inference Protocol; ``timeout`` is in µs."""
+        options = {
             "timeout": None if self.deadline_s is None else round(self.deadline_s * 1e6),
             "tolerance": self.tolerance,
             "objective": self.objective,
             "min_accuracy": self.min_accuracy,
             "priority": self.priority or None,
         }
-        return {name: value for name, value in asked.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class ServerAnswer:
-    """What a 2xx response said; ``label`` is -1 where it tells no class. Times in seconds, None where the server is
-    silent."""
+    """Content of a 2xx response; ``label`` is -1 without a class. Times in seconds, None if not stated."""
 
     label: int
     confidence: float | None = None
@@ -58,7 +57,7 @@ class ServerAnswer:
 
     @classmethod
     def of(cls, outputs: Mapping[str, Any], said: Mapping[str, Any]) -> ServerAnswer:
-        """From ``label`` and ``confidence`` of the outputs, and what the server said besides. Raises ``ValueError``."""
+        """Parse ``label`` and ``confidence`` of the outputs, and the response's parameters. Raises ``ValueError``."""
         label = number_of(outputs, "label")
         if label is None:
             raise ValueError("the response has no output 'label'")
@@ -73,9 +72,9 @@ class ServerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """What became of one request. ``status``: of HTTP, or what a gRPC code stands for; 0 when nothing came back.
+    """Result of a request. ``status``: of HTTP, or the equal of a gRPC code; 0 without a response.
 
-    ``at_s``: reading of ``time.perf_counter`` when it was there. ``error``: why there is no ``answer``.
+    ``at_s``: reading of ``time.perf_counter`` at its arrival. ``error``: reason for a missing ``answer``.
     """
 
     status: int
@@ -115,8 +114,10 @@ class Endpoint(ABC):
 
     @abstractmethod
     def request(self, x: Any, number: int, terms: Terms | None = None) -> tuple[dict[str, str], bytes]:
-        """Headers and body that ask about one example, an ``Example``; ``number`` may serve as its id. ``terms``: of
-        this request; those of all where left out."""
+        """Return headers and body of a request about one ``Example``; ``number`` may serve as its id.
+
+        ``terms``: of this request, by default those of all.
+        """
 
     @abstractmethod
     def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
@@ -162,11 +163,10 @@ ASSUMED = Signature(
 
 
 class ServedSignature:
-    """``model``'s ``signature``, as its server states it. ``classes``: names of the classes that it knows, () where the
-    server does not say.
+    """Signature of ``model`` from its server. ``classes``: names of its classes, () if not stated.
 
-    A class is read from an output ``label``; without one, from scores of classes where one output can only hold them,
-    or from an output that can only hold names of ``classes``.
+    A class is read from an output ``label``; else from scores of classes if only one output can hold them, or from an
+    output that can only hold names of ``classes``.
     """
 
     def __init__(self, signature: Signature, model: str, classes: Sequence[str] = ()):
@@ -174,32 +174,32 @@ class ServedSignature:
         named = {spec.name: spec for spec in signature.outputs}
         self._task = None if LABEL in named else _task(signature, named_classes=bool(classes))
         if LABEL in named:
-            wanted = [named[name] for name in (LABEL, CONFIDENCE) if name in named]
+            outputs = [named[name] for name in (LABEL, CONFIDENCE) if name in named]
         else:
-            wanted = [signature.output(self._task.output)] if self._task else list(signature.outputs)
-        self.outputs: tuple[TensorSpec, ...] = tuple(wanted)
+            outputs = [signature.output(self._task.output)] if self._task else list(signature.outputs)
+        self.outputs: tuple[TensorSpec, ...] = tuple(outputs)
 
     def inputs_of(self, x: Inputs) -> Columns:
-        """The examples as arrays by the names of the model's inputs, of their datatypes. One array, or one column, is
-        the input of a model with one, whatever its name; columns that the model does not take are left out.
+        """Return examples as arrays by input name, in the model's datatypes.
 
-        Raises ``InputError`` naming the input that the data set does not have, or of another kind.
+        One array, or one column, is the input of a model with one, whatever its name; other columns of no input are
+        left out. Raises ``InputError`` naming an input that the data set lacks, or of another kind.
         """
-        given, inputs = x.arrays if isinstance(x, Columns) else {"": x}, self.signature.inputs
-        if len(given) == len(inputs) == 1:
-            given = {inputs[0].name: next(iter(given.values()))}
-        taken = {}
+        arrays, inputs = x.arrays if isinstance(x, Columns) else {"": x}, self.signature.inputs
+        if len(arrays) == len(inputs) == 1:
+            arrays = {inputs[0].name: next(iter(arrays.values()))}
+        inputs_by_name = {}
         for spec in inputs:
-            if spec.name not in given:
-                has = f"it has {', '.join(given)}" if isinstance(x, Columns) else "it has one tensor without a name"
+            if spec.name not in arrays:
+                has = f"it has {', '.join(arrays)}" if isinstance(x, Columns) else "it has one tensor without a name"
                 raise InputError(f"{self._model} takes {spec.name} ({spec}), which the data set lacks: {has}")
-            array = given[spec.name]
+            array = arrays[spec.name]
             # The server says itself where a shape does not fit.
-            taken[spec.name] = TensorSpec(spec.name, spec.datatype, (FREE,) * array.ndim).conform(array)
-        return Columns(taken)
+            inputs_by_name[spec.name] = TensorSpec(spec.name, spec.datatype, (FREE,) * array.ndim).conform(array)
+        return Columns(inputs_by_name)
 
     def answer(self, outputs: Mapping[str, np.ndarray], said: Mapping[str, Any]) -> ServerAnswer:
-        """What the outputs for one example say; class −1 where they tell none. Raises ``ValueError``."""
+        """Return the answer in the outputs for one example, class −1 without one. Raises ``ValueError``."""
         if self._task is None and LABEL not in {spec.name for spec in self.outputs}:
             return ServerAnswer.of({LABEL: -1}, said)
         if self._task is None:
@@ -214,8 +214,7 @@ class ServedSignature:
 
 
 def _task(signature: Signature, *, named_classes: bool) -> Classification | None:
-    """The classification of a model with scores of two classes or more, or with ``named_classes`` of one that names its
-    answer."""
+    """Return the classification of a model with class scores or, with ``named_classes``, with a named answer."""
     try:
         task = make_task(signature)
     except InputError:
@@ -228,8 +227,7 @@ def _task(signature: Signature, *, named_classes: bool) -> Classification | None
 
 
 def classes_scored(signature: Signature) -> int | None:
-    """Return the number of classes of a model that answers as slotool's own do: with a ``label``, the place of the
-    highest of its ``logits``. None for other models."""
+    """Return the number of classes of a model with ``label`` and ``logits`` like slotool's own, else None."""
     named = {spec.name: spec.shape for spec in signature.outputs}
     scores = named.get(LOGITS, ()) if LABEL in named else ()
     return scores[1] if len(scores) == 2 and scores[1] > 0 else None

@@ -12,7 +12,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
 
 
 def run(coroutine: Coroutine[Any, Any, Found], loop_factory: LoopFactory = None) -> Found:
-    """What ``coroutine`` returns, on an event loop of its own; in a thread where this one runs a loop already.
+    """Run ``coroutine`` on an event loop of its own, in a thread if this one runs a loop already.
 
     Ctrl-C cancels it and is raised when it has ended.
     """

@@ -38,10 +38,10 @@ EXPECTED = "TIME:kill|stop|slow WORKER [FACTORx] [for TIME], such as 5s:kill 1 o
 
 @dataclass(frozen=True)
 class Fault:
-    """At ``at_s`` seconds ``worker`` is killed, stopped, or slowed by ``factor``.
+    """Fault of a ``worker`` at ``at_s`` seconds: killed, stopped, or slowed by ``factor``.
 
-    ``lasts_s``: seconds until a stopped one goes on, a slow one is as before, and a killed one is started again; None:
-    until the server itself replaces it, or the load ends.
+    ``lasts_s``: seconds until it is undone (a killed worker is started again); None: until the server replaces the
+    worker, or the load ends.
     """
 
     at_s: float
@@ -102,8 +102,10 @@ class FaultInjection:
     _records: list[dict[str, Any]] = field(default_factory=list, init=False)
 
     def check(self, duration_s: float) -> None:
-        """Raises ``InputError`` when the server is on another machine, does not allow faults, or has no such worker,
-        or a fault comes after the load; ``RunError`` when no server answers."""
+        """Raise ``InputError`` if the server is remote, forbids faults or lacks a worker, or a fault is too late.
+
+        Raises ``RunError`` if no server answers.
+        """
         if not is_loopback(urlsplit(self.address).hostname or ""):
             raise InputError(f"{self.address}: faults are injected on this machine only")
         late = next((fault for fault in self.faults if fault.at_s >= duration_s), None)
@@ -126,7 +128,7 @@ class FaultInjection:
             raise InputError(f"{missing}: the server has {len(workers)} workers, numbered from 0")
 
     def begin(self, start_s: float, duration_s: float) -> None:
-        """``start_s``: the reading of ``time.perf_counter`` from which the schedule counts."""
+        """Start the schedule at ``start_s``, a reading of ``time.perf_counter``."""
         lasting = [
             replace(fault, lasts_s=duration_s - fault.at_s) if fault.action == SLOW and fault.lasts_s is None else fault
             for fault in self.faults
@@ -135,8 +137,7 @@ class FaultInjection:
         self._thread.start()
 
     def end(self) -> list[dict[str, Any]]:
-        """What was injected, in order: the fault, ``injected_s``, when the server had done it, and ``error``, why it
-        was not."""
+        """Return the injected faults in order, with ``injected_s``, when the server had done it, or ``error``."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(2 * ANSWER_WITHIN_S)
@@ -150,9 +151,9 @@ class FaultInjection:
             self._records.append({**asdict(fault), "injected_s": time.perf_counter() - start_s, "error": error})
 
     def _inject(self, fault: Fault) -> str:
-        asked = {key: value for key, value in asdict(fault).items() if key != "at_s" and value is not None}
+        request = {key: value for key, value in asdict(fault).items() if key != "at_s" and value is not None}
         try:
-            response = asyncio.run(_ask(self.address, "POST", json.dumps(asked).encode()))
+            response = asyncio.run(_ask(self.address, "POST", json.dumps(request).encode()))
         except (OSError, TimeoutError) as error:
             return reason(error)
         return "" if response.status == 200 else str(_document(response).get("error", f"status {response.status}"))
@@ -160,10 +161,10 @@ class FaultInjection:
 
 def _document(response: Response) -> dict[str, Any]:
     try:
-        found = strict_json.decode(response.body)
+        faults = strict_json.decode(response.body)
     except strict_json.JsonError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return faults if isinstance(faults, dict) else {}
 
 
 async def _ask(address: str, method: str, body: bytes = b"") -> Response:
@@ -175,32 +176,34 @@ async def _ask(address: str, method: str, body: bytes = b"") -> Response:
 
 
 WIDTH_S = 1.0
-# What is compared with before, where no other fault lies in it.
+# Window before a fault for comparison, if no other fault is in it.
 BEFORE_S = 10.0
-# So much less attainment than before counts as not recovered.
+# Loss of attainment that counts as not recovered.
 NOTICEABLE = 0.01
 
 
 def over_time(log: RequestLog, width_s: float = WIDTH_S) -> list[dict[str, Any]]:
-    """Per ``width_s`` seconds in which requests were due: ``begin_s``, ``requests``, ``attainment`` (share answered in
-    time), ``accuracy`` of those answered and ``effective_accuracy``; NaN where there is nothing to say."""
+    """Return attainment and accuracy per ``width_s`` seconds in which requests were due.
+
+    Keys are ``begin_s``, ``requests``, ``attainment`` (share answered in time), ``accuracy`` of those answered and
+    ``effective_accuracy``; NaN where undefined.
+    """
     due_s = log.rows["intended_s"].to_numpy()
     bins = (due_s / width_s).astype(np.int64)
     return [{"begin_s": at * width_s, **_figures(log, bins == at)} for at in np.unique(bins).tolist()]
 
 
 def around_faults(log: RequestLog) -> list[dict[str, Any]]:
-    """Per injected fault of the log, in order: ``fault``, ``at_s``, ``injected_s``, ``error``, and attainment and
-    accuracy before and after it.
+    """Return attainment and accuracy before and after each injected fault, with its ``error``, in order.
 
-    Before is up to 10 s from the fault before it, after until the next. ``attainment_worst``: of the worst second after
-    it. ``recovered_s``: until attainment was within a point of before for good; None: not before the next fault.
+    Before is up to 10 s from the previous fault, after until the next. ``attainment_worst``: of the worst second after
+    it. ``recovered_s``: until attainment stayed within a point of before; None: not before the next fault.
     """
     injected = log.provenance.get("faults") or []
     due_s = log.rows["intended_s"].to_numpy()
     end_s = float(due_s.max()) + 1e-9
     instants = [float(record["injected_s"]) for record in injected]
-    found = []
+    effects = []
     for number, record in enumerate(injected):
         at_s, next_s = instants[number], [*instants, end_s][number + 1]
         from_s = max(at_s - BEFORE_S, instants[number - 1] if number else 0.0)
@@ -208,7 +211,7 @@ def around_faults(log: RequestLog) -> list[dict[str, Any]]:
         after = _figures(log, (due_s >= at_s) & (due_s < next_s))
         worst, recovered_s = _recovery(log, at_s, next_s, before["attainment"])
         names = ("action", "worker", "factor", "lasts_s")
-        found.append(
+        effects.append(
             {
                 "fault": str(Fault(record["at_s"], *(record[name] for name in names))),
                 "at_s": record["at_s"],
@@ -220,7 +223,7 @@ def around_faults(log: RequestLog) -> list[dict[str, Any]]:
                 "recovered_s": recovered_s,
             }
         )
-    return found
+    return effects
 
 
 def _recovery(log: RequestLog, at_s: float, next_s: float, before: float) -> tuple[float, float | None]:

@@ -45,7 +45,7 @@ _STATUSES = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-# Nothing tells a status that a server sent from one that the core made up for want of an answer, except its words.
+# Only its text tells a server's status from the core's own for a missing answer.
 _NO_ANSWER = {
     grpc.StatusCode.DEADLINE_EXCEEDED: re.compile("deadline exceeded", re.IGNORECASE),
     grpc.StatusCode.UNAVAILABLE: re.compile(
@@ -53,7 +53,7 @@ _NO_ANSWER = {
         re.IGNORECASE,
     ),
 }
-# What the core says of a server that answers in HTTP/1.1.
+# The core's text for a server that answers in HTTP/1.1.
 _OF_HTTP = re.compile("http1.x serve|failed parsing http/2", re.IGNORECASE)
 NO_GRPC_PORT = "this port speaks HTTP, not gRPC; name the port that the server's --grpc-port has"
 
@@ -106,27 +106,29 @@ class GrpcChannel(Channel):
 
     def _answer(self, response: Any) -> ServerAnswer:
         parameters = response.parameters.items()
-        said = {name: getattr(p, p.WhichOneof("parameter_choice") or "", None) for name, p in parameters}
-        return self._served.answer(_arrays(response), said)
+        fields = {name: getattr(p, p.WhichOneof("parameter_choice") or "", None) for name, p in parameters}
+        return self._served.answer(_arrays(response), fields)
 
 
 def authority(address: str) -> str:
-    """``host:port`` of an address with a scheme."""
+    """Return ``host:port`` of an address with a scheme."""
     return address.partition("://")[2] or address
 
 
 def _channel(module: Any, address: str, options: Sequence[tuple[str, Any]] = ()) -> Any:
-    """A channel of ``grpc`` or ``grpc.aio``, encrypted for https://; $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH names roots."""
+    """Open a channel of ``grpc`` or ``grpc.aio``, TLS for https://; $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH names roots."""
     if address.startswith("https://"):
-        own = client_certificate()
-        return module.secure_channel(authority(address), grpc.ssl_channel_credentials(None, own, own), options)
+        certificate = client_certificate()
+        return module.secure_channel(
+            authority(address), grpc.ssl_channel_credentials(None, certificate, certificate), options
+        )
     return module.insecure_channel(authority(address), options)
 
 
 def first_model(address: str) -> str:
-    """The first model of the repository index. Raises ``InputError`` without one, ``RunError`` without a server."""
-    asked = service_pb2.RepositoryIndexRequest(ready=True)
-    index, error = _asked_once(address, "RepositoryIndex", asked)
+    """Return the repository index's first model. Raises ``InputError`` without one, ``RunError`` without a server."""
+    request = service_pb2.RepositoryIndexRequest(ready=True)
+    index, error = _asked_once(address, "RepositoryIndex", request)
     if error:
         raise InputError(f"{address} lists no model ({error}); name one with --model")
     if not index.models:
@@ -135,8 +137,7 @@ def first_model(address: str) -> str:
 
 
 def ask_signature(address: str, model: str) -> Signature | None:
-    """The model's tensors, as its server states them; None when it states none that can be read. Raises ``RunError``
-    without a server."""
+    """Return the server's signature of the model, or None. Raises ``RunError`` without a server."""
     stated, error = _asked_once(address, "ModelMetadata", service_pb2.ModelMetadataRequest(name=model))
     if error:
         return None
@@ -147,8 +148,7 @@ def ask_signature(address: str, model: str) -> Signature | None:
 
 
 def ask_parameter(address: str, model: str, name: str) -> str | None:
-    """A parameter of the model's configuration, by Triton's extension; None where the server states none of this name.
-    Raises ``RunError`` without a server."""
+    """Return a parameter of the model's configuration (Triton's extension), or None. Raises ``RunError``."""
     stated, error = _asked_once(address, "ModelConfig", service_pb2.ModelConfigRequest(name=model))
     return None if error else stated.config.parameters[name].string_value or None
 
@@ -158,8 +158,10 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 def _asked_once(address: str, method: str, request: Any) -> tuple[Any, str]:
-    """The answer to ``request``, or why there is none. Raises ``RunError`` without a server, ``InputError`` where it
-    wants a token."""
+    """Return the answer to ``request``, or the reason for none.
+
+    Raises ``RunError`` without a server, ``InputError`` if it requires a token.
+    """
     with _channel(grpc, address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:

@@ -41,7 +41,7 @@ class ComputeEndpoint(Endpoint):
         buffer = io.BytesIO()
         np.save(buffer, np.ascontiguousarray(x, dtype=np.float32), allow_pickle=False)
         terms = terms or self.terms
-        asked = {
+        document = {
             "Tolerance": _plain(terms.tolerance),
             "Objective": terms.objective,
             "Deadline-Ms": None if terms.deadline_s is None else _plain(terms.deadline_s * 1e3),
@@ -49,7 +49,7 @@ class ComputeEndpoint(Endpoint):
             "Priority": _plain(terms.priority or None),
         }
         headers = {"Model": self.model, "Content-Type": "application/x-npy"}
-        return headers | {name: value for name, value in asked.items() if value is not None}, buffer.getvalue()
+        return headers | {name: value for name, value in document.items() if value is not None}, buffer.getvalue()
 
     def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
         document = object_of(body)
@@ -61,8 +61,7 @@ def _plain(value: float | None) -> str | None:
 
 
 class InferEndpoint(Endpoint):
-    """``POST /v2/models/M/infer`` with the inputs of ``served``. ``binary``: tensors in binary form, for servers that
-    read it."""
+    """``POST /v2/models/M/infer`` with the inputs of ``served``. ``binary``: send tensors in binary form."""
 
     name: ClassVar[str] = "infer"
 
@@ -76,16 +75,18 @@ class InferEndpoint(Endpoint):
         return f"/v2/models/{quote(self.model, safe='')}/infer"
 
     def request(self, x: Any, number: int, terms: Terms | None = None) -> tuple[dict[str, str], bytes]:
-        asked = (terms or self.terms).parameters()
-        body, json_length = write_request(self._signature, x, binary=self._binary, parameters=asked)
+        document = (terms or self.terms).parameters()
+        body, json_length = write_request(self._signature, x, binary=self._binary, parameters=document)
         if json_length is None:
             return {"content-type": "application/json"}, body
         return {HEADER_LENGTH: str(json_length), "content-type": "application/octet-stream"}, body
 
     def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
         try:
-            outputs, said = read_response(self._signature, body, headers.get(HEADER_LENGTH.lower()), "the response")
-            return self._served.answer(outputs, said)
+            outputs, parameters = read_response(
+                self._signature, body, headers.get(HEADER_LENGTH.lower()), "the response"
+            )
+            return self._served.answer(outputs, parameters)
         except (SlotoolError, IndexError) as error:
             raise ValueError(str(error)) from error
 
@@ -94,7 +95,7 @@ BINARY_EXTENSION = "binary_tensor_data"
 
 
 class HttpChannel(Channel):
-    """As many connections as there are outstanding requests: a limit would close the loop."""
+    """Channel with as many connections as outstanding requests: a limit would close the loop."""
 
     def __init__(self, endpoint: Endpoint, address: str, answer_within_s: float):
         self.where = address + endpoint.path
@@ -119,8 +120,9 @@ class HttpChannel(Channel):
 
 
 async def ask_signature(address: str, model: str) -> tuple[Signature | None, bool]:
-    """The model's tensors, as its server states them, None when it states none that can be read; and whether the server
-    reads tensors in binary form. Raises ``RunError`` when it cannot be reached, ``InputError`` when it wants a token.
+    """Return the server's signature of the model or None, and True if the server reads binary tensors.
+
+    Raises ``RunError`` if it cannot be reached, ``InputError`` if it requires a token.
     """
     client = HttpClient(address, ANSWER_WITHIN_S)
     try:
@@ -139,18 +141,20 @@ async def ask_signature(address: str, model: str) -> tuple[Signature | None, boo
 
 
 async def ask_parameter(address: str, model: str, name: str) -> str | None:
-    """A parameter of the model's configuration, by Triton's extension; None where the server states none of this name.
-    Raises ``RunError`` when it cannot be reached, ``InputError`` when it wants a token."""
+    """Return a parameter of the model's configuration (Triton's extension), or None.
+
+    Raises ``RunError`` if the server cannot be reached, ``InputError`` if it requires a token.
+    """
     client = HttpClient(address, ANSWER_WITHIN_S)
     try:
-        found = await _document(client, "GET", f"/v2/models/{quote(model, safe='')}/config")
+        reply = await _document(client, "GET", f"/v2/models/{quote(model, safe='')}/config")
     except (OSError, TimeoutError) as error:
         raise RunError(f"no server answers at {address} ({reason(error)})") from error
     finally:
         await client.close()
     for key in ("parameters", name, "string_value"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) else None
+        reply = reply.get(key) if isinstance(reply, dict) else None
+    return reply if isinstance(reply, str) else None
 
 
 async def first_model(address: str) -> str:
@@ -181,13 +185,13 @@ async def first_model(address: str) -> str:
 
 
 def _names(entries: Any) -> list[str]:
-    """Model names: of a list of them, of objects that have one, or the keys of one object."""
+    """Return the model names: of a list of them, of objects that have one, or the keys of one object."""
     listed = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries or []]
     return [name for name in listed if isinstance(name, str) and name]
 
 
 async def _document(client: HttpClient, method: str, path: str, body: bytes = b"") -> Any:
-    """The JSON document of a 2xx answer, None for anything else. Raises ``InputError`` where a token is wanted."""
+    """Return the JSON document of a 2xx answer, else None. Raises ``InputError`` if a token is required."""
     headers = {"content-type": "application/json"} if body else {}
     response = await client.request(client.head(method, path), headers, body)
     if response.status in UNAUTHORIZED:

@@ -79,7 +79,7 @@ class Response:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, for one request at a time; it is in ``open_ones`` as long as it is open."""
+    """Connection for one request at a time; it is in ``open_ones`` while open."""
 
     _transport: asyncio.Transport
 
@@ -96,8 +96,7 @@ class _Connection(asyncio.Protocol):
         return self._stays and not self._transport.is_closing()
 
     def ask(self, request: bytes, within_s: float) -> asyncio.Future[Response]:
-        """The response to these bytes, or ``ConnectionError`` or ``TimeoutError``, after which the connection is
-        closed."""
+        """Return the response to these bytes; ``ConnectionError`` or ``TimeoutError`` closes the connection."""
         loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[str, str] = {}
@@ -133,7 +132,7 @@ class _Connection(asyncio.Protocol):
         self._fail(error if isinstance(error, OSError) and not is_reset else ConnectionResetError(self._closed()))
 
     def _closed(self) -> str:
-        """What to say of a server that has closed the connection, orderly or not: over TLS it gives no reason."""
+        """Return the message about a server that has closed the connection: over TLS it gives no reason."""
         asks = self._transport.get_extra_info("sslcontext") is not None and not os.environ.get(CERTIFICATE_VARIABLE)
         may_want = f"; it may want a client's certificate: set {CERTIFICATE_VARIABLE}"
         return f"the server closed the connection{may_want if asks and not self._has_answered else ''}"

@@ -1,4 +1,4 @@
-"""One plan sent by several client processes, for rates that one cannot keep.
+"""Load plan sent by several client processes, for rates beyond one.
 
 ``python -m slotool.workloads.client.many_processes FOLDER NUMBER`` is such a process. FOLDER holds the plan of all
 (``ManyProcesses`` writes it). It prints ``ready`` on stdout when warm, reads on stdin the reading of
@@ -37,14 +37,16 @@ from slotool.workloads.requests import RequestLog
 READY_WITHIN_S = 120.0
 # Beyond the last request's own time to answer.
 _ENDING_S = 30.0
-# To write what has finished, of all clients together, where the user interrupts the load.
+# Time for all clients to write finished requests after Ctrl-C.
 _INTERRUPTED_S = 2.0
 
 
 @dataclass
 class ManyProcesses(LoadRun):
-    """Request i is sent by process i modulo ``processes``, all on one clock. ``progress(n)``: n more have finished.
-    ``began``: called with the instant from which the plan counts."""
+    """Load run by several processes: process i modulo ``processes`` sends request i, all on one clock.
+
+    ``progress(n)``: n more have finished. ``began``: called with the plan's first instant.
+    """
 
     plan: LoadPlan
     target: TargetServer

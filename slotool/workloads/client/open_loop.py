@@ -28,7 +28,7 @@ from slotool.workloads.client.endpoint import Channel, Example, Terms
 from slotool.workloads.requests import RequestLog
 
 WARM_UP_REQUESTS = 5
-# Of the examples that one load test sends.
+# Limit of the examples in one load test, bytes.
 MAX_EXAMPLE_BYTES = 256 << 20
 # Time between the decision to start and the first intended instant.
 LEAD_S = 0.05
@@ -40,11 +40,11 @@ _MISUNDERSTOOD = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What is sent: plain arrays, so that a plan can be cut into parts and sent by several processes.
+    """Requests to send: plain arrays, so that a plan can be cut into parts and sent by several processes.
 
     ``times_s``: float64 [n], ascending seconds from the start; ``examples``: int64 [n], rows of ``split``;
-    ``priorities``: int64 [n], 0 for none. ``numbers``: int64, what logs call the rows of ``split``; None: by position.
-    ``tolerances``: float64 [n]; None: as the terms of all have it.
+    ``priorities``: int64 [n], 0 for none. ``numbers``: int64, ids of the rows of ``split`` in logs; None: by position.
+    ``tolerances``: float64 [n]; None: those of the terms.
     """
 
     times_s: np.ndarray
@@ -64,11 +64,11 @@ class LoadPlan:
         shares: Mapping[int, float] = MappingProxyType({}),
         tolerances: Mapping[float, float] = MappingProxyType({}),
     ) -> LoadPlan:
-        """Arrivals of that long, each with an example; all examples are used once, in random order, before any twice.
+        """Draw arrivals for that long, each with an example; all are used once, in random order, before any twice.
 
-        ``shares``: of the requests that have a priority, by priority; they are drawn independently, and those left
-        have none. ``tolerances``: of the requests by tolerance, which add up to 1; empty: all have that of the terms.
-        Raises ``InputError`` when nothing arrives at all, or shares are none.
+        ``shares``: share of requests by priority, drawn independently; the rest has none. ``tolerances``: share of
+        requests by tolerance, adding up to 1; empty: all have that of the terms. Raises ``InputError`` if nothing
+        arrives, or for invalid shares.
         """
         times_s = drawn_times(arrivals, duration_s, seed)
         generator = np.random.default_rng([seed, 1])
@@ -86,25 +86,27 @@ class LoadPlan:
 
     @property
     def labels(self) -> np.ndarray:
-        """int64 [examples]: the class of each example of ``split``, -1 where what is right is no class."""
+        """Class of each example of ``split``, int64 [examples]; -1 if the truth is no class."""
         y = self.split.y
         has_classes = isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "iub"
         return y.astype(np.int64) if has_classes else np.full(len(self.split), -1)
 
     def loaded(self) -> LoadPlan:
-        """The same with only the examples that are sent, in memory: of a split that stays in its files, and of at most
-        ``MAX_EXAMPLE_BYTES``; where more are drawn, the first so many are sent again in their place."""
+        """Return the plan with only the sent examples, in memory, at most ``MAX_EXAMPLE_BYTES`` of stored ones.
+
+        Beyond that, the first ones are sent again.
+        """
         if not isinstance(self.split.x, StoredExamples):
             return self
         one = self.split.x[:1]
         most = max(1, MAX_EXAMPLE_BYTES // max(1, one.nbytes))
         drawn, first = np.unique(self.examples, return_index=True)
-        kept = np.sort(drawn[np.argsort(first)[:most]])
-        places = np.searchsorted(kept, self.examples)
-        held = (places < len(kept)) & (kept[np.minimum(places, len(kept) - 1)] == self.examples)
-        examples = np.where(held, places, self.examples % len(kept)).astype(np.int64)
-        chosen = self.split.take(kept)
-        return replace(self, examples=examples, split=chosen, numbers=kept)
+        selected = np.sort(drawn[np.argsort(first)[:most]])
+        places = np.searchsorted(selected, self.examples)
+        is_held = (places < len(selected)) & (selected[np.minimum(places, len(selected) - 1)] == self.examples)
+        examples = np.where(is_held, places, self.examples % len(selected)).astype(np.int64)
+        chosen = self.split.take(selected)
+        return replace(self, examples=examples, split=chosen, numbers=selected)
 
     def part(self, number: int, parts: int) -> LoadPlan:
         """Return every ``parts``-th request from ``number`` on, at its own instant."""
@@ -118,28 +120,28 @@ class LoadPlan:
         )
 
     def terms(self, number: int, of_all: Terms) -> Terms:
-        """What request ``number`` asks for, where all ask for ``of_all``."""
+        """Return the terms of request ``number``, based on those of all."""
         tolerance = of_all.tolerance if self.tolerances is None else float(self.tolerances[number])
         return _own_terms(of_all, int(self.priorities[number]), tolerance)
 
 
 @lru_cache(maxsize=64)
 def _own_terms(of_all: Terms, priority: int, tolerance: float | None) -> Terms:
-    """Requests that ask for the same share one object: it is not to cost the client anything."""
+    """Return one shared object for equal terms, so that the client saves time."""
     return replace(of_all, priority=priority, tolerance=tolerance)
 
 
 def _priorities(shares: Mapping[int, float], count: int, seed: int) -> np.ndarray:
-    given = np.array(list(shares.values()), dtype=np.float64)
-    if not (given >= 0).all() or given.sum() > 1 + 1e-9 or min(shares, default=1) < 1:
+    weights = np.array(list(shares.values()), dtype=np.float64)
+    if not (weights >= 0).all() or weights.sum() > 1 + 1e-9 or min(shares, default=1) < 1:
         raise InputError("priorities are 1 and more, and their shares add up to 1 at most")
-    left = max(0.0, 1.0 - float(given.sum()))
-    chances = np.array([left, *given]) / (left + given.sum())
+    rest = max(0.0, 1.0 - float(weights.sum()))
+    chances = np.array([rest, *weights]) / (rest + weights.sum())
     return np.random.default_rng([seed, 2]).choice([0, *shares], count, p=chances).astype(np.int64)
 
 
 def drawn_times(arrivals: ArrivalProcess, duration_s: float, seed: int) -> np.ndarray:
-    """Seconds from the start at which requests arrive. Raises ``InputError`` when none does, or far too many."""
+    """Draw arrival times in seconds from the start. Raises ``InputError`` for none, or far too many."""
     times_s = arrivals.times(duration_s, seed)
     if not len(times_s):
         raise InputError(f"nothing arrives within {duration_s:g} s; ask for a higher rate or a longer time")
@@ -151,11 +153,11 @@ class LoadRun(ABC):
 
     @abstractmethod
     def drive(self) -> None:
-        """Send everything and wait for the answers. Requests that fail are recorded like all others. A client that is
-        later than ``MAX_SEND_DELAY_S`` stops sending; its log is then shorter than the plan.
+        """Send everything and wait for the answers; failed requests are recorded too.
 
-        Raises ``RunError`` when there is no server, ``InputError`` when it does not understand the requests; both
-        before anything is counted: the first requests are a warm-up, sent one by one and not recorded.
+        A client later than ``MAX_SEND_DELAY_S`` stops sending; its log is then shorter than the plan. Raises
+        ``RunError`` without a server, ``InputError`` if it rejects the requests, both before anything counts: the first
+        requests are a warm-up, sent one by one and not recorded.
         """
 
     @property
@@ -174,10 +176,10 @@ async def _at_once() -> None:
 
 @dataclass
 class LocalRun(LoadRun):
-    """This process's run of a plan against ``target``.
+    """Run of a plan against ``target`` by this process.
 
-    ``progress(n)``: n more have finished. ``begin`` is called when all is ready and returns the reading of
-    ``time.perf_counter`` from which the plan's seconds count; ``ready`` is awaited before it.
+    ``progress(n)``: n more have finished. ``begin`` is called when all is ready and returns the plan's start, a reading
+    of ``time.perf_counter``; ``ready`` is awaited before it.
     """
 
     plan: LoadPlan
@@ -261,7 +263,7 @@ class LocalRun(LoadRun):
 
 
 def drive_together(runs: Sequence[LocalRun]) -> None:
-    """``drive`` of all of these, whose seconds count from one instant, at which the last of them is ready."""
+    """Drive all runs from one instant, at which the last of them is ready."""
     for run in runs:
         run._prepare(sum(len(each.plan) for each in runs))
     barrier, start_s = asyncio.Barrier(len(runs)), [0.0]
@@ -281,7 +283,7 @@ def drive_together(runs: Sequence[LocalRun]) -> None:
 
 
 class PreciseSelector(selectors.EpollSelector):
-    """epoll rounds a timeout up to whole milliseconds, which would make every request late; select does not."""
+    """Selector with precise timeouts: epoll's are rounded up to whole milliseconds, which delays every request."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout > 0:
@@ -297,7 +299,7 @@ def run_precisely(main: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def _collector_frozen() -> Iterator[None]:
-    """What exists already is not looked through again, so that a collection is short and delays no request."""
+    """Exempt existing objects from garbage collection, so that it is short and delays no request."""
     gc.freeze()
     try:
         yield

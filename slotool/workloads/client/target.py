@@ -21,7 +21,7 @@ _SCHEMES = {
 
 
 def server_address(url: str, *, scheme: str = "http", allow_remote: bool = False) -> str:
-    """``url`` as ``scheme://host[:port][/prefix]`` without a slash at its end; ``scheme`` when it names none.
+    """Return ``url`` as ``scheme://host[:port][/prefix]`` without a slash at its end; ``scheme`` when it names none.
 
     ``scheme``: http or grpc; https is taken for either.
 
@@ -53,9 +53,10 @@ def authorization() -> dict[str, str]:
 
 
 def client_certificate() -> bytes | None:
-    """Of ``$SLOTOOL_CLIENT_CERTIFICATE``, a PEM file of a certificate and its private key; None where it is not set.
+    """Return ``$SLOTOOL_CLIENT_CERTIFICATE``, a PEM file of certificate and private key, or None if not set.
 
-    Raises ``InputError`` for a file that is none."""
+    Raises ``InputError`` for another file.
+    """
     path = os.environ.get(CERTIFICATE_VARIABLE)
     if not path:
         return None
@@ -68,7 +69,7 @@ def client_certificate() -> bytes | None:
 
 
 def tls_context(scheme: str) -> ssl.SSLContext | None:
-    """How connections to an address of this scheme are encrypted, with the client's certificate if there is one."""
+    """Return the TLS settings for an address of this scheme, with the client's certificate if there is one."""
     if scheme != "https":
         return None
     context = ssl.create_default_context()
@@ -78,7 +79,7 @@ def tls_context(scheme: str) -> ssl.SSLContext | None:
 
 
 def unauthorized(address: str) -> InputError:
-    """Of a server that answers 401 or 403: it wants a token, or another one."""
+    """Return the error for a server that answers 401 or 403: it requires a token, or another one."""
     if authorization():
         return InputError(f"{address} refuses the token in $SLOTOOL_TOKEN; set it to the server's own")
     return InputError(f"{address} wants a token; set SLOTOOL_TOKEN to it")
@@ -93,7 +94,7 @@ def is_loopback(host: str) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """One short line for a failed request."""
+    """Return one short line for a failed request."""
     if isinstance(error, TimeoutError):
         return "no answer within the time allowed"
     if isinstance(error, socket.gaierror):
