@@ -12,7 +12,7 @@ import numpy as np
 
 from slotool.rules.evidence.losses import PERCENT, LossUnit
 
-# One colour per slot, distinct for colour-blind eyes and on white paper.
+# Colour of each slot, distinct for colour-blind eyes and on white paper.
 PALETTE = ("#0b5fa5", "#c2540a", "#19775a", "#7a3db8", "#b02a4c", "#5c6670", "#8a6d00", "#0f7c8a")
 ALARM = "#b3261e"
 INK = "#1c2530"
@@ -36,18 +36,18 @@ class Axis:
     ticks: tuple[tuple[float, str], ...] = ()
 
     def written(self, value: float) -> str:
-        """Text of a tick at ``value``."""
+        """Return the text of a tick at ``value``."""
         number = self.factor * value
         return (f"{number:,.0f}" if abs(number) >= 1_000 else f"{number:.10g}") + self.sign
 
 
 def share_axis(title: str, *, log: bool = False) -> Axis:
-    """Axis of shares, written as percentages."""
+    """Return the axis of shares, written as percentages."""
     return Axis(title, log, 100.0, " %")
 
 
 def error_axis(title: str, unit: LossUnit) -> Axis:
-    """Axis of errors, or losses, written in their ``unit``."""
+    """Return the axis of errors, or losses, written in their ``unit``."""
     return Axis(title, False, unit.per_one, " %" if unit.per_one == PERCENT.per_one else "")
 
 
@@ -104,7 +104,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Figure:
-    """One plot: ``id`` names its file, ``caption`` is one sentence on what to see, ``source`` where it comes from.
+    """Plot data: ``id`` names its file, ``caption`` is one sentence on what to see, ``source`` its origin.
 
     ``headlines``: the figures for the report's summary, as (what, value).
     """
@@ -144,7 +144,7 @@ class Unit:
 
 
 def duration(seconds: float | None) -> str:
-    """Three significant digits in the unit that fits; a dash for nothing."""
+    """Return the three significant digits in the unit that fits; a dash for nothing."""
     if seconds is None or math.isnan(seconds):
         return "–"
     name, scale = next((unit for unit in _UNITS if abs(seconds) >= unit[1]), _UNITS[-1])
@@ -152,12 +152,12 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """``97.3 %``; a dash for nothing."""
+    """Return ``97.3 %``; a dash for nothing."""
     return "–" if share is None or math.isnan(share) else f"{share * 100:.{digits}f} %"
 
 
 def file_name(text: str) -> str:
-    """``text`` as the stem of a file's name."""
+    """Return ``text`` as the stem of a file's name."""
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower() or "plot"
 
 

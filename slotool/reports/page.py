@@ -1,4 +1,4 @@
-"""One self-contained page of the plots as pictures: it runs no code, and a content policy forbids every request."""
+"""Page of the plots as pictures, self-contained: it runs no code, and a content policy forbids requests."""
 
 from __future__ import annotations
 
@@ -123,5 +123,5 @@ def _cell(tag: str, text: str, number: bool) -> str:
 
 
 def escape(text: str) -> str:
-    """``text`` for HTML, what turns writing around or is not shown by its code."""
+    """Return ``text`` for HTML, with invisible and direction-changing characters as codes."""
     return html.escape(printable(text))

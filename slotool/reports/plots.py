@@ -85,7 +85,7 @@ def draw(figure: Figure) -> Canvas:
 
 
 def save_plots(figures: Iterable[Figure], folder: Path, progress: Callable[[], None] = lambda: None) -> list[Path]:
-    """``save_png`` each into ``folder``, which is made; the files, named by the figures' ids."""
+    """Save each figure in the new ``folder`` by its id; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for figure in figures:
@@ -132,8 +132,7 @@ def _draw_curve(axes: Axes, curve: Curve) -> list[Annotation]:
 
 
 def _space(labels: Sequence[Annotation], axes: Axes) -> None:
-    """Write labels that the plot has no room for on the left of their points, and remove those that would be written
-    over another: the first and the last come first."""
+    """Move labels without room to the left of their points, and remove overlapping ones; first and last win."""
     boxes: list[Bbox] = []
     for at in sorted(range(len(labels)), key=lambda at: min(at, len(labels) - 1 - at)):
         label = labels[at]

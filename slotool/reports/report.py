@@ -32,7 +32,7 @@ PREDICTIONS_FILE = "predictions.parquet"
 
 @dataclass
 class Collected:
-    """Everything recognised, each with the path it was given or found under, in the order met.
+    """Everything recognised, each with the path it was given or collected under, in the order met.
 
     ``unused``: paths that were recognised, but of which there is nothing to draw, and what they are.
     """
@@ -58,31 +58,31 @@ def collect(paths: Iterable[Path]) -> Collected:
     A file that is named must be something known; in a folder others are passed over. Damage is an error either way:
     raises ``TableError``, ``ArtifactError`` or ``InputError``, the last also when nothing is there to draw.
     """
-    found = Collected()
-    seen: set[Path] = set()
-    given = list(paths)
-    for path in given:
+    collected = Collected()
+    visited: set[Path] = set()
+    pending = list(paths)
+    for path in pending:
         if not path.is_dir():
             require_regular(path, missing="no such file or folder")
         for candidate in _candidates(path):
-            if candidate.resolve() in seen:
+            if candidate.resolve() in visited:
                 continue
-            seen.add(candidate.resolve())
-            if not _take(candidate, found) and candidate == path:
+            visited.add(candidate.resolve())
+            if not _take(candidate, collected) and candidate == path:
                 raise InputError(
                     f"{path}: neither a table, a rule set, a plan nor an artifact that a report could draw"
                 )
-    if not found.drawable:
-        where = ", ".join(map(str, given))
+    if not collected.drawable:
+        where = ", ".join(map(str, pending))
         raise InputError(
             f"{where}: nothing to draw; a report needs latency or outcome tables, request logs, rule sets, "
             "switching plans or a trained predictor"
         )
-    return found
+    return collected
 
 
 def _candidates(path: Path, depth: int = 1) -> Iterator[Path]:
-    """``path`` itself when it is a file or an artifact, else what is in it, artifacts and files of ``depth`` levels."""
+    """Yield ``path`` if it is a file or an artifact, else artifacts and files in ``depth`` levels of it."""
     if path.is_file() or is_artifact(path):
         yield path
         return
@@ -95,46 +95,46 @@ def _candidates(path: Path, depth: int = 1) -> Iterator[Path]:
             yield from _candidates(child, depth - 1)
 
 
-def _take(path: Path, found: Collected) -> bool:
+def _take(path: Path, collected: Collected) -> bool:
     """True if ``path`` was recognised."""
     if path.is_dir():
-        _take_artifact(open_artifact(path), found)
+        _take_artifact(open_artifact(path), collected)
         return True
     if path.suffix == ".json":
-        return _take_json(path, found)
+        return _take_json(path, collected)
     if path.suffix not in (".parquet", ".csv"):
         return False
     schema = schema_name(path) if path.suffix == ".parquet" else _csv_schema(path)
-    return _take_table(path, schema, found)
+    return _take_table(path, schema, collected)
 
 
-def _take_artifact(artifact: Artifact, found: Collected) -> None:
-    found.artifacts.append(artifact)
+def _take_artifact(artifact: Artifact, collected: Collected) -> None:
+    collected.artifacts.append(artifact)
     if artifact.kind == "predictor" and PREDICTIONS_FILE in artifact.manifest["files"]:
-        found.predictions.append((artifact.path, PredictionsTable.load(artifact.file(PREDICTIONS_FILE))))
+        collected.predictions.append((artifact.path, PredictionsTable.load(artifact.file(PREDICTIONS_FILE))))
 
 
-def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
+def _take_table(path: Path, schema: str | None, collected: Collected) -> bool:
     if schema == OUTCOME_SCHEMA.name:
-        found.outcomes.append((path, OutcomeTable.load(path)))
+        collected.outcomes.append((path, OutcomeTable.load(path)))
     elif schema == REQUESTS_SCHEMA.name:
         log = RequestLog.load(path)
         if log.answered.any():
-            found.requests.append((path, log))
+            collected.requests.append((path, log))
         else:
-            found.unused.append((path, "request log without a single answer"))
+            collected.unused.append((path, "request log without a single answer"))
     elif schema == QUERIES_SCHEMA.name:
-        found.queries.append((path, QueryLog.load(path)))
+        collected.queries.append((path, QueryLog.load(path)))
     elif schema == LATENCY_SCHEMA.name:
         table = LatencyTable.load(path)
         if (table.rows["status"] == "ok").any():
-            found.latency.append((path, table))
+            collected.latency.append((path, table))
         else:
-            found.unused.append((path, "latency table without a single sample"))
+            collected.unused.append((path, "latency table without a single sample"))
     elif schema == PREDICTIONS_SCHEMA.name:
-        found.predictions.append((path, PredictionsTable.load(path)))
+        collected.predictions.append((path, PredictionsTable.load(path)))
     elif schema is not None:
-        found.unused.append((path, f"{schema} table"))
+        collected.unused.append((path, f"{schema} table"))
     return schema is not None
 
 
@@ -147,21 +147,21 @@ def _csv_schema(path: Path) -> str | None:
     return fitting[0].name if fitting else None
 
 
-def _take_json(path: Path, found: Collected) -> bool:
+def _take_json(path: Path, collected: Collected) -> bool:
     try:
         document: Any = strict_json.read(path)
     except OSError as error:
         raise InputError(f"{path}: not a JSON file") from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema == RULES_SCHEMA:
-        found.rules.append((path, RuleSet.load(path)))
+        collected.rules.append((path, RuleSet.load(path)))
     elif schema == PLAN_SCHEMA:
-        found.plans.append((path, SwitchingPlan.load(path)))
+        collected.plans.append((path, SwitchingPlan.load(path)))
     return schema in (RULES_SCHEMA, PLAN_SCHEMA)
 
 
 def write_report(
-    found: Collected, out: Path, *, title: str, force: bool = False, progress: Callable[[], None] = lambda: None
+    collected: Collected, out: Path, *, title: str, force: bool = False, progress: Callable[[], None] = lambda: None
 ) -> list[Figure]:
     """Write ``out`` and ``plots_folder(out)``; ``progress`` is called per plot. Returns what was drawn.
 
@@ -172,21 +172,21 @@ def write_report(
     from slotool.reports.plots import save_plots
 
     refuse_report(out, force)
-    figures = figures_of(found)
+    figures = figures_of(collected)
     folder = plots_folder(out)
     with whole_file(out) as partial, whole_folder(folder) as drawn:
         pictures = {path.stem: path.read_bytes() for path in save_plots(figures, drawn, progress)}
-        partial.write_text(page(title, figures, pictures, origins(found)), encoding="utf-8")
+        partial.write_text(page(title, figures, pictures, origins(collected)), encoding="utf-8")
     return figures
 
 
 def plots_folder(out: Path) -> Path:
-    """``report_plots`` for ``report.html``."""
+    """Return ``report_plots`` for ``report.html``."""
     return out.with_name(f"{out.stem}_plots")
 
 
 def refuse_report(out: Path, force: bool) -> None:
-    """Raises ``AlreadyExistsError`` unless ``write_report`` may write to ``out``."""
+    """Raise ``AlreadyExistsError`` unless ``write_report`` may write to ``out``."""
     folder = plots_folder(out)
     if out.is_dir():
         raise AlreadyExistsError(f"{out} is a folder; name the HTML file to write")
@@ -197,44 +197,44 @@ def refuse_report(out: Path, force: bool) -> None:
         raise AlreadyExistsError(f"{folder} holds more than a report's plots; choose another name")
 
 
-def figures_of(found: Collected) -> list[Figure]:
-    """Return every figure that ``found`` holds the data for; their ids are distinct. Raises ``InputError``."""
+def figures_of(collected: Collected) -> list[Figure]:
+    """Return every figure that ``collected`` holds the data for; their ids are distinct. Raises ``InputError``."""
     drawn: list[Figure] = []
-    for figure in _figures(found):
+    for figure in _figures(collected):
         stem = file_name(figure.id)
-        taken = {other.id for other in drawn}
-        free = next(name for n in range(1, len(taken) + 2) if (name := stem if n == 1 else f"{stem}-{n}") not in taken)
+        ids = {other.id for other in drawn}
+        free = next(name for n in range(1, len(ids) + 2) if (name := stem if n == 1 else f"{stem}-{n}") not in ids)
         drawn.append(replace(figure, id=free))
     return drawn
 
 
-def _figures(found: Collected) -> Iterator[Figure]:
-    yield from _predicted(found)
-    for path, table in found.outcomes:
+def _figures(collected: Collected) -> Iterator[Figure]:
+    yield from _predicted(collected)
+    for path, table in collected.outcomes:
         if has_k(table):
             yield accuracy_against_k(_subject(path, table), table, str(path))
-    for name, tables in _by_data(found.outcomes).items():
+    for name, tables in _by_data(collected.outcomes).items():
         sources = ", ".join(str(path) for path, _ in tables)
         yield accuracy_against_latency(name, _distinct_names(tables), sources)
-    for path, latency in found.latency:
-        # One median among other tables is a number, not a plot.
-        if len(latency.rows) > 1 or len(found.latency) == 1:
+    for path, latency in collected.latency:
+        # A single median beside other tables is a number, not a plot.
+        if len(latency.rows) > 1 or len(collected.latency) == 1:
             yield from latency_figures(path.stem, latency, str(path))
-    for path, rules in found.rules:
+    for path, rules in collected.rules:
         yield from tolerance_tiers(path.stem, rules, str(path))
-    for path, plan in found.plans:
+    for path, plan in collected.plans:
         yield from plan_figures(plan, str(path))
-    for path, simulated in found.queries:
+    for path, simulated in collected.queries:
         yield from dynamics_figures(_subject(path, simulated), simulated, str(path))
-    for path, log in found.requests:
+    for path, log in collected.requests:
         name = _subject(path, log)
         yield served_latency(name, log, str(path))
         if log.provenance.get("faults"):
             yield served_over_time(name, log, str(path))
 
 
-def _predicted(found: Collected) -> Iterator[Figure]:
-    for path, predictions in found.predictions:
+def _predicted(collected: Collected) -> Iterator[Figure]:
+    for path, predictions in collected.predictions:
         yield predicted_against_measured(path.resolve().stem, predictions, str(path))
 
 
@@ -244,7 +244,7 @@ def _subject(path: Path, table: Table) -> str:
 
 
 def _by_data(outcomes: list[tuple[Path, OutcomeTable]]) -> dict[str, list[tuple[Path, OutcomeTable]]]:
-    """Only accuracies on the same data may stand in one plot."""
+    """Group outcomes by data set: accuracies on different data may not share a plot."""
     groups: dict[str, list[tuple[Path, OutcomeTable]]] = {}
     for path, table in outcomes:
         data, split = table.provenance.get("data"), table.provenance.get("split")
@@ -261,19 +261,19 @@ def _distinct_names(tables: list[tuple[Path, OutcomeTable]]) -> list[tuple[str, 
     ]
 
 
-def origins(found: Collected) -> list[tuple[str, Rows]]:
-    """Titles and tables: machines the artifacts were made on, the artifacts, and the tables with their provenance."""
+def origins(collected: Collected) -> list[tuple[str, Rows]]:
+    """Return titles and tables: machines of the artifacts, the artifacts, and the tables with their provenance."""
     return [
-        ("Machine", _machines(found)),
-        ("Artifacts", _artifacts(found)),
-        ("Tables and rules", _tables(found)),
+        ("Machine", _machines(collected)),
+        ("Artifacts", _artifacts(collected)),
+        ("Tables and rules", _tables(collected)),
     ]
 
 
-def _machines(found: Collected) -> Rows:
-    """One row per fact; one column per machine, so that a report over several shows where they differ."""
+def _machines(collected: Collected) -> Rows:
+    """Return one row per fact, one column per machine, so that differences show."""
     distinct: list[Mapping[str, Any]] = []
-    for artifact in found.artifacts:
+    for artifact in collected.artifacts:
         facts = artifact.manifest.get("machine")
         if isinstance(facts, Mapping) and _machine(facts) not in distinct:
             distinct.append(_machine(facts))
@@ -296,10 +296,10 @@ def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _artifacts(found: Collected) -> Rows:
+def _artifacts(collected: Collected) -> Rows:
     columns = ("artifact", "kind", "made from", "seed", "created", "slotool", "id")
     rows = []
-    for artifact in found.artifacts:
+    for artifact in collected.artifacts:
         manifest = artifact.manifest
         parents = ", ".join(str(parent.get("name")) for parent in manifest.get("parents", ()))
         seed = manifest.get("seed")
@@ -318,23 +318,23 @@ def _artifacts(found: Collected) -> Rows:
     return Rows(columns, tuple(rows))
 
 
-def _tables(found: Collected) -> Rows:
+def _tables(collected: Collected) -> Rows:
     rows: list[tuple[str, ...]] = []
-    rows += [_row(p, "predictions", len(t), t.provenance) for p, t in found.predictions]
-    rows += [_row(p, "outcome table", len(t.rows), t.provenance) for p, t in found.outcomes]
+    rows += [_row(p, "predictions", len(t), t.provenance) for p, t in collected.predictions]
+    rows += [_row(p, "outcome table", len(t.rows), t.provenance) for p, t in collected.outcomes]
     rows += [
-        (str(p), "rule set", f"{len(r.rules)}", f"{r.method}, table {r.table_sha256[:12]}") for p, r in found.rules
+        (str(p), "rule set", f"{len(r.rules)}", f"{r.method}, table {r.table_sha256[:12]}") for p, r in collected.rules
     ]
-    rows += [(str(p), "latency table", f"{len(t):,}", _measured_on(t)) for p, t in found.latency]
-    rows += [(str(p), "switching plan", f"{len(plan.loads)}", f"machine {plan.machine}") for p, plan in found.plans]
-    rows += [_row(p, "request log", len(t), t.provenance) for p, t in found.requests]
-    rows += [(str(p), what, "–", "nothing of it is drawn") for p, what in found.unused]
+    rows += [(str(p), "latency table", f"{len(t):,}", _measured_on(t)) for p, t in collected.latency]
+    rows += [(str(p), "switching plan", f"{len(plan.loads)}", f"machine {plan.machine}") for p, plan in collected.plans]
+    rows += [_row(p, "request log", len(t), t.provenance) for p, t in collected.requests]
+    rows += [(str(p), what, "–", "nothing of it is drawn") for p, what in collected.unused]
     return Rows(("file", "what", "rows", "provenance"), tuple(rows))
 
 
 def _row(path: Path, what: str, rows: int, provenance: Mapping[str, Any]) -> tuple[str, ...]:
-    said = ", ".join(f"{name} {value}" for name, value in _flat(provenance.items()))
-    return str(path), what, f"{rows:,}", said or "not stated"
+    text = ", ".join(f"{name} {value}" for name, value in _flat(provenance.items()))
+    return str(path), what, f"{rows:,}", text or "not stated"
 
 
 def _flat(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:

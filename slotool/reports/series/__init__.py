@@ -1,1 +1,1 @@
-"""From tables to plots as data: pure functions, one file per kind of table, so that no two renderers disagree."""
+"""Plot data of tables: pure functions, one file per kind of table, so that no two renderers disagree."""

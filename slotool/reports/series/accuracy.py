@@ -13,13 +13,13 @@ from slotool.tables import OperatingPoint, OutcomeTable
 
 # A cheaper point that gives up no more than this is worth pointing out.
 WORTH_IT = 0.01
-# Where the least k is less, shares of nodes are drawn on a logarithmic axis.
+# Least k below which shares of nodes get a logarithmic axis.
 FEW_NODES = 0.02
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One operating point of a subject: accuracy with its standard error, median latency in seconds."""
+    """Operating point of a subject: accuracy with its standard error, median latency in seconds."""
 
     version: str
     accuracy: float
@@ -29,7 +29,7 @@ class Scored:
 
     @property
     def share_of_nodes(self) -> float | None:
-        """k of an SLO-NN's point, 1 for its full network; None for any other point."""
+        """Share k of nodes at an SLO-NN's point, 1 for its full network; None for any other point."""
         try:
             k = OperatingPoint.parse(self.version).get("k")
         except InputError:
@@ -106,7 +106,7 @@ def accuracy_against_k(name: str, table: OutcomeTable, source: str) -> Figure:
 
 
 def accuracy_against_latency(name: str, tables: Sequence[tuple[str, OutcomeTable]], source: str) -> Figure:
-    """Every operating point of every subject that was evaluated on one data set, and the front no point beats."""
+    """Plot every operating point of every subject evaluated on one data set, and their Pareto front."""
     subjects = {subject: scored(table) for subject, table in tables}
     every = [(subject, point) for subject, points in subjects.items() for point in points]
     latency_s = np.array([max(point.latency_s, 1e-9) for _, point in every])
@@ -141,7 +141,7 @@ def accuracy_against_latency(name: str, tables: Sequence[tuple[str, OutcomeTable
 
 
 def pareto(latency_s: np.ndarray, accuracy: np.ndarray) -> list[int]:
-    """Indices of the points that no other beats in both, by rising latency; of equal points the first."""
+    """Return the indices of the points that no other beats in both, by rising latency; of equal points the first."""
     front: list[int] = []
     for i in np.lexsort((-accuracy, latency_s)):
         if not front or accuracy[i] > accuracy[front[-1]]:
@@ -169,10 +169,10 @@ def _points(subject: str, points: list[Scored], unit: Unit, colour: int) -> Curv
 def _headline(subject: str, points: list[Scored]) -> tuple[str, str]:
     best = max(points, key=lambda point: point.accuracy)
     cheap = next(point for point in points if point.accuracy >= best.accuracy - WORTH_IT)
-    said = f"{best.version}: {percent(best.accuracy)} at {duration(best.latency_s)}"
+    sentence = f"{best.version}: {percent(best.accuracy)} at {duration(best.latency_s)}"
     if cheap.latency_s < best.latency_s:
-        said += f"; {cheap.version}: {percent(cheap.accuracy)} at {duration(cheap.latency_s)}"
-    return f"{subject}: most accurate point, and the fastest within one point of it", said
+        sentence += f"; {cheap.version}: {percent(cheap.accuracy)} at {duration(cheap.latency_s)}"
+    return f"{subject}: most accurate point, and the fastest within one point of it", sentence
 
 
 def _examples(*tables: OutcomeTable) -> str:

@@ -11,11 +11,11 @@ import pandas as pd
 from slotool.reports.figure import PALETTE, Axis, Band, Curve, Figure, Rows, Unit, duration, percent
 from slotool.tables import LatencyTable
 
-# What tells two latencies of one batch size apart.
+# Columns that distinguish latencies of one batch size.
 _WHERE = ["device", "backend", "threads", "replicas", "machine", "predicted"]
-# More curves than colours cannot be told apart; more rows than this are no longer read.
+# As many curves as colours; nobody reads more rows than this.
 MAX_CURVES, MAX_ROWS = len(PALETTE), 10
-# Of networks ranked by their latency: more lie on each other, and make the page large.
+# Ranked networks in a plot: more overlap, and make the page large.
 MAX_DOTS = 1_000
 
 
@@ -28,7 +28,7 @@ def latency_figures(name: str, table: LatencyTable, source: str) -> Iterator[Fig
         batched = curve["batch_size"].transform("nunique") > 1
         yield _by_batch_size(name, solo[batched], source) if batched.any() else _ranked(name, solo, source)
     colocated = _degradations(table)
-    # What co-runners do on one device says nothing of another.
+    # Co-runners on one device have no effect on another.
     devices: list[str] = list(colocated["device"].unique()) if len(colocated) else []
     for device in devices:
         of = f"{name} on {device}" if len(devices) > 1 else name
@@ -106,7 +106,7 @@ def _ranked(name: str, rows: pd.DataFrame, source: str) -> Figure:
 
 
 def _drawn(part: pd.DataFrame) -> pd.DataFrame:
-    """At most ``MAX_DOTS`` of the sorted rows, the first and the last among them, with their ``rank`` from 1 on."""
+    """Return at most ``MAX_DOTS`` of the sorted rows, with the first and the last, and their ``rank`` from 1 on."""
     chosen = np.unique(np.linspace(0, len(part) - 1, min(len(part), MAX_DOTS)).round().astype(int))
     return part.iloc[chosen].assign(rank=chosen + 1.0)
 
@@ -117,13 +117,13 @@ def _degradations(table: LatencyTable) -> pd.DataFrame:
     if "solo_s" not in rows:
         return rows.iloc[:0]
     rows = rows[(rows["status"] == "ok") & (rows["co_runners"] != "")]
-    given = [samples is not None and len(samples) > 0 for samples in rows["solo_s"]]
-    rows = rows[np.array(given, dtype=bool)]
+    has_solo = [samples is not None and len(samples) > 0 for samples in rows["solo_s"]]
+    rows = rows[np.array(has_solo, dtype=bool)]
     solo_s = np.array([np.median(samples) for samples in rows["solo_s"]], dtype=np.float64)
     colocated_s = np.array([np.median(samples) for samples in rows["samples_s"]], dtype=np.float64)
-    found = rows.assign(solo_median_s=solo_s, slowdown=colocated_s / solo_s)
-    kept: pd.DataFrame = found[np.isfinite(found["slowdown"]) & (found["solo_median_s"] > 0)]
-    return kept
+    slowdowns = rows.assign(solo_median_s=solo_s, slowdown=colocated_s / solo_s)
+    finite: pd.DataFrame = slowdowns[np.isfinite(slowdowns["slowdown"]) & (slowdowns["solo_median_s"] > 0)]
+    return finite
 
 
 def _degradation(name: str, rows: pd.DataFrame, source: str) -> Figure:
@@ -159,7 +159,7 @@ def _degradation(name: str, rows: pd.DataFrame, source: str) -> Figure:
 
 
 def _each(rows: pd.DataFrame) -> Iterator[Any]:
-    """Rows by the names of their columns."""
+    """Yield the rows by the names of their columns."""
     return iter(rows.itertuples(index=False))
 
 

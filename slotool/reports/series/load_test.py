@@ -16,9 +16,9 @@ MAX_POINTS = 1_500
 
 
 def served_latency(name: str, log: RequestLog, source: str) -> Figure:
-    """Which share of all requests was still unanswered after how long, down to the last one; a failed one stays so.
+    """Plot the share of requests still unanswered by time, down to the last one; failed ones stay unanswered.
 
-    Raises ``InputError`` when no request was answered.
+    Raises ``InputError`` if no request was answered.
     """
     answered_s = np.sort(log.latency_s[log.answered])
     if not len(answered_s):
@@ -57,8 +57,7 @@ def served_latency(name: str, log: RequestLog, source: str) -> Figure:
 
 
 def served_over_time(name: str, log: RequestLog, source: str) -> Figure:
-    """Attainment and accuracy per second, with a line at every fault that the load test injected (superserve,
-    Fig. 11a)."""
+    """Plot attainment and accuracy per second, with a line at every injected fault (superserve, Fig. 11a)."""
     seconds, faults = over_time(log), around_faults(log)
     time_s = np.array([second["begin_s"] for second in seconds])
     named = (("answered in time", "attainment"), ("accuracy of answered", "accuracy"))
@@ -101,7 +100,7 @@ def _caption(summary: dict[str, float], unanswered: int) -> str:
 
 
 def _rate(summary: dict[str, float], unit: str = "") -> str:
-    """Of what was to be sent; a burst at one instant has none."""
+    """Return the text of the planned rate; a burst at one instant has none."""
     target = summary["target_rate_per_s"]
     return "one instant" if np.isnan(target) else f"{target:.0f}{unit}/s"
 
@@ -132,7 +131,7 @@ def _table(log: RequestLog) -> Rows:
 
 
 def _thinned(waiting: np.ndarray) -> np.ndarray:
-    """Indices evenly spread over the logarithm of the share that waits, so that the tail is kept whole."""
+    """Return the indices evenly spread over the logarithm of the share that waits, so that the tail is kept whole."""
     if len(waiting) <= MAX_POINTS:
         return np.arange(len(waiting))
     levels = np.geomspace(waiting[0], waiting[-1], MAX_POINTS)

@@ -66,15 +66,15 @@ def _caption(plan: SwitchingPlan, max_per_s: float) -> str:
 
 
 def effective_accuracy_by_load(plan: SwitchingPlan, source: str) -> Figure:
-    """Share of requests that each point answers correctly and in time, by arrival rate, and the plan's choice."""
+    """Plot the share of requests that each point answers correctly in time, by arrival rate, and the plan's choice."""
     by_point = {point: loads for point in plan.rates_per_s if (loads := plan.loads_of(point))}
     loads = [load for tests in by_point.values() for load in tests]
     rates = np.array([load.rate_per_s for load in loads])
     curves = []
     for at, (point, tests) in enumerate(by_point.items()):
         tried = sorted(tests, key=lambda load: load.rate_per_s)
-        found = np.array([plan.accuracy[point] * load.attainment for load in tried])
-        curves.append(Curve(point, np.array([load.rate_per_s for load in tried]), found, "dots and line", at))
+        in_time = np.array([plan.accuracy[point] * load.attainment for load in tried])
+        curves.append(Curve(point, np.array([load.rate_per_s for load in tried]), in_time, "dots and line", at))
     every = np.geomspace(rates.min(), rates.max(), 60)
     chosen = Curve("the plan", every, plan.effective_accuracy(every), "dashes", 4)
     return Figure(
@@ -102,7 +102,7 @@ def _on_configuration(plan: SwitchingPlan, load: LoadTest) -> bool:
 
 
 def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
-    """P99 of each point by arrival rate, as the plan's load tests measured it, and the deadline (paper, Fig. 3)."""
+    """Plot each point's p99 by arrival rate from the plan's load tests, and the deadline (paper, Fig. 3)."""
     by_point: dict[str, list[LoadTest]] = {point: [] for point in plan.rates_per_s}
     for load in sorted(plan.loads, key=lambda load: load.rate_per_s):
         if _on_configuration(plan, load):

@@ -14,7 +14,7 @@ from slotool.rules.ruleset.rules import Rule, RuleSet
 
 
 def tolerance_tiers(name: str, rules: RuleSet, source: str) -> list[Figure]:
-    """One figure per objective: response time and cost of each tier, in percent of the strictest tier's.
+    """Plot response time and cost of each tier, a figure per objective, in percent of the strictest tier's.
 
     Raises ``InputError`` for a rule whose point is no routing policy.
     """
@@ -28,26 +28,29 @@ def _tiers_of(name: str, rules: RuleSet, objective: str, source: str) -> Figure:
     time, cost = (_relative(tiers, field) for field in ("response_time_s", "cost"))
     widest = tiers[-1]
     saved = {"response time": 1 - time[-1], "cost": 1 - cost[-1]}
-    own = "cost" if objective == "cost" else "response time"
+    quantity = "cost" if objective == "cost" else "response time"
     proof = f", certified at {percent(rules.confidence)} confidence" if widest.certified else ", without a certificate"
     shown = {"response time": (time, 0), "cost": (cost, 1)}
     return Figure(
         id=f"tiers-{name}-{objective}",
-        title=f"{name}: tolerance tiers that save {own}",
+        title=f"{name}: tolerance tiers that save {quantity}",
         caption=(
-            f"A request that tolerates {rules.unit.amount(widest.tolerance)} saves {percent(saved[own])} of the {own}"
-            f"{proof} ({rules.sample_size:,} examples, method {rules.method}). Tolerance: {rules.loss_words}."
+            f"A request that tolerates {rules.unit.amount(widest.tolerance)} saves {percent(saved[quantity])} of the "
+            f"{quantity}{proof} ({rules.sample_size:,} examples, method {rules.method}). Tolerance: {rules.loss_words}."
         ),
         source=source,
         x=error_axis(f"tolerance ({rules.tolerance_kind} error degradation)", rules.unit),
         y=Axis("% of the strictest tier's", sign=" %"),
         curves=tuple(
-            Curve(what, tolerance, values * 100, "dots and steps", colour, wide=what != own)
-            for what, (values, colour) in sorted(shown.items(), key=lambda item: item[0] == own)
+            Curve(what, tolerance, values * 100, "dots and steps", colour, wide=what != quantity)
+            for what, (values, colour) in sorted(shown.items(), key=lambda item: item[0] == quantity)
         ),
         table=_table(tiers, rules),
         headlines=(
-            (f"{name}: {own} saved at a tolerance of {rules.unit.amount(widest.tolerance)}", percent(saved[own])),
+            (
+                f"{name}: {quantity} saved at a tolerance of {rules.unit.amount(widest.tolerance)}",
+                percent(saved[quantity]),
+            ),
         ),
     )
 
@@ -58,7 +61,7 @@ def _relative(tiers: list[Rule], field: str) -> np.ndarray:
 
 
 def _table(tiers: list[Rule], rules: RuleSet) -> Rows:
-    """One row per ensemble and run of adjacent tiers that it serves."""
+    """Return one row per ensemble and run of adjacent tiers that it serves."""
     columns = ("tolerance", "ensemble", "observed degradation", "bound", "response time", "cost", "certified")
     runs = [list(run) for _, run in groupby(tiers, key=lambda tier: (tier.point, tier.bound, tier.certified))]
     alone, unit = OSFA(rules.best_version).point, rules.unit
