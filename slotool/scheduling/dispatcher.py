@@ -95,7 +95,7 @@ class Dispatcher:
         return found
 
     def next_batch(self, now_us: float) -> tuple[Batch | None, list[Drop]]:
-        """The next batch, None when no query waits or no worker is idle, and the queries dropped before it.
+        """Return the next batch, None when no query waits or no worker is idle, and the queries dropped before it.
 
         The batch begins at ``now_us``. Expired queries are dropped even while all workers are busy.
         """
@@ -120,7 +120,7 @@ class Dispatcher:
         return None, dropped
 
     def finished(self, worker: int, now_us: float) -> Batch:
-        """The answers of ``worker`` are there; it is idle again. The batch they are of."""
+        """Return the answers of ``worker`` are there; it is idle again. The batch they are of."""
         batch = self.ended(worker, now_us)
         self.answered(batch, now_us)
         return batch
@@ -155,7 +155,7 @@ class Dispatcher:
             self.queue.push(query, returning=True)
 
     def joined(self, now_us: float) -> int:
-        """A worker has come, idle. Its number: that of a dead one where there is one."""
+        """Return a worker has come, idle. Its number: that of a dead one where there is one."""
         return self.workers.adds(now_us)
 
     def expects(self, worker: int, free_us: float) -> None:
@@ -257,7 +257,7 @@ class Dispatcher:
         return self._said("decision_for", _decision, decision, query, decision)
 
     def _may_pass(self, first: Query, point: OperatingPoint, query: Query) -> bool:
-        """Whether others may pass ``query`` to join the batch of ``first``, because it never could."""
+        """True if others may pass ``query`` to join the batch of ``first``, because it never could."""
         if query.alone or query.batch_key != first.batch_key:
             return True
         own_point = self._own_point

@@ -122,7 +122,7 @@ class EdfQueue:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether queries of more than one priority wait."""
+        """True if queries of more than one priority wait."""
         return len(self._arrays().of_level) > 1
 
     @property
@@ -143,7 +143,7 @@ class EdfQueue:
             self._arrivals.unread_us.append(query.arrival_us)
 
     def peek(self) -> Query | None:
-        """The most urgent query, left where it is; None when the queue is empty."""
+        """Return the most urgent query, left where it is; None when the queue is empty."""
         return self._entries[self._first][2] if self._first < len(self._entries) else None
 
     def pop(self) -> Query:
@@ -160,7 +160,7 @@ class EdfQueue:
         return query
 
     def at(self, example: int) -> Query:
-        """The query that the example at this place of ``deadlines_us`` belongs to."""
+        """Return the query that the example at this place of ``deadlines_us`` belongs to."""
         for query in self:
             example -= query.examples
             if example < 0:
@@ -208,7 +208,7 @@ class EdfQueue:
         return len(self._entries) - self._first
 
     def __iter__(self) -> Iterator[Query]:
-        """Every query, most urgent first; the queue stays as it is."""
+        """Yield every query, most urgent first; the queue stays as it is."""
         return (self._entries[i][2] for i in range(self._first, len(self._entries)))
 
     def _arrays(self) -> _WaitingExamples:
@@ -300,7 +300,7 @@ class _Arrivals:
         self._count = 0
 
     def recent_us(self) -> np.ndarray:
-        """Ascending: a query that is read late from its socket does not turn the order round."""
+        """Return the ascending: a query that is read late from its socket does not turn the order round."""
         while self.unread_us:
             arrival_us = self.unread_us.popleft()
             if self._count == len(self._us):

@@ -74,7 +74,7 @@ class LatencyProfile:
         return cls(tuple(points), planned, mean)
 
     def with_co_runners(self, count: int) -> Mapping[OperatingPoint, float]:
-        """T by point with so many co-runners. Raises ``InputError`` when that was not profiled."""
+        """Return T by point with so many co-runners. Raises ``InputError`` when that was not profiled."""
         if count not in self.planned_us:
             there_are = ", ".join(map(str, sorted(self.planned_us)))
             raise InputError(f"latencies are known with {there_are} co-runners, not with {count}")

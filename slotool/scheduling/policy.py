@@ -46,7 +46,7 @@ class Policy(ABC):
 
     @abstractmethod
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
-        """The answer for ``queue.peek()`` at the instant ``now_us``.
+        """Return the answer for ``queue.peek()`` at the instant ``now_us``.
 
         None: this policy has nothing to say, because the queue is empty or the query does not ask for what the policy
         is about. ``CannotMeet``: it has, and no point will do. Where latencies are known, a ``Decision`` finishes
@@ -54,14 +54,14 @@ class Policy(ABC):
         """
 
     def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
-        """The query to shed, when not all can be in time and some have a higher priority; None: none.
+        """Return the query to shed, when not all can be in time and some have a higher priority; None: none.
 
         Called again after each drop. A policy that does not know latencies sheds no query.
         """
         return None
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
-        """µs that a call is expected to take; 0 when this policy does not know."""
+        """Return µs that a call is expected to take; 0 when this policy does not know."""
         return 0.0
 
     @property
@@ -70,18 +70,18 @@ class Policy(ABC):
         return ()
 
     def own_point(self, query: Query) -> OperatingPoint | None:
-        """The point that ``query`` asks for by itself, whatever else waits; None where there is none.
+        """Return the point that ``query`` asks for by itself, whatever else waits; None where there is none.
 
         Queries of other such points may be passed, while each of them can still begin in time.
         """
         return None
 
     def decision_for(self, query: Query, decision: Decision) -> Decision:
-        """``decision``, as it reads for a query that joined the one it was made for; by default as it is."""
+        """Return ``decision``, as it reads for a query that joined the one it was made for; by default as it is."""
         return decision
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
-        """Whether ``query``, further back in the queue, may join a batch at ``point``. Not unless a policy says so."""
+        """True if ``query``, further back in the queue, may join a batch at ``point``. Not unless a policy says so."""
         return False
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:

@@ -66,7 +66,7 @@ class ControlSpace:
         devices: Sequence[str] = (),
         **conditions: Any,
     ) -> ControlSpace:
-        """The space of ``subject`` from measured (or predicted) tables.
+        """Return the space of ``subject`` from measured (or predicted) tables.
 
         ``quantile`` of the samples stands for T, a predicted row's upper bound for a prediction. ``conditions``
         narrow the latency rows, e.g. ``threads=1``, and ``devices`` as in ``LatencyTable.of_devices``; of several rows
@@ -80,7 +80,7 @@ class ControlSpace:
         return cls(points, latency_us, {} if outcomes is None else _accuracies(points, outcomes), median_us)
 
     def latency_us(self, point: OperatingPoint, batch_size: int = 1) -> float | None:
-        """µs of a call with ``batch_size`` examples, None when unknown.
+        """Return µs of a call with ``batch_size`` examples, None when unknown.
 
         That of the next larger batch that was profiled; beyond the largest, that one's in proportion. Both are upper
         bounds, since latency grows with the batch, but less than in proportion (superserve, A.3.1, insight 1).
@@ -98,15 +98,15 @@ class ControlSpace:
         return self._latency_us[point, batches[-1]] * batch_size / batches[-1]
 
     def median_us(self, point: OperatingPoint, batch_size: int = 1) -> float | None:
-        """µs of the median call with ``batch_size`` examples, None where no samples of that size are known."""
+        """Return µs of the median call with ``batch_size`` examples, None where no samples of that size are known."""
         return self._median_us.get((point, batch_size))
 
     def with_accuracy(self, accuracy: Mapping[OperatingPoint, float]) -> ControlSpace:
-        """The same latencies, with these accuracies."""
+        """Return the same latencies, with these accuracies."""
         return ControlSpace(self.points, self._latency_us, accuracy, self._median_us)
 
     def batch_sizes(self, point: OperatingPoint) -> tuple[int, ...]:
-        """The batch sizes at which the latency of ``point`` is known, ascending."""
+        """Return the batch sizes at which the latency of ``point`` is known, ascending."""
         return tuple(self._batch_sizes.get(point, ()))
 
     def call_sizes(self, point: OperatingPoint) -> tuple[int, ...]:
@@ -118,22 +118,22 @@ class ControlSpace:
         return tuple(sorted({1, *(size for sizes in known for size in sizes if size <= largest)}))
 
     def accuracy(self, point: OperatingPoint) -> float | None:
-        """Mean accuracy at ``point``, None when unknown."""
+        """Return the mean accuracy at ``point``, None when unknown."""
         return self._accuracy.get(point)
 
     def fits(self, point: OperatingPoint, batch_size: int, slack_us: float) -> bool:
-        """Whether ``slack_us`` is left at all, and the point is not known to take longer."""
+        """True if ``slack_us`` is left at all, and the point is not known to take longer."""
         return slack_us > 0 and (self.latency_us(point, batch_size) or 0.0) <= slack_us
 
     def too_slow(self, points: Iterable[OperatingPoint], batch_size: int, slack_us: float) -> str:
-        """The sentence for when none of these points, whose latencies are known, fits."""
+        """Return the sentence for when none of these points, whose latencies are known, fits."""
         if slack_us <= 0:
             return DEADLINE_PASSED
         fastest_us = min(self.latency_us(point, batch_size) or 0.0 for point in points)
         return f"the deadline would be missed: {fastest_us:.0f} µs are needed and {slack_us:.0f} µs are left"
 
     def require(self, point: OperatingPoint) -> OperatingPoint:
-        """``point`` itself. Raises ``InputError`` when the space does not hold it."""
+        """Return ``point`` itself. Raises ``InputError`` when the space does not hold it."""
         if point not in self.points:
             raise InputError(f"no operating point {point}; there are {', '.join(map(str, self.points))}")
         return point

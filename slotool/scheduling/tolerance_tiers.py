@@ -69,11 +69,11 @@ class EnsembleCalls:
         self.is_known = True
 
     def room(self, slack_us: float) -> int:
-        """The most examples of a call within ``slack_us``; 1 where none fits."""
+        """Return the most examples of a call within ``slack_us``; 1 where none fits."""
         return self.sizes[max(0, bisect_right(self.worst_us, slack_us) - 1)]
 
     def longest_us(self, examples: int) -> float:
-        """The worst case of a call of so many; ``inf`` of more than a call takes."""
+        """Return the worst case of a call of so many; ``inf`` of more than a call takes."""
         at = bisect_left(self.sizes, examples)
         return self.worst_us[at] if at < len(self.sizes) else math.inf
 
@@ -156,7 +156,7 @@ class ToleranceTiers(Policy):
         return CannotMeet(self._space.too_slow(tried, query.examples, slack_us))
 
     def own_point(self, query: Query) -> OperatingPoint | None:
-        """The ensemble of its tier, its versions in turn."""
+        """Return the ensemble of its tier, its versions in turn."""
         if query.tolerance is None:
             return None
         offered = self._offered_to(query)
@@ -257,7 +257,7 @@ class ToleranceTiers(Policy):
         return found
 
     def _calls_offered(self, query: Query) -> list[tuple[EnsembleCalls, EnsembleCalls]]:
-        """Calls of ``choices`` of its tier; none without a tolerance, and where its objective has none."""
+        """Return the calls of ``choices`` of its tier; none without a tolerance, and where its objective has none."""
         key = query.tolerance, query.objective
         found = self._offered_calls.get(key)
         if found is None:

@@ -53,7 +53,7 @@ class Workers:
         self._idle = [(0.0, worker) for worker in range(count)]
 
     def idle(self) -> int | None:
-        """The worker that has been idle for longest, None when there is none."""
+        """Return the worker that has been idle for longest, None when there is none."""
         waiting, running, free_us = self._idle, self.running, self.free_us
         while waiting:
             since_us, worker = waiting[0]
@@ -68,7 +68,7 @@ class Workers:
         return int(np.isfinite(self.free_us).sum())
 
     def is_alive(self, worker: int) -> bool:
-        """Whether ``worker`` is there, busy or not."""
+        """True if ``worker`` is there, busy or not."""
         return worker < len(self.free_us) and math.isfinite(self.free_us[worker])
 
     def second_idle(self, worker: int) -> int | None:
@@ -110,7 +110,7 @@ class Workers:
         self.free_us[worker] = free_us
 
     def adds(self, now_us: float, worker: int | None = None) -> int:
-        """A worker has come, idle. Its number: the one given, or that of a dead one where there is one."""
+        """Return a worker has come, idle. Its number: the one given, or that of a dead one where there is one."""
         if worker is not None and worker >= len(self.free_us):
             # Those before it are still to come.
             self.free_us = np.append(self.free_us, np.full(worker + 1 - len(self.free_us), math.inf))

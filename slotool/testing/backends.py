@@ -1,4 +1,4 @@
-"""What every measuring backend must do.
+"""Conformance of measuring backends.
 
 A new backend passes with one line: ``class TestMine(BackendConformance): make = MyBackend``.
 """
@@ -27,7 +27,7 @@ class BackendConformance:
     runs_graphs: ClassVar[bool] = True
 
     def cases(self) -> list[Case]:
-        """Subjects, each with the output shape of one example."""
+        """Return the subjects, each with the output shape of one example."""
         return [(graph, graph.output_shape) for graph in (narrow_mlp(), plain_cnn(), branched_cnn())]
 
     def backend(self, **options: Any) -> Backend:
@@ -57,11 +57,11 @@ class BackendConformance:
         backend = self.backend()
         (first, _), *others = self.cases()
         call = backend.prepare(first, 2)
-        wanted = backend.array(call())
-        np.testing.assert_allclose(backend.array(call()), wanted, rtol=1e-5)
+        expected = backend.array(call())
+        np.testing.assert_allclose(backend.array(call()), expected, rtol=1e-5)
         for other, _ in others:
             backend.prepare(other, 2)()
-        np.testing.assert_allclose(backend.array(backend.prepare(first, 2)()), wanted, rtol=1e-5)
+        np.testing.assert_allclose(backend.array(backend.prepare(first, 2)()), expected, rtol=1e-5)
 
     def test_the_seed_decides_the_inputs(self) -> None:
         backend, again, other = self.backend(seed=1), self.backend(seed=1), self.backend(seed=2)
@@ -79,7 +79,7 @@ class BackendConformance:
 
 
 def error_message(call: Callable[[], object], kind: type[Exception]) -> str:
-    """What ``call`` says when it raises ``kind``; fails when it does not."""
+    """Return the message with which ``call`` raises ``kind``; fail if it does not."""
     try:
         call()
     except kind as error:
@@ -88,7 +88,7 @@ def error_message(call: Callable[[], object], kind: type[Exception]) -> str:
 
 
 def narrow_mlp() -> OperatorGraph:
-    """Layers down to one unit, where weights alone would shrink values to denormals."""
+    """Return a graph down to one unit, in which weights alone would shrink values to denormals."""
     builder = GraphBuilder("mlp")
     last = builder.add("InputLayer", shape=[5])
     for units in (1, 64, 1, 1, 8, 1, 1, 2, 1, 3):
@@ -97,7 +97,7 @@ def narrow_mlp() -> OperatorGraph:
 
 
 def plain_cnn() -> OperatorGraph:
-    """Strides and both paddings, pooling, a dense head."""
+    """Return a graph with strides and both paddings, pooling, a dense head."""
     builder = GraphBuilder("cnn")
     last = builder.add("InputLayer", shape=[3, 9, 9])
     last = builder.add("Conv2D", last, filters=4, kernel=3, stride=2, padding="same", activation="relu")

@@ -76,7 +76,7 @@ class DatasetConformance:
             assert set(data.train.y.tolist()) == set(range(data.classes))
 
     def test_what_scores_was_not_trained_on(self) -> None:
-        """A few equal examples come by themselves; half of a split do not."""
+        """Fail if half of a split is also in the training split; a few equal examples occur by chance."""
         data = self.dataset()
         train = set(rows_of(data.train))
         for name in ("validation", "test"):
@@ -92,15 +92,14 @@ class DatasetConformance:
 
     def test_chosen_examples_come_in_their_order(self) -> None:
         split = self.dataset().train
-        taken = split.take(np.array([len(split) - 1, 0]))
+        last_and_first = split.take(np.array([len(split) - 1, 0]))
         rows, labels = rows_of(split), labels_of(split)
-        assert rows_of(taken) == [rows[-1], rows[0]]
-        assert labels_of(taken) == [labels[-1], labels[0]]
+        assert rows_of(last_and_first) == [rows[-1], rows[0]]
+        assert labels_of(last_and_first) == [labels[-1], labels[0]]
 
 
 def columns_of(split: Split) -> dict[str, np.ndarray]:
-    """Its inputs by name, those of one length alone: one, called ``input``, where they are one array. Of examples left
-    in files, all are read."""
+    """Return inputs of one length by name, an array as ``input``; stored examples are all read."""
     x = split.x[:]
     columns = x.arrays if isinstance(x, Columns) else x.columns if isinstance(x, RaggedColumns) else {"input": x}
     return {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}

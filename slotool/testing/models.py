@@ -22,7 +22,7 @@ from slotool.tables import OperatingPoint
 from slotool.testing.backends import error_message
 
 BATCH = 4
-# Of a free dimension that counts no examples.
+# Size of a free dimension that counts no examples.
 SIZE = 8
 
 
@@ -42,12 +42,11 @@ class ModelConformance:
         return self._opened[type(self)]
 
     def inputs(self, n: int) -> dict[str, np.ndarray]:
-        """A fair input of ``n`` examples (of as many as it takes where the first dimension is not free), by name. The
-        first examples are the same for every ``n``."""
+        """Return a valid input of ``n`` examples by name, or of a fixed first dimension; all begin alike."""
         return {spec.name: values_of(spec, n) for spec in self.model().signature.inputs}
 
     def same(self, outputs: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> None:
-        """Fails unless the outputs are equal up to rounding."""
+        """Fail unless the outputs are equal up to rounding."""
         assert list(outputs) == list(others)
         for name, array in outputs.items():
             if array.dtype.kind == "f":
@@ -98,10 +97,10 @@ class ModelConformance:
 
     def test_outputs_of_a_call_outlive_the_next(self) -> None:
         model = self.model()
-        kept = model(self.inputs(BATCH), model.points[-1])
-        copies = {name: array.copy() for name, array in kept.items()}
+        outputs = model(self.inputs(BATCH), model.points[-1])
+        copies = {name: array.copy() for name, array in outputs.items()}
         model({name: array[::-1].copy() for name, array in self.inputs(BATCH).items()}, model.points[-1])
-        for name, array in kept.items():
+        for name, array in outputs.items():
             np.testing.assert_array_equal(array, copies[name])
 
     def test_it_is_where_it_computes(self) -> None:
@@ -123,7 +122,7 @@ class ModelConformance:
 
 
 def values_of(spec: TensorSpec, n: int) -> np.ndarray:
-    """Values for an input, the same at every call: numbers around 0, small whole numbers, short texts."""
+    """Return fixed values for an input: numbers around 0, small integers, short texts."""
     sizes = [SIZE if size == FREE else size for size in spec.shape]
     rng = np.random.default_rng(0)
     if spec.shape[:1] == (FREE,):

@@ -33,12 +33,12 @@ def small() -> FunctionModel:
 
 
 def large() -> FunctionModel:
-    """Always confident."""
+    """Return a classifier that is always confident."""
     return FunctionModel(partial(_answer, "large"), SIGNATURE, name="large")
 
 
 def named_inputs(count: int, length: int) -> Columns:
-    """``count`` examples with ``length`` ids each."""
+    """Return ``count`` examples with ``length`` ids each."""
     ids = np.arange(count * length, dtype=np.int64).reshape(count, length)
     word = np.empty((count, 1), dtype=np.object_)
     word[:, 0] = [bytes([i % 256]) * (i % 5) for i in range(count)]
@@ -46,18 +46,18 @@ def named_inputs(count: int, length: int) -> Columns:
 
 
 def save_named_family(path: Path) -> None:
-    """Both as the artifact at ``path``. Loading it takes ``SLOTOOL_ALLOW_CODE=1``."""
+    """Save both models as the artifact ``path``. Loading it takes ``SLOTOOL_ALLOW_CODE=1``."""
     versions = open_versions({name: f"{__name__}:{name}" for name in ("small", "large")}, threads=1)
     family = Family(path.name, versions, Classification("scores"), ["a", "b", "c"], named_inputs(2, 3))
     family.save(path, config={}, seed=0)
 
 
 def _answer(version: str, ids: np.ndarray, word: np.ndarray, odd: np.ndarray) -> dict[str, Any]:
-    """Raises ``ValueError`` for ids below 0. ``said`` has no row for an example that begins with ``LEFT_OUT``."""
+    """Raise ``ValueError`` for ids below 0. ``said`` has no row for an example that begins with ``LEFT_OUT``."""
     if (ids < 0).any():
         raise ValueError("an id is below 0")
     scores = np.zeros((len(ids), 3))
     scores[np.arange(len(ids)), ids[:, 0] % 3] = np.where(odd & (version == "small"), 0.5, 9.0)
-    said = np.empty(len(ids), dtype=np.object_)
-    said[:] = [text + version.encode() for text in word[:, 0]]
-    return {"scores": scores, "said": said[ids[:, 0] != LEFT_OUT], "tripled": 3 * ids}
+    texts = np.empty(len(ids), dtype=np.object_)
+    texts[:] = [text + version.encode() for text in word[:, 0]]
+    return {"scores": scores, "said": texts[ids[:, 0] != LEFT_OUT], "tripled": 3 * ids}

@@ -1,7 +1,9 @@
-"""What every scheduling policy must hold to. A new one needs its file, and in the tests::
+"""Conformance of scheduling policies.
 
-class TestMine(PolicyConformance):
-    make = staticmethod(Mine)
+A new one needs its file, and in the tests::
+
+    class TestMine(PolicyConformance):
+        make = staticmethod(Mine)
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ BATCH_SIZES = (1, 2, 4, 8)
 
 
 def three_versions() -> ControlSpace:
-    """Three versions of 100, 400 and 2,000 µs and accuracy .90, .95 and .98; a batch of n takes (n + 1) / 2 times."""
+    """Return versions of 100, 400 and 2,000 µs and accuracy .90, .95 and .98; a batch of n takes (n + 1) / 2 times."""
     points = [OperatingPoint.of(version=name) for name in VERSIONS]
     figures = list(zip(points, VERSIONS.values(), strict=True))
     latency_us = {(point, n): time * (n + 1) / 2 for point, (time, _) in figures for n in BATCH_SIZES}
@@ -28,9 +30,9 @@ def three_versions() -> ControlSpace:
 
 
 def demanding_queries() -> list[Query]:
-    """Every combination of slack, tolerance, minimum accuracy, own expectation and size that policies tell apart."""
+    """Return every combination of slack, tolerance, minimum accuracy, own expectation and size."""
     small, medium, large = three_versions().points
-    own = {small: 0.99, medium: 0.50, large: 0.60}
+    per_point = {small: 0.99, medium: 0.50, large: 0.60}
     return [
         Query(f"q{slack}-{tolerance}-{least}-{n}-{bool(expected)}", NOW_US - 10.0, NOW_US + slack, tolerance,
               min_accuracy=least, examples=n, expected_accuracy=expected)
@@ -38,7 +40,7 @@ def demanding_queries() -> list[Query]:
         for tolerance in (None, 0.0, 0.001, 0.05, 1.0)
         for least in (None, 0.5, 0.94, 0.999)
         for n in (1, 3, 16)
-        for expected in (None, own)
+        for expected in (None, per_point)
     ]  # fmt: skip
 
 

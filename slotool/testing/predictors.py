@@ -1,5 +1,7 @@
-"""Conformance of latency predictors: subclass ``PredictorConformance``, or ``ColocatedPredictorConformance`` for
-predictors of co-located latencies, define ``make``, and every test applies."""
+"""Conformance of latency predictors.
+
+Subclass ``PredictorConformance``, or ``ColocatedPredictorConformance`` for co-located latencies, and define ``make``.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ from slotool.predictors.colocations import Colocation
 
 
 def random_networks(n: int, seed: int, kind: str = "mlp") -> list[OperatorGraph]:
-    """``n`` different small MLPs, or CNNs for kind ``cnn``, of 3 to 6 operators."""
+    """Return ``n`` different small MLPs, or CNNs for kind ``cnn``, of 3 to 6 operators."""
     rng = np.random.default_rng(seed)
-    found: dict[str, OperatorGraph] = {}
-    while len(found) < n:
+    unique: dict[str, OperatorGraph] = {}
+    while len(unique) < n:
         builder = GraphBuilder(kind)
         shape = [8, 8, 8] if kind == "cnn" else [int(2 ** rng.uniform(0, 8))]
         last = builder.add("InputLayer", shape=shape)
@@ -32,17 +34,17 @@ def random_networks(n: int, seed: int, kind: str = "mlp") -> list[OperatorGraph]
             else:
                 last = builder.add("Dense", last, units=size)
         graph = builder.graph()
-        found[graph.id] = graph
-    return list(found.values())
+        unique[graph.id] = graph
+    return list(unique.values())
 
 
 def synthetic_latency_s(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """A made-up latency that is linear in the weights: 2 µs per operator and 1 ns per weight. float64 seconds [n]."""
+    """Return a synthetic latency, 2 µs per operator and 1 ns per weight: float64 seconds [n]."""
     return np.array([2e-6 * len(graph.operators) + 1e-9 * graph.weights for graph in graphs])
 
 
 def strange_network() -> OperatorGraph:
-    """Three operators, one of a type that no training set has."""
+    """Return a graph of three operators, one of a type that no training set has."""
     builder = GraphBuilder("mlp")
     last = builder.add("Dense", builder.add("InputLayer", shape=[16]), units=16)
     builder.add("NeverSeen", last, stated=Effect((16,), weights=10, flops=10))
@@ -50,31 +52,32 @@ def strange_network() -> OperatorGraph:
 
 
 def synthetic_colocations(n: int, seed: int = 0) -> list[Colocation]:
-    """``n`` different co-locations, mostly pairs, else trios, of 16 small networks.
+    """Return ``n`` different co-locations, mostly pairs, else trios, of 16 small networks.
 
     Two threads each on two cores; solo latencies are made up.
     """
     rng = np.random.default_rng(seed)
     graphs = random_networks(8, seed) + random_networks(8, seed, kind="cnn")
     solo_s = dict(zip([graph.id for graph in graphs], synthetic_latency_s(graphs).tolist(), strict=True))
-    found: dict[str, Colocation] = {}
-    while len(found) < n:
+    unique: dict[str, Colocation] = {}
+    while len(unique) < n:
         chosen = [graphs[i] for i in rng.choice(len(graphs), 2 if rng.random() < 0.75 else 3, replace=False)]
         colocation = Colocation.of(chosen[0], chosen[1:], solo_s, oversubscription=float(len(chosen)))
-        found[colocation.id] = colocation
-    return list(found.values())
+        unique[colocation.id] = colocation
+    return list(unique.values())
 
 
 def synthetic_colocated_latency_s(colocations: Sequence[Colocation]) -> np.ndarray:
-    """A made-up latency: fair sharing, of which a network misses the more, the more of its FLOPs a weight has.
-    float64 seconds [n]."""
+    """Return a synthetic latency, float64 seconds [n]: shares are fair, less so for few FLOPs per weight."""
     missed = [0.7 + 0.3 * min(1.0, c.subject.flops / max(c.subject.weights, 1) / 130) for c in colocations]
     return np.array([c.solo_s[0] * c.oversubscription * part for c, part in zip(colocations, missed, strict=True)])
 
 
 class Conformance:
-    """What any ``Predictor`` must do. ``make`` returns a new one, small enough to fit in a second or two; 160
-    ``graphs`` (networks or co-locations) have synthetic labels ``latency_s``."""
+    """Tests of any ``Predictor``. ``make`` returns a new one that fits within a second or two.
+
+    The 160 ``graphs`` (networks or co-locations) have synthetic labels ``latency_s``.
+    """
 
     make: Callable[[], Predictor[Any]]
     _fitted: ClassVar[dict[type, Predictor[Any]]] = {}
@@ -90,7 +93,7 @@ class Conformance:
         return predictor
 
     def fitted(self) -> Predictor[Any]:
-        """One fitted predictor, shared by the tests that only ask it."""
+        """Return one fitted predictor, shared by the tests that only read it."""
         if type(self) not in self._fitted:
             self._fitted[type(self)] = self.fit()
         return self._fitted[type(self)]

@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 
 def _asked(config: pytest.Config) -> list[tuple[str, str]]:
-    """Kind and place of each class whose suite is to run."""
+    """Return kind and place of each class whose suite is to run."""
     return [(kind, place) for kind in KINDS for place in config.getoption(f"--slotool-{kind}")]
 
 
@@ -82,10 +82,10 @@ class Suites(pytest.Module):
 
         for kind, place in _asked(self.config):
             try:
-                found = list(suites(kind, place))
+                suites_of_kind = list(suites(kind, place))
             except InputError as error:
                 raise self.CollectError(f"--slotool-{kind}: {error}") from None
-            for suite in found:
+            for suite in suites_of_kind:
                 name = f"{suite.__name__}[{place}]"
                 setattr(self.obj, name, suite)
                 yield pytest.Class.from_parent(self, name=name)

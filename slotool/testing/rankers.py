@@ -30,7 +30,7 @@ class RankerConformance:
         return DenseLayer("layer", rng.normal(size=(UNITS, INPUTS)).astype(np.float32), np.zeros(UNITS, np.float32))
 
     def inputs(self, n: int, seed: int = 1) -> np.ndarray:
-        """float32 [n, INPUTS]: around eight centres, as ReLU leaves them."""
+        """Return float32 [n, INPUTS]: around eight centres, as ReLU leaves them."""
         centres = np.random.default_rng(7).normal(size=(GROUPS, INPUTS)) * 2
         rng = np.random.default_rng(seed)
         values = centres[rng.integers(GROUPS, size=n)] + rng.normal(size=(n, INPUTS)) * 0.2
@@ -42,7 +42,7 @@ class RankerConformance:
         return self.ranker.fit(layer, inputs, activations, tables=1, bits=BITS, rng=np.random.default_rng(seed))
 
     def lists(self, ranker: Ranker, seed: int = 0) -> NodeLists:
-        """What ``ranker`` makes of a thousand inputs."""
+        """Return the lists that ``ranker`` makes of a thousand inputs."""
         layer, inputs = self.layer(), self.inputs(1_000)
         scores, keys = NodeScores(ranker.tables, ranker.buckets, UNITS), ranker.keys(layer, inputs)
         activations = np.maximum(layer.pre_activations(inputs), 0)
@@ -86,11 +86,11 @@ class RankerConformance:
         values, keys = np.maximum(layer.pre_activations(unseen), 0), ranker.keys(layer, unseen)
         nothing = np.empty(0, dtype=np.int64)
         popular = np.tile(np.argsort(-values.sum(axis=0))[: UNITS // 4], (len(values), 1))
-        own, popular_sum = (
+        individual_sum, popular_sum = (
             np.take_along_axis(values, chosen, axis=1).sum()
             for chosen in (lists.ranked(keys, UNITS // 4, nothing), popular)
         )
-        assert own > 1.05 * popular_sum if ranker.informed else own < popular_sum
+        assert individual_sum > 1.05 * popular_sum if ranker.informed else individual_sum < popular_sum
 
     def test_same_generator_same_ranker(self) -> None:
         first, again = self.fitted(3).tensors(), self.fitted(3).tensors()

@@ -1,4 +1,4 @@
-"""What every rule generator must satisfy, as a class of tests to inherit from.
+"""Conformance of rule generators, as a class of tests to inherit from.
 
 ``class TestMine(RuleGeneratorConformance): make = staticmethod(Mine)`` is all a new generator needs.
 """
@@ -49,33 +49,33 @@ class RuleGeneratorConformance:
 
     def test_it_assesses_every_candidate(self) -> None:
         for kind in ("relative", "absolute"):
-            _, found = self._assess(family_outcomes(), kind)
-            for values in (found.bound, found.response_time_s, found.cost):
-                assert values.shape == (len(found.candidates),)
+            _, assessed = self._assess(family_outcomes(), kind)
+            for values in (assessed.bound, assessed.response_time_s, assessed.cost):
+                assert values.shape == (len(assessed.candidates),)
                 assert not np.isnan(values).any()
-            assert np.isfinite(found.response_time_s).all()
-            assert np.isfinite(found.cost).all()
+            assert np.isfinite(assessed.response_time_s).all()
+            assert np.isfinite(assessed.cost).all()
 
     def test_the_version_that_tolerances_are_relative_to_may_always_serve_alone(self) -> None:
         for reference in ("medium", "large"):
-            problem, found = self._assess(family_outcomes(), reference=reference)
-            best = found.candidates.best
-            assert found.bound[best] <= 0.0
+            problem, assessed = self._assess(family_outcomes(), reference=reference)
+            best = assessed.candidates.best
+            assert assessed.bound[best] <= 0.0
             assert problem.outcomes.versions[problem.best] == reference
-            assert found.candidates.policy(best).versions == (reference,)
+            assert assessed.candidates.policy(best).versions == (reference,)
 
     def test_the_best_version_in_the_table_is_bounded_without_a_reference_only_by_a_proof(self) -> None:
-        problem, found = self._assess(family_outcomes())
-        best = found.candidates.best
-        assert found.bound[best] <= 0.0 or self.make().any_best
-        assert found.candidates.policy(best).versions == (problem.outcomes.versions[problem.best],)
+        problem, assessed = self._assess(family_outcomes())
+        best = assessed.candidates.best
+        assert assessed.bound[best] <= 0.0 or self.make().any_best
+        assert assessed.candidates.policy(best).versions == (problem.outcomes.versions[problem.best],)
 
     def test_no_bound_is_below_what_was_observed(self) -> None:
         for kind in ("relative", "absolute"):
-            problem, found = self._assess(family_outcomes(2000), kind)
-            error = found.candidates.means().error
-            observed = problem.degradation(error, float(error[found.candidates.best]))
-            assert (found.bound >= observed - 1e-9).all()
+            problem, assessed = self._assess(family_outcomes(2000), kind)
+            error = assessed.candidates.means().error
+            observed = problem.degradation(error, float(error[assessed.candidates.best]))
+            assert (assessed.bound >= observed - 1e-9).all()
 
     def test_the_same_seed_gives_the_same_assessment(self) -> None:
         _, once = self._assess(family_outcomes())
@@ -85,6 +85,6 @@ class RuleGeneratorConformance:
     def test_tables_without_any_spread_are_assessed_too(self) -> None:
         for error in (0.0, 1.0):
             rows = family_outcomes(60).rows.assign(error=error, latency_s=0.001, cost=0.001)
-            _, found = self._assess(OutcomeTable(rows), reference="large")
-            assert found.bound[found.candidates.best] <= 0.0
-            assert not np.isnan(found.bound).any()
+            _, assessed = self._assess(OutcomeTable(rows), reference="large")
+            assert assessed.bound[assessed.candidates.best] <= 0.0
+            assert not np.isnan(assessed.bound).any()

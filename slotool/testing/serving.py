@@ -1,4 +1,4 @@
-"""What every engine that computes a server's calls must do.
+"""Conformance of engines that compute a server's calls.
 
 A new one needs, in the tests, a class with a fixture ``service``, on an engine of two workers or more, or of one that
 begins both versions of an ensemble by itself::
@@ -59,8 +59,7 @@ X = np.random.default_rng(0).normal(size=(MANY, INPUTS)).astype(np.float32)
 
 
 def two_versions(folder: Path) -> ServedModel:
-    """A family of a small version and a large one of many operators, as an artifact in ``folder``, and rules for it:
-    by tolerance, in hundredths, the points of ``ensembles``."""
+    """Save a family of a small and a large version in ``folder``, with rules by tolerance in hundredths."""
     torch.manual_seed(0)
     path = folder / NAME
     Family.of(NAME, [_version("small", 0), _version("large", OPERATORS)]).save(path, config={}, seed=0)
@@ -77,7 +76,7 @@ def named_versions(folder: Path) -> ServedModel:
 
 
 def ensembles(median: float) -> list[OperatingPoint]:
-    """One version, and both kinds of pairs of which the first is always, sometimes and never sure."""
+    """Return one version, and both kinds of pairs whose first version is always, sometimes and never sure."""
     pairs = [kind("small", "large", threshold).point for threshold in (0.0, median, 1.1) for kind in (Seq, Conc)]
     return [OSFA("small").point, *pairs]
 
@@ -128,7 +127,7 @@ class Service:
         return self.served.rules.rules
 
     def run(self, work: Awaitable[Any]) -> Any:
-        """What comes of it, in time."""
+        """Return the result of ``work``, within a time limit."""
 
         async def in_time() -> Any:
             return await asyncio.wait_for(work, PATIENCE_S)
@@ -163,7 +162,7 @@ class Service:
 
 @contextmanager
 def _code_allowed() -> Iterator[None]:
-    """Worker processes may run the code that the named models are."""
+    """Allow worker processes to run the code of the named models."""
     before = os.environ.get(ALLOW_VARIABLE)
     os.environ[ALLOW_VARIABLE] = "1"
     try:
@@ -174,8 +173,10 @@ def _code_allowed() -> Iterator[None]:
 
 
 class ServingEngineConformance:
-    """``cancels_calls``: whether a call that is not wanted any more ends before its time, None where that is not known;
-    ``loses_workers``: whether its workers can die, as ``lose`` has one do."""
+    """Tests of any engine. ``loses_workers``: its workers can die, as ``lose`` has one do.
+
+    ``cancels_calls``: an unwanted call ends early; None if that is not known.
+    """
 
     cancels_calls: bool | None = True
     loses_workers: bool = True
@@ -221,13 +222,13 @@ class ServingEngineConformance:
         x = named_inputs(2, 2)
         poison = Columns({**x.arrays, "ids": -x.arrays["ids"]})
 
-        async def asked() -> list[InferenceResult | BaseException]:
+        async def pending() -> list[InferenceResult | BaseException]:
             await service.until_idle()
             options, now_us = RequestOptions(math.inf), service.router.now_us()
             waiting = [service.router.answer(NAMED, each, options, now_us, lambda: False) for each in (x, poison, x)]
             return await asyncio.gather(*waiting, return_exceptions=True)
 
-        before, rejected, after = service.run(asked())
+        before, rejected, after = service.run(pending())
         assert isinstance(rejected, Rejection), rejected
         assert (rejected.status, rejected.cause) == (400, "bad-request")
         assert "this input (ids [2, 2], word [2, 1], odd [2]), while it answers others" in str(rejected)
@@ -240,14 +241,14 @@ class ServingEngineConformance:
         x = named_inputs(2, 2)
         left_out = Columns({**x.arrays, "ids": np.full_like(x.arrays["ids"], LEFT_OUT)})
 
-        async def asked() -> list[InferenceResult | BaseException]:
+        async def answers() -> list[InferenceResult | BaseException]:
             await service.until_idle()
             options, now_us = RequestOptions(math.inf), service.router.now_us()
-            given = (x, left_out, left_out[:1], x)
-            waiting = [service.router.answer(NAMED, each, options, now_us, lambda: False) for each in given]
+            batches = (x, left_out, left_out[:1], x)
+            waiting = [service.router.answer(NAMED, each, options, now_us, lambda: False) for each in batches]
             return await asyncio.gather(*waiting, return_exceptions=True)
 
-        before, *failed, after = service.run(asked())
+        before, *failed, after = service.run(answers())
         for rejected, rows in zip(failed, ("each of the 2 examples", "the one example"), strict=True):
             assert isinstance(rejected, Rejection), rejected
             assert (rejected.status, rejected.cause) == (500, "failed")
@@ -271,11 +272,11 @@ class ServingEngineConformance:
     def test_both_versions_begin_at_once_only_where_there_are_workers_for_both(self, service: Service) -> None:
         conc = [rule for rule in service.tiers if in_turn(rule.point)][-1]
 
-        async def asked() -> list[InferenceResult]:
+        async def answers() -> list[InferenceResult]:
             busy = [service.answer(X) for _ in range(service.engine.workers - 1)]
             return await asyncio.gather(*busy, service.answer(X[:1], conc.tolerance))
 
-        decision = service.run(asked())[-1].decision
+        decision = service.run(answers())[-1].decision
         assert not decision.concurrent
         assert decision.point == in_turn(conc.point)
         assert "one worker is idle" in decision.reason
@@ -285,7 +286,7 @@ class ServingEngineConformance:
         assert conc.point.get("threshold") == 0.0
         has_two = service.engine.workers > 1
 
-        async def asked() -> None:
+        async def answers() -> None:
             for _ in range(2):
                 await service.until_idle()
                 answer = await service.answer(X, conc.tolerance)
@@ -293,7 +294,7 @@ class ServingEngineConformance:
             await service.until_idle()
 
         before = service.count("slotool_cancelled_calls_total", model=NAME)
-        service.run(asked())
+        service.run(answers())
         assert service.count("slotool_cancelled_calls_total", model=NAME) - before == 2 * has_two
 
     def test_a_call_that_is_cancelled_ends_before_its_time_and_the_next_is_answered(self, service: Service) -> None:
@@ -335,10 +336,10 @@ class ServingEngineConformance:
 
         async def lost() -> list[InferenceResult]:
             await service.until_idle()
-            asked = [asyncio.ensure_future(service.answer(X)) for _ in range(2 * service.engine.workers)]
+            pending = [asyncio.ensure_future(service.answer(X)) for _ in range(2 * service.engine.workers)]
             await asyncio.sleep(0.05)
             self.lose(service, 0)
-            answers = await asyncio.gather(*asked)
+            answers = await asyncio.gather(*pending)
             while service.router.alive() < service.engine.workers:
                 await asyncio.sleep(0.02)
             return answers

@@ -1,4 +1,4 @@
-"""From what a person names, ``module:attribute``, to the conformance suite that tests it."""
+"""Conformance suites by ``module:attribute``."""
 
 from __future__ import annotations
 
@@ -17,86 +17,86 @@ def suites(kind: str, place: str) -> Iterator[type]:
     ``place`` is as ``factories.make`` takes it. Raises ``InputError`` when it cannot be imported or is nothing of that
     kind.
     """
-    given = factories.make(place, is_made=lambda made: True, what=f"a {kind}")
-    if isinstance(given, type) and any(base.__module__.startswith("slotool.testing.") for base in given.__mro__):
-        yield given
+    value = factories.make(place, is_made=lambda made: True, what=f"a {kind}")
+    if isinstance(value, type) and any(base.__module__.startswith("slotool.testing.") for base in value.__mro__):
+        yield value
     else:
-        yield from _OF_KIND[kind](given, place)
+        yield from _OF_KIND[kind](value, place)
 
 
-def _policy(given: Any, place: str) -> Iterator[type]:
+def _policy(value: Any, place: str) -> Iterator[type]:
     from slotool.scheduling.batching import BatchingPolicy, ControlGrid
     from slotool.testing.policies import PolicyConformance
 
-    if isinstance(given, type) and issubclass(given, BatchingPolicy):
-        yield _suite(PolicyConformance, make=staticmethod(lambda space: given(ControlGrid(space))))
+    if isinstance(value, type) and issubclass(value, BatchingPolicy):
+        yield _suite(PolicyConformance, make=staticmethod(lambda space: value(ControlGrid(space))))
     else:
-        yield _suite(PolicyConformance, make=staticmethod(_callable(given, place)))
+        yield _suite(PolicyConformance, make=staticmethod(_callable(value, place)))
 
 
-def _predictor(given: Any, place: str) -> Iterator[type]:
+def _predictor(value: Any, place: str) -> Iterator[type]:
     from slotool.predictors.base import COLOCATED, SOLO
     from slotool.testing.predictors import ColocatedPredictorConformance, PredictorConformance
 
-    fitted_to = _callable(given, place)().fitted_to
+    fitted_to = _callable(value, place)().fitted_to
     if SOLO in fitted_to:
-        yield _suite(PredictorConformance, make=staticmethod(given))
+        yield _suite(PredictorConformance, make=staticmethod(value))
     if COLOCATED in fitted_to:
-        yield _suite(ColocatedPredictorConformance, make=staticmethod(given))
+        yield _suite(ColocatedPredictorConformance, make=staticmethod(value))
 
 
-def _dataset(given: Any, place: str) -> Iterator[type]:
+def _dataset(value: Any, place: str) -> Iterator[type]:
     from slotool.data.adapters.base import DataAdapter
     from slotool.testing.datasets import DatasetConformance
 
-    if isinstance(given, type) and issubclass(given, DataAdapter):
+    if isinstance(value, type) and issubclass(value, DataAdapter):
         raise InputError(
             f"{place} reads files: name a function without arguments that returns the data set of one, such as "
             "lambda: load_dataset('NAME:FILE')"
         )
-    yield _suite(DatasetConformance, make=staticmethod(_callable(given, place)))
+    yield _suite(DatasetConformance, make=staticmethod(_callable(value, place)))
 
 
-def _model(given: Any, place: str) -> Iterator[type]:
+def _model(value: Any, place: str) -> Iterator[type]:
     from slotool.models import Model
     from slotool.testing.models import ModelConformance
 
-    make = (lambda: given) if isinstance(given, Model) else _callable(given, place)
+    make = (lambda: value) if isinstance(value, Model) else _callable(value, place)
     yield _suite(ModelConformance, make=staticmethod(make))
 
 
-def _ranker(given: Any, place: str) -> Iterator[type]:
+def _ranker(value: Any, place: str) -> Iterator[type]:
     from slotool.elastic.slo_nn.rankers.ranker import Ranker
     from slotool.testing.rankers import RankerConformance
 
-    yield _suite(RankerConformance, ranker=_subclass(given, Ranker, place))
+    yield _suite(RankerConformance, ranker=_subclass(value, Ranker, place))
 
 
-def _rule_generator(given: Any, place: str) -> Iterator[type]:
+def _rule_generator(value: Any, place: str) -> Iterator[type]:
     from slotool.testing.rules import RuleGeneratorConformance
 
-    yield _suite(RuleGeneratorConformance, make=staticmethod(_callable(given, place)))
+    yield _suite(RuleGeneratorConformance, make=staticmethod(_callable(value, place)))
 
 
-def _backend(given: Any, place: str) -> Iterator[type]:
+def _backend(value: Any, place: str) -> Iterator[type]:
     from slotool.testing.backends import BackendConformance
 
-    yield _suite(BackendConformance, make=staticmethod(_callable(given, place)))
+    yield _suite(BackendConformance, make=staticmethod(_callable(value, place)))
 
 
-def _engine(given: Any, place: str) -> Iterator[type]:
+def _engine(value: Any, place: str) -> Iterator[type]:
     import pytest
 
     from slotool.testing.serving import MANY, Service, ServingEngineConformance
 
     class Suite(ServingEngineConformance):
-        # Which worker to kill, and how, is known to a subclass of the suite only.
+        # Only a subclass of the suite can tell the worker to kill, and how.
         cancels_calls, loses_workers = None, False
 
         @pytest.fixture(scope="class")
         @classmethod
         def service(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-            engine = given(2, 1, max_examples=MANY, hang_s=HANG_S, address=None)
+            engine = value(2, 1, max_examples=MANY, hang_s=HANG_S, address=None)
             with Service.on(engine, tmp_path_factory.mktemp("two")) as service:
                 yield service
 
@@ -120,13 +120,13 @@ def _suite(base: type, **attributes: Any) -> type:
     return type(base.__name__, (base,), attributes)
 
 
-def _callable(given: Any, place: str) -> Any:
-    if not callable(given):
-        raise InputError(f"{place}: a class or a function is expected, not something of type {type(given).__name__}")
-    return given
+def _callable(value: Any, place: str) -> Any:
+    if not callable(value):
+        raise InputError(f"{place}: a class or a function is expected, not something of type {type(value).__name__}")
+    return value
 
 
-def _subclass(given: Any, base: type, place: str) -> Any:
-    if not (isinstance(given, type) and issubclass(given, base)):
+def _subclass(value: Any, base: type, place: str) -> Any:
+    if not (isinstance(value, type) and issubclass(value, base)):
         raise InputError(f"{place} is no subclass of {base.__module__}.{base.__name__}")
-    return given
+    return value

@@ -25,7 +25,7 @@ def choose_first_fit(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
-    """The first cell of ``plan`` that fits: pairs of a cell and the slack from which it may be chosen."""
+    """Return the first cell of ``plan`` that fits: pairs of a cell and the slack from which it may be chosen."""
     if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
         return REJECT
     slack_us = deadlines_us[0] - now_us + ROUNDING_US
@@ -55,7 +55,7 @@ class FirstFit(BatchingPolicy):
         """Return the cells, numbers int64, in order of preference. ``rows``, ``columns``: int64 [cells]."""
 
     def least_slack_us(self) -> np.ndarray:
-        """float64 [cells]: slack from which each may be chosen, besides the time that it takes."""
+        """Return float64 [cells]: slack from which each may be chosen, besides the time that it takes."""
         return np.full(self.grid.latency_us.size, -np.inf)
 
 
@@ -79,7 +79,7 @@ class SlackFit(FirstFit):
         return np.lexsort((-rows, -columns, -self._bucket_of()))
 
     def least_slack_us(self) -> np.ndarray:
-        """The upper edge of a cell's bucket; of the first none."""
+        """Return the upper edge of a cell's bucket; of the first none."""
         latency_us, bucket = self.grid.latency_us, self._bucket_of()
         edges_us = latency_us.min() + (bucket + 1) * (np.ptp(latency_us) / self._buckets)
         return np.where(bucket > 0, edges_us, -np.inf)

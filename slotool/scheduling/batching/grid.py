@@ -78,7 +78,7 @@ class ControlGrid:
         return rates
 
     def require_deadline(self, deadline_us: float) -> None:
-        """Raises ``InputError`` when not even the fastest call fits into ``deadline_us``."""
+        """Raise ``InputError`` when not even the fastest call fits into ``deadline_us``."""
         if not deadline_us >= self.fastest_us:
             raise InputError(
                 f"a deadline of {deadline_us / 1e3:.4g} ms is shorter than the fastest point takes for one query, "
@@ -86,7 +86,7 @@ class ControlGrid:
             )
 
     def index(self, point: OperatingPoint) -> int:
-        """Row of ``point``. Raises ``InputError`` when the grid does not hold it."""
+        """Return the row of ``point``. Raises ``InputError`` when the grid does not hold it."""
         if point not in self.points:
             raise InputError(f"no operating point {point} in the grid; there are {', '.join(map(str, self.points))}")
         return self.points.index(point)
@@ -163,13 +163,13 @@ class ControlGrid:
 
 
 def _raised(latency_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[points, sizes], each raised to that of the smaller batch, and by what share of that it was lower."""
+    """Return [points, sizes], each raised to that of the smaller batch, and by what share of that it was lower."""
     raised = np.maximum.accumulate(latency_us, axis=1)
     return raised, 1.0 - latency_us / raised
 
 
 def _pareto(latency_us: np.ndarray, accuracy: np.ndarray) -> list[int]:
-    """Rows that no other row beats, by ascending accuracy; of rows alike the first is kept."""
+    """Return the rows that no other row beats, by ascending accuracy; of rows alike the first is kept."""
     kept: list[int] = []
     for i in np.lexsort((latency_us.sum(axis=1), -accuracy)):
         if not (latency_us[kept] <= latency_us[i]).all(axis=1).any():

@@ -70,7 +70,7 @@ def _corners(
 
 @njit(cache=True, inline="always")
 def _at(values: Any, until: float, times: int, offsets: Any, weights: Any, later: Any, used: int) -> float:
-    """The value when the worker is free ``until`` deadlines from now."""
+    """Return the value when the worker is free ``until`` deadlines from now."""
     value = 0.0
     for corner in range(used):
         place = min(max(until + later[corner], 0.0), 1.0) * (times - 1)

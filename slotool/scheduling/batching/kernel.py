@@ -50,14 +50,14 @@ def chooser(function: Callable[..., Any]) -> Any:
 # Of lengths, not of arrays: Numba would count references to each array handed on, 60 ns a call.
 @njit(cache=True, forceinline=True)
 def fits(cells: tuple[int, ...], points: int, sizes: int, waiting: int, lowest: int, narrowest: int) -> bool:
-    """Whether a query waits, and rows and columns fit one grid. ``cells``: shape of the latencies."""
+    """True if a query waits, and rows and columns fit one grid. ``cells``: shape of the latencies."""
     alike = (cells[0] == points) & (cells[1] == sizes) & (waiting > 0)
     return alike & (lowest >= 0) & (lowest < points) & (narrowest >= 0) & (narrowest < sizes)
 
 
 @njit(cache=True, inline="always")
 def widest(latency_us: Any, row: int, narrowest: int, slack_us: float) -> int:
-    """The last column of ``row``, from ``narrowest``, that fits into ``slack_us``; -1 when none does."""
+    """Return the last column of ``row``, from ``narrowest``, that fits into ``slack_us``; -1 when none does."""
     for column in range(latency_us.shape[1] - 1, narrowest - 1, -1):
         if latency_us[row, column] <= slack_us + ROUNDING_US:
             return column
@@ -139,7 +139,7 @@ def dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float) 
 
 @njit(cache=True, inline="always")
 def nearest(axis: Any, value: float) -> int:
-    """The place of the number closest to ``value`` by ratio on an ascending ``axis``."""
+    """Return the place of the number closest to ``value`` by ratio on an ascending ``axis``."""
     at = 0
     while at + 1 < len(axis) and value * value >= axis[at] * axis[at + 1]:
         at += 1
@@ -159,7 +159,7 @@ def between(axis: Any, value: float) -> tuple[int, float]:
 
 @njit(cache=True, inline="always")
 def first_free(free_us: Any) -> int:
-    """The worker that is idle first, of equal ones the first."""
+    """Return the worker that is idle first, of equal ones the first."""
     worker = 0
     for other in range(len(free_us)):
         worker = other if free_us[other] < free_us[worker] else worker
@@ -178,7 +178,7 @@ def working(free_us: Any) -> int:
 def max_call_us(
     now_us: float, deadlines_us: Any, taken: int, fastest_us: float, fastest_size: int, free_us: Any, workers: int
 ) -> float:
-    """The longest call of ``taken`` queries that leaves the queries behind it in time, in the fastest batches.
+    """Return the longest call of ``taken`` queries that leaves the queries behind it in time, in the fastest batches.
 
     With several workers by Graham's bound for lists: a batch starts no later than when all work before it, shared
     equally, is done.
@@ -200,7 +200,7 @@ def max_call_us(
 def deadline_infeasible(
     latency_us: Any, sizes: Any, fastest: int, now_us: float, deadlines_us: Any, workers: int
 ) -> bool:
-    """Whether some query misses its deadline even in the fastest batches, in order, on idle workers."""
+    """True if some query misses its deadline even in the fastest batches, in order, on idle workers."""
     rank = 0
     while rank < len(deadlines_us):
         batch, member = rank // sizes[fastest], rank % sizes[fastest]

@@ -36,7 +36,7 @@ class Slowness:
         self._since, self._since_us = 0, 0.0
 
     def of(self, now_us: float) -> float:
-        """The factor at this instant."""
+        """Return the factor at this instant."""
         if self._factor == 1.0 or now_us - self._calls[-1][0] > SPAN_US:
             return 1.0
         return self._factor
@@ -54,7 +54,7 @@ class Slowness:
             self._factor = min(MAX_FACTOR, max(1.0, self._covering()))
 
     def _covering(self) -> float:
-        """The least ratio with which ``QUANTILE`` of the planned time was in calls that took no longer."""
+        """Return the least ratio with which ``QUANTILE`` of the planned time was in calls that took no longer."""
         beyond_us = (1 - QUANTILE) * sum([planned_us for _, _, planned_us in self._calls])
         for ratio, planned_us in sorted([call[1:] for call in self._calls], reverse=True):
             beyond_us -= planned_us
@@ -92,7 +92,7 @@ class BatchingPolicy(Policy):
         return self.grid.index(self.points[-1])
 
     def prepare(self) -> np.ndarray:
-        """float64: what ``choose`` needs beyond the grid; computed once."""
+        """Return float64: what ``choose`` needs beyond the grid; computed once."""
         return np.empty(0)
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
@@ -163,7 +163,7 @@ class BatchingPolicy(Policy):
         return tuple(self.grid.sizes.tolist())
 
     def _serve_alone(self, query: Query, slack_us: float, points: tuple[OperatingPoint, ...]) -> Decision | CannotMeet:
-        """A query of more examples than any profiled batch: the most accurate point that fits it, by itself."""
+        """Return a query of more examples than any profiled batch: the most accurate point that fits it, by itself."""
         for point in reversed(points):
             if self.grid.space.fits(point, query.examples, slack_us):
                 return Decision(point, query.examples, f"{self.name}: larger than any profiled batch, served alone")

@@ -27,7 +27,7 @@ class Profile:
     samples_us: dict[tuple[OperatingPoint, int], np.ndarray]
 
     def up_to(self, max_batch: int) -> Profile:
-        """The same points in batches of at most ``max_batch``."""
+        """Return the same points in batches of at most ``max_batch``."""
         grid = self.grid
         known = {
             (point, int(size)): float(grid.latency_us[row, column])
@@ -49,7 +49,7 @@ def read_profile(
     devices: Sequence[str] = (),
     **conditions: Any,
 ) -> Profile:
-    """The profile of ``subject`` (may be left out when the table has but one).
+    """Return the profile of ``subject`` (may be left out when the table has but one).
 
     Accuracies come from ``outcomes``, or from a column ``accuracy`` of the latency table, so that one CSV of point,
     batch size, samples and accuracy is enough. ``conditions`` narrow the rows, e.g. ``threads=1``, and ``devices`` as
@@ -69,7 +69,7 @@ def read_profile(
 def read_samples(
     latency: LatencyTable, *, subject: str | None = None, devices: Sequence[str] = (), **conditions: Any
 ) -> tuple[str, dict[tuple[OperatingPoint, int], np.ndarray]]:
-    """The subject, and the µs measured of it per point and batch size; as ``read_profile``."""
+    """Return the subject, and the µs measured of it per point and batch size; as ``read_profile``."""
     known, subject = _rows_of(latency, subject, devices, conditions)
     return subject, _samples_us(known.rows)
 
@@ -77,7 +77,7 @@ def read_samples(
 def _rows_of(
     latency: LatencyTable, subject: str | None, devices: Sequence[str], conditions: dict[str, Any]
 ) -> tuple[LatencyTable, str]:
-    """The rows of ``subject`` or of the only one, and its name."""
+    """Return the rows of ``subject`` or of the only one, and its name."""
     known = latency.where(status="ok", co_runners="", **conditions)
     subjects = sorted(set(known.rows["subject"]))
     if subject is None and len(subjects) != 1:

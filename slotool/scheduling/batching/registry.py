@@ -47,7 +47,7 @@ def policies_named(text: str) -> list[str]:
 
 
 def require_policy(name: str) -> None:
-    """Raises ``InputError`` unless ``name`` is one of ``POLICIES``, ``fixed@POINT`` or a plugin's."""
+    """Raise ``InputError`` unless ``name`` is one of ``POLICIES``, ``fixed@POINT`` or a plugin's."""
     base, _, point = name.partition("@")
     if base not in registry or (point and base != FixedBatching.name):
         raise InputError(registry.unknown(name, "fixed@POINT"))

@@ -86,7 +86,7 @@ def rehearsed(grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: f
 
 
 def _clearly_best(brought: np.ndarray, candidates: Sequence[Candidate], load: float) -> int:
-    """The first of ``candidates`` that is made for the load, or a later one that brings clearly more."""
+    """Return the first of ``candidates`` that is made for the load, or a later one that brings clearly more."""
     first = next(c for c, each in enumerate(candidates) if load <= each.max_load)
     best = first + int(brought[first:].argmax())
     return best if brought[best] > brought[first] + _CLEAR else first
@@ -123,7 +123,7 @@ def _by_load(
     grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: float, aversion: float, workers: int, cv2: float,
     loads: np.ndarray, max_queries: int,
 ) -> np.ndarray:  # fmt: skip
-    """float64 [candidates, loads], a query. Who is not made for a load leaves it to the next."""
+    """Return float64 [candidates, loads], a query. Who is not made for a load leaves it to the next."""
     unit_us, brought = float((grid.quickest_us / grid.sizes).min()), np.empty((len(candidates), len(loads)))
     for r, load in enumerate(loads):
         mean_us = unit_us / load / workers
@@ -146,7 +146,7 @@ def _brought(
     choose: Any, latency_us: Any, accuracy: Any, sizes: Any, plan: Any, arrival_us: Any, deadline_us: float,
     workers: int, aversion: float,
 ) -> float:  # fmt: skip
-    """Accuracies in time, less ``aversion`` for each query that is not, under one policy."""
+    """Return the accuracies in time, less ``aversion`` for each query that is not, under one policy."""
     deadlines_us, free_us = arrival_us + deadline_us, np.zeros(workers)
     head, brought, columns = 0, 0.0, len(sizes)
     while head < len(arrival_us):

@@ -108,7 +108,7 @@ def value_tables(grid: ControlGrid, deadline_us: float, aversion: float) -> Valu
 
 
 def _queues(most: float, largest: int) -> np.ndarray:
-    """The queue lengths of the tables: the first few exactly, then geometrically spaced."""
+    """Return the queue lengths of the tables: the first few exactly, then geometrically spaced."""
     long = np.geomspace(_EXACT_QUEUE, max(most, 2.0 * largest, 2.0 * _EXACT_QUEUE), _LONG_QUEUES)
     lengths: np.ndarray = np.r_[np.arange(float(_EXACT_QUEUE)), long]
     return lengths
@@ -221,7 +221,7 @@ def _expect(values: Any, after: Any, level: Any, place: Any, weight: Any, lost: 
 
 @njit(cache=True)
 def may_take(quickest_us: Any, sizes: Any, column: int, waiting: float, slack_us: float) -> bool:
-    """Whether a batch of this size is admissible: it is in time, and no larger batch is better.
+    """True if a batch of this size is admissible: it is in time, and no larger batch is better.
 
     A batch smaller than the queue is admissible only if the next larger size misses the first deadline, or would not be
     full and takes more worker time per query. Otherwise the queries left over would age and be left over repeatedly.
@@ -318,7 +318,7 @@ def _aging_loss(
 
 @njit(cache=True)
 def _plan_is_complete(plan: Any, sizes: Any) -> bool:
-    """Whether the plan has exactly the tables its header announces, and batch sizes ascend."""
+    """True if the plan has exactly the tables its header announces, and batch sizes ascend."""
     if len(plan) < _HEAD or not (plan[_DEADLINE] > 0 and plan[_WINDOW] > 0):
         return False
     columns, most = len(sizes), len(plan)
