@@ -117,7 +117,7 @@ class _Run:
     tables: list[LatencyTable]
 
     @cached_property
-    def options(self) -> Queries:
+    def asked(self) -> Queries:
         return Queries(self.model, self.data.test)
 
     @property

@@ -57,7 +57,7 @@ class FixedPoint(Policy):
             self._example_us = before_us + LATEST * (latest_us - before_us)
 
 
-# Why no minimum can be asked for, ever: unlike other reasons it does not pass.
+# Permanent reason to reject any minimum, unlike others.
 ACCURACY_UNKNOWN = "nothing is known of the accuracy of this model's points"
 
 
@@ -163,11 +163,11 @@ class CoRunnerEstimator:
         means = [by_point.get(point) for by_point in self._mean_us.values()]
         if None in means:
             return self.co_runners
-        kept = math.exp(-took_us / self._memory_us)
-        self._took_us = kept * self._took_us + took_us
+        weight = math.exp(-took_us / self._memory_us)
+        self._took_us = weight * self._took_us + took_us
         self._seen_us += took_us
         for co_runners, mean_us in zip(self._mean_us, means, strict=True):
-            self._expected_us[co_runners] = kept * self._expected_us[co_runners] + (mean_us or 0.0)
+            self._expected_us[co_runners] = weight * self._expected_us[co_runners] + (mean_us or 0.0)
         if self._seen_us >= self._memory_us / 4:
             self.co_runners = min(self._expected_us, key=self._distance)
         return self.co_runners
@@ -206,7 +206,7 @@ class FirstApplicable(Policy):
     def __init__(self, policies: Sequence[Policy]):
         self._policies = tuple(policies)
         self.points = tuple(dict.fromkeys(point for policy in self._policies for point in policy.points))
-        # Those of them that have more to say than the base class: each is asked for every query.
+        # Policies that override the base class: each is called for every query.
         self._shedding, self._planning, self._observing, self._pointing = (
             tuple(policy for policy in self._policies if getattr(type(policy), method) is not getattr(Policy, method))
             for method in ("shed_candidate", "planned_us", "observe", "own_point")
@@ -265,11 +265,11 @@ class FirstApplicable(Policy):
 def by_demand(
     space: ControlSpace, rules: RuleSet | None = None, co_location: InterferenceAware | None = None
 ) -> FirstApplicable:
-    """What a server does by default: whatever the query asks for decides which policy answers.
+    """Return a server's default policy, in which a query's own demand chooses the deciding one.
 
-    A tolerance: its tier's rule, when there are ``rules``; a minimum accuracy: ACLO; a deadline: LCAO; nothing: the
-    full point. The first three also keep the deadline, as far as latencies are known. ``co_location``: LCAO where
-    co-located latencies are known too.
+    A tolerance: its tier's rule, if there are ``rules``; a minimum accuracy: ACLO; a deadline: LCAO; nothing: the full
+    point. The first three also keep the deadline, as far as latencies are known. ``co_location``: LCAO with known
+    co-located latencies.
     """
     tiers = [ToleranceTiers(rules, space)] if rules is not None else []
     in_time = co_location or LatencyConstrained(space)

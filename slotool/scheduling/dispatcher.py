@@ -49,20 +49,20 @@ class Drop:
 
 
 def _ignore(failure: PolicyFailure) -> None:
-    """What is done with failures that nobody asks for."""
+    """Ignore a failure: the default of ``on_failure``."""
 
 
 class Dispatcher:
-    """One queue, its workers and a policy; the caller has the clock, the tensors and the processes.
+    """Queue with its workers and a policy; the caller has the clock, the tensors and the processes.
 
-    Tell it what happens, ``arrive``, ``finished``, ``died``, ``joined``, ``withdraw``, then ask ``next_batch`` what to
-    do until there is nothing more to do; ``outcomes`` counts the outcomes of all queries. A batch on two workers has no
-    single end: report of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is
-    ``returned``. Instants are µs of one clock and need not ascend. Whoever is asked in vain for a worker that was never
-    there gets an ``InputError``. ``workers``: how many, or those of another queue. A policy that raises costs at most
-    the query that it was to decide about; ``on_failure`` is called each time.
+    Report events by ``arrive``, ``finished``, ``died``, ``joined``, ``withdraw``, then call ``next_batch`` until it
+    returns nothing; ``outcomes`` counts the outcomes of all queries. A batch on two workers has no single end: report
+    of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is ``returned``.
+    Instants are µs of one clock and need not ascend. An unknown worker raises ``InputError``. ``workers``: their
+    number, or those of another queue. A policy that raises costs at most the query under decision; ``on_failure`` is
+    called each time.
 
-    Source: superserve, §5 (the router: a global EDF queue, the scheduler asked whenever a worker is free).
+    Source: superserve, §5 (the router: a global EDF queue, the scheduler called whenever a worker is idle).
     """
 
     def __init__(
@@ -75,24 +75,26 @@ class Dispatcher:
         self.workers = Workers(workers) if isinstance(workers, int) else workers
         self.queue = EdfQueue(self.workers)
         self.outcomes: Counter[RequestOutcome] = Counter()
-        # Of all calls; they count where the policy does not know the latency: that of the last call, 0 where it does.
+        # Latency of the last call, for policies that do not know it; 0 for those that do.
         self._times, self.measured_us = CallTimes(), 0.0
 
     @property
     def running(self) -> Mapping[int, Batch]:
-        """What the busy workers are at, those of other queues included."""
+        """Batches of busy workers, those of other queues included."""
         return self.workers.running
 
     def arrive(self, query: Query, *, returning: bool = False) -> None:
-        """``returning``: it was here before, so it is no new arrival."""
+        """Queue a query; ``returning``: it was here before, so it is no new arrival."""
         self.queue.push(query, returning=returning)
 
     def withdraw(self, query: Query, outcome: RequestOutcome = RequestOutcome.GONE) -> bool:
-        """Its client is gone, or will not wait any longer. Whether it still waited; a batch at work is not called
-        back."""
-        found = self.queue.remove(query)
-        self.outcomes[outcome] += found
-        return found
+        """Remove a query whose client is gone or out of patience; return True if it still waited.
+
+        A running batch is not cancelled.
+        """
+        was_waiting = self.queue.remove(query)
+        self.outcomes[outcome] += was_waiting
+        return was_waiting
 
     def next_batch(self, now_us: float) -> tuple[Batch | None, list[Drop]]:
         """Return the next batch, None when no query waits or no worker is idle, and the queries dropped before it.
@@ -120,51 +122,50 @@ class Dispatcher:
         return None, dropped
 
     def finished(self, worker: int, now_us: float) -> Batch:
-        """Return the answers of ``worker`` are there; it is idle again. The batch they are of."""
+        """Record the answers of ``worker``, now idle, and return their batch."""
         batch = self.ended(worker, now_us)
         self.answered(batch, now_us)
         return batch
 
     def died(self, worker: int) -> Batch | None:
-        """``worker`` is no more. The batch it was at goes back to the queue, and is returned; None when it was idle."""
+        """Remove ``worker``, and queue and return its batch; None if it was idle."""
         batch = self.lost(worker)
         if batch is not None:
             self.returned(batch)
         return batch
 
     def ended(self, worker: int, now_us: float) -> Batch:
-        """``worker`` is idle again, whatever becomes of its batch, which is returned."""
+        """Mark ``worker`` idle and return its batch, whatever becomes of that."""
         batch = self.workers.ends(worker)
         self.workers.becomes_idle(worker, now_us)
         return batch
 
     def lost(self, worker: int) -> Batch | None:
-        """``worker`` is no more, whatever becomes of its batch, which is returned; None when it was idle."""
+        """Remove ``worker`` and return its batch, whatever becomes of that; None if it was idle."""
         batch = self.workers.ends(worker) if worker in self.running else None
         self.workers.remove(worker)
         return batch
 
     def answered(self, batch: Batch, now_us: float) -> None:
-        """The answers of ``batch`` are there."""
+        """Record that ``batch`` is answered."""
         for query in batch.queries:
             self.outcomes[RequestOutcome.IN_TIME if now_us <= query.deadline_us else RequestOutcome.LATE] += 1
 
     def returned(self, batch: Batch) -> None:
-        """Those of ``batch`` wait again."""
+        """Queue the queries of ``batch`` again."""
         for query in batch.queries:
             self.queue.push(query, returning=True)
 
     def joined(self, now_us: float) -> int:
-        """Return a worker has come, idle. Its number: that of a dead one where there is one."""
+        """Add an idle worker and return its number, that of a dead one if there is one."""
         return self.workers.adds(now_us)
 
     def expects(self, worker: int, free_us: float) -> None:
-        """``worker`` will come free at this instant, and not as planned (``inf``: never)."""
+        """Set the instant at which ``worker`` becomes idle, instead of the planned one (``inf``: never)."""
         self.workers.expects(worker, free_us)
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
-        """Return how long a call is expected to take: by the policy or, where it does not know or fails to say, by the
-        calls before; 0 where there were none."""
+        """Return the expected time of a call by the policy, or else by earlier calls; 0 without any."""
         planned_us = self._said("planned_us", float, 0.0, point, examples)
         self.measured_us = 0.0 if planned_us else self._times.of(point, examples)
         return planned_us or self.measured_us
@@ -189,8 +190,10 @@ class Dispatcher:
         return self._dropped(query, RequestOutcome.EXPIRED, f"a call takes {needs_us:.0f} µs")
 
     def _said(self, method: str, read: Callable[[Any], _T], otherwise: _T, *arguments: object) -> _T:
-        """What ``read`` makes of the answer of a policy's method; ``otherwise`` if either fails: the policy may be
-        somebody's own, and the call goes on."""
+        """Call a policy's method and return ``read`` of the result, or ``otherwise`` if either fails.
+
+        The policy may be a user's, and the call goes on.
+        """
         try:
             return read(getattr(self.policy, method)(*arguments))
         except Exception as error:
@@ -198,7 +201,7 @@ class Dispatcher:
             return otherwise
 
     def _decided(self, decide: Callable[..., Any], *arguments: object) -> Decision | CannotMeet | PolicyFailure | None:
-        """What the policy decides. One query that it breaks on must not take the others with it."""
+        """Return the policy's decision. A query that it fails on must not take the others with it."""
         try:
             decision = decide(*arguments)
             if decision is not None and not isinstance(decision, (Decision, CannotMeet)):
@@ -221,10 +224,10 @@ class Dispatcher:
         return math.inf if query is None else query.deadline_us
 
     def _shed(self, now_us: float) -> list[Drop]:
-        """What is shed; none, or no more, where the policy fails."""
+        """Shed queries and return them; none, or no more, if the policy fails."""
         dropped = []
-        while (given := self._said("shed_candidate", self._removed, None, now_us, self.queue)) is not None:
-            dropped.append(self._dropped(given, RequestOutcome.SHED, "more important queries need the time"))
+        while (candidate := self._said("shed_candidate", self._removed, None, now_us, self.queue)) is not None:
+            dropped.append(self._dropped(candidate, RequestOutcome.SHED, "more important queries need the time"))
         return dropped
 
     def _removed(self, query: Query | None) -> Query | None:
@@ -267,8 +270,8 @@ class Dispatcher:
         return self._said("serves", bool, False, point, query)
 
     def _own_point(self, query: Query) -> OperatingPoint | None:
-        own: OperatingPoint | None = self._said("own_point", _anything, None, query)
-        return own
+        point_of_query: OperatingPoint | None = self._said("own_point", _anything, None, query)
+        return point_of_query
 
     def _fitting(self, first: Query, room: int, taken: int, point: OperatingPoint, now_us: float) -> list[Query]:
         """Take queries like ``first`` from behind others, to fill a batch of ``taken`` examples.
@@ -276,12 +279,12 @@ class Dispatcher:
         As many as let every query that they pass begin in time at its own point, by default the same one, once the
         batch has ended.
         """
-        found: list[Query] = []
+        was_waiting: list[Query] = []
         ends_by_us, passed = math.inf, 0
         for query in self.queue:
             if self._may_pass(first, point, query):
-                own = self._own_point(query) or point
-                ends_by_us = min(ends_by_us, query.deadline_us - self.planned_us(own, query.examples))
+                point_of_query = self._own_point(query) or point
+                ends_by_us = min(ends_by_us, query.deadline_us - self.planned_us(point_of_query, query.examples))
                 passed += 1
                 if passed > MAX_PASSED:
                     break
@@ -290,10 +293,10 @@ class Dispatcher:
             in_time = now_us + self.planned_us(point, taken) <= ends_by_us
             if taken > room or not in_time or not self._serves(point, query):
                 break
-            found.append(query)
-        for query in found:
+            was_waiting.append(query)
+        for query in was_waiting:
             self.queue.remove(query)
-        return found
+        return was_waiting
 
     def _dropped(self, query: Query, outcome: RequestOutcome, reason: str) -> Drop:
         self.outcomes[outcome] += 1

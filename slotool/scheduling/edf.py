@@ -18,17 +18,16 @@ DEADLINE_PASSED = "the deadline has passed"
 
 
 class Query(NamedTuple):
-    """One request on its way through the scheduler.
+    """Request in the scheduler.
 
     ``arrival_us`` and ``deadline_us`` are instants of one clock (any origin), in µs; no deadline is ``inf``.
-    ``tolerance``: error degradation accepted against the best version (tolerance-tiers, IV-A), ``objective``: what
-    to save at that tolerance. ``min_accuracy``: accuracy the answer may be expected to have (slo-aware, §2.2).
-    ``priority``: 1 is the most important, then 2 …; 0, the default, comes last (as in the Open Inference
-    Protocol's servers). It decides between equal deadlines, and which query is shed when not all can be in time.
-    ``examples``: how many examples must be answered together. ``expected_accuracy``: what this very input may
-    expect of each point; None when points differ only on average. ``alone``: it shares no call with others.
-    ``batch_key``: it shares a call only with queries of the same key, whose tensors can be joined; such a call may pass
-    others that can still be in time.
+    ``tolerance``: error degradation accepted against the best version (tolerance-tiers, IV-A), ``objective``: quantity
+    to save at that tolerance. ``min_accuracy``: least expected accuracy of the answer (slo-aware, §2.2). ``priority``:
+    1 is the most important, then 2 …; 0, the default, comes last (as in the Open Inference Protocol's servers). It
+    decides between equal deadlines, and which query is shed when not all can be in time. ``examples``: number of
+    examples to answer together. ``expected_accuracy``: of each point on this very input; None if points differ only on
+    average. ``alone``: it shares no call with others. ``batch_key``: it shares a call only with queries of the same
+    key, whose tensors can be joined; such a call may pass others that can still be in time.
     """
 
     id: str
@@ -44,12 +43,12 @@ class Query(NamedTuple):
     batch_key: Hashable = None
 
     def slack_us(self, now_us: float) -> float:
-        """µs left until the deadline; negative once it has passed, ``inf`` without one."""
+        """Return the time left until the deadline, µs; negative once it has passed, ``inf`` without one."""
         return self.deadline_us - now_us
 
     @property
     def urgency(self) -> tuple[float, float, float]:
-        """What the queue sorts by, smallest first: deadline, then priority, then arrival."""
+        """Sort key of the queue, smallest first: deadline, then priority, then arrival."""
         return self.deadline_us, self.priority or math.inf, self.arrival_us
 
     @property
@@ -58,13 +57,13 @@ class Query(NamedTuple):
         return self.priority or math.inf
 
 
-# How many of the last arrivals are remembered, for policies that want to know the rate.
+# Number of stored arrivals, for policies that use the rate.
 RECENT = 4_096
 _FIRST_ROOM = 1_024
 
 
 class WorkerState(Protocol):
-    """What a queue reports of the workers that serve it."""
+    """State of the workers that serve a queue."""
 
     @property
     def free_us(self) -> np.ndarray: ...
@@ -247,23 +246,23 @@ class _WaitingExamples:
         tail = at = self._tail
         if tail > self._head and (query.deadline_us, level) < (self._deadlines[tail - 1], self._levels[tail - 1]):
             at = self._place(query, "right")
-            for kept in (self._deadlines, self._levels):
-                kept[at + count : tail + count] = kept[at:tail].copy()
+            for previous in (self._deadlines, self._levels):
+                previous[at + count : tail + count] = previous[at:tail].copy()
         self._deadlines[at : at + count] = query.deadline_us
         self._levels[at : at + count] = level
         self._tail = tail + count
 
     def pop(self, query: Query) -> None:
-        """The most urgent query has gone."""
+        """Remove the most urgent query."""
         self._head += query.examples
         self._forget_level(query.level)
 
     def remove(self, query: Query) -> None:
-        """A query has gone from behind others."""
+        """Remove a query behind others."""
         self._forget_level(query.level)
         place, tail = self._place(query, "left"), self._tail
-        for kept in (self._deadlines, self._levels):
-            kept[place : tail - query.examples] = kept[place + query.examples : tail].copy()
+        for previous in (self._deadlines, self._levels):
+            previous[place : tail - query.examples] = previous[place + query.examples : tail].copy()
         self._tail = tail - query.examples
 
     def _place(self, query: Query, side: Literal["left", "right"]) -> int:
@@ -283,16 +282,15 @@ class _WaitingExamples:
         if count + examples > size // 2:
             size = 2 ** math.ceil(math.log2(2 * (count + examples)))
         for name in ("_deadlines", "_levels"):
-            kept = getattr(self, name)
-            moved = np.empty(size) if size > len(kept) else kept
-            moved[:count] = kept[self._head : self._tail].copy()
+            previous = getattr(self, name)
+            moved = np.empty(size) if size > len(previous) else previous
+            moved[:count] = previous[self._head : self._tail].copy()
             setattr(self, name, moved)
         self._head, self._tail = 0, count
 
 
 class _Arrivals:
-    """Instants of the last ``RECENT`` arrivals: ``unread_us``, to which they are appended, and for who reads them an
-    array."""
+    """Instants of the last ``RECENT`` arrivals: appended to ``unread_us``, and an array for readers."""
 
     def __init__(self) -> None:
         self.unread_us: deque[float] = deque(maxlen=RECENT)
@@ -300,7 +298,7 @@ class _Arrivals:
         self._count = 0
 
     def recent_us(self) -> np.ndarray:
-        """Return the ascending: a query that is read late from its socket does not turn the order round."""
+        """Return the instants in ascending order, including queries read late from their sockets."""
         while self.unread_us:
             arrival_us = self.unread_us.popleft()
             if self._count == len(self._us):

@@ -17,12 +17,11 @@ from slotool.tables.latency import copies_in
 
 @dataclass(frozen=True)
 class LatencyProfile:
-    """T(k, β) of one model in µs (slo-aware-neural-networks, §3.2), β being the number of busy copies co-located with
-    it.
+    """T(k, β) of one model in µs (slo-aware-neural-networks, §3.2), with β busy co-located copies.
 
     ``points``: cheapest first. ``planned_us``: by β and point, a quantile of single answers; ``mean_us`` their mean,
-    slow ones included. A point that was not profiled is absent. Raises ``InputError`` when it holds nothing, or a
-    point that is none of ``points``.
+    slow ones included. A point that was not profiled is absent. Raises ``InputError`` for an empty profile, or a point
+    that is none of ``points``.
     """
 
     points: tuple[OperatingPoint, ...]
@@ -48,29 +47,29 @@ class LatencyProfile:
         devices: Sequence[str] = (),
         **conditions: Any,
     ) -> LatencyProfile:
-        """What ``slotool profile points`` measured of ``subject``, or a predictor filled in, at batch size 1.
+        """Return the rows of ``slotool profile points``, or of a predictor, for ``subject`` at batch size 1.
 
         Rows with other co-runners than copies of the subject are ignored. ``conditions`` narrow the rows, e.g.
-        ``threads=1``, and ``devices`` as in ``LatencyTable.of_devices``. Raises ``InputError`` when no row is left, or
-        ``quantile`` is none, and as ``of_devices``.
+        ``threads=1``, and ``devices`` as in ``LatencyTable.of_devices``. Raises ``InputError`` if no row is left, or
+        for an invalid ``quantile``, and as ``of_devices``.
         """
         if not 0.0 < quantile < 1.0:
             raise InputError(f"latencies are planned with a quantile between 0 and 1, not {quantile:g}")
-        own = table.where(subject=subject, status="ok", batch_size=1, **conditions).of_devices(devices).rows
-        own = own[own["point"].isin([point.key for point in points])]
-        counts = {text: copies_in(subject, text) for text in own["co_runners"].unique()}
+        selected = table.where(subject=subject, status="ok", batch_size=1, **conditions).of_devices(devices).rows
+        selected = selected[selected["point"].isin([point.key for point in points])]
+        counts = {text: copies_in(subject, text) for text in selected["co_runners"].unique()}
         known = {text: count for text, count in counts.items() if count is not None}
-        rows = own[own["co_runners"].isin(list(known))]
+        rows = selected[selected["co_runners"].isin(list(known))]
         if rows.empty:
             raise InputError(f"the latency table has no row of {subject}, solo or co-located with copies of itself")
         planned: dict[int, Mapping[OperatingPoint, float]] = {}
         mean: dict[int, Mapping[OperatingPoint, float]] = {}
         for text, co_runners in sorted(known.items(), key=lambda item: item[1]):
-            there = LatencyTable(rows[rows["co_runners"] == text])
-            space = ControlSpace.of_tables(subject, points, there, quantile=quantile, devices=devices)
+            rows_there = LatencyTable(rows[rows["co_runners"] == text])
+            space = ControlSpace.of_tables(subject, points, rows_there, quantile=quantile, devices=devices)
             times = {point: space.latency_us(point) for point in points}
             planned[co_runners] = {point: time for point, time in times.items() if time is not None}
-            mean[co_runners] = _means_us(points, there)
+            mean[co_runners] = _means_us(points, rows_there)
         return cls(tuple(points), planned, mean)
 
     def with_co_runners(self, count: int) -> Mapping[OperatingPoint, float]:
@@ -82,10 +81,10 @@ class LatencyProfile:
 
 
 def _means_us(points: Sequence[OperatingPoint], table: LatencyTable) -> dict[OperatingPoint, float]:
-    """Of several rows of a point the slowest counts, as in the space."""
+    """Return mean µs by point; of several rows the slowest counts, as in the space."""
     means: dict[OperatingPoint, float] = {}
     for point in points:
-        found = [1e6 * float(np.mean(samples)) for samples in table.where(point=point.key).rows["samples_s"]]
-        if found and math.isfinite(max(found)):
-            means[point] = max(found)
+        per_row = [1e6 * float(np.mean(samples)) for samples in table.where(point=point.key).rows["samples_s"]]
+        if per_row and math.isfinite(max(per_row)):
+            means[point] = max(per_row)
     return means

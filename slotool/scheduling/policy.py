@@ -29,7 +29,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CannotMeet:
-    """What the most urgent query asks for cannot be had; reject it before any work is spent on it."""
+    """Rejection of the most urgent query before any work is spent on it: its demand cannot be met."""
 
     reason: str
 
@@ -85,11 +85,11 @@ class Policy(ABC):
         return False
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
-        """The server reports the latency of each call; by default it is ignored."""
+        """Record the latency of a call; by default it is ignored."""
         return
 
 
-# By method of a policy: what happens where it fails.
+# Consequence of a failure, by method of a policy.
 INSTEAD = {
     "decide": "the request gets no answer",
     "shed_candidate": "no request is shed",
@@ -116,11 +116,11 @@ class PolicyFailure:
 
     @property
     def _at_fault(self) -> Policy:
-        """Of a policy that asks others the one that raised."""
+        """Policy that raised, if this one calls others."""
         selves = (frame.f_locals.get("self") for frame, _ in walk_tb(self.error.__traceback__))
         return [self.policy, *(each for each in selves if isinstance(each, Policy))][-1]
 
     @property
     def instead(self) -> str:
-        """What happens now, in words."""
+        """Consequence of the failure, in words."""
         return INSTEAD[self.method]

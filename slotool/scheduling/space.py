@@ -1,4 +1,4 @@
-"""What a policy may choose from: operating points and batch sizes, with what is known of their latency and accuracy."""
+"""Choices of a policy: operating points and batch sizes, with known latency and accuracy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ControlSpace:
         strangers = ({point for point, _ in self._latency_us} | set(self._accuracy)) - set(self.points)
         if strangers:
             raise InputError(f"figures for {', '.join(sorted(map(str, strangers)))}, which is not among the points")
-        # Of rules: what a point says of itself is read once, and not by every request.
+        # Parsed points of rules, so that no request parses them again.
         self._ensembles: dict[OperatingPoint, tuple[str, tuple[OperatingPoint, ...]]] = {}
         self._batch_sizes = {
             point: sorted(batch for at, batch in self._latency_us if at == point) for point in self.points
@@ -110,8 +110,10 @@ class ControlSpace:
         return tuple(self._batch_sizes.get(point, ()))
 
     def call_sizes(self, point: OperatingPoint) -> tuple[int, ...]:
-        """The batch sizes that a call at ``point``, perhaps an ensemble of this space's versions, may have: ascending,
-        up to the largest at which the latency of each version is known; 1 alone where one's is not."""
+        """Return the ascending batch sizes of a call at ``point``, perhaps an ensemble of this space's versions.
+
+        They reach up to the largest at which each version's latency is known; 1 alone if one has none.
+        """
         versions = (point,) if point in self._batch_sizes else self._consulted(point)[1]
         known = [self._batch_sizes[version] or [1] for version in versions]
         largest = min((sizes[-1] for sizes in known), default=1)
@@ -133,7 +135,7 @@ class ControlSpace:
         return f"the deadline would be missed: {fastest_us:.0f} µs are needed and {slack_us:.0f} µs are left"
 
     def require(self, point: OperatingPoint) -> OperatingPoint:
-        """Return ``point`` itself. Raises ``InputError`` when the space does not hold it."""
+        """Return ``point``. Raises ``InputError`` if the space lacks it."""
         if point not in self.points:
             raise InputError(f"no operating point {point}; there are {', '.join(map(str, self.points))}")
         return point
@@ -146,18 +148,18 @@ class ControlSpace:
         return max(known) if kind == Conc.kind else sum(known)
 
     def _consulted(self, ensemble: OperatingPoint) -> tuple[str, tuple[OperatingPoint, ...]]:
-        found = self._ensembles.get(ensemble)
-        if found is None:
-            found = self._ensembles[ensemble] = self._versions_of(ensemble)
-        return found
+        cached = self._ensembles.get(ensemble)
+        if cached is None:
+            cached = self._ensembles[ensemble] = self._versions_of(ensemble)
+        return cached
 
     def _versions_of(self, ensemble: OperatingPoint) -> tuple[str, tuple[OperatingPoint, ...]]:
-        """The kind of its policy and the points it consults; none where some are not known, or it is no ensemble."""
+        """Return an ensemble's kind of policy and its points; none if some are unknown, or it is no ensemble."""
         if all(ensemble.get(name) is None for name in ("policy", "tree")):
             return "", ()
-        policy, own = from_point(ensemble), {version_name(point): point for point in self.points}
-        known = set(policy.versions) <= own.keys()
-        return policy.kind, tuple(own[name] for name in policy.versions) if known else ()
+        policy, by_version = from_point(ensemble), {version_name(point): point for point in self.points}
+        known = set(policy.versions) <= by_version.keys()
+        return policy.kind, tuple(by_version[name] for name in policy.versions) if known else ()
 
 
 def _latencies_us(
@@ -169,7 +171,7 @@ def _latencies_us(
     conditions: Mapping[str, Any],
 ) -> dict[tuple[OperatingPoint, int], float]:
     known: dict[tuple[OperatingPoint, int], float] = {}
-    # By key, for a key rounds its numbers: a k of sixteen digits is not what parsing gives back.
+    # Compare keys, which round numbers: a k of sixteen digits changes by parsing.
     by_key = {point.key: point for point in points}
     rows = table.where(subject=subject, status="ok", **conditions).of_devices(devices).rows
     for row in rows.to_dict("records"):
@@ -181,8 +183,7 @@ def _latencies_us(
 
 
 def _upper(row: Mapping[Any, Any], quantile: float) -> float:
-    """Seconds to plan with: the samples' quantile; of a prediction that is one estimate, its upper bound, or for a
-    median the estimate."""
+    """Return the seconds to plan with: the samples' quantile, or a prediction's upper bound (for a median: itself)."""
     if row["predicted"] and len(row["samples_s"]) == 1 and quantile > 0.5 and not math.isnan(row["high_s"]):
         return float(row["high_s"])
     return float(np.quantile(row["samples_s"], quantile))
@@ -194,16 +195,17 @@ def _accuracies(points: Sequence[OperatingPoint], outcomes: OutcomeTable) -> dic
 
 
 def outcome_columns(points: Sequence[OperatingPoint], outcomes: OutcomeTable) -> dict[OperatingPoint, int]:
-    """Which of the table's versions each point is, by its key or the version that it names; others are left out."""
+    """Return the table's version for each point, by key or version name; others are left out."""
     at = {name: i for i, name in enumerate(outcomes.versions)}
-    found = {point: at.get(point.key, at.get(version_name(point))) for point in points}
-    return {point: i for point, i in found.items() if i is not None}
+    cached = {point: at.get(point.key, at.get(version_name(point))) for point in points}
+    return {point: i for point, i in cached.items() if i is not None}
 
 
 def errors_at(points: Sequence[OperatingPoint], outcomes: OutcomeTable) -> np.ndarray:
-    """Error of each example at each point, or of the ensemble that the point names: float64 [examples, points].
+    """Return the error of each example at each point, or its ensemble: float64 [examples, points].
 
-    Raises ``InputError`` for a point that the table has no version of."""
+    Raises ``InputError`` for a point that the table has no version of.
+    """
     at, errors = outcome_columns(points, outcomes), outcomes.matrix("error")
     return np.stack(
         [errors[:, at[point]] if point in at else from_point(point).replay(outcomes).error for point in points], axis=1

@@ -29,13 +29,12 @@ LAST_CALL = 0.05
 
 
 def worst_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -> list[float]:
-    """µs of a call of each size if every version of ``point`` is consulted for each example, never falling; 0 where
-    ``space`` does not know."""
+    """Return µs of a call of each size with every version of ``point`` on each example, never falling; 0 if unknown."""
     return list(accumulate((space.latency_us(point, size) or 0.0 for size in sizes), max))
 
 
 def first_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -> list[float]:
-    """As ``worst_us``, of the version that ``point`` asks first."""
+    """Return µs of a call of each size of the first version of ``point``, as ``worst_us``."""
     version = from_point(point).versions[0]
     first = next((own for own in space.points if version_name(own) == version), point)
     longest_us = worst_us(space, point, sizes)
@@ -43,23 +42,24 @@ def first_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -
 
 
 class EnsembleCalls:
-    """Calls of an ensemble: ``sizes``, ascending from 1, and what they take, in µs: ``worst_us`` and ``first_us`` as of
-    these functions, and ``expected_us``, as learnt by ``observe``; until then the worst cases, and not ``is_known``.
+    """Calls of an ensemble: ``sizes``, ascending from 1, with µs ``worst_us``, ``first_us`` and ``expected_us``.
 
-    ``workers``: that a call takes.
+    ``observe`` learns the last; until then they are the worst cases, and not ``is_known``. ``workers``: number that a
+    call takes.
     """
 
     def __init__(self, space: ControlSpace, point: OperatingPoint, *, concurrent: bool):
-        """``concurrent``: its versions begin at the same time, on a worker each."""
+        """Set up calls; ``concurrent``: the versions begin together, on a worker each."""
         self.sizes = space.call_sizes(point)
         self.worst_us, self.first_us = worst_us(space, point, self.sizes), first_us(space, point, self.sizes)
         self.workers = 2 if concurrent else 1
         self.is_known, self._share = False, 1.0
 
     def observe(self, examples: int, took_us: float) -> None:
-        """A call took so long: what the versions behind the first take of their worst case is learnt.
+        """Learn from a call's time the share of their worst case that versions after the first take.
 
-        The first one's batches count as they are, for it answers all examples."""
+        The first one's batches count in full, as it answers all examples.
+        """
         if examples > self.sizes[-1]:
             return
         at = bisect_left(self.sizes, examples)
@@ -78,7 +78,7 @@ class EnsembleCalls:
         return self.worst_us[at] if at < len(self.sizes) else math.inf
 
     def expected_us(self, at: int) -> float:
-        """Of a call of the size at this place of ``sizes``."""
+        """Return µs of a call of the size at this place of ``sizes``."""
         first_us = self.first_us[at]
         return first_us + max(0.0, self._share) * (self.worst_us[at] - first_us)
 
@@ -186,7 +186,7 @@ class ToleranceTiers(Policy):
     def _lost_to(
         self, query: Query, point: OperatingPoint, room: int, now_us: float, queue: EdfQueue
     ) -> CannotMeet | None:
-        """Why ``query`` is rejected for others, rather than answered at ``point`` in a call of ``room``."""
+        """Return the reason to reject ``query`` for others, rather than answer at ``point`` in a call of ``room``."""
         one_idle = queue.concurrent_slots() < 2
         pairs = self._calls_offered(query)
         own = pairs[0][one_idle]
@@ -198,21 +198,23 @@ class ToleranceTiers(Policy):
             return None
         if not self._loses_others([pair[one_idle] for pair in pairs], passed_us, now_us, queue):
             return None
-        left = f"for a call of more than {size}" if is_own else "for its tier's ensemble"
-        return CannotMeet(f"it leaves no time {left}, and such calls would lose some of {len(queue)} that wait")
+        reason_part = f"for a call of more than {size}" if is_own else "for its tier's ensemble"
+        return CannotMeet(f"it leaves no time {reason_part}, and such calls would lose some of {len(queue)} that wait")
 
     def _gathered(
         self, pair: tuple[EnsembleCalls, EnsembleCalls], one_idle: bool, room: int, begins_us: float, queue: EdfQueue
     ) -> tuple[int, bool, float]:
-        """Examples that share a call of ``pair`` with the most urgent query, as ``Dispatcher`` takes them; whether they
-        are all that could; and the longest that one it passes needs after it, in µs."""
+        """Return the number of examples that share a call of ``pair`` with the most urgent query, as in ``Dispatcher``.
+
+        Also True if no other could, and the longest time in µs that a passed query needs after it.
+        """
         first, calls = queue.peek(), pair[one_idle]
         assert first is not None
         examples, passed, ends_by_us, passed_us = 0, 0, math.inf, 0.0
         tolerance, objective, own = first.tolerance, first.objective, self._own_calls(first)
         for query in queue:
             if query.tolerance != tolerance or query.objective != objective:
-                # Most often the tier is that of the query before.
+                # The tier mostly equals the previous query's.
                 tolerance, objective, own = query.tolerance, query.objective, self._own_calls(query)
             if own is not pair[1] or query.alone or query.batch_key != first.batch_key:
                 if own is not None:
@@ -229,8 +231,10 @@ class ToleranceTiers(Policy):
         return examples, True, passed_us
 
     def _loses_others(self, offered: list[EnsembleCalls], passed_us: float, now_us: float, queue: EdfQueue) -> bool:
-        """Whether a query would be late if each of the next calls were the first of ``offered`` that the most urgent
-        query then has time for, as large as it, and one that needs ``passed_us`` after the call, have time for."""
+        """True if a query would be late with each next call the first of ``offered`` in time for the most urgent.
+
+        Each call is as large as the most urgent query, and one that needs ``passed_us`` afterwards, have time for.
+        """
         ends_by_us, idle_us, at = queue.deadlines_us, now_us, 0
         workers = max(1, int((queue.free_us < math.inf).sum()))
         for _ in range(MAX_AHEAD):
@@ -246,47 +250,49 @@ class ToleranceTiers(Policy):
         return False
 
     def _own_calls(self, query: Query) -> EnsembleCalls | None:
-        """Of ``own_point``."""
+        """Return the calls of ``own_point``."""
         offered = self._calls_offered(query)
         return offered[0][1] if offered else None
 
     def _calls_of(self, point: OperatingPoint) -> EnsembleCalls:
-        found = self._calls.get(point)
-        if found is None:
-            found = self._calls[point] = EnsembleCalls(self._space, point, concurrent=point in self._in_turn)
-        return found
+        calls = self._calls.get(point)
+        if calls is None:
+            calls = self._calls[point] = EnsembleCalls(self._space, point, concurrent=point in self._in_turn)
+        return calls
 
     def _calls_offered(self, query: Query) -> list[tuple[EnsembleCalls, EnsembleCalls]]:
         """Return the calls of ``choices`` of its tier; none without a tolerance, and where its objective has none."""
         key = query.tolerance, query.objective
-        found = self._offered_calls.get(key)
-        if found is None:
+        cached = self._offered_calls.get(key)
+        if cached is None:
             if len(self._offered_calls) > MAX_KNOWN:
                 self._offered_calls.clear()
             points = [] if query.tolerance is None else self._offered_to(query)
-            found = self._offered_calls[key] = [(self._calls_of(both), self._calls_of(one)) for both, one in points]
-        return found
+            cached = self._offered_calls[key] = [(self._calls_of(both), self._calls_of(one)) for both, one in points]
+        return cached
 
     def _offered_to(self, query: Query) -> list[tuple[OperatingPoint, OperatingPoint]]:
-        """``choices`` of its tier; none where its objective has none."""
+        """Return ``choices`` of the query's tier; none if its objective has none."""
         assert query.tolerance is not None
         key = query.tolerance, query.objective
-        found = self._offered.get(key)
-        if found is None:
+        cached = self._offered.get(key)
+        if cached is None:
             if len(self._offered) > MAX_KNOWN:
                 self._offered.clear()
             known = query.objective in self._tiers
-            found = self._offered[key] = self.choices(*key) if known else []
-        return found
+            cached = self._offered[key] = self.choices(*key) if known else []
+        return cached
 
     def choices(self, tolerance: float, objective: str = RESPONSE_TIME) -> list[tuple[OperatingPoint, OperatingPoint]]:
-        """What a query of this tolerance is offered, in the order in which ``decide`` tries it: the ensemble while two
-        workers are idle, and while one is. Raises ``InputError`` for an objective without tiers."""
+        """Return ensembles for two idle workers and for one, in the order in which ``decide`` tries them.
+
+        Raises ``InputError`` for an objective without tiers.
+        """
         offered = [decision.point for decision in self._candidates(Query("", 0.0, math.inf, tolerance, objective))]
         return [(point, self._in_turn.get(point, point)) for point in dict.fromkeys(offered)]
 
     def _candidates(self, query: Query) -> Iterator[Decision]:
-        """The tier asked for, then the stricter ones, widest first. Raises ``InputError`` for an unknown objective."""
+        """Yield the requested tier, then stricter ones, widest first. Raises ``InputError`` for an unknown one."""
         assert query.tolerance is not None
         if query.objective not in self._tiers:
             self._rules.rule_for(query.tolerance, query.objective)  # says what there is
@@ -295,7 +301,7 @@ class ToleranceTiers(Policy):
             reason = f"tolerance {query.tolerance:g} is below the strictest tier, {strictest:g}: the best version"
             yield Decision(self._best, query.examples, reason)
             return
-        # Most requests take the first: a hundred tiers are not looked at for it.
+        # Most requests take the first: do not search a hundred tiers for it.
         at = bisect_left(tiers, -query.tolerance - 1e-12, key=lambda rule: -rule.tolerance)
         own = tiers[at]
         for rule in tiers[at:]:

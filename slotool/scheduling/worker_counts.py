@@ -12,9 +12,9 @@ from slotool.errors import ArgumentError
 LOOK_S = 1.0
 # A rate is that of so many seconds: a burst shorter than this is for the queue.
 RATE_S = 2.0
-# What holds for so many seconds may decide that fewer workers are enough.
+# Seconds of low load before fewer workers are enough.
 CALM_S = 30.0
-# Of what workers are good for, that the highest rate of that time may reach: below 1, or the next burst would undo it.
+# Share of the workers' capacity that the highest rate of that time may reach: below 1, as the next burst would undo it.
 CALM_SHARE = 0.8
 
 
@@ -28,12 +28,14 @@ class RecentRates:
 
     @property
     def of_calm(self) -> list[float]:
-        """Those of the last ``CALM_S``, oldest first."""
+        """Rates of the last ``CALM_S``, oldest first."""
         return [rate for _, rate in self._rates]
 
     def look(self, now_s: float, arrived: int) -> float | None:
-        """The rate now; None while half of ``RATE_S`` has not passed. ``arrived``: requests until now. To be asked
-        about every second, in order of time."""
+        """Return the current rate; None until half of ``RATE_S`` has passed. ``arrived``: requests until now.
+
+        Call it about every second, in order of time.
+        """
         self._counts.append((now_s, arrived))
         while len(self._counts) > 2 and self._counts[1][0] <= now_s - RATE_S:
             self._counts.popleft()
@@ -77,8 +79,10 @@ class Autoscaler:
         self._began_s: float | None = None
 
     def look(self, now_s: float, arrived: int, workers: int) -> Scaling | None:
-        """What to change, if anything. ``arrived``: requests since the service began; ``workers``: there are, those
-        that are still starting included. To be asked about every second, in order of time."""
+        """Return the change of the worker count, or None; call it about every second, in order of time.
+
+        ``arrived``: requests since the service began; ``workers``: present ones, those still starting included.
+        """
         if self._began_s is None:
             self._began_s = now_s
         rate_per_s = self._rates.look(now_s, arrived)

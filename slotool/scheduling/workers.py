@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     decisions: Sequence[Decision] = ()
 
     def decision_of(self, at: int) -> Decision:
-        """What was decided for the query at this place."""
+        """Return the decision for the query at this place."""
         return self.decisions[at] if self.decisions else self.decision
 
     @property
@@ -59,12 +59,12 @@ class Workers:
             since_us, worker = waiting[0]
             if worker not in running and since_us == free_us[worker]:
                 return worker
-            # It has died, or died and come back.
+            # Dead, or replaced.
             heappop(waiting)
         return None
 
     def alive(self) -> int:
-        """How many are not dead."""
+        """Return the number of workers that are not dead."""
         return int(np.isfinite(self.free_us).sum())
 
     def is_alive(self, worker: int) -> bool:
@@ -72,29 +72,29 @@ class Workers:
         return worker < len(self.free_us) and math.isfinite(self.free_us[worker])
 
     def second_idle(self, worker: int) -> int | None:
-        """Of the others the one that has been idle for longest, None when there is none."""
+        """Return another worker that has been idle for longest, or None."""
         others = [rest for rest in self._idle if rest[1] != worker and self._is_idle(*rest)]
         return min(others)[1] if others else None
 
     def concurrent_slots(self) -> int:
-        """How many versions of one query could begin now."""
+        """Return the number of versions of one query that could begin now."""
         return sum(worker not in self.running for worker in np.flatnonzero(np.isfinite(self.free_us)))
 
     def begins(self, batch: Batch) -> None:
-        """The batch's workers are at it, for as long as planned."""
+        """Mark the batch's workers busy, for the planned time."""
         for worker in (batch.worker, batch.second_worker):
             if worker is not None:
                 self.running[worker] = batch
                 self.free_us[worker] = batch.begun_us + batch.planned_us
 
     def ends(self, worker: int) -> Batch:
-        """What ``worker`` was at. Raises ``InputError`` when that is nothing."""
+        """Return the batch of ``worker``. Raises ``InputError`` if it has none."""
         if worker not in self.running:
             raise InputError(f"worker {worker} has no batch")
         return self.running.pop(worker)
 
     def becomes_idle(self, worker: int, now_us: float) -> None:
-        """``worker`` is there and idle."""
+        """Mark ``worker`` present and idle."""
         self.free_us[worker] = now_us
         heappush(self._idle, (now_us, worker))
 
@@ -102,17 +102,17 @@ class Workers:
         return worker not in self.running and since_us == self.free_us[worker]
 
     def remove(self, worker: int) -> None:
-        """``worker`` is dead."""
+        """Mark ``worker`` dead."""
         self.free_us[worker] = math.inf
 
     def expects(self, worker: int, free_us: float) -> None:
-        """``worker`` becomes idle at this instant instead of the planned one (``inf``: never)."""
+        """Set the instant at which ``worker`` becomes idle, instead of the planned one (``inf``: never)."""
         self.free_us[worker] = free_us
 
     def adds(self, now_us: float, worker: int | None = None) -> int:
-        """Return a worker has come, idle. Its number: the one given, or that of a dead one where there is one."""
+        """Add an idle worker and return its number: the given one, or that of a dead one."""
         if worker is not None and worker >= len(self.free_us):
-            # Those before it are still to come.
+            # Earlier ones are still to come.
             self.free_us = np.append(self.free_us, np.full(worker + 1 - len(self.free_us), math.inf))
         dead = [at for at in np.flatnonzero(np.isinf(self.free_us)) if at not in self.running]
         if worker is None and not dead:

@@ -78,12 +78,12 @@ def simulate_together(
                 _die(dying, until_us, queries, queue, workers, results)
             now_us = until_us
     results.status[results.status == WAITING] = EXPIRED  # served by nobody
-    results = []
+    per_model = []
     for at, (policy, scenario) in enumerate(zip(policies, scenarios, strict=True)):
         status, started_us, done_us, row, batch = (values[starts[at] : starts[at + 1]] for values in results[:5])
         used = float(results.busy_us[at]), int(results.calls[at])
-        results.append(SimulationResult(policy.grid, scenario, status, started_us, done_us, row, batch, *used))
-    return results
+        per_model.append(SimulationResult(policy.grid, scenario, status, started_us, done_us, row, batch, *used))
+    return per_model
 
 
 def _deaths_us(
@@ -246,7 +246,7 @@ def _most_urgent(
     now: float, arrival_us: Any, starts: Any, queue_us: Any, queue_query: Any, head: Any, tail: Any, status: Any
 ) -> int:
     """Admit and expire queries; return the model whose first query is due (then: arrived) first; −1: none."""
-    results, soonest_us, came_us = -1, np.inf, np.inf
+    chosen, soonest_us, came_us = -1, np.inf, np.inf
     for model in range(len(head)):
         while tail[model] < starts[model + 1] and arrival_us[tail[model]] <= now:
             tail[model] += 1
@@ -256,8 +256,8 @@ def _most_urgent(
         if head[model] < tail[model]:
             due_us, from_us = queue_us[head[model]], arrival_us[queue_query[head[model]]]
             if due_us < soonest_us or (due_us == soonest_us and from_us < came_us):
-                results, soonest_us, came_us = model, due_us, from_us
-    return results
+                chosen, soonest_us, came_us = model, due_us, from_us
+    return chosen
 
 
 @njit(inline="always")

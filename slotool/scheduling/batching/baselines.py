@@ -45,7 +45,7 @@ class FirstFit(BatchingPolicy):
     choose = choose_first_fit
 
     def prepare(self) -> np.ndarray:
-        """float64 [2 · cells]: the cells in order of preference, each with the slack from which it may be chosen."""
+        """Return the cells in order of preference, each with its least slack: float64 [2 · cells]."""
         rows, columns = np.indices(self.grid.latency_us.shape).reshape(2, -1)
         order = self.order(rows, columns)
         return np.stack([order, self.least_slack_us()[order]], axis=1).ravel()
@@ -153,9 +153,9 @@ class MinCost(FirstFit):
 # 1 s were tried. With 2 switching never lost to the best single point; with 1 s in 15 of 36, by up to 0.11 of effective
 # accuracy.
 WINDOW_DEADLINES = 2.0
-# Where no deadline is known.
+# Default without a known deadline.
 WINDOW_US = 1e6
-# Of what a point could serve at its best, at random arrivals and still in time.
+# Share of a point's best rate that it serves in time at random arrivals.
 USABLE_SHARE = 0.8
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from slotool.compilation import copy, count_until, njit
 from slotool.scheduling.batching.grid import ControlGrid, remembered
 
-# How the instant at which a worker comes free is read off a table of steps: as the step after it, which a worker
+# Rounding of the instant at which a worker becomes idle to a table's steps: the step after it, which a worker
 # reaches, as the one before it, which no worker surpasses, or between the two.
 AFTER, BEFORE, BETWEEN = 1, -1, 0
 
@@ -21,17 +21,19 @@ AFTER, BEFORE, BETWEEN = 1, -1, 0
 def useful_calls(
     latency_us: np.ndarray, accuracy: np.ndarray, sizes: np.ndarray, deadline_us: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Per call that may be worth making: queries, accuracy, µs. At each number of queries the Pareto points, the most
-    accurate first. Arrays as of ``ControlGrid``."""
-    kept = []
+    """Return queries, accuracy and µs of calls worth making, as in ``ControlGrid``.
+
+    They are the Pareto points at each number of queries, the most accurate first.
+    """
+    selected = []
     for count in range(1, int(sizes[-1]) + 1):
         times = latency_us[:, np.searchsorted(sizes, count)]
         soonest = np.inf
         for row in range(len(times) - 1, -1, -1):
             if times[row] < soonest and times[row] <= deadline_us + 1e-3:
                 soonest = times[row]
-                kept.append((count, accuracy[row], times[row]))
-    counts, accuracies, times_us = zip(*kept, strict=True)
+                selected.append((count, accuracy[row], times[row]))
+    counts, accuracies, times_us = zip(*selected, strict=True)
     return np.array(counts, dtype=np.int64), np.array(accuracies), np.array(times_us)
 
 
@@ -40,10 +42,10 @@ def look_back(
     arrival_us: Any, deadline_us: float, counts: Any, accuracies: Any, times_us: Any, steps: int, rounding: int,
     best: Any, first: int, end: int,
 ) -> None:  # fmt: skip
-    """The rows of ``best`` of queries ``first`` to ``end``, the last of them first; those behind ``end`` are there.
+    """Fill in the rows of ``best`` for queries ``first`` to ``end``, last first; those after ``end`` are there.
 
-    ``best[i % reach, t]``: what the queries from i on can bring when the worker comes free t steps after i arrives.
-    ``rounding``: ``AFTER``, ``BEFORE`` or ``BETWEEN``.
+    ``best[i % reach, t]``: value of the queries from i on if the worker is idle t steps after i arrives. ``rounding``:
+    ``AFTER``, ``BEFORE`` or ``BETWEEN``.
     """
     queries, step_us, reach = len(arrival_us), deadline_us / steps, len(best)
     for i in range(end - 1, first - 1, -1):
@@ -74,7 +76,7 @@ def look_back(
 
 @njit(cache=True, inline="always")
 def value_at(row: Any, at: float) -> float:
-    """``row`` at a step between two; before the first it is the first, and behind the last the last."""
+    """Interpolate ``row`` at a step, constant before the first and after the last."""
     steps = len(row) - 1
     inside = min(max(at, 0.0), float(steps))
     below = min(int(inside), steps - 1)
@@ -85,7 +87,7 @@ def value_at(row: Any, at: float) -> float:
 
 @njit(cache=True)
 def _improve(here: Any, onward: Any, gain: float, shift: float, first: int, last: int) -> None:
-    """``here[t]`` becomes what ``gain`` and ``onward`` at t + shift are, if that is more; t from ``first`` to ``last``.
+    """Raise ``here[t]`` to ``gain`` plus ``onward`` at t + shift if that is more, for t from ``first`` to ``last``.
 
     As ``value_at``, in three plain loops, which compilers vectorise.
     """
@@ -151,11 +153,11 @@ class HindsightValues:
 
 @remembered
 def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> HindsightValues:
-    """Values of hindsight optimisation (Chong, Givan and Chang 2000, "A framework for simulation-based network control
-    via hindsight optimization"): the mean over sampled arrivals of the offline optimum's value.
+    """Return values of hindsight optimisation: the offline optimum's mean value over sampled arrivals.
 
-    Gaps between arrivals are gamma distributed, and the queue that waits has arrived evenly spaced. ``aversion``: cost
-    of a lost query, in accuracies beyond its own.
+    Source: Chong, Givan and Chang 2000, "A framework for simulation-based network control via hindsight optimization".
+    Gaps between arrivals are gamma distributed, and the waiting queue has arrived evenly spaced. ``aversion``: cost of
+    a lost query, in accuracies beyond its own.
     """
     unit_us = float((grid.quickest_us / grid.sizes).min())
     calls = useful_calls(grid.latency_us, grid.accuracy, grid.sizes, deadline_us)
@@ -173,24 +175,26 @@ def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> 
 
 
 def _thinned(counts: Any, accuracies: Any, times_us: Any, alike_us: float) -> Any:
-    """Of calls of as many queries that are about as long the most accurate one; the fastest is kept too. Of many
-    numbers of queries some."""
-    kept: list[int] = []
+    """Return the most accurate of calls with equal queries and similar length, and the fastest.
+
+    Large numbers of queries are sampled.
+    """
+    selected: list[int] = []
     some = np.unique(np.r_[np.arange(1, 17), np.geomspace(16, _MOST, 13).round()])
     for at in np.flatnonzero(np.isin(counts, some)).tolist():
         # Within a number of queries from the most accurate, which is the longest, to the fastest.
-        first = not kept or counts[kept[-1]] != counts[at]
+        first = not selected or counts[selected[-1]] != counts[at]
         fastest = at + 1 == len(counts) or counts[at + 1] != counts[at]
-        if first or fastest or times_us[kept[-1]] - times_us[at] >= alike_us:
-            kept.append(at)
-    return counts[kept], accuracies[kept], times_us[kept]
+        if first or fastest or times_us[selected[-1]] - times_us[at] >= alike_us:
+            selected.append(at)
+    return counts[selected], accuracies[selected], times_us[selected]
 
 
 @njit(cache=True)
 def _look(
     arrival_us: Any, instants_us: Any, deadline_us: float, counts: Any, accuracies: Any, times_us: Any, values: Any
 ) -> None:
-    """Adds to ``values`` what is seen at each instant, the last of them first."""
+    """Add the values seen at each instant, the last first, to ``values``."""
     reach = int(counts[-1]) + 1
     ring = np.zeros((reach, _STEPS + 1))
     coming, comes_us = np.zeros((reach - 1, _STEPS + 1)), np.zeros(reach - 1)
@@ -213,11 +217,14 @@ def _look(
 @njit(cache=True)
 def _wait(
     coming: Any, comes_us: Any, gap_us: float, deadline_us: float, counts: Any, accuracies: Any, times_us: Any,
-    found: Any,
+    values_at: Any,
 ) -> None:  # fmt: skip
-    """``found[n, t]``: what a queue of n brings that came ``gap_us`` apart, the last ``gap_us`` ago, when the worker is
-    free at step t from now. ``coming``: the same of those who come later, at ``comes_us``, from their arrival on."""
-    queued = min(len(found) - 1, int(deadline_us / gap_us))
+    """Set ``found[n, t]`` to the value of a queue of n with the worker idle at step t from now.
+
+    It came ``gap_us`` apart, the last ``gap_us`` ago. ``coming``: values of later queries, at ``comes_us``, from their
+    arrival on.
+    """
+    queued = min(len(values_at) - 1, int(deadline_us / gap_us))
     rows, arrival_us = np.zeros((queued + len(coming), _STEPS + 1)), np.empty(queued + len(coming))
     for f in range(len(coming)):
         arrival_us[queued + f] = comes_us[f]
@@ -229,12 +236,12 @@ def _wait(
     for n in range(queued + 1):
         shift = -arrival_us[queued - n] / step_us
         for t in range(_STEPS + 1):
-            found[n, t] = value_at(rows[queued - n], t + shift)
+            values_at[n, t] = value_at(rows[queued - n], t + shift)
 
 
 @njit(cache=True)
 def _add(waiting: Any, reference: float, values: Any) -> None:
-    """Adds ``waiting``, by gaps, to ``values``, by ages. Between two gaps the first query has as much time left."""
+    """Add ``waiting``, by gaps, to ``values``, by ages. Between two gaps the first query has as much time left."""
     for q in range(len(WAITING)):
         n = int(WAITING[q])
         for a in range(len(AGES)):

@@ -16,7 +16,7 @@ from slotool.tables import OperatingPoint
 
 # A larger batch that seems to take this much less than a smaller one, also by its median, is no noise.
 MAX_REPAIRED = 0.5
-# What compiled code counts in 16 bits: examples of a batch, and operating points.
+# Limit of examples in a batch, and of points: compiled code counts in 16 bits.
 MAX_BATCH_SIZE = MAX_POINTS = 2**15 - 1
 # Beyond a year in µs differences of instants are no longer exact.
 MAX_LATENCY_US = 3.2e13
@@ -51,15 +51,15 @@ class ControlGrid:
         latency_us = self._risen(self._filled())
         accuracy = self._accuracies()
         by_accuracy = np.lexsort((-latency_us.sum(axis=1), accuracy)).tolist()
-        kept = by_accuracy if all_points else _pareto(latency_us, accuracy)
-        if len(kept) < len(accuracy):
-            left_out = len(accuracy) - len(kept)
+        selected = by_accuracy if all_points else _pareto(latency_us, accuracy)
+        if len(selected) < len(accuracy):
+            left_out = len(accuracy) - len(selected)
             self.remarks.append(
                 f"{left_out} of {len(accuracy)} points left out: others are as accurate and nowhere slower"
             )
-        self.points: tuple[OperatingPoint, ...] = tuple(space.points[i] for i in kept)
-        self.accuracy = np.ascontiguousarray(accuracy[kept])
-        self.latency_us = np.ascontiguousarray(latency_us[kept])
+        self.points: tuple[OperatingPoint, ...] = tuple(space.points[i] for i in selected)
+        self.accuracy = np.ascontiguousarray(accuracy[selected])
+        self.latency_us = np.ascontiguousarray(latency_us[selected])
 
     @cached_property
     def fastest_us(self) -> float:
@@ -68,12 +68,12 @@ class ControlGrid:
 
     @cached_property
     def quickest_us(self) -> np.ndarray:
-        """float64 [B]: µs of the quickest call of each size."""
+        """Fastest call of each size, µs, float64 [B]."""
         return np.ascontiguousarray(self.latency_us.min(axis=0))
 
     @cached_property
     def best_rate_per_s(self) -> np.ndarray:
-        """float64 [P]: examples a second that one worker serves at each point, at the best batch size."""
+        """Throughput of one worker at each point's best batch size, examples/s, float64 [P]."""
         rates: np.ndarray = (1e6 * self.sizes / self.latency_us).max(axis=1)
         return rates
 
@@ -144,7 +144,7 @@ class ControlGrid:
         return risen
 
     def _medians(self, latency_us: np.ndarray) -> np.ndarray:
-        """As ``latency_us``, of the median call where it is known."""
+        """Return ``latency_us`` with medians where they are known."""
         known = [[self.space.median_us(point, int(size)) for size in self.sizes] for point in self.space.points]
         medians = np.array(known, dtype=np.float64)
         return np.where(np.isnan(medians), latency_us, medians)
@@ -170,11 +170,11 @@ def _raised(latency_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _pareto(latency_us: np.ndarray, accuracy: np.ndarray) -> list[int]:
     """Return the rows that no other row beats, by ascending accuracy; of rows alike the first is kept."""
-    kept: list[int] = []
+    selected: list[int] = []
     for i in np.lexsort((latency_us.sum(axis=1), -accuracy)):
-        if not (latency_us[kept] <= latency_us[i]).all(axis=1).any():
-            kept.append(int(i))
-    return kept[::-1]
+        if not (latency_us[selected] <= latency_us[i]).all(axis=1).any():
+            selected.append(int(i))
+    return selected[::-1]
 
 
 Tables = TypeVar("Tables")
@@ -190,9 +190,9 @@ class _Content:
 
 
 def remembered(compute: Callable[..., Tables]) -> Callable[..., Tables]:
-    """``compute(grid, *parameters)``, which is called once for the same latencies, accuracies, sizes and parameters.
+    """Return ``compute(grid, *parameters)`` with a cache by latencies, accuracies, sizes and parameters.
 
-    What it returns is shared, and not to be written to.
+    The cached result is shared and must not change.
     """
 
     @lru_cache(maxsize=_REMEMBERED)

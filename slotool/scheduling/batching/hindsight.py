@@ -33,7 +33,7 @@ from slotool.scheduling.batching.value_iteration import ValueIteration, choose_b
 _ALIKE = 1 / 96
 _DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES = 0, 1, 2, 3, 4, 5, 6
 _HEAD = 7
-# In front of it: how long the plan of SlackFit is, and which policy decides where: hindsight, by value, or SlackFit.
+# Header: length of SlackFit's plan, and the deciding policy by state: hindsight, by value, or SlackFit.
 _SLACK_FIT, _DECIDING = 0, 1
 _BY_VALUE, _BY_SLACK_FIT = 1, 2
 
@@ -42,10 +42,10 @@ _BY_VALUE, _BY_SLACK_FIT = 1, 2
 def _corners(
     stay: float, waited: float, load: float, spread: int, times: int, offsets: Any, weights: Any, later: Any
 ) -> int:
-    """Fills in the rows of values, of ``times`` each, between which this queue at this load lies; how many they are.
+    """Fill in the rows of values, of ``times`` each, around this queue at this load; return their number.
 
-    ``spread``: which of ``GAP_CV2``.
-    ``later``: by how many deadlines later the worker is free there, as the first query has as much time left.
+    ``spread``: index into ``GAP_CV2``. ``later``: deadlines by which the worker is idle later there, as the first query
+    has as much time left.
     """
     n, (below, share) = 0, between(LOADS, load)
     while n + 2 < len(WAITING) and stay >= WAITING[n + 1]:
@@ -70,7 +70,7 @@ def _corners(
 
 @njit(cache=True, inline="always")
 def _at(values: Any, until: float, times: int, offsets: Any, weights: Any, later: Any, used: int) -> float:
-    """Return the value when the worker is free ``until`` deadlines from now."""
+    """Return the value if the worker is idle ``until`` deadlines from now."""
     value = 0.0
     for corner in range(used):
         place = min(max(until + later[corner], 0.0), 1.0) * (times - 1)
@@ -82,8 +82,7 @@ def _at(values: Any, until: float, times: int, offsets: Any, weights: Any, later
 
 @njit(cache=True)
 def _tables_end(plan: Any, columns: int) -> int:
-    """Where the plan of the value-iteration policy begins; -1 where the tables that the header announces are not
-    there."""
+    """Return the start of the value-iteration plan, or -1 if tables named in the header are missing."""
     if len(plan) < _HEAD or not (plan[_DEADLINE] > 0 and plan[_WINDOW] > 0 and plan[_UNIT] > 0):
         return -1
     most = len(plan)
@@ -116,18 +115,18 @@ def choose_by_hindsight(
         for column in range(narrowest, columns):
             if latency_us[lowest, column] > slack_us:
                 break
-            taken = min(sizes[column], waiting)
-            rest_us = max_call_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, 1)
+            served = min(sizes[column], waiting)
+            rest_us = max_call_us(now_us, deadlines_us, served, latency_us[0, fastest], sizes[fastest], free_us, 1)
             allowed_us = min(slack_us, rest_us + ROUNDING_US)
-            waited = 1.0 - (deadlines_us[taken] - now_us) / deadline_us if taken < waiting else 0.0
-            used = _corners(float(waiting - taken), waited, load, spread, times, offsets, weights, later)
+            waited = 1.0 - (deadlines_us[served] - now_us) / deadline_us if served < waiting else 0.0
+            used = _corners(float(waiting - served), waited, load, spread, times, offsets, weights, later)
             for k in range(candidates):
                 row = int(plan[_HEAD + column * candidates + k])
                 if not lowest <= row < len(accuracy):
                     continue
                 if latency_us[row, column] > allowed_us:
                     break
-                value = taken * (accuracy[row] + plan[_AVERSION])
+                value = served * (accuracy[row] + plan[_AVERSION])
                 value += _at(values, latency_us[row, column] / deadline_us, times, offsets, weights, later, used)
                 if value > best:
                     best, cell = value, row * columns + column
@@ -162,33 +161,32 @@ def choose_as_rehearsed(
     spread = nearest(REHEARSED_CV2, dispersion(now_us, arrived_us, window_us, BIN * deadline_us))
     cell = (int(workers > 1) * len(REHEARSED_CV2) + spread) * len(REHEARSED_LOADS) + nearest(REHEARSED_LOADS, load)
     which = plan[_DECIDING + cell]
-    found: int = REJECT
+    choice: int = REJECT
     if which == _BY_VALUE:
-        found = choose_by_value(
+        choice = choose_by_value(
             latency_us, accuracy, sizes, plan[hindsight + end :], now_us, deadlines_us, lowest, narrowest, arrived_us,
             free_us,
         )  # fmt: skip
     elif which == _BY_SLACK_FIT:
-        found = choose_first_fit(
+        choice = choose_first_fit(
             latency_us, accuracy, sizes, plan[slack_fit:hindsight], now_us, deadlines_us, lowest, narrowest, arrived_us,
             free_us,
         )  # fmt: skip
     else:
-        found = choose_by_hindsight(
+        choice = choose_by_hindsight(
             latency_us, accuracy, sizes, plan[hindsight:], now_us, deadlines_us, lowest, narrowest, arrived_us, free_us
         )  # fmt: skip
-    return found
+    return choice
 
 
 class Hindsight(ValueIteration):
-    """Of the calls that make no other query late, the call of the greatest value in hindsight.
+    """Policy of the call of greatest value in hindsight among those that make no other query late.
 
-    As the value-iteration policy, but the value of the state that a call leads to is what a worker that knew all later
-    arrivals would bring from there on, on average (``hindsight_values``). Where several workers work value iteration
-    decides. So does it, or SlackFit, at loads where they bring clearly more on drawn arrivals, which is tried when the
-    policy is made (``rehearsal``); and value iteration at all loads where the whole then brings less than it, as with
-    calls hundreds of times shorter than a deadline, for which the tables are too coarse. Parameters and errors are
-    those of ``ValueIteration``.
+    Value iteration, but with the mean value of a worker that knows all later arrivals for the state after a call
+    (``hindsight_values``). With several workers value iteration decides. So does it, or SlackFit, at loads where they
+    are clearly better on drawn arrivals, tried when the policy is made (``rehearsal``); and value iteration at all
+    loads if the whole is then worse than it, as with calls hundreds of times shorter than a deadline, for which the
+    tables are too coarse. Parameters and errors are those of ``ValueIteration``.
     """
 
     name: ClassVar[str] = "hindsight"
@@ -202,29 +200,29 @@ class Hindsight(ValueIteration):
 
 @remembered
 def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
-    """Which policy decides where, the plan of SlackFit, and that of hindsight, which ends with that of value
-    iteration."""
+    """Return the deciding policy by state, SlackFit's plan, and hindsight's, which ends with value iteration's."""
     values = ValueIteration(grid, deadline_us, aversion).plan
     tables = hindsight_values(grid, deadline_us, aversion).values
     rows = _candidates(grid, _ALIKE * deadline_us)
     unit_us = float((grid.quickest_us / grid.sizes).min())
     fastest = int((grid.sizes / grid.latency_us[0]).argmax())
     head = [deadline_us, WINDOW * deadline_us, aversion, unit_us, fastest, rows.shape[1], tables.shape[-1]]
-    own = np.concatenate([head, rows.ravel(), tables.ravel(), values])
+    in_hindsight = np.concatenate([head, rows.ravel(), tables.ravel(), values])
     slack_fit = SlackFit(grid).plan
-    # In the order of ``choose_as_rehearsed``. Beyond its tables' loads hindsight may fall into losing every query.
+    # Ordered as in ``choose_as_rehearsed``. Beyond its tables' loads hindsight may lose every query.
     candidates = (
-        Candidate(choose_by_hindsight, own, float(LOADS[-1])),
+        Candidate(choose_by_hindsight, in_hindsight, float(LOADS[-1])),
         Candidate(choose_by_value, values),
         Candidate(choose_first_fit, slack_fit),
     )
     tried = rehearsed(grid, candidates, deadline_us, aversion)
     by_value = np.full_like(tried.by_cell, _BY_VALUE)
-    # Each is tried as a whole, which takes as long as all cells: where two are the same, or value iteration's, once.
+    # A trial of a whole takes as long as all cells: equal ones are tried once.
     ways = {deciding.tobytes(): deciding for deciding in (tried.by_cell, tried.stretch, tried.without_first)}
     ways.pop(by_value.tobytes(), None)
     plans = [
-        np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own]) for deciding in (*ways.values(), by_value)
+        np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, in_hindsight])
+        for deciding in (*ways.values(), by_value)
     ]
     wholes = [Candidate(choose_as_rehearsed, plan) for plan in plans[:-1]]
     best = best_whole(grid, wholes, candidates[_BY_VALUE], deadline_us, aversion) if wholes else None
@@ -232,8 +230,8 @@ def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
 
 
 def _candidates(grid: ControlGrid, alike_us: float) -> np.ndarray:
-    """int64 [B, K]: of rows that are about as long in a column the most accurate one, the longest last; -1 behind."""
-    kept = []
+    """Return the most accurate of rows of similar length in each column, longest last: int64 [B, K]; -1 for none."""
+    rows_kept = []
     for times_us in grid.latency_us.T:
         rows: list[int] = []
         began_us = -np.inf
@@ -245,6 +243,6 @@ def _candidates(grid: ControlGrid, alike_us: float) -> np.ndarray:
             else:
                 rows.append(row)
                 began_us = float(times_us[row])
-        kept.append(rows)
-    most = max(map(len, kept))
-    return np.array([rows + [-1] * (most - len(rows)) for rows in kept], dtype=np.int64)
+        rows_kept.append(rows)
+    most = max(map(len, rows_kept))
+    return np.array([rows + [-1] * (most - len(rows)) for rows in rows_kept], dtype=np.int64)

@@ -47,7 +47,7 @@ def chooser(function: Callable[..., Any]) -> Any:
     return njit(CHOOSE, cache=True)(function)
 
 
-# Of lengths, not of arrays: Numba would count references to each array handed on, 60 ns a call.
+# Pass lengths, not arrays: Numba counts references to each passed array, 60 ns a call.
 @njit(cache=True, forceinline=True)
 def fits(cells: tuple[int, ...], points: int, sizes: int, waiting: int, lowest: int, narrowest: int) -> bool:
     """True if a query waits, and rows and columns fit one grid. ``cells``: shape of the latencies."""
@@ -120,19 +120,19 @@ def dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float) 
         return _UNKNOWN_DISPERSION
     if first < len(arrived_us) - _REMEMBERED:
         first = len(arrived_us) - _REMEMBERED
-        # So many arrive that few bins are remembered: shorter ones tell as much.
+        # At high rates fewer, shorter bins suffice.
         bin_us = min(bin_us, (now_us - arrived_us[first]) / (_MIN_BINS + 0.5))
     if not now_us - arrived_us[first] >= _MIN_BINS * bin_us > 0.0:
         return _UNKNOWN_DISPERSION
     bins = int((now_us - arrived_us[first]) / bin_us)
-    total, squares, there, current = 0.0, 0.0, 0.0, 0
+    total, squares, arrived, current = 0.0, 0.0, 0.0, 0
     for i in range(first, len(arrived_us)):
         at = int((arrived_us[i] - arrived_us[first]) / bin_us)
         if at != current:
-            total, squares, there, current = total + there, squares + there * there, 0.0, at
-        there += 1.0
+            total, squares, arrived, current = total + arrived, squares + arrived * arrived, 0.0, at
+        arrived += 1.0
     if current < bins:
-        total, squares = total + there, squares + there * there
+        total, squares = total + arrived, squares + arrived * arrived
     mean = total / bins
     return (squares / bins - mean * mean) / mean if mean > 0 else 1.0
 
@@ -148,7 +148,7 @@ def nearest(axis: Any, value: float) -> int:
 
 @njit(cache=True, inline="always")
 def between(axis: Any, value: float) -> tuple[int, float]:
-    """The place on an ascending ``axis`` of the number below ``value``, and the share by ratio of the next above it."""
+    """Return the place of the number below ``value`` on an ascending ``axis``, and the next one's share by ratio."""
     below, share = 0, 0.0
     while below + 2 < len(axis) and value >= axis[below + 1]:
         below += 1

@@ -1,4 +1,4 @@
-"""What the batching policies share: the questions around a choice, asked once here instead of in each."""
+"""Base of batching policies: rejection and shedding around a policy's choice."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from slotool.tables import OperatingPoint
 LONG_US = 4e3
 # Considered are the calls of so long, but no more than so many; the factor covers this share of their planned time.
 SPAN_US, REMEMBERED, QUANTILE = 5e6, 512, 0.99
-# It is recomputed after so many calls, or so much planned time.
+# Calls, or planned time, between updates.
 EVERY, EVERY_US = 25, 50e3
-# Of which more is no noise, but a worker that hangs, or a latency table of something else.
+# Limit of noise: more means a worker that hangs, or a foreign latency table.
 MAX_FACTOR = 2.0
 
 
 class Slowness:
-    """Of recent long calls, how many times as long as planned they took: a quantile by planned time, from 1 to
-    ``MAX_FACTOR``; 1 before any, and ``SPAN_US`` after the last."""
+    """Ratio of measured to planned time of recent long calls: a quantile by planned time, 1 to ``MAX_FACTOR``.
+
+    It is 1 before any, and ``SPAN_US`` after the last.
+    """
 
     def __init__(self) -> None:
         self._calls: deque[tuple[float, float, float]] = deque(maxlen=REMEMBERED)
@@ -42,7 +44,7 @@ class Slowness:
         return self._factor
 
     def observe(self, planned_us: float, took_us: float, now_us: float) -> None:
-        """A call that was planned to take ``planned_us`` was decided at about ``now_us``, and took ``took_us``."""
+        """Record a call planned for ``planned_us``, decided at about ``now_us``, that took ``took_us``."""
         if planned_us < LONG_US:
             return
         self._calls.append((now_us, took_us / planned_us, planned_us))
@@ -81,7 +83,7 @@ class BatchingPolicy(Policy):
     def __init__(self, space: ControlSpace | ControlGrid):
         self.grid = space if isinstance(space, ControlGrid) else ControlGrid(space)
         self.points = self.grid.points
-        # And not while requests wait.
+        # Not while requests wait.
         compile_now(type(self).choose, CHOOSE)
         self.plan = np.ascontiguousarray(self.prepare(), dtype=np.float64)
         self._slowness, self._decided_us = Slowness(), 0.0
@@ -136,10 +138,7 @@ class BatchingPolicy(Policy):
         return self.grid.space.too_slow(self.points, examples, slack_us)
 
     def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
-        """Of the queries that cannot all be in time, not even in the fastest batches, one of the least important.
-
-        See ``to_shed``.
-        """
+        """Return one of the least important queries if not all can be in time in the fastest batches (``to_shed``)."""
         if not queue.is_mixed:
             return None
         workers = int((queue.free_us < np.inf).sum())
@@ -163,7 +162,7 @@ class BatchingPolicy(Policy):
         return tuple(self.grid.sizes.tolist())
 
     def _serve_alone(self, query: Query, slack_us: float, points: tuple[OperatingPoint, ...]) -> Decision | CannotMeet:
-        """Return a query of more examples than any profiled batch: the most accurate point that fits it, by itself."""
+        """Return the most accurate point that fits a query of more examples than any profiled batch."""
         for point in reversed(points):
             if self.grid.space.fits(point, query.examples, slack_us):
                 return Decision(point, query.examples, f"{self.name}: larger than any profiled batch, served alone")

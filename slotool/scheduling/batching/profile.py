@@ -83,10 +83,10 @@ def _rows_of(
     if subject is None and len(subjects) != 1:
         raise InputError(f"name a subject; the latency table holds {', '.join(subjects) or 'no rows of this kind'}")
     subject = subject or subjects[0]
-    found = known.where(subject=subject)
-    if found.rows.empty:
+    selected = known.where(subject=subject)
+    if selected.rows.empty:
         raise InputError(f"the latency table has no rows of {subject}; it holds {', '.join(subjects)}")
-    return found.of_devices(devices), subject
+    return selected.of_devices(devices), subject
 
 
 def _samples_us(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], np.ndarray]:
@@ -97,20 +97,19 @@ def _samples_us(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], np.ndarr
 
 
 def _accuracies(rows: pd.DataFrame) -> dict[str, float]:
-    """By point, of those whose accuracy is known. Raises ``InputError`` where rows of a point differ: it answers alike
-    in batches of every size."""
-    found = rows.assign(accuracy=_numbers(rows["accuracy"])).groupby("point")["accuracy"]
-    for key, low, high in zip(found.min().index, found.min(), found.max(), strict=True):
+    """Return known accuracies by point. Raises ``InputError`` if rows of a point differ, as batches cannot matter."""
+    selected = rows.assign(accuracy=_numbers(rows["accuracy"])).groupby("point")["accuracy"]
+    for key, low, high in zip(selected.min().index, selected.min(), selected.max(), strict=True):
         if high - low > MAX_EQUAL_ACCURACY:
             raise InputError(f"rows of point {key} have different accuracies, {low:.6g} to {high:.6g}; a point has one")
-    return {str(key): float(accuracy) for key, accuracy in found.min().dropna().items()}
+    return {str(key): float(accuracy) for key, accuracy in selected.min().dropna().items()}
 
 
 def _numbers(accuracy: pd.Series) -> pd.Series:
-    """As floats; an empty one is not known, and another row of its point may say it."""
-    given = accuracy.replace("", None)
-    numbers = pd.to_numeric(given, errors="coerce")
-    wrong = given[given.notna() & numbers.isna()]
+    """Return accuracies as floats, NaN for an empty cell, which another row of its point may fill."""
+    filled = accuracy.replace("", None)
+    numbers = pd.to_numeric(filled, errors="coerce")
+    wrong = filled[filled.notna() & numbers.isna()]
     if len(wrong):
         raise InputError(f"accuracy {wrong.iloc[0]!r} of the profile is no number")
     return numbers

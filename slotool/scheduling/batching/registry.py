@@ -37,8 +37,7 @@ def compile_policies() -> None:
 
 
 def policies_named(text: str) -> list[str]:
-    """Names of policies in a text with commas, of which ``fixed@depth=1,width=0.5`` is one name: a point's key has
-    commas too."""
+    """Split a text at commas into policy names; ``fixed@depth=1,width=0.5`` is one name despite its comma."""
     names: list[str] = []
     for part in map(str.strip, text.split(",")):
         continues = names and names[-1].startswith(f"{FixedBatching.name}@") and "=" in part and "@" not in part
@@ -54,10 +53,10 @@ def require_policy(name: str) -> None:
 
 
 def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPolicy:
-    """``name`` of ``POLICIES``, ``fixed@POINT``, or that of a plugin. Raises ``InputError`` for an unknown name or
-    point, ``PluginError`` for a plugin that cannot be used.
+    """Return the policy ``name`` of ``POLICIES``, ``fixed@POINT``, or of a plugin.
 
-    ``deadline_us``: what queries usually have, infinite when that is not known.
+    Raises ``InputError`` for an unknown name or point, ``PluginError`` for an unusable plugin. ``deadline_us``: usual
+    deadline of queries, infinite if unknown.
     """
     require_policy(name)
     base, _, point = name.partition("@")

@@ -1,4 +1,4 @@
-"""What policies bring on drawn arrivals, tried before any request comes: which of them is to decide at which load."""
+"""Trial of policies on drawn arrivals before any request, to choose the deciding one by load."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GAP_CV2 = np.array([1.0, 4.0, 12.0])
 WORKERS = np.array([1, 4])
 # A trace lasts so many deadlines, within these numbers of queries.
 _DEADLINES, _MIN_QUERIES, _MAX_QUERIES = 16.0, 600, 6_000
-# What another policy must bring more than the first, in accuracies a query: less may be luck.
+# Least gain of another policy over the first, in accuracies a query: less may be luck.
 _CLEAR = 1e-3
 # The whole is tried at every second load between those, with more queries: a queue that has once grown may stay long.
 _BETWEEN = np.sqrt(LOADS[1:] * LOADS[:-1])[::2]
 _MANY_QUERIES = 12_000
-# What the whole may bring less than the safe policy at one such load; on average it brings at least as much.
+# Largest loss of the whole against the safe policy at one such load; on average there is none.
 _TOLERATED = 0.02
 
 _F = types.float64[::1]
@@ -59,24 +59,24 @@ class Rehearsed(NamedTuple):
 
 
 def rehearsed(grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: float, aversion: float) -> Rehearsed:
-    """Which of ``candidates`` is to decide where.
+    """Choose the deciding one of ``candidates`` by load.
 
-    Each serves the same arrivals with gamma distributed gaps, calls taking as long as planned. Counted are the
-    accuracies in time less ``aversion`` for each query lost.
+    Each serves the same arrivals with gamma distributed gaps, and calls of planned length. The score is accuracies in
+    time less ``aversion`` for each lost query.
     """
     by_cell = np.zeros((len(WORKERS), len(GAP_CV2), len(LOADS)), dtype=np.int64)
     without_first = by_cell.copy()
     first_gains = np.zeros((len(WORKERS), len(LOADS)))
     for w, workers in enumerate(WORKERS.tolist()):
         for f, cv2 in enumerate(GAP_CV2.tolist()):
-            brought = _by_load(grid, candidates, deadline_us, aversion, workers, cv2, LOADS, _MAX_QUERIES)
+            scores = _by_load(grid, candidates, deadline_us, aversion, workers, cv2, LOADS, _MAX_QUERIES)
             # A load is measured with an error: what happens at the loads beside it counts too.
-            beside = np.pad(brought, ((0, 0), (1, 1)), mode="edge")
-            brought = (beside[:, :-2] + 2.0 * brought + beside[:, 2:]) / 4.0
-            first_gains[w] += brought[0] - brought[1]
+            beside = np.pad(scores, ((0, 0), (1, 1)), mode="edge")
+            scores = (beside[:, :-2] + 2.0 * scores + beside[:, 2:]) / 4.0
+            first_gains[w] += scores[0] - scores[1]
             for cells, begin in ((by_cell, 0), (without_first, 1)):
                 cells[w, f] = [
-                    begin + _clearly_best(brought[begin:, r], candidates[begin:], load) for r, load in enumerate(LOADS)
+                    begin + _clearly_best(scores[begin:, r], candidates[begin:], load) for r, load in enumerate(LOADS)
                 ]
     stretch = np.ones_like(by_cell)
     for w, gains in enumerate(first_gains):
@@ -85,15 +85,15 @@ def rehearsed(grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: f
     return Rehearsed(by_cell, stretch, without_first)
 
 
-def _clearly_best(brought: np.ndarray, candidates: Sequence[Candidate], load: float) -> int:
+def _clearly_best(scores: np.ndarray, candidates: Sequence[Candidate], load: float) -> int:
     """Return the first of ``candidates`` that is made for the load, or a later one that brings clearly more."""
     first = next(c for c, each in enumerate(candidates) if load <= each.max_load)
-    best = first + int(brought[first:].argmax())
-    return best if brought[best] > brought[first] + _CLEAR else first
+    best = first + int(scores[first:].argmax())
+    return best if scores[best] > scores[first] + _CLEAR else first
 
 
 def _best_stretch(gains: np.ndarray) -> tuple[int, int]:
-    """First, and one beyond the last, of the neighbours whose sum is the largest; none where no sum is positive."""
+    """Return first and one beyond last of the neighbours with the largest sum; none if no sum is positive."""
     sums = np.concatenate([[0.0], np.cumsum(gains)])
     more = sums[None, :] - sums[:, None]
     began, ends = np.unravel_index(int(np.triu(more).argmax()), more.shape)
@@ -103,17 +103,15 @@ def _best_stretch(gains: np.ndarray) -> tuple[int, int]:
 def best_whole(
     grid: ControlGrid, wholes: Sequence[Candidate], safe: Candidate, deadline_us: float, aversion: float
 ) -> int | None:
-    """Of ``wholes``, which change between policies with the measured load, the one under which one worker brings the
-    most, on average over loads that were not tried before; None where each brings less than ``safe`` on average, or at
-    one of these loads more than a little less.
+    """Return the best of ``wholes``, which switch policies with the load, on one worker at loads not tried before.
 
-    Two policies that are good at a load each may be bad in turns, and what is good for a short queue may never make a
-    long one short again.
+    None if each is worse than ``safe`` on average, or by more than a little at one of these loads. Two policies that
+    are good at a load each may be bad in turns, and one that is good for a short queue may never shorten a long one.
     """
-    brought = np.stack(
+    scores = np.stack(
         [_by_load(grid, (*wholes, safe), deadline_us, aversion, 1, cv2, _BETWEEN, _MANY_QUERIES) for cv2 in GAP_CV2], 1
     )
-    gains = (brought[:-1] - brought[-1]).reshape(len(wholes), -1)
+    gains = (scores[:-1] - scores[-1]).reshape(len(wholes), -1)
     means = np.where(gains.min(axis=1) >= -_TOLERATED, gains.mean(axis=1), -np.inf)
     best = int(means.argmax())
     return best if means[best] >= 0.0 else None
@@ -123,7 +121,7 @@ def _by_load(
     grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: float, aversion: float, workers: int, cv2: float,
     loads: np.ndarray, max_queries: int,
 ) -> np.ndarray:  # fmt: skip
-    """Return float64 [candidates, loads], a query. Who is not made for a load leaves it to the next."""
+    """Return the score per query, float64 [candidates, loads]; a candidate leaves other loads to the next."""
     unit_us, brought = float((grid.quickest_us / grid.sizes).min()), np.empty((len(candidates), len(loads)))
     for r, load in enumerate(loads):
         mean_us = unit_us / load / workers

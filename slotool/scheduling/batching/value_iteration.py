@@ -42,7 +42,7 @@ _CALL_LEVELS, _EXACT_QUEUE, _LONG_QUEUES = 36, 25, 16
 _ROUNDS, _SWEEPS = 24, 10
 # Accuracies a call by which the average may still be wrong.
 _SETTLED = 2e-4
-# So many equally likely numbers stand for a distribution.
+# Number of equally likely values that stand for a distribution.
 QUANTILES = 16
 
 
@@ -115,15 +115,16 @@ def _queues(most: float, largest: int) -> np.ndarray:
 
 
 def arrival_counts(mean: np.ndarray, dispersion: float) -> np.ndarray:
-    """float64 [J, ``QUANTILES``] of ``mean``, float64 [J], and ``dispersion``, variance ÷ mean: in ascending order, and
-    scaled so that their own mean is that of the distribution. Below a dispersion of 1 they are those of 1.
+    """Return ascending arrival quantiles, float64 [J, ``QUANTILES``], for a ``mean`` [J] and variance ÷ mean.
 
-    As ``ppf`` of ``scipy.stats`` has them, which takes a server a second to load."""
+    They are scaled to the distribution's mean. A dispersion below 1 counts as 1. Equal to ``ppf`` of ``scipy.stats``,
+    which takes a server a second to load.
+    """
     share = (np.arange(QUANTILES) + 0.5) / QUANTILES
     of = mean[:, None]
     drawn = _poisson(share, of) if dispersion <= 1.0 else _negative_binomial(share, of, dispersion)
-    found = drawn.mean(axis=1, keepdims=True)
-    return np.where(found > 0, drawn * of / np.maximum(found, 1e-12), of)
+    result = drawn.mean(axis=1, keepdims=True)
+    return np.where(result > 0, drawn * of / np.maximum(result, 1e-12), of)
 
 
 def _poisson(share: np.ndarray, mean: np.ndarray) -> np.ndarray:
@@ -143,8 +144,7 @@ def _negative_binomial(share: np.ndarray, mean: np.ndarray, dispersion: float) -
 def _moves(
     queues: Any, levels_us: Any, coming: Any, sizes: Any, workers: float, deadline_us: float, unit_us: float
 ) -> tuple[Any, Any, Any, Any]:
-    """Where a call of level j that leaves n leads, per quantile of arrivals: level, place and weight of the state;
-    and how many are lost on the way."""
+    """Return level, place and weight of the state after a call of level j that leaves n, and the lost, by arrivals."""
     shape = (len(levels_us), len(queues), coming.shape[1])
     level, place, weight = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
     lost = np.zeros(shape[:2])
@@ -154,24 +154,24 @@ def _moves(
         until_us = levels_us[j] / workers
         for i in range(shape[1]):
             stay = queues[i]
-            gone = max(0.0, stay - max(0.0, (deadline_us - levels_us[j] - until_us) * workers / unit_us))
-            lost[j, i] = gone
+            expired = max(0.0, stay - max(0.0, (deadline_us - levels_us[j] - until_us) * workers / unit_us))
+            lost[j, i] = expired
             for q in range(shape[2]):
-                waiting = stay - gone + coming[j, q]
+                waiting = stay - expired + coming[j, q]
                 if waiting > queues[last]:
                     lost[j, i] += (waiting - queues[last]) / shape[2]
                     waiting = queues[last]
                 # Queries left in the queue have waited before, about as long as they took to arrive.
                 aged = 1.0 + stay / (stay + 0.5 * sizes[-1] + 1.0) if stay > 0 else waiting / (waiting + 1.0)
-                left = count_until(levels_us, deadline_us - until_us * aged) - 1
+                remaining = count_until(levels_us, deadline_us - until_us * aged) - 1
                 if waiting <= 0:
-                    left, waiting = shape[0] - 1, 1.0
-                elif left < 0:
+                    remaining, waiting = shape[0] - 1, 1.0
+                elif remaining < 0:
                     lost[j, i] += min(waiting, 1.0) / shape[2]
-                    left = 0
+                    remaining = 0
                 waiting = max(waiting, 1.0)
                 at = min(count_until(queues, waiting) - 1, last - 1)
-                level[j, i, q], place[j, i, q] = left, at
+                level[j, i, q], place[j, i, q] = remaining, at
                 weight[j, i, q] = (waiting - queues[at]) / (queues[at + 1] - queues[at])
     return level, place, weight, lost
 
@@ -181,7 +181,7 @@ def _solve(
     values: Any, after: Any, queues: Any, gains: Any, sizes: Any, levels_us: Any, quickest_us: Any,
     level: Any, place: Any, weight: Any, lost: Any, average: float, aversion: float, per_call: float,
 ) -> float:  # fmt: skip
-    """Value iteration from ``values`` on, which it changes, as ``after``; the average accuracy of a query."""
+    """Iterate ``values`` and ``after`` in place; return the average accuracy of a query."""
     before, drift = average, 0.0
     for turn in range(_ROUNDS):
         found = 0.0
@@ -192,7 +192,7 @@ def _solve(
             _lower(values, found)
         if turn > 0 and abs(found) < _SETTLED:
             break
-        # What is gained per call falls by one query's accuracy per query in it as the average rises.
+        # The gain per call falls by one accuracy per query in it as the average rises.
         slope = -per_call
         if turn > 0 and abs(average - before) > 1e-7:
             slope = min((found - drift) / (average - before), -1.0)
@@ -246,12 +246,12 @@ def _choose(
             for column in range(len(sizes)):
                 if gains[j, column] < 0:
                     break
-                taken = min(queues[i], float(sizes[column]))
-                stay = queues[i] - taken
+                served = min(queues[i], float(sizes[column]))
+                stay = queues[i] - served
                 at = min(count_until(queues, stay) - 1, last - 1)
                 share = (stay - queues[at]) / (queues[at + 1] - queues[at])
                 value = after[j, at] * (1.0 - share) + after[j, at + 1] * share
-                best[column] = max(best[column], taken * (gains[j, column] - average) + value)
+                best[column] = max(best[column], served * (gains[j, column] - average) + value)
                 if may_take(quickest_us, sizes, column, queues[i], levels_us[j] * (1 + 1e-9)):
                     values[j, i] = max(values[j, i], best[column])
                 if sizes[column] >= queues[i]:
@@ -268,14 +268,13 @@ _CALLS_PER_DEADLINE = 3.0
 BUSY = 0.5
 _DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _LEVELS, _QUEUES = 0, 1, 2, 3, 4, 5, 6
 _HEAD = 7
-# Of queue lengths in a plan; in one of our own a step is 1 at least.
+# Limit of queue lengths in a plan; our own plans have steps of at least 1.
 _MIN_STEP = 1e-9
 
 
 @njit(cache=True)
 def _tables_of(plan: Any, rows: int, load: float, dispersion: float, workers: int) -> Any:
-    """Offsets in the plan of the worker count's queues and of the tables of the loads next below and above; share of
-    the table above.
+    """Return offsets of the worker count's queues and of the tables for loads below and above, and the latter's share.
 
     ``rows``: numbers in the table of rows. A table: the gain, then ``after``, then ``before``.
     """
@@ -301,8 +300,7 @@ def _aging_loss(
     plan: Any, levels_us: Any, sizes: Any, queues: Any, table: int, stay: float, left_us: float, until_us: float,
     coming: float,
 ) -> float:  # fmt: skip
-    """Value lost if the queries left in the queue have waited longer than the tables assume; ``left_us``: their slack
-    then."""
+    """Return the value lost if queries left in the queue are older than the tables assume; ``left_us``: their slack."""
     supposed_us = plan[_DEADLINE] - until_us * (1.0 + stay / (stay + 0.5 * sizes[-1] + 1.0))
     level = count_until(levels_us, left_us) - 1
     supposed = max(count_until(levels_us, supposed_us) - 1, 0)
@@ -358,10 +356,10 @@ def choose_by_value(
             break
         if crowded and not may_take(latency_us[lowest], sizes, column, float(waiting), slack_us):
             continue
-        taken = min(sizes[column], waiting)
-        rest_us = max_call_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers)
+        served = min(sizes[column], waiting)
+        rest_us = max_call_us(now_us, deadlines_us, served, latency_us[0, fastest], sizes[fastest], free_us, workers)
         allowed_us = min(slack_us, rest_us + ROUNDING_US)
-        stay = min(float(waiting - taken), queues[-1])
+        stay = min(float(waiting - served), queues[-1])
         place = min(count_until(queues, stay) - 1, count - 2)
         part = (stay - queues[place]) / max(queues[place + 1] - queues[place], _MIN_STEP)
         for level in range(levels):
@@ -372,19 +370,19 @@ def choose_by_value(
                 break
             after = 1 + level * count + place
             value = _between(plan, low + after, part) * (1.0 - share) + _between(plan, high + after, part) * share
-            if taken < waiting:
+            if served < waiting:
                 until_us = levels_us[level] / workers
-                left_us = deadlines_us[taken] - now_us - until_us
+                left_us = deadlines_us[served] - now_us - until_us
                 value -= _aging_loss(plan, levels_us, sizes, queues, low if share < 0.5 else high, stay, left_us,
                                     until_us, rate * levels_us[level])  # fmt: skip
-            value += taken * (accuracy[row] - average)
+            value += served * (accuracy[row] - average)
             if value > best:
                 best, cell = value, row * columns + column
         if sizes[column] >= waiting:
             break
     if cell >= 0:
         return cell
-    # Not every query can be in time. If one is lost in any case, drop the most urgent: the batches behind it stay full.
+    # One query is lost in any case: drop the most urgent, so that the batches behind it stay full.
     # Else serve as many as possible of the first.
     if deadline_infeasible(latency_us, sizes, fastest, now_us, deadlines_us, workers):
         return REJECT
@@ -393,7 +391,7 @@ def choose_by_value(
 
 
 class ValueIteration(BatchingPolicy):
-    """Of the calls that make no other query late, the call of the greatest value.
+    """Policy of the call of greatest value among those that make no other query late.
 
     A call must end by the most urgent deadline and leave time for the rest of the queue in the fastest batches. The
     value of such a call is the accuracy of its batch plus the value of the state it leads to (``ValueTables``): queries
@@ -425,7 +423,7 @@ class ValueIteration(BatchingPolicy):
 
     @property
     def usual_deadline_us(self) -> float:
-        """As given, or by the slowest call."""
+        """Usual deadline, as given, or by the slowest call."""
         return self._deadline_us or _CALLS_PER_DEADLINE * float(self.grid.latency_us[:, 0].max())
 
     def prepare(self) -> np.ndarray:
