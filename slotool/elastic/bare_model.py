@@ -106,8 +106,10 @@ class BareModel(ElasticModel):
 
 
 def counts_examples(model: Model) -> bool:
-    """True if the first dimension of every tensor is free, and the model answers two random examples in one call as it
-    does one by one. False where it fails on them, or they would be too large."""
+    """True if every first dimension is free and the model answers two random examples together as one by one.
+
+    False if it fails on them, or they would be too large.
+    """
     if not model.signature.batched:
         return False
     for size in OPEN_SIZES:

@@ -31,12 +31,11 @@ _SIGNATURE = Signature(
 
 
 class BestLabels(ElasticModel):
-    """A ``sparse`` model with named tensors: ``indices`` INT32 and ``values`` FP32 [n, entries] in, ``labels`` INT32
-    and ``scores`` FP32 [n, top] out, best first.
+    """Sparse model with named tensors: ``indices`` INT32, ``values`` FP32 in, ``labels`` INT32, ``scores`` FP32 out.
 
-    The features of an example ascend; a shorter one is filled up with index −1 and value 0. Where fewer than ``top``
-    nodes were computed the rest is label −1 at the lowest score. Only these scores are made. Inputs may have a column
-    ``top``, how many labels each example wants; by default 5.
+    Inputs are [n, entries], outputs [n, top], best first. The features of an example ascend; a shorter one is filled up
+    with index −1 and value 0. If fewer than ``top`` nodes were computed, the rest is label −1 at the lowest score.
+    Inputs may have a column ``top``, the number of labels per example, by default 5.
     """
 
     leaves_out = True
@@ -83,7 +82,7 @@ class BestLabels(ElasticModel):
             self._check_padded(indices, values)
 
     def _check_padded(self, indices: np.ndarray, values: np.ndarray) -> None:
-        """The same for examples that are filled up; raises ``InputError`` for what is wrong, whatever it is."""
+        """Check padded examples; raise ``InputError`` for any fault."""
         filled = indices == PADDING
         outside = ~filled & ((indices < 0) | (indices >= self._features))
         if outside.any():
@@ -103,13 +102,13 @@ class BestLabels(ElasticModel):
             )
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint) -> dict[str, np.ndarray]:
-        indices, values, wanted = inputs[INDICES], inputs[VALUES], inputs.get(TOP)
-        top = min(DEFAULT_TOP if wanted is None else int(wanted.max()), self.classes)
+        indices, values, tops = inputs[INDICES], inputs[VALUES], inputs.get(TOP)
+        top = min(DEFAULT_TOP if tops is None else int(tops.max()), self.classes)
         if len(indices) == 1:
-            found, scores = self._one(indices[0], values[0], top, point)
+            labels, scores = self._one(indices[0], values[0], top, point)
         else:
-            found, scores = self.model.top(self._rows(indices, values), top, point=point)
-        return {LABELS: found.astype(np.int32, copy=False), SCORES: scores.astype(np.float32, copy=False)}
+            labels, scores = self.model.top(self._rows(indices, values), top, point=point)
+        return {LABELS: labels.astype(np.int32, copy=False), SCORES: scores.astype(np.float32, copy=False)}
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         best: np.ndarray = outputs[LABELS][:, 0].astype(np.int64)
@@ -125,14 +124,14 @@ class BestLabels(ElasticModel):
     def _one(
         self, indices: np.ndarray, values: np.ndarray, top: int, point: OperatingPoint
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Of one example, by the session that this thread keeps for the point, where the model has compiled ones."""
+        """Answer one example, by this thread's session for the point if the model has compiled ones."""
         from slotool.elastic.slo_nn.model import SloNN
 
         if not isinstance(self.model, SloNN):
             return self.model.top(self._rows(indices[None], values[None]), top, point=point)
         if len(indices) and indices[-1] == PADDING:
-            kept = int(np.count_nonzero(indices != PADDING))
-            indices, values = indices[:kept], values[:kept]
+            length = int(np.count_nonzero(indices != PADDING))
+            indices, values = indices[:length], values[:length]
         session = self._session(top, point, self.model)
         session.sparse(indices, values)
         return session.labels.copy()[None], session.scores.copy()[None]
@@ -147,16 +146,16 @@ class BestLabels(ElasticModel):
         return session
 
     def _rows(self, indices: np.ndarray, values: np.ndarray) -> Any:
-        """As CSR."""
+        """Return the examples as CSR."""
         from scipy.sparse import csr_matrix
 
-        kept = indices != PADDING
-        starts = np.concatenate([[0], np.cumsum(np.count_nonzero(kept, axis=1))]).astype(np.int32)
-        return csr_matrix((values[kept], indices[kept], starts), shape=(len(indices), self._features))
+        length = indices != PADDING
+        starts = np.concatenate([[0], np.cumsum(np.count_nonzero(length, axis=1))]).astype(np.int32)
+        return csr_matrix((values[length], indices[length], starts), shape=(len(indices), self._features))
 
 
 def columns_of_rows(x: Any) -> Columns:
-    """The tensors of examples that are rows of a CSR matrix: features sorted, those named twice summed."""
+    """Return the tensors of examples that are rows of a CSR matrix: features sorted, those named twice summed."""
     rows = x.tocsr().copy()
     rows.sum_duplicates()
     counts = np.diff(rows.indptr)

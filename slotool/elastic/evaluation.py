@@ -20,7 +20,7 @@ from slotool.timing.turns import Turns, in_turns, timing_columns
 if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
-# So many best labels are asked for: enough for P@5, and for a confidence among ten classes.
+# Number of best labels: enough for P@5, and for a confidence among ten classes.
 ANSWERS = 10
 # A mean of so many medians is worth a warning where nothing is known of disturbances.
 SKEWED = 3.0
@@ -39,15 +39,16 @@ def evaluate(
     provenance: Mapping[str, Any] | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> OutcomeTable:
-    """Every example at every point (default: all), one at a time: error, confidence, median latency of ``repeats``.
+    """Answer every example at every point (default: all), one at a time: error, confidence, median latency.
 
-    Errors and confidences are those of the model's task. Of examples with several labels, and of a model that leaves
-    classes out, the best labels are compared instead: ``metric`` p@1 is whether the first is right, p@5 the share of
-    the five best that are, and confidence is the softmax of the best among the ``ANSWERS`` best. ``prices``: of one
-    answer, by version; without one it costs its seconds. ``progress`` is called per example. Versions are point keys; a
-    family's are its plain version names.
-    Raises ``InputError`` when the data do not fit the model or have too few classes for the metric, and ``RunError``
-    when answers do not fit the truth.
+    Errors and confidences are those of the model's task. For examples with several labels, and models that leave
+    classes out, the best labels are compared instead: ``metric`` p@1 is 1 if the first is right, p@5 the share of the
+    five best that are, and confidence is the softmax of the best among the ``ANSWERS`` best. ``repeats``: calls per
+    example. ``prices``: of one answer, by version; without one it costs its seconds. ``progress`` is called per
+    example. Versions are point keys; a family's are its plain version names.
+
+    Raises ``InputError`` if the data do not fit the model or have too few classes for the metric, and ``RunError`` if
+    answers do not fit the truth.
     """
     chosen = tuple(points or model.points)
     if metric not in METRICS:
@@ -61,14 +62,16 @@ def evaluate(
             raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {split.x.shape[1:]}")
         return _table(chosen, split, ask_all(model, split.x, chosen, repeats, progress), metric, provenance)
     model.check_inputs(model.inputs(split.x[:1]))
-    taken = ask_versions(model, split, chosen, repeats, progress)
-    return outcome_table(model, taken, split.y, prices or {}, provenance)
+    answered = ask_versions(model, split, chosen, repeats, progress)
+    return outcome_table(model, answered, split.y, prices or {}, provenance)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Answers of every point to every example: ``labels`` int32 and ``scores`` float32 [points, n, answers], best
-    first; ``turns``: the timed calls, points as variants."""
+    """Answers of every point to every example: ``labels`` int32, ``scores`` float32 [points, n, answers], best first.
+
+    ``turns``: the timed calls, points as variants.
+    """
 
     labels: np.ndarray
     scores: np.ndarray
@@ -83,10 +86,10 @@ def ask_all(
     progress: Callable[[], None] = lambda: None,
 ) -> Taken:
     """Ask for each row of ``x`` [n, *input_shape], an array or CSR, at each point."""
-    n, wanted = x.shape[0], min(ANSWERS, model.classes)
-    sessions = [model.session(point, wanted) for point in points]
-    labels = np.empty((len(points), n, wanted), dtype=np.int32)
-    scores = np.empty((len(points), n, wanted), dtype=np.float32)
+    n, count = x.shape[0], min(ANSWERS, model.classes)
+    sessions = [model.session(point, count) for point in points]
+    labels = np.empty((len(points), n, count), dtype=np.int32)
+    scores = np.empty((len(points), n, count), dtype=np.float32)
 
     def queries(block: range) -> list[list[tuple[Any, ...]]]:
         part = x[block.start : block.stop]
@@ -103,7 +106,7 @@ def ask_all(
 def accuracy_by_target(
     model: ElasticModel, split: Any, targets: Iterable[float], outcomes: OutcomeTable
 ) -> list[dict[str, float]]:
-    """ACLO (slo-aware-neural-networks, Eq. 2): per accuracy target the cheapest point for each input.
+    """Return ACLO (slo-aware-neural-networks, Eq. 2): per accuracy target the cheapest point for each input.
 
     Returns per target: the share of inputs it could be met for, the accuracy reached (inputs that cannot meet it are
     answered in full), and mean latency in seconds; errors and latencies are those of ``outcomes``, which ``evaluate``
@@ -152,7 +155,7 @@ def summary(outcomes: OutcomeTable) -> list[dict[str, Any]]:
 
 
 def timing_warnings(outcomes: OutcomeTable) -> list[str]:
-    """Sentences on versions whose mean latency is not to be trusted by itself."""
+    """Return sentences on versions whose mean latency is unreliable by itself."""
     turns, latency_s = Turns.of_outcomes(outcomes), outcomes.matrix("latency_s")
     if turns is not None:
         return [
@@ -170,10 +173,13 @@ def timing_warnings(outcomes: OutcomeTable) -> list[str]:
 
 
 def precision(labels: np.ndarray, y: Any, p: int) -> np.ndarray:
-    """float64 [n]: the share of the ``p`` best of ``labels`` [n, ≥ p] that are right, for classes int [n] or
-    ``LabelSets``. An example of fewer labels than ``p`` cannot have them all right, as is usual for P@p."""
-    asked = labels[:, :p]
-    right = asked == y[:, None] if isinstance(y, np.ndarray) else y.contain(asked) & (asked >= 0)
+    """Return the share of the ``p`` best of ``labels`` [n, ≥ p] that are right, float64 [n].
+
+    ``y``: classes int [n] or ``LabelSets``. An example of fewer labels than ``p`` cannot have them all right, as is
+    usual for P@p.
+    """
+    compared = labels[:, :p]
+    right = compared == y[:, None] if isinstance(y, np.ndarray) else y.contain(compared) & (compared >= 0)
     scores: np.ndarray = right.sum(axis=1) / p
     return scores
 
@@ -181,7 +187,7 @@ def precision(labels: np.ndarray, y: Any, p: int) -> np.ndarray:
 def _table(
     points: Sequence[OperatingPoint],
     split: Any,
-    taken: Taken,
+    answered: Taken,
     metric: str,
     provenance: Mapping[str, Any] | None,
 ) -> OutcomeTable:
@@ -195,9 +201,9 @@ def _table(
             {
                 "example": examples,
                 "version": version_name(point),
-                "error": 1.0 - precision(taken.labels[p], split.y, best),
-                "confidence": confidence(taken.scores[p]),
-                **timing_columns(taken.turns, p),
+                "error": 1.0 - precision(answered.labels[p], split.y, best),
+                "confidence": confidence(answered.scores[p]),
+                **timing_columns(answered.turns, p),
             }
         )
         for p, point in enumerate(points)
@@ -207,15 +213,18 @@ def _table(
 
 @dataclass(frozen=True)
 class Responses:
-    """``outputs``: by point, of each example its outputs by name, [1, …]. ``turns``: the timed calls, points as
-    variants; None where nothing was timed. ``rows``: of the data set's file, one per example, where that is known."""
+    """Outputs by point, of each example by name, [1, …].
+
+    ``turns``: the timed calls, points as variants, or None. ``rows``: of the data set's file, one per example, if
+    known.
+    """
 
     outputs: Mapping[OperatingPoint, Sequence[Mapping[str, np.ndarray]]]
     turns: Turns | None = None
     rows: np.ndarray | None = None
 
     def joined(self, point: OperatingPoint, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """These outputs of all examples, [n, …]. Raises ``InputError`` where their shapes differ."""
+        """Return these outputs of all examples, [n, …]. Raises ``InputError`` if their shapes differ."""
         try:
             return {name: np.concatenate([output[name] for output in self.outputs[point]]) for name in names}
         except ValueError:
@@ -253,7 +262,7 @@ def ask_versions(
 
 def outcome_table(
     model: ElasticModel,
-    taken: Responses,
+    answered: Responses,
     truth: Any,
     prices: Mapping[str, float],
     provenance: Mapping[str, Any] | None = None,
@@ -265,11 +274,11 @@ def outcome_table(
 
     truth = true_answers(model, truth)
     parts = []
-    for p, point in enumerate(taken.outputs):
+    for p, point in enumerate(answered.outputs):
         name = version_name(point)
-        each = taken.outputs[point]
+        each = answered.outputs[point]
         errors, sure = np.empty(len(each)), np.empty(len(each))
-        # What overflows is found in the confidence.
+        # Overflow shows in the confidence.
         with np.errstate(invalid="ignore", over="ignore"):
             for i, outputs in enumerate(each):
                 try:
@@ -277,30 +286,30 @@ def outcome_table(
                     sure[i] = _confidence(model.confidences_of(outputs, point))
                 except (InputError, IndexError) as error:
                     # The examples are right, or they could not have been asked: the answer is wrong.
-                    raise _located(RunError(str(error)), point, i, taken.rows) from error
+                    raise _located(RunError(str(error)), point, i, answered.rows) from error
         if not np.isfinite(sure).all():
             at = int((~np.isfinite(sure)).argmax())
             wrong = RunError(f"its confidence is {sure[at]}, which is no number")
-            raise _located(wrong, point, at, taken.rows)
+            raise _located(wrong, point, at, answered.rows)
         part = {"example": [str(i) for i in range(len(each))], "version": name, "error": errors, "confidence": sure}
         cost = {"cost": prices[name]} if name in prices else {}
-        assert taken.turns is not None
-        parts.append(pd.DataFrame({**part, **timing_columns(taken.turns, p), **cost}))
+        assert answered.turns is not None
+        parts.append(pd.DataFrame({**part, **timing_columns(answered.turns, p), **cost}))
     return OutcomeTable(pd.concat(parts, ignore_index=True), provenance)
 
 
 def true_answers(model: ElasticModel, y: Any) -> np.ndarray:
-    """What a split says is right, as the family's task compares it: sets of labels become bool [n, labels]."""
+    """Return a split's truth in the form of the family's task: sets of labels become bool [n, labels]."""
     return y.matrix(model.classes) if isinstance(y, LabelSets) else np.asarray(y)
 
 
 def _located(error: SlotoolError, point: OperatingPoint, example: int, rows: np.ndarray | None) -> SlotoolError:
-    """``error`` naming the version, and the row or example, counted from 1, that it is of."""
+    """Return ``error`` naming the version, and the row or example, counted from 1, that it is of."""
     kind = next(kind for kind in (RunError, TimedOut, InputError, SlotoolError) if isinstance(error, kind))
     where = f"example {example + 1}" if rows is None else f"row {rows[example] + 1}"
     return kind(f"version {version_name(point)}, {where} of the data: {error}")
 
 
 def _confidence(known: np.ndarray | None) -> float:
-    """Of one answer. One without a confidence is as sure as any: no other version is asked."""
+    """Return the confidence of one answer; without one, it is certain, so that no other version is called."""
     return 1.0 if known is None else float(known[0])

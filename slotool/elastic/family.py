@@ -121,8 +121,7 @@ class Family(ElasticModel):
         return tuple(cast("Network", model) for model in self._models.values()) if self._are_networks else ()
 
     def identity_of(self, point: OperatingPoint) -> str:
-        """Return the checksum of the version's file or what its server declares, and that of its calibration, which
-        changes confidences."""
+        """Return the checksum of the version's file, or its server's declaration, with that of its calibration."""
         if self._are_networks:
             return self.identity
         version = next(own for own in self.versions if own.name == point.get("version"))
@@ -133,7 +132,7 @@ class Family(ElasticModel):
         return f"{identity}, calibration {hashlib.sha256(text.encode()).hexdigest()}"
 
     def inputs(self, x: Inputs) -> dict[str, np.ndarray]:
-        """``x`` as arrays by name that the models take: a bare array is the only input, columns go by their names.
+        """Return ``x`` as arrays by input name: a bare array is the only input, columns go by their names.
 
         Raises ``InputError`` naming the tensor that is missing or does not fit.
         """
@@ -145,27 +144,31 @@ class Family(ElasticModel):
                 names = ", ".join(spec.name for spec in specs)
                 raise InputError(f"{self.name} has several inputs ({names}): give columns of these names")
             return self.signature.conform({specs[0].name: _exact(specs[0], x)})
-        given = x.arrays
-        if self.signature.holds(given):
-            return dict(given)
+        arrays = x.arrays
+        if self.signature.holds(arrays):
+            return dict(arrays)
         for spec in specs:
-            if spec.name not in given:
-                raise InputError(f"{self.name}: input {spec.name!r} ({spec}) is missing; there are {', '.join(given)}")
-        return self.signature.conform({spec.name: _with_axis(spec, given[spec.name]) for spec in specs})
+            if spec.name not in arrays:
+                raise InputError(f"{self.name}: input {spec.name!r} ({spec}) is missing; there are {', '.join(arrays)}")
+        return self.signature.conform({spec.name: _with_axis(spec, arrays[spec.name]) for spec in specs})
 
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         for model in self._checking:
             model.check_inputs(inputs)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint) -> dict[str, np.ndarray]:
-        """Return the version's own outputs by name, with the datatypes of ``signature``. Raises ``RunError`` when the
-        model itself fails, and as ``ElasticModel.run``."""
+        """Return the version's own outputs by name, with the datatypes of ``signature``.
+
+        Raises ``RunError`` if the model itself fails, and as ``ElasticModel.run``.
+        """
         self.require(point)
         return self._models[point].run(inputs)
 
     def require_counted_examples(self) -> None:
-        """Raises ``InputError`` naming a version that answers two examples by another number of rows. Versions behind
-        other servers are not asked: each call may cost."""
+        """Raise ``InputError`` naming a version that answers two examples by another number of rows.
+
+        Versions behind other servers are not called, as each call may cost.
+        """
         for point in self.points:
             if point in self.remote_points:
                 continue
@@ -185,8 +188,10 @@ class Family(ElasticModel):
         return outputs
 
     def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
-        """As ``ElasticModel.forward``, also of columns; of sparse networks also of CSR, which is never made dense.
-        Raises ``InputError`` when the task is no classification, ``RunError`` when the model itself fails."""
+        """Return ``ElasticModel.forward``, also of columns, and for sparse networks of CSR, which stays sparse.
+
+        Raises ``InputError`` if the task is no classification, ``RunError`` if the model itself fails.
+        """
         if self._are_networks and not isinstance(x, Columns):
             self.require(point)
             return cast("Network", self._models[point]).forward(x)
@@ -211,7 +216,7 @@ class Family(ElasticModel):
         return logits.astype(np.float32)
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The answer to each example: class numbers int64 [n] of a classification, else as ``Task.answers``.
+        """Return the answer to each example: class numbers int64 [n] of a classification, else as ``Task.answers``.
 
         An answer that is none of ``labels`` is −1.
         """
@@ -221,12 +226,14 @@ class Family(ElasticModel):
         return class_numbers(answers, self.labels) if self.task.scores == "labels" else answers.astype(np.int64)
 
     def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
-        """The error of each answer, as ``Task.errors``: float64 [n]. ``truth``: class numbers int [n], or what the
-        task compares with."""
+        """Return the error of each answer, as ``Task.errors``, float64 [n].
+
+        ``truth``: class numbers int [n], or the task's own form.
+        """
         return self.task.errors(self.numbered(outputs), truth)
 
     def numbered(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """``outputs`` with class numbers where the task's output holds labels."""
+        """Return ``outputs`` with class numbers where the task's output holds labels."""
         if isinstance(self.task, Classification) and self.task.scores == "labels":
             return {**outputs, self.task.output: self.answers(outputs)}
         return outputs
@@ -240,8 +247,10 @@ class Family(ElasticModel):
             network.set_cancellation_check(check)
 
     def on(self, device: str) -> ElasticModel:
-        """With every model there, but those behind other servers. Raises ``InputError`` naming a version that cannot
-        be."""
+        """Return the family with all models but remote ones on ``device``.
+
+        Raises ``InputError`` naming a version that cannot be there.
+        """
         on = devices.required(device)
         if on == self.device:
             return self
@@ -256,7 +265,7 @@ class Family(ElasticModel):
         return placed
 
     def with_calibrations(self, calibrations: Mapping[str, Calibration]) -> Family:
-        """The same models with these calibrations, by version."""
+        """Return the same models with these calibrations, by version."""
         return self._with(list(self._models.items()), calibrations)
 
     def with_task(self, task: Task) -> Family:
@@ -266,7 +275,7 @@ class Family(ElasticModel):
         return read
 
     def in_order(self, names: Sequence[str]) -> Family:
-        """The same models in the order of ``names``."""
+        """Return the same models in the order of ``names``."""
         points = [OperatingPoint.of(version=name) for name in names]
         return self._with([(point, self._models[point]) for point in points], self.calibrations)
 
@@ -288,7 +297,7 @@ class Family(ElasticModel):
 
     @property
     def signatures(self) -> dict[str, Signature]:
-        """Each version's own, by name."""
+        """Signatures of the versions, by name."""
         pairs = zip(self.versions, self._models.values(), strict=True)
         return {version.name: unwrapped(model).signature for version, model in pairs}
 
@@ -351,19 +360,19 @@ class Family(ElasticModel):
             model.close()
 
     def _require_shapes(self, examples: Inputs) -> None:
-        """Raises ``InputError`` naming an input of another shape than the data set's examples have."""
+        """Raise ``InputError`` naming an input of another shape than the data set's examples have."""
         specs = self.signature.inputs
         if isinstance(examples, np.ndarray):
-            given = {specs[0].name: examples} if len(specs) == 1 else {}
+            arrays = {specs[0].name: examples} if len(specs) == 1 else {}
         else:
-            given = examples.arrays
+            arrays = examples.arrays
         for spec in specs:
-            if spec.name in given and not _fits(spec, _with_axis(spec, given[spec.name])):
-                shape = list(given[spec.name].shape[1:])
+            if spec.name in arrays and not _fits(spec, _with_axis(spec, arrays[spec.name])):
+                shape = list(arrays[spec.name].shape[1:])
                 raise InputError(f"{self.name}: input {spec.name} is {spec}, the data set has examples of {shape}")
 
     def _scored_classes(self) -> int:
-        """Number of classes that networks score; 0 for a user's models, whose classes have names."""
+        """Return the number of classes that networks score; 0 for a user's models, whose classes have names."""
         return self.signature.output(self.task.output).shape[-1] if self._are_networks else 0
 
     def _require_classes(self) -> None:
@@ -377,7 +386,7 @@ class Family(ElasticModel):
 
 
 def _exact(spec: TensorSpec, x: np.ndarray) -> np.ndarray:
-    """A float array as the whole numbers that ``spec`` wants, where it holds such and float32 kept them apart."""
+    """Return a float array as the integers that ``spec`` has, if it holds such within float32's precision."""
     if x.dtype.kind != "f" or spec.dtype.kind not in "iub":
         return x
     if not (np.abs(x) <= MAX_EXACT).all() or not np.array_equal(np.rint(x), x):
@@ -394,12 +403,12 @@ def _narrow(spec: TensorSpec, whole: np.ndarray) -> np.ndarray:
 
 
 def _with_axis(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
-    """A column of single values as [n, 1] where the model wants it so."""
+    """Return a column of single values as [n, 1] where the model wants it so."""
     return array[:, None] if array.ndim == 1 and spec.shape[1:] in ((1,), (FREE,)) else array
 
 
 def _fits(spec: TensorSpec, array: np.ndarray) -> bool:
-    """Whether the array's examples have the shape that ``spec`` asks for."""
+    """True if the array's examples have the shape that ``spec`` asks for."""
     sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
     return array.ndim == len(spec.shape) and all(size in (FREE, got) for size, got in sizes)
 

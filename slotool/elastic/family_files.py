@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Stored:
-    """What ``VERSIONS_FILE`` holds of a user's models. ``examples``: shapes of the inputs in ``EXAMPLES_FILE``."""
+    """Content of ``VERSIONS_FILE`` for a user's models. ``examples``: shapes of the inputs in ``EXAMPLES_FILE``."""
 
     versions: list[ModelVersion]
     task: dict[str, Any]
@@ -60,26 +60,26 @@ def _load_models(artifact: Artifact) -> Family:
         _require_same(artifact, version, location)
         known = stored.signatures.get(version.name)
         if "://" in location and known is not None:
-            # It may be gone for now: calls of it fail then, and the other versions serve.
+            # The server may be down for now: its calls fail, and the other versions serve.
             model: Model = open_remote(location, signature=Signature.of_document(known))
         else:
             model = load(location, threads=torch_threads())
         model = batched(model)
         versions.append((version, RenamedModel(model, version.renames) if version.renames else model))
-    made = {name: calibration_of_document(document) for name, document in stored.calibrations.items()}
+    calibrations = {name: calibration_of_document(document) for name, document in stored.calibrations.items()}
     return Family(
         artifact.name,
         versions,
         task_of_document(stored.task),
         stored.labels,
         _examples(artifact, stored.examples, versions),
-        calibrations=made,
+        calibrations=calibrations,
         reading=DataOptions.of_document(stored.reading),
     )
 
 
 def require_same_files(artifact: Artifact) -> None:
-    """Raises ``ArtifactError`` naming a file the family refers to that is not the one it was made of."""
+    """Raise ``ArtifactError`` naming a file the family refers to that is not the one it was made of."""
     if artifact.kind != KIND:
         return
     for version in strict_json.convert(artifact.json(VERSIONS_FILE), _Stored).versions:
@@ -108,7 +108,7 @@ def _examples(
 
 @dataclass(frozen=True)
 class _StoredNetwork:
-    """What ``VERSIONS_FILE`` holds of a network."""
+    """Content of ``VERSIONS_FILE`` for a network."""
 
     name: str
     graph: dict[str, Any]

@@ -50,15 +50,17 @@ class _Learnt:
 
     @property
     def helps(self) -> bool:
-        """Whether it does no harm, as far as that is known."""
+        """True if it does no harm, as far as that is known."""
         return self.before is None or self.after is None or self.after <= self.before
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured: ``examples``; ``learning``: those that the ``calibration`` is learnt from, which measure
-    nothing. ``keep``: also a calibration that makes the error of examples held back larger. ``prices``: of one answer
-    by version. ``is_stated``: the task holds what the scores are, which their values say otherwise."""
+    """Measurement of a family on ``examples``, with a ``calibration`` learnt from other ones, ``learning``.
+
+    ``keep``: keep a calibration even if it increases the held-out error. ``prices``: of one answer by version.
+    ``is_stated``: the task is right about the scores although their values contradict.
+    """
 
     family: Family
     examples: Split
@@ -71,79 +73,91 @@ class Measuring:
     is_stated: bool = False
 
     def run(self, reporter: Reporter) -> tuple[Family, OutcomeTable, list[dict[str, Any]]]:
-        """The family with its versions in order and their calibrations, its outcome table, and what each version is
-        like (``by_cost``). Raises ``InputError`` when examples, answers and task do not fit each other."""
+        """Return the calibrated family, its outcome table, and a summary of each version (``by_cost``).
+
+        Raises ``InputError`` if examples, answers and task do not fit each other.
+        """
         family, learnt = self.family, dict[str, _Learnt]()
         if self.learning is not None:
             with reporter.progress(f"learning a calibration on {len(self.learning):,} examples") as steps:
                 answers = Responses({point: _answered(family, self.learning.x, point) for point in family.points})
                 family = self._reading(answers)
                 learnt = self._learnt(family, answers, true_answers(family, self.learning.y), steps)
-            kept = {name: found.calibration for name, found in learnt.items() if self.keep or found.helps}
-            family = family.with_calibrations(kept)
+            selected = {name: found.calibration for name, found in learnt.items() if self.keep or found.helps}
+            family = family.with_calibrations(selected)
         versions, examples = counted(len(family.points), "version"), counted(len(self.examples), "example")
         title = f"evaluating {versions} on {examples}"
         with reporter.progress(title, total=len(self.examples)) as steps:
-            taken = ask_versions(family, self.examples, family.points, self.repeats, steps.advance)
+            answered = ask_versions(family, self.examples, family.points, self.repeats, steps.advance)
         if self.learning is None:
-            family = self._reading(taken)
+            family = self._reading(answered)
         provenance = {**self.provenance, "models": identities(family)}
-        table = outcome_table(family, taken, self.examples.y, self.prices, provenance)
-        rows = by_cost(self._rows(family, taken, table, learnt), taken.turns)
+        table = outcome_table(family, answered, self.examples.y, self.prices, provenance)
+        rows = by_cost(self._rows(family, answered, table, learnt), answered.turns)
         return family.in_order([row["version"] for row in rows]), table, rows
 
     def _reading(self, answers: Responses) -> Family:
-        """The family whose task takes scores for what their values are.
+        """Return the family whose task takes scores for what their values are.
 
-        Raises ``InputError`` naming two versions whose values differ in that."""
+        Raises ``InputError`` naming two versions whose values differ in that.
+        """
         family, task = self.family, self.family.task
         joined = {point: answers.joined(point, [task.output]) for point in family.points if reads_scores(task)}
-        held = {point: scores_held(task, outputs) for point, outputs in joined.items()}
-        for version, (point, scores) in zip(family.versions, held.items(), strict=False):
-            if scores != held[family.points[0]]:
+        formats = {point: scores_held(task, outputs) for point, outputs in joined.items()}
+        for version, (point, scores) in zip(family.versions, formats.items(), strict=False):
+            if scores != formats[family.points[0]]:
                 name = {ours: own for own, ours in version.outputs.items()}.get(task.output, task.output)
                 raise InputError(
                     f"{point}: its output {name!r} holds {scores} by its values, that of {family.points[0]} "
-                    f"{held[family.points[0]]}; save all versions with or all without a softmax at their end"
+                    f"{formats[family.points[0]]}; save all versions with or all without a softmax at their end"
                 )
-        return family.with_task(with_scores(task, held[family.points[0]])) if held and not self.is_stated else family
+        return (
+            family.with_task(with_scores(task, formats[family.points[0]])) if formats and not self.is_stated else family
+        )
 
     def _learnt(self, family: Family, answers: Responses, truth: np.ndarray, steps: Steps) -> dict[str, _Learnt]:
-        """A calibration of each version."""
-        made = {}
+        """Return a calibration of each version."""
+        summaries = {}
         names = [name for name in (family.task.output, family.task.confidence_output) if name is not None]
         for point in family.points:
             outputs = family.numbered(answers.joined(point, names))
             calibration = learn(self.calibration, family.task, outputs, truth)
             held_back = held_back_errors(self.calibration, family.task, outputs, truth)
-            made[version_name(point)] = _Learnt(calibration, *held_back)
+            summaries[version_name(point)] = _Learnt(calibration, *held_back)
             steps.advance()
-        return made
+        return summaries
 
     def _rows(
-        self, family: Family, taken: Responses, table: OutcomeTable, learnt: Mapping[str, _Learnt]
+        self, family: Family, answered: Responses, table: OutcomeTable, learnt: Mapping[str, _Learnt]
     ) -> list[dict[str, Any]]:
         rows = summary(table)
         error, cost, sure = (table.matrix(column) for column in ("error", "cost", "confidence"))
-        for p, (row, point) in enumerate(zip(rows, taken.outputs, strict=True)):
+        for p, (row, point) in enumerate(zip(rows, answered.outputs, strict=True)):
             row |= {"variant": p, "error": float(error[:, p].mean()), "cost": float(cost[:, p].mean())}
             row |= {"calibration_error_before": None, "calibration_error": None}
-            found, name = learnt.get(version_name(point)), version_name(point)
+            calibration, name = learnt.get(version_name(point)), version_name(point)
             row |= {"calibrated": name in family.calibrations}
-            row |= {"held_back_before": found and found.before, "held_back_after": found and found.after}
+            row |= {
+                "held_back_before": calibration and calibration.before,
+                "held_back_after": calibration and calibration.after,
+            }
             if self.calibration == NONE:
                 continue
             right = rightness(error[:, p])
-            before = np.array([float(found[0]) for found in map(family.task.confidences, taken.outputs[point])])  # type: ignore[index]
+            before = np.array(
+                [float(calibration[0]) for calibration in map(family.task.confidences, answered.outputs[point])]
+            )  # type: ignore[index]
             row["calibration_error_before"] = expected_calibration_error(before, right)
             row["calibration_error"] = expected_calibration_error(sure[:, p], right)
         return rows
 
 
 def by_cost(rows: list[dict[str, Any]], turns: Turns | None) -> list[dict[str, Any]]:
-    """Fastest first, but the one of least error last; ``dominated``: another is no slower and errs less;
-    ``undecided``: versions that may be faster or slower, as the machine was disturbed. ``turns``: the timed calls, of
-    the version number ``variant``."""
+    """Return rows fastest first, but the one of least error last.
+
+    ``dominated``: another is no slower and errs less; ``undecided``: versions that may be faster or slower, as the
+    machine was disturbed. ``turns``: the timed calls, of the version number ``variant``.
+    """
     rows = sorted(rows, key=lambda row: row["median_latency_s"])
     best = min(rows, key=lambda row: (row["error"], row["median_latency_s"]))
     rows = [row for row in rows if row is not best] + [best]
@@ -165,7 +179,7 @@ def by_cost(rows: list[dict[str, Any]], turns: Turns | None) -> list[dict[str, A
 
 
 def _answered(family: Family, x: Any, point: OperatingPoint) -> list[Mapping[str, np.ndarray]]:
-    """What a version answers to all of ``x``, untimed; in batches where their lengths agree."""
+    """Return a version's answers to ``x``, untimed; in batches if their lengths agree."""
     outputs: list[Mapping[str, np.ndarray]] = []
     for start in range(0, len(x), BATCH):
         part = x[start : start + BATCH]

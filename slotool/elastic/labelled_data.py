@@ -20,7 +20,7 @@ from slotool.models import Classification, Model, Signature, Task
 from slotool.models.signature import FREE
 from slotool.printable import name_list
 
-# Where the data are, for an artifact whose data came as arrays.
+# Location of data that came as arrays, in an artifact.
 IN_MEMORY = "data in memory"
 
 
@@ -45,9 +45,9 @@ def labelled_data(
         ArgumentError: ``data`` in memory is no such pair.
     """
     signature = common_signature([(version.name, model) for version, model in opened])
-    asked = DataOptions(None, task.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
-    asked = with_names(asked, opened)
-    options = asked if isinstance(data, tuple) else asked.of_source(DataSource.of(data))
+    requested = DataOptions(None, task.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
+    requested = with_names(requested, opened)
+    options = requested if isinstance(data, tuple) else requested.of_source(DataSource.of(data))
     source = IN_MEMORY if isinstance(data, tuple) else DataSource.of(data).document()
     dataset = _open(data, options)
     if (numbered := _numbered_classes(dataset, signature, task, options)) is not None:
@@ -95,5 +95,5 @@ def _numbered_classes(
 def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
     """Raise ``InputError`` where a data set that is no table has other classes than the models know."""
     if classes and tuple(dataset.labels) != tuple(classes):
-        held, known = name_list(dataset.labels), name_list(classes)
-        raise InputError(f"{dataset.name} has the classes {held}; the models know {known}")
+        actual, known = name_list(dataset.labels), name_list(classes)
+        raise InputError(f"{dataset.name} has the classes {actual}; the models know {known}")

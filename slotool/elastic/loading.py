@@ -12,9 +12,11 @@ from slotool.errors import ArtifactError, InputError
 
 
 def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
-    """The model of an artifact, whatever its kind. ``mapped``: only what is touched of its weights takes memory, unless
-    they need another layout; for a model that is seldom asked. Raises ``ArtifactError`` when the bundle is damaged or
-    no model."""
+    """Return the model of an artifact of any kind.
+
+    ``mapped``: weights are read on access, unless they need another layout; for a rarely called model. Raises
+    ``ArtifactError`` if the bundle is damaged or no model.
+    """
     artifact = source if isinstance(source, Artifact) else open_artifact(source, tuple(_LOADERS), mapped=mapped)
     if artifact.kind not in _LOADERS:
         raise ArtifactError(f"{artifact.path}: this is a {artifact.kind} artifact, expected {' or '.join(_LOADERS)}")
@@ -50,7 +52,7 @@ def load_served(source: str, *, mapped: bool = False, max_batch: int | None = No
 
 
 def require_unchanged(source: str) -> None:
-    """Raises ``ArtifactError`` naming a file of an artifact, or one that it refers to, that is not what was written."""
+    """Raise ``ArtifactError`` naming a file of an artifact, or one that it refers to, that is not what was written."""
     from slotool.elastic.family_files import require_same_files
 
     require_same_files(open_artifact(source))

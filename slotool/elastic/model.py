@@ -70,11 +70,11 @@ class ElasticModel(ABC):
     estimates_each = False
     # True if a server's responses hold what the task makes of the outputs, unless a request names others.
     states_answers = True
-    # Whether its first calls compile machine code, which takes seconds where the cache on disk lacks it.
+    # True if first calls compile machine code, which takes seconds without a cache on disk.
     compiles = False
     # Maximum number of examples in a call; 0: one request a call, whose tensors are one example.
     max_batch: int = UNLIMITED
-    # Whether scores may be minus infinity: of classes that were not computed.
+    # True if scores may be minus infinity, for classes that were not computed.
     leaves_out = False
     # False if the name of its only input is slotool's, not its maker's: requests may call it otherwise.
     names_inputs = True
@@ -86,13 +86,12 @@ class ElasticModel(ABC):
     points: tuple[OperatingPoint, ...]
 
     def identity_of(self, point: OperatingPoint) -> str:
-        """Return the checksum, or another name of its content, of the model that answers at ``point``; empty where it
-        has none."""
+        """Return the checksum, or another id of the content, of the model that answers at ``point``; "" if none."""
         return self.identity
 
     @abstractmethod
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
-        """Class scores (logits) at ``point``.
+        """Return the class scores (logits) at ``point``.
 
         ``x``: float32 [batch, *input_shape]; returns float32 [batch, classes]. A class that was not computed scores
         −inf. Raises ``InputError`` for a point the model does not have.
@@ -112,8 +111,7 @@ class ElasticModel(ABC):
         return {self.signature.inputs[0].name: array}
 
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Raises ``InputError`` naming arrays of ``signature`` that a version still cannot take; any version may be
-        asked. Here, NaN and infinity."""
+        """Raise ``InputError`` naming arrays of ``signature`` that some version rejects; here, NaN and infinity."""
         for name, array in inputs.items():
             # Looking for a zero among the bytes takes a quarter of the time of ``all``.
             if b"\0" in np.isfinite(array).tobytes():
@@ -138,19 +136,21 @@ class ElasticModel(ABC):
         return outputs
 
     def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
-        """``respond``, which at a remote point ends within ``timeout_s``; several threads may call it at the same time.
+        """Respond; at a remote point it ends within ``timeout_s``, and several threads may call it.
 
-        Raises ``RemoteUnavailable``, ``TimedOut``, or what the call itself raises.
+        Raises ``RemoteUnavailable``, ``TimedOut``, or the errors of the call.
         """
         return self.respond(x, point)
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The answer that ``respond`` gave to each example: class numbers int64 [n] of a classification, else as
-        ``Task.answers``. Raises ``InputError`` without a task."""
+        """Return ``respond``'s answer to each example: class numbers int64 [n], else as ``Task.answers``.
+
+        Raises ``InputError`` without a task.
+        """
         return self._task.answers(outputs)
 
     def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
-        """The error of each such answer, as ``Task.errors``. Raises ``InputError`` without a task."""
+        """Return the error of each such answer, as ``Task.errors``. Raises ``InputError`` without a task."""
         return self._task.errors(outputs, truth)
 
     @property
@@ -160,31 +160,35 @@ class ElasticModel(ABC):
         return self.task
 
     def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
-        """The confidence in each answer that ``respond`` gave at ``point``: float64 [n]; None of a model without one.
+        """Return the confidence of each answer at ``point``, float64 [n]; None for a model without one.
 
-        It is the task's, unless a calibration of the point's own was learnt.
+        It is the task's, unless the point has a calibration of its own.
         """
         return None if self.task is None else self.task.confidences(outputs)
 
     def top(self, x: Any, p: int = 1, *, point: OperatingPoint | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The ``p`` best labels at ``point`` (default: in full) and their scores, best first: int and float32
-        [batch, p]. Where fewer than p classes were computed the rest is label −1 at −inf."""
+        """Return the ``p`` best labels at ``point`` (default: in full) and their scores, best first, [batch, p].
+
+        If fewer than p classes were computed, the rest is label −1 at −inf.
+        """
         scores = self.forward(x, point or self.full)
         labels = scores.argmax(axis=1)[:, None] if p == 1 else np.argsort(-scores, axis=1, kind="stable")[:, :p]
         best = np.take_along_axis(scores, labels, axis=1)
         return np.where(np.isneginf(best), -1, labels), best
 
     def session(self, point: OperatingPoint, p: int = 1) -> InferenceSession:
-        """An inference session at ``point`` for the ``p`` best labels; it calls ``top`` unless the model has a faster
-        path. Raises ``InputError`` for a point it does not have."""
+        """Return an inference session at ``point`` for the ``p`` best labels.
+
+        It calls ``top`` unless the model has a faster path. Raises ``InputError`` for an unknown point.
+        """
         self.require(point)
         return _TopSession(self, point, p)
 
     def on(self, device: str) -> ElasticModel:
-        """The same points answered on ``device``, ``cpu``, ``cuda`` or ``cuda:N``: itself where that is the CPU, else a
-        model whose weights were copied there once. Batches go there and answers come back in each call.
+        """Return the model on ``device``, ``cpu``, ``cuda`` or ``cuda:N``: itself, or a copy of its weights.
 
-        Raises ``ArgumentError`` for a device that cannot be used, ``InputError`` where the model cannot be there.
+        Batches go there and answers come back in each call. Raises ``ArgumentError`` for an unusable device,
+        ``InputError`` if the model cannot run there.
         """
         if devices.required(device) == self.device:
             return self
@@ -205,14 +209,16 @@ class ElasticModel(ABC):
         return None
 
     def expected_accuracies(self, x: Any) -> np.ndarray | None:
-        """``expected_accuracy`` of many inputs: float64 [n, points] for [n, *input_shape], an array or CSR; or None."""
+        """Return ``expected_accuracy`` of inputs [n, *input_shape], an array or CSR: float64 [n, points]; or None."""
         rows = [self.expected_accuracy(x[i : i + 1]) for i in range(x.shape[0])]
         known = [[row[point] for point in self.points] for row in rows if row is not None]
         return np.array(known) if known and len(known) == len(rows) else None
 
     def cheapest(self, x: Any, accuracy: float) -> np.ndarray | None:
-        """The index of the cheapest point for ``accuracy``, per input of [n, *input_shape]: int [n], −1 where it cannot
-        be met; None for a model that cannot tell inputs apart."""
+        """Return the index of the cheapest point for ``accuracy`` by input, int [n]; −1 if it cannot be met.
+
+        None for a model that cannot tell inputs apart.
+        """
         expected = self.expected_accuracies(x)
         if expected is None:
             return None
@@ -225,7 +231,7 @@ class ElasticModel(ABC):
         return self.points[-1]
 
     def require(self, point: OperatingPoint) -> None:
-        """Raises ``InputError`` when ``point`` is none of ``points``."""
+        """Raise ``InputError`` when ``point`` is none of ``points``."""
         if point not in self.points:
             raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
 

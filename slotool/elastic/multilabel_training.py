@@ -39,7 +39,7 @@ FIRST_MOMENT, SECOND_MOMENT, EPSILON = 0.9, 0.999, 1e-8
 
 
 def multilabel_mlp(data: MultiLabelDataset, hidden_units: int = HIDDEN_UNITS) -> OperatorGraph:
-    """Features, one ``Dense`` layer with ReLU, one ``Dense`` of the labels."""
+    """Return the features, one ``Dense`` layer with ReLU, one ``Dense`` of the labels."""
     builder = GraphBuilder("xmc")
     inputs = builder.add("InputLayer", shape=list(data.input_shape))
     hidden = builder.add("Dense", inputs, units=hidden_units, activation="relu")
@@ -48,7 +48,7 @@ def multilabel_mlp(data: MultiLabelDataset, hidden_units: int = HIDDEN_UNITS) ->
 
 
 def steps(data: MultiLabelDataset, epochs: int) -> int:
-    """How often ``train_multilabel`` calls its progress: once per batch."""
+    """Return the number of ``train_multilabel``'s calls of progress: one per batch."""
     return epochs * -(-len(data.train) // BATCH_SIZE)
 
 
@@ -61,12 +61,11 @@ def train_multilabel(
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
 ) -> Network:
-    """A network trained on the training split by softmax cross-entropy, an example's weight shared by its labels.
+    """Train a network on the training split by softmax cross-entropy, an example's weight shared by its labels.
 
-    With many labels the softmax is sampled, see ``SampledLabels``. The number of epochs is fixed beforehand, so the
-    returned version's ``scores`` (``validation_precision_at_1``, ``test_precision_at_5`` …) are held out. Same seed and
-    threads, same weights on one machine.
-    Raises ``InputError`` for fewer than one epoch or unit.
+    With many labels the softmax is sampled, see ``SampledLabels``. The number of epochs is fixed, so that the version's
+    ``scores`` (``validation_precision_at_1``, ``test_precision_at_5`` …) are held out. Same seed and threads, same
+    weights on one machine. Raises ``InputError`` for fewer than one epoch or unit.
     """
     if epochs < 1 or hidden_units < 1:
         raise InputError(f"{epochs} epochs of {hidden_units} hidden units: at least 1 of either is needed")
@@ -98,7 +97,7 @@ class RowAdam:
         self._steps = 0
 
     def leaf(self, rows: Tensor | None = None) -> Tensor:
-        """The rows as they are, to be differentiated by: float32 [rows, width]."""
+        """Return the rows as they are, to be differentiated by: float32 [rows, width]."""
         chosen = self.weights.detach() if rows is None else self.weights[rows]
         return chosen.requires_grad_()
 
@@ -132,7 +131,7 @@ class SampledLabels:
 
     @classmethod
     def draw(cls, labels: LabelSets, shares: np.ndarray, rng: np.random.Generator) -> SampledLabels:
-        """For a batch's ``labels``; ``shares``: float64 [classes], the share of all examples that have a label."""
+        """Draw labels for a batch; ``shares``: float64 [classes], share of all examples that have a label."""
         classes = len(shares)
         if classes <= FEW_LABELS:
             return cls(None, None, torch.from_numpy(labels.indices.astype(np.int64)))
@@ -157,13 +156,13 @@ def label_gradients(
     at, shares = (examples, candidates.positions), (1.0 / counts)[examples]
     bias = labels[:, -1] if candidates.log_chance is None else labels[:, -1] - candidates.log_chance
     scores = torch.addmm(bias, hidden, labels[:, :-1].T)
-    own = scores[at]
+    selected = scores[at]
     if candidates.log_chance is not None:
-        own += candidates.log_chance[candidates.positions]
-        scores[at] = own
+        selected += candidates.log_chance[candidates.positions]
+        scores[at] = selected
     highest = scores.amax(dim=1, keepdim=True)
     total = scores.sub_(highest).exp_().sum(dim=1, keepdim=True)
-    loss = float(((total.log() + highest).squeeze(1)[examples] - own).mul_(shares).sum()) / len(counts)
+    loss = float(((total.log() + highest).squeeze(1)[examples] - selected).mul_(shares).sum()) / len(counts)
     by_score = scores.div_(total)
     by_score[at] -= shares
     by_score /= len(counts)
@@ -183,8 +182,8 @@ class _Trainer:
         if isinstance(data.train.x, np.ndarray):
             features /= math.sqrt(len(features))
         else:
-            seen = np.bincount(data.train.x.indices, minlength=len(features)) > 0
-            features *= FEATURE_SCALE * torch.from_numpy(seen)[:, None]
+            present = np.bincount(data.train.x.indices, minlength=len(features)) > 0
+            features *= FEATURE_SCALE * torch.from_numpy(present)[:, None]
         rarest = 0.5 / len(data.train)
         labels[:, -1] = torch.from_numpy(np.log(np.maximum(self.label_shares, rarest)))
         self.features, self.labels = RowAdam(features), RowAdam(labels)
@@ -211,7 +210,7 @@ class _Trainer:
         self.labels.step(candidates.rows, by_label, learning_rate)
 
     def module(self, graph: OperatorGraph) -> GraphModule:
-        """The trained network, its weights laid out as a ``Dense`` operator has them."""
+        """Return the trained network, its weights laid out as a ``Dense`` operator has them."""
         hidden, last = (f"layers.{operator.name}" for operator in graph.operators[1:])
         state = {
             f"{hidden}.weight": self.features.weights.T.contiguous(),
@@ -225,7 +224,7 @@ class _Trainer:
 
 
 def _product(x: Any) -> tuple[Tensor | None, Callable[[Tensor], Tensor]]:
-    """Which rows of W the product x·W needs, int64 or None for all, and how it comes of them."""
+    """Return the rows of W that x·W needs, int64 or None for all, and the product as a function of them."""
     if isinstance(x, np.ndarray):
         return None, partial(torch.matmul, torch.from_numpy(x))
     columns, at = np.unique(x.indices, return_inverse=True)
@@ -247,7 +246,7 @@ CHUNK_BYTES = 128 << 20
 
 
 def top_labels(mlp: MLP, x: Any, k: int) -> np.ndarray:
-    """The ``k`` labels that score highest, best first: int32 [n, k] from float32 [n, inputs], CSR or an array.
+    """Return the ``k`` labels that score highest, best first: int32 [n, k] from float32 [n, inputs], CSR or an array.
 
     Raises ``InputError`` when ``x`` has another width than the network, or ``k`` is not between 1 and its classes.
     """
@@ -269,19 +268,19 @@ def top_labels(mlp: MLP, x: Any, k: int) -> np.ndarray:
 
 
 def precision_at(answers: np.ndarray, labels: LabelSets, ks: Sequence[int] = (1, 5)) -> dict[int, float]:
-    """P@k for each ``k``: the mean share of an example's first k ``answers`` (int [n, ≥ k]) that are labels of it."""
+    """Return P@k by k: the mean share of an example's first k ``answers`` (int [n, ≥ k]) that are its labels."""
     right = labels.contain(answers)
     return {k: float(right[:, :k].mean()) for k in ks}
 
 
 def score(mlp: MLP, split: MultiLabelSplit, ks: Sequence[int] = (1, 5)) -> dict[int, float]:
-    """P@k of a network on a split; a ``k`` beyond the number of classes is left out."""
+    """Return P@k of a network on a split, leaving out a ``k`` beyond the number of classes."""
     possible = [k for k in ks if k <= mlp.classes]
     return precision_at(top_labels(mlp, split.x, max(possible)), split.y, possible)
 
 
 def _last_input(mlp: MLP, x: Any) -> np.ndarray:
-    """float32 [n, inputs of the last layer]."""
+    """Return float32 [n, inputs of the last layer]."""
     hidden: np.ndarray = x
     for layer in mlp.layers[:-1]:
         hidden = layer.activated(layer.pre_activations(hidden))

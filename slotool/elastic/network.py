@@ -25,17 +25,17 @@ from slotool.tables import FULL, OperatingPoint
 from slotool.transfers import Link, moved
 
 Check = Callable[[], None] | None
-# Of a call of no more floating-point operations torch takes most of the time to set out: up to four times what NumPy
+# Below so many floating-point operations a call is mostly torch's overhead: up to four times what NumPy
 # takes for all of it.
 SMALL_FLOPS = 2_000_000
 
 
 @dataclass(eq=False)
 class Network(Model):
-    """One trained network: float32 ``input`` to ``logits``, scores of classes.
+    """Trained network: float32 ``input`` to ``logits``, scores of classes.
 
-    ``scores``: e.g. validation_accuracy and test_accuracy, each held out from training. ``sparse``: its inputs come as
-    CSR matrices too. ``link``: to the device that it computes on; ``chain``: the layers there, where inputs are sparse.
+    ``scores``: e.g. validation_accuracy and test_accuracy, each held out from training. ``sparse``: it accepts CSR
+    matrices too. ``link``: to its device; ``chain``: its layers there, for sparse inputs.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Network(Model):
             raise InputError(f"input {INPUT}: it holds NaN or infinity")
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
-        """As of ``ElasticModel``."""
+        """Set the check, as of ``ElasticModel``."""
         self._check = check
 
     def on(self, device: str) -> Network:
@@ -165,8 +165,11 @@ class SparseChain:
     def of_features(
         self, features: torch.Tensor, starts: torch.Tensor, values: torch.Tensor, check: Check = None
     ) -> torch.Tensor:
-        """Return logits, float32 [n, classes], of inputs by their ``features`` int64 [entries], which are below the
-        number of inputs, with ``values`` float32; ``starts``: int64 [n], where each input's begin."""
+        """Return logits, float32 [n, classes], of sparse inputs.
+
+        ``features``: int64 [entries], below the number of inputs, with ``values`` float32; ``starts``: int64 [n], begin
+        of each input.
+        """
         summed = functional.embedding_bag(features, self._columns, starts, mode="sum", per_sample_weights=values)
         return self._rest(summed + self._bias, check)
 

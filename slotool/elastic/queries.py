@@ -58,10 +58,10 @@ class Queries:
         return len(self._rows)
 
     def answer(self, point: OperatingPoint | None = None, *, accuracy: float | None = None) -> ExampleInference:
-        """What gives the best label of an example at ``point``, or at the least k expected to reach ``accuracy``.
+        """Return a function for an example's best label at ``point``, or at the least k expected to reach ``accuracy``.
 
-        Everything that can be settled beforehand is. Raises ``InputError`` for a point the model does not have, and
-        for an accuracy it cannot reach or cannot tell.
+        Everything possible is prepared. Raises ``InputError`` for an unknown point, and for an accuracy out of reach or
+        unknown.
         """
         from slotool.elastic.slo_nn.model import SloNN
 
@@ -81,7 +81,7 @@ class Queries:
         return ExampleInference(lambda i: int(_answers(model, chosen, *rows[i])[0]), lambda: chosen)
 
     def call(self, point: OperatingPoint) -> Callable[[int], np.ndarray]:
-        """What answers an example at ``point``, whatever the answer is; its output is an array."""
+        """Return a function that answers an example at ``point`` with an array."""
         if self._ranks:
             label = self.answer(point).label
             return lambda i: np.array([label(i)])
@@ -89,10 +89,10 @@ class Queries:
         return lambda i: _first_output(self.model, point, self._rows[i][0])
 
     def batches(self, size: int, point: OperatingPoint | None = None) -> list[Callable[[], np.ndarray]]:
-        """What gives the best labels, int [size], of the examples ``size`` at a time; a rest is left out. A model
-        that scores all classes gives its first output.
+        """Return functions for the best labels, int [size], of ``size`` examples each; a rest is left out.
 
-        Raises ``InputError`` for a point the model does not have, and when there are fewer examples than ``size``.
+        A model that scores all classes returns its first output. Raises ``InputError`` for an unknown point, and for
+        fewer examples than ``size``.
         """
         from slotool.elastic.slo_nn.model import SloNN
 
@@ -111,7 +111,7 @@ class Queries:
         return [partial(_best_labels, model, chosen, part) for part in parts]
 
     def right(self, examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Whether ``labels`` int [n] are the class, or one of the labels, of ``examples`` int [n]: bool [n]."""
+        """Return the mask of ``labels`` int [n] that are a class or label of ``examples`` int [n]."""
         if isinstance(self.y, np.ndarray):
             same: np.ndarray = self.y[examples] == labels
             return same
@@ -140,18 +140,18 @@ def _task_name(model: ElasticModel) -> str:
 
 
 def dataset_of(model: ElasticModel, data: Any, *, needs_labels: bool = True) -> Any:
-    """The data set ``data``, as ``load_dataset`` takes it: of one class per example, or of many labels where the model
-    takes flat inputs; read as the model says, where it does (``data_options``), and then left in its files.
+    """Return the data set ``data`` of ``load_dataset`` for the model, with one class per example or many labels.
 
-    ``needs_labels``: as of ``DataOptions``. Raises ``DataError`` when there is none, or it does not fit the model, and
-    ``InputError`` where labels are needed that are no classes of the model.
+    Many labels are for models of flat inputs. With the model's own ``data_options`` it stays in its files.
+    ``needs_labels``: as of ``DataOptions``. Raises ``DataError`` for data that are missing or do not fit the model, and
+    ``InputError`` for needed labels that are no classes of the model.
     """
     from slotool.data import DataOptions, has_many_labels, load_multilabel, numbered, open_dataset
 
     if model.data_options is not None:
-        asked = model.data_options if needs_labels else model.data_options.or_unlabelled()
-        return open_dataset(data, asked, stored=True)
+        options = model.data_options if needs_labels else model.data_options.or_unlabelled()
+        return open_dataset(data, options, stored=True)
     if (model.sparse or len(model.input_shape) == 1) and has_many_labels(data):
         return load_multilabel(data)
-    found = open_dataset(data, DataOptions(needs_labels=needs_labels))
-    return numbered(found, model.classes) if needs_labels else found
+    dataset = open_dataset(data, DataOptions(needs_labels=needs_labels))
+    return numbered(dataset, model.classes) if needs_labels else dataset

@@ -45,7 +45,7 @@ def mlp(data: Dataset, hidden_units: Sequence[int] = PRUNED_HIDDEN_UNITS) -> Ope
 
 
 def small_cnn(data: Dataset, filters: Sequence[int] = (16, 32), hidden_units: Sequence[int] = (128,)) -> OperatorGraph:
-    """3×3 convolutions of so many ``filters``, with ReLU and 2×2 max-pooling after each, then dense layers with ReLU.
+    """Return 3×3 convolutions of these ``filters``, each with ReLU and 2×2 max-pooling, then dense layers with ReLU.
 
     Raises ``InputError`` for more convolutions than images of this size can be halved.
     """
@@ -64,17 +64,17 @@ def small_cnn(data: Dataset, filters: Sequence[int] = (16, 32), hidden_units: Se
 
 
 def family_graphs(data: Dataset) -> dict[str, OperatorGraph]:
-    """Three versions, each several times the cost of the one before: a narrow MLP, the 112-112 MLP, a small CNN."""
+    """Return three versions of rising cost: a narrow MLP, the 112-112 MLP, a small CNN."""
     return {"small": mlp(data, (8,)), "medium": mlp(data), "large": small_cnn(data)}
 
 
 def default_epochs(data: Dataset, least: int = MIN_EPOCHS) -> int:
-    """Passes over the training split that see about ``IMAGES_TO_SEE`` images, but no fewer than ``least``."""
+    """Return the passes over the training split that see about ``IMAGES_TO_SEE`` images, at least ``least``."""
     return max(least, round(IMAGES_TO_SEE / len(data.train)))
 
 
 def threads_worth(graph: OperatorGraph, threads: int) -> int:
-    """Of ``threads`` compute threads so many as a training step of ``graph`` is worth: all, or 1 for small networks."""
+    """Return the number of threads that a training step of ``graph`` is worth: all, or 1 for small networks."""
     return threads if _STEP_PASSES * BATCH_SIZE * graph.flops >= SMALL_STEP_FLOPS else 1
 
 
@@ -105,7 +105,7 @@ def train_version(
 
 
 def accuracy(module: Callable[[Tensor], Tensor], split: Split) -> float:
-    """Share of examples whose highest-scored class is the labelled one; ``module``: logits of a batch."""
+    """Return the share of examples whose best class is the labelled one; ``module``: logits of a batch."""
     with torch.inference_mode():
         batches = (torch.from_numpy(split.x[start : start + 1024]) for start in range(0, len(split), 1024))
         answers = torch.cat([module(batch).argmax(dim=1) for batch in batches]).numpy()
@@ -113,7 +113,7 @@ def accuracy(module: Callable[[Tensor], Tensor], split: Split) -> float:
 
 
 def shuffled_batches(split: Split, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """All examples once, ``BATCH_SIZE`` at a time, in random order.
+    """Yield all examples once, ``BATCH_SIZE`` at a time, in random order.
 
     Of a split that stays in its files ``POOL`` slices of it, drawn at random, are in memory at a time, and the order is
     random among their examples.
@@ -133,7 +133,7 @@ def shuffled_batches(split: Split, generator: torch.Generator) -> Iterator[tuple
 
 
 def steps_of(split: Split) -> int:
-    """At most so many batches ``shuffled_batches`` gives."""
+    """Return an upper bound on the batches of ``shuffled_batches``."""
     pools = -(-sum(1 for _ in split.x.batches()) // POOL) if isinstance(split.x, StoredExamples) else 1
     return -(-len(split) // BATCH_SIZE) + pools - 1
 

@@ -22,16 +22,18 @@ from slotool.regular_files import open_regular
 
 # Inputs that are kept, for warm-up and profiling.
 EXAMPLES = 8
-# Where a version is that no file holds.
+# Location of a version without a file.
 IN_MEMORY = ""
 
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """One version: ``location`` is a file or a URL, ``sha256`` the file's checksum ("" of a URL). ``declared``: name
-    and versions that a remote model's server states. ``stored``: the name of the copy in the artifact, "" where the
-    artifact only refers to it. ``inputs``, ``outputs``: what the family calls a tensor, by the model's own name, where
-    these differ."""
+    """Version of a family: ``location`` is a file or a URL, ``sha256`` the file's checksum ("" for a URL).
+
+    ``declared``: name and versions that a remote model's server states. ``stored``: name of the copy in the artifact,
+    "" if there is only a reference. ``inputs``, ``outputs``: the family's name for a tensor, by the model's own, if
+    different.
+    """
 
     name: str
     location: str
@@ -49,31 +51,31 @@ class ModelVersion:
 def open_versions(
     locations: Mapping[str, Any], threads: int, rename: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[tuple[ModelVersion, Model]]:
-    """Each version's model and what the artifact says of it.
+    """Return each version's model and what the artifact says of it.
 
     ``locations``, by name: file, URL or ``module:factory``, or a model as ``model_of`` takes it. ``rename``: by
     version, what tensors are called by their own names; a tensor that alone has another name than in the first version
     is called as there (``matching``). Raises ``InputError`` naming version and tensor when the first dimension of one
     does not count examples, and for a version or tensor to rename that there is not.
     """
-    asked = dict(rename or {})
-    for name in asked:
+    renames_by_version = dict(rename or {})
+    for name in renames_by_version:
         if name not in locations:
             raise InputError(f"rename: no version is called {name!r}; there are {', '.join(locations)}")
     models = {
         name: load(given, threads=threads) if isinstance(given, str) else model_of(given, name=name)
         for name, given in locations.items()
     }
-    ask_shared_outputs(list(models.values()), [asked.get(name, {}) for name in models])
+    ask_shared_outputs(list(models.values()), [renames_by_version.get(name, {}) for name in models])
     opened: list[tuple[ModelVersion, Model]] = []
     for name, model in models.items():
         where = f"version {name} ({locations[name]})" if isinstance(locations[name], str) else f"version {name}"
         try:
-            made = batched(model)
-            renames = Renames.of(made.signature, asked.get(name, {}))
+            batchable = batched(model)
+            renames = Renames.of(batchable.signature, renames_by_version.get(name, {}))
             if opened:
-                found = matching(opened[0][1].signature, RenamedModel(made, renames).signature)
-                renames = renames.then(found)
+                match = matching(opened[0][1].signature, RenamedModel(batchable, renames).signature)
+                renames = renames.then(match)
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         version = replace(
@@ -82,12 +84,12 @@ def open_versions(
             outputs=dict(renames.outputs),
             declared=getattr(unwrapped(model), "declared", ""),
         )
-        opened.append((version, RenamedModel(made, renames) if renames else made))
+        opened.append((version, RenamedModel(batchable, renames) if renames else batchable))
     return opened
 
 
 def recorded(name: str, location: Any) -> ModelVersion:
-    """How an artifact refers to the model at ``location``. Raises ``InputError`` when it cannot be read."""
+    """Return the artifact's reference to the model at ``location``. Raises ``InputError`` if unreadable."""
     if not isinstance(location, str):
         return ModelVersion(name, IN_MEMORY)
     if "://" in location:
@@ -99,14 +101,14 @@ def recorded(name: str, location: Any) -> ModelVersion:
 
 
 def refuse_in_memory(name: str, location: Any) -> None:
-    """Raises ``InputError`` for a model of which an artifact can keep nothing."""
+    """Raise ``InputError`` for a model of which an artifact can keep nothing."""
     if location == IN_MEMORY or not isinstance(location, str):
         advice = "save it to a file, or name what makes it as module:factory"
         raise InputError(f"version {name} is an object in memory, of which an artifact keeps nothing: {advice}")
 
 
 def checksum(location: str, error: type[InputError]) -> str:
-    """SHA-256 of a file. Raises ``error`` when it cannot be read."""
+    """Return SHA-256 of a file. Raises ``error`` when it cannot be read."""
     try:
         with open_regular(location) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -115,13 +117,13 @@ def checksum(location: str, error: type[InputError]) -> str:
 
 
 def some_inputs(x: Any) -> Inputs:
-    """A few examples of a data set's ``x``, to be kept; one where their lengths differ."""
+    """Return a few examples of a data set's ``x``, to be kept; one where their lengths differ."""
     first: Inputs | RaggedColumns = x[:EXAMPLES]
     return x[:1] if isinstance(first, RaggedColumns) else first
 
 
 def common_signature(models: Sequence[tuple[str, Model]]) -> Signature:
-    """The signature of all these versions. Raises ``InputError`` naming version and tensor where one differs."""
+    """Return the signature of all these versions. Raises ``InputError`` naming version and tensor where one differs."""
     first_name, first = models[0]
     common = first.signature
     for name, model in models[1:]:
@@ -134,7 +136,7 @@ def common_signature(models: Sequence[tuple[str, Model]]) -> Signature:
 
 
 def _advice(name: str, service: Signature, own: Signature) -> str:
-    """What to do where tensors differ in name."""
+    """Return advice for tensors that differ in name."""
     for ours, theirs in ((service.inputs, own.inputs), (service.outputs, own.outputs)):
         missing = [spec for spec in ours if spec.name not in {each.name for each in theirs}]
         other = [spec for spec in theirs if spec.name not in {each.name for each in ours}]
@@ -145,9 +147,10 @@ def _advice(name: str, service: Signature, own: Signature) -> str:
 
 
 def with_names(options: DataOptions, versions: Sequence[tuple[ModelVersion, Model]]) -> DataOptions:
-    """``options`` with the names of features, and for classification of classes, that the versions know.
+    """Return ``options`` with the names of features, and for classification of classes, that the versions know.
 
-    Raises ``InputError`` naming a version whose names differ."""
+    Raises ``InputError`` naming a version whose names differ.
+    """
     features = _common([(version.name, model.feature_names) for version, model in versions])
     classes = _common([(version.name, model.class_names) for version, model in versions])
     known = classes if options.target == "class" and not options.classes else options.classes
@@ -155,7 +158,7 @@ def with_names(options: DataOptions, versions: Sequence[tuple[ModelVersion, Mode
 
 
 def _common(names: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
-    """The names of the versions that know any, which are the same."""
+    """Return the names of the versions that know any, which are the same."""
     known = [(version, own) for version, own in names if own]
     for version, own in known[1:]:
         if own != known[0][1]:

@@ -25,12 +25,12 @@ class Activator:
     lists: NodeLists
 
     def check(self, layer: DenseLayer) -> None:
-        """Raises ``InputError`` where ranker and lists are not of ``layer``."""
+        """Raise ``InputError`` where ranker and lists are not of ``layer``."""
         self.ranker.check(layer)
         self.lists.check(self.ranker.tables, self.ranker.buckets, layer.units)
 
     def computed(self, layer: DenseLayer, inputs: Any, count: int) -> np.ndarray:
-        """int64 [n, count or more]: the nodes computed per input, first those that the hash needs anyway.
+        """Return int64 [n, count or more]: the nodes computed per input, first those that the hash needs anyway.
 
         ``inputs``: float32 [n, inputs of the layer]. More than ``count`` only when the hash itself needs more.
         """
@@ -38,11 +38,11 @@ class Activator:
         return self.lists.ranked(self.ranker.keys(layer, inputs), max(count, len(needed)), needed)
 
     def buckets(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
-        """int64 [n, tables]: rows of the layer's lists, for ``inputs`` [n, inputs]; row 0 where a bucket is thin."""
+        """Return rows of the layer's lists for ``inputs`` [n, inputs], int64 [n, tables]; 0 for a thin bucket."""
         return self.lists.buckets_of(self.ranker.keys(layer, inputs))
 
     def count(self, layer: DenseLayer, share: float) -> int:
-        """Nodes computed at the share k."""
+        """Return the nodes computed at the share k."""
         return max(node_count(layer.units, share), len(self.ranker.computed_nodes))
 
     @property
@@ -57,14 +57,14 @@ CHUNK_VALUES = 32 << 20
 
 
 def node_count(units: int, share: float) -> int:
-    """How many of ``units`` nodes a share k is: rounded, at least 1."""
+    """Return the number of nodes at a share k of ``units``: rounded, at least 1."""
     return max(1, round(units * share))
 
 
 def layer_input(mlp: MLP, activators: Activators, x: Any, share: float, layer: int) -> Any:
-    """What layer ``layer`` receives when every activated layer before it computes the share k of its nodes.
+    """Return the input of ``layer`` when activated layers before it compute the share k, float32 [n, inputs].
 
-    float32 [n, inputs of the layer] from ``x``: float32 [n, inputs], an array or CSR; a dropped node's output is 0.
+    ``x``: float32 [n, inputs], an array or CSR; a dropped node's output is 0.
     """
     if not layer:
         return x
@@ -72,7 +72,7 @@ def layer_input(mlp: MLP, activators: Activators, x: Any, share: float, layer: i
 
 
 def logits(mlp: MLP, activators: Activators, x: Any, share: float) -> np.ndarray:
-    """The SLO-aware forward pass (slo-aware-neural-networks, §3.3): float32 [n, classes]; a dropped class is −inf."""
+    """Return the SLO-aware forward pass (slo-aware-neural-networks, §3.3): float32 [n, classes]; dropped is −inf."""
     last = len(mlp.layers) - 1
     return _thinned(mlp, activators, layer_input(mlp, activators, x, share, last), share, last)
 
@@ -101,7 +101,7 @@ def _thinned(mlp: MLP, activators: Activators, x: Any, share: float, layer: int)
 
 # A bucket with fewer training examples ranks nodes by chance; it backs off to the layer's overall ranking.
 MIN_IN_BUCKET = 8
-# So much of an average example is added to every bucket: nodes that none of its examples scored are ranked by it.
+# Share of an average example in every bucket, which ranks nodes without a score.
 PRIOR_EXAMPLES = 0.01
 
 
@@ -119,7 +119,7 @@ class NodeScores:
         self.elsewhere: Any = 0.0
 
     def add(self, keys: np.ndarray, scores: Any) -> None:
-        """``keys``: int [n, tables]; ``scores``: float [n, units], an array or CSR: those inputs' full activations."""
+        """Add activations ``scores`` float [n, units], an array or CSR, by bucket ``keys`` int [n, tables]."""
         buckets = self.counts.shape[1]
         for table, column in enumerate(keys.T):
             more = sum_by_key(column, scores, buckets)
@@ -128,7 +128,7 @@ class NodeScores:
 
     @property
     def overall(self) -> np.ndarray:
-        """float64 [units]: the sums over all inputs."""
+        """Sums over all inputs, float64 [units]."""
         sums: np.ndarray = np.asarray(self.sums[0].sum(axis=0)).ravel() + self.elsewhere
         return sums
 
@@ -163,7 +163,7 @@ class NodeLists:
         return cls(slots, lists, overall.astype(packed))
 
     def check(self, tables: int, buckets: int, units: int) -> None:
-        """Raises ``InputError`` where these are not the lists of so many: compiled code goes where they point."""
+        """Raise ``InputError`` where these are not the lists of so many: compiled code goes where they point."""
         if self.slots.shape != (tables, buckets):
             raise InputError(f"slots {self.slots.shape} for {tables} tables of {buckets} buckets")
         if self.lists.ndim != 2 or not self.lists.size or self.lists.shape[1] > units:
@@ -178,7 +178,7 @@ class NodeLists:
             raise InputError("a ranked list that names a node twice")
 
     def cut(self, length: int) -> NodeLists:
-        """The same with shorter lists."""
+        """Return the same with shorter lists."""
         return NodeLists(self.slots, np.ascontiguousarray(self.lists[:, :length]), self.overall)
 
     @property
@@ -190,12 +190,12 @@ class NodeLists:
         return sum(array.nbytes for array in self.tensors().values())
 
     def buckets_of(self, keys: np.ndarray) -> np.ndarray:
-        """int64 [n, tables]: rows of ``lists`` for keys [n, tables]."""
+        """Return int64 [n, tables]: rows of ``lists`` for keys [n, tables]."""
         buckets: np.ndarray = self.slots[np.arange(len(self.slots)), keys].astype(np.int64)
         return buckets
 
     def ranked(self, keys: np.ndarray, count: int, before: np.ndarray) -> np.ndarray:
-        """int64 [n, count]: the nodes of each input in the order in which they are computed, each once.
+        """Return int64 [n, count]: the nodes of each input in the order in which they are computed, each once.
 
         First ``before``, then the tables' lists interleaved (first of each table, second of each, …), then the
         overall ranking. ``count`` at least ``len(before)``, at most the layer's units.
@@ -215,7 +215,7 @@ class NodeLists:
 
 
 def sum_by_key(keys: np.ndarray, values: Any, buckets: int) -> Any:
-    """float64 [buckets, width]: rows of ``values`` [n, width] added up per key [n]; CSR when ``values`` are."""
+    """Return float64 [buckets, width]: rows of ``values`` [n, width] added up per key [n]; CSR when ``values`` are."""
     n = len(keys)
     member = sparse.csr_matrix((np.ones(n), (keys, np.arange(n))), shape=(buckets, n))
     return member @ values.astype(np.float64)
@@ -227,7 +227,7 @@ def _row(sums: Any, bucket: int) -> np.ndarray:
 
 
 def _leading(scores: np.ndarray, length: int) -> np.ndarray:
-    """The ``length`` nodes of the largest scores, largest first."""
+    """Return the ``length`` nodes of the largest scores, largest first."""
     if 4 * length < len(scores):
         least = np.partition(scores, len(scores) - length)[len(scores) - length]
         above = np.flatnonzero(scores > least)
@@ -238,10 +238,10 @@ def _leading(scores: np.ndarray, length: int) -> np.ndarray:
 
 
 def _first_distinct(nodes: np.ndarray, count: int) -> np.ndarray:
-    """int64 [n, count]: the first ``count`` different numbers of each row, in their order."""
+    """Return int64 [n, count]: the first ``count`` different numbers of each row, in their order."""
     order = np.argsort(nodes, axis=1, kind="stable")
     ordered = np.take_along_axis(nodes, order, axis=1)
     new = np.ones(nodes.shape, dtype=bool)
     np.put_along_axis(new, order[:, 1:], ordered[:, 1:] != ordered[:, :-1], axis=1)
-    kept = new & (np.cumsum(new, axis=1) <= count)
-    return nodes[kept].reshape(len(nodes), count)
+    first = new & (np.cumsum(new, axis=1) <= count)
+    return nodes[first].reshape(len(nodes), count)

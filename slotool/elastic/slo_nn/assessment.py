@@ -1,5 +1,7 @@
-"""Accuracy and latency of an SLO-NN on held-out data, at each k and with k chosen per input, and of what else answers:
-a list of popular nodes, all nodes as int8."""
+"""Accuracy and latency of an SLO-NN on held-out data, at each k, with k per input, and of its alternatives.
+
+These are a list of popular nodes, and all nodes as int8.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +59,9 @@ class PointPredictions:
 
 
 def assess(model: SloNN, source: Network, test: Any) -> dict[str, Any]:
-    """What ``build-tables`` says of ``model``, scored and timed on the split ``test``: plain numbers and lists.
+    """Return the report of ``build-tables`` on ``model``, scored and timed on the split ``test``: plain values.
 
-    ``source``: the network that its tables were built for, as it came. Times in µs.
+    ``source``: the network that its tables were built for. Times in µs.
     """
     answers, first = PointPredictions.of(model, test), model.activators[model.first].ranker
     turns = timed([*points_timed(model, test.x), torch_timed(source, test.x)])
@@ -84,9 +86,11 @@ def assess(model: SloNN, source: Network, test: Any) -> dict[str, Any]:
 
 
 def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float]) -> list[dict[str, Any]]:
-    """Per point: nodes computed in all activated layers, accuracy, the paired difference to the full network with its
-    standard error, accuracy of the baseline (as many nodes, always the most popular ones), agreement with the
-    full network's class, median latency in µs, speedup over the full point."""
+    """Return figures per point: nodes, accuracy, loss against the full network, baseline, agreement, latency, speedup.
+
+    The loss is paired and has its standard error. The baseline computes as many nodes, always the most popular ones.
+    Agreement is with the full network's class; latency is the median in µs.
+    """
     correct = answers.correct
     rows = []
     for at, point in enumerate(model.points):
@@ -110,7 +114,7 @@ def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float
 def aclo_sweep(
     model: SloNN, x: Any, correct: np.ndarray, slacks: Sequence[float] = SLACKS, latency_s: np.ndarray | None = None
 ) -> list[dict[str, Any]]:
-    """ACLO over losses allowed against the full network, and the best k fixed beforehand.
+    """Return ACLO over losses allowed against the full network, and the best k fixed beforehand.
 
     Both are promised by the validation split and scored on ``x`` with ``correct`` of ``PointPredictions``. Per
     loss: mean k, the accuracy reached, its paired difference to the full network's with standard error; the least
@@ -161,7 +165,7 @@ class Sweep:
 
     @classmethod
     def of_outcomes(cls, model: SloNN, x: Any, outcomes: OutcomeTable) -> Sweep:
-        """From the measured ``outcomes`` of the examples ``x``."""
+        """Return a sweep over the measured ``outcomes`` of the examples ``x``."""
         correct, latency_s = 1.0 - outcomes.matrix("error"), outcomes.matrix("latency_s")
         return cls(
             model, correct, latency_s, aclo_sweep(model, x, correct, latency_s=latency_s), ideal_k(model, correct)
@@ -182,13 +186,13 @@ class Sweep:
         }
 
     def curve(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """A column of ``losses`` and the accuracy reached, by rising accuracy target."""
+        """Return a column of ``losses`` and the accuracy reached, by rising accuracy target."""
         rows = sorted(self.losses, key=lambda row: row["target"])
         return np.array([row[column] for row in rows]), np.array([row["accuracy"] for row in rows])
 
 
 def ideal_k(model: SloNN, correct: np.ndarray) -> float:
-    """Mean k if each input were known to need the least k that answers it no worse than the full network does."""
+    """Return the mean k if each input used the least k that answers it no worse than the full network."""
     enough = correct[:, :-1] >= correct[:, -1:]
     return mean_share(model.shares, np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1]))
 
@@ -211,7 +215,7 @@ def timed(variants: Sequence[Timed], queries: int = QUERIES, max_seconds: float 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch computes on one thread; other libraries have been told when their models were loaded."""
+    """Limit PyTorch to one thread; other libraries are limited when models are loaded."""
     import torch
 
     threads = torch.get_num_threads()
@@ -223,7 +227,7 @@ def one_thread() -> Iterator[None]:
 
 
 def points_timed(model: SloNN, x: Any) -> list[Timed]:
-    """Each point's ``top`` label of ``x``: float32 [n, *input_shape] or CSR, used again from the start when it ends."""
+    """Return timed calls of each point's ``top`` label of ``x``, float32 [n, *input_shape] or CSR, cyclically."""
     sessions = [model.session(point) for point in model.points]
     return [(session.run, partial(_row, session, x)) for session in sessions]
 
@@ -233,7 +237,7 @@ def _row(session: InferenceSession, x: Any, i: int) -> tuple[Any, ...]:
 
 
 def torch_timed(source: Network, x: Any) -> Timed:
-    """The same network in PyTorch."""
+    """Return the same network in PyTorch."""
     dense = TorchDense(source)
     rows = dense.queries(x, min(QUERIES, x.shape[0]))
     return dense, lambda i: rows[i % len(rows)]
@@ -249,7 +253,7 @@ class TorchDense:
         self._chain = SparseChain(source.name, source.mlp, Link(CPU)) if source.sparse else None
 
     def queries(self, x: Any, n: int) -> list[tuple[Any, ...]]:
-        """Arguments of a call, from the first rows of [n, …]."""
+        """Return the arguments of a call, from the first rows of [n, …]."""
         import torch
 
         if isinstance(x, np.ndarray):
@@ -258,15 +262,18 @@ class TorchDense:
         return [(torch.from_numpy(row.indices.astype(np.int64)), torch.from_numpy(row.data)) for row in rows]
 
     def __call__(self, x: Any, values: Any = None, starts: Any = None) -> Any:
-        """int64 [n]: the best labels, of float32 [n, *input_shape]; or of sparse inputs by their features ``x`` int64
-        with ``values`` float32, and ``starts`` int64 [n], where each input's begin (None: there is one)."""
+        """Return the best labels, int64 [n], of float32 [n, *input_shape], or of sparse inputs.
+
+        Sparse: features ``x`` int64 with ``values`` float32; ``starts`` int64 [n], begin of each input (None: there is
+        one).
+        """
         if self._chain is None:
             return self.source.module(x).argmax(dim=1)
         return self._chain.of_features(x, self._start if starts is None else starts, values).argmax(dim=1)
 
 
 def _nodes(model: SloNN, at: int) -> dict[int, int]:
-    """Nodes computed per activated layer at point ``at``."""
+    """Return the nodes computed per activated layer at point ``at``."""
     if at == len(model.shares):
         return {layer: model.mlp.layers[layer].units for layer in model.activators}
     return {
@@ -288,12 +295,12 @@ class FixedList:
 
     @classmethod
     def of(cls, model: SloNN, names: np.ndarray, *, int8: bool) -> FixedList:
-        """Of ``model``, by float32 weights or by int8 ones of which the best are scored again."""
+        """Return a list of ``model``, by float32 weights or by int8 ones with the best scored again."""
         last = model.mlp.layers[-1]
         few = DenseLayer(last.name, last.weights[names], last.bias[names])
         mlp = replace(model.mlp, layers=(*model.mlp.layers[:-1], few))
         order = np.arange(len(names), dtype=np.min_scalar_type(len(names)))
-        # One bucket with a list that is never read: all nodes are computed in their own order.
+        # A single bucket with an unused list: all nodes are computed in their own order.
         lists = NodeLists(np.zeros((1, 1), dtype=np.uint16), order[None, :1], order)
         activators = {len(mlp.layers) - 1: Activator(RandomOrder(), lists)}
         none = ConfidenceTables(np.zeros((1, 1), dtype=np.float32))
@@ -302,7 +309,7 @@ class FixedList:
         return cls(listed, names, 0 if int8 else 1)
 
     def labels(self, x: Any) -> np.ndarray:
-        """int64 [n]: the best node of each of ``x``, as ``SloNN.top`` takes them."""
+        """Return int64 [n]: the best node of each of ``x``, as ``SloNN.top`` takes them."""
         best: np.ndarray = self.names[self.model.top(x, point=self.model.points[self.point])[0][:, 0]]
         return best
 
@@ -314,8 +321,10 @@ def popular(activator: Activator) -> Activator:
 
 
 def shortest_popularity_list(model: SloNN, validation: Any, allowed_loss: float) -> np.ndarray | None:
-    """int64 [m]: the fewest of the most popular output nodes, of the k grid, which the split ``validation`` promises to
-    lose at most ``allowed_loss`` with the confidence that ``model`` states; None where no k of the grid does."""
+    """Return the shortest list of the most popular output nodes, int64 [m], on the k grid, within ``allowed_loss``.
+
+    The split ``validation`` promises that loss with the model's confidence. None if no k does.
+    """
     last = len(model.mlp.layers) - 1
     static = popular(model.activators[last])
     correct = right(evaluate_grid(model.mlp, {last: static}, model.shares, flat(validation.x)).labels, validation.y)
@@ -328,8 +337,10 @@ def shortest_popularity_list(model: SloNN, validation: Any, allowed_loss: float)
 
 
 def promised_loss(correct: np.ndarray, full: np.ndarray, confidence: float) -> float:
-    """Upper bound on the share of answers that a way loses, from bool [n] of validation examples: whether it and the
-    full network are right (see ``calibration``)."""
+    """Return the upper bound on the share of answers lost against the full network, from validation examples.
+
+    ``correct`` and ``full``: masks of right answers, bool [n] (see ``calibration``).
+    """
     both = np.stack([correct, full], axis=1)
     ways = [np.zeros(len(both), dtype=np.int64), np.ones(len(both), dtype=np.int64)]
     return float(DiscordantPairs.count(both, ways).bounds(confidence)[0])

@@ -35,9 +35,9 @@ SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
 # MAX_NODES, or up to MAX_SHARE of the layer if that is less.
 MIN_NODES, MAX_NODES, GRID_FACTOR, MAX_SHARE = 8, 4_096, 2**0.5, 0.12
 TABLES = 2
-# All tables together may take this share of the network's bytes (slo-aware-neural-networks, §3.4).
+# Share of the network's bytes for all tables together (slo-aware-neural-networks, §3.4).
 TABLE_BYTES_SHARE = 0.10
-# Of the bytes for tables, a ranker's own parameters, such as centroids, may take this share.
+# Share of the tables' bytes for a ranker's own parameters, such as centroids.
 RANKER_BYTES_SHARE = 0.25
 # A layer gets an activator if it does this share of the network's multiplications; the output layer only if it has
 # MIN_CLASSES_TO_RANK classes as well.
@@ -107,7 +107,7 @@ class TableSubject:
         work[0] *= _density(self.data.train.x)
         hidden = len(work) - 1
         worth = work >= MIN_WORK_SHARE * work.sum()
-        # Of sparse inputs a layer reads the columns of those that are not zero, and would whatever nodes it dropped.
+        # A layer reads the columns of non-zero inputs, whatever nodes it drops.
         dense = isinstance(self.data.train.x, np.ndarray)
         layers = [at for at in range(hidden) if worth[at] and (at or dense)]
         if worth[hidden] and self.mlp.classes >= MIN_CLASSES_TO_RANK:
@@ -117,7 +117,7 @@ class TableSubject:
         return layers
 
     def shares(self, settings: TableSettings) -> tuple[float, ...]:
-        """The k grid: those of ``settings``, or chosen by the network's shape."""
+        """Return the k grid: those of ``settings``, or chosen by the network's shape."""
         if settings.shares is not None:
             return settings.shares
         units = self.mlp.classes
@@ -129,11 +129,11 @@ class TableSubject:
         return tuple((counts / units).tolist())
 
     def reporting(self, progress: Progress) -> TableSubject:
-        """A copy that calls ``progress``."""
+        """Return a copy that calls ``progress``."""
         return replace(self, progress=progress)
 
     def sampled(self, training: int, validation: int, seed: int) -> TableSubject:
-        """A copy with at most so many random examples of each split, in their order. Nothing computed is shared."""
+        """Return a copy with at most so many random examples of each split, in order, that shares no results."""
         rng = np.random.default_rng(seed)
         data: Any = self.data
         train, held_out = (
@@ -160,8 +160,10 @@ class TableSubject:
 
     @cached_property
     def held_out_full(self) -> FullOutputs | None:
-        """The full network's outputs for the validation examples, which every candidate is compared with; None where
-        more than the output layer is activated, as nothing is nested then."""
+        """Full network's outputs for the validation examples, for comparison with every candidate.
+
+        None if more than the output layer is activated, as nothing is nested then.
+        """
         last = len(self.mlp.layers) - 1
         if self.activated != [last]:
             return None
@@ -169,7 +171,7 @@ class TableSubject:
         return FullOutputs.of(self.mlp.layers[last], inputs)
 
     def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
-        """Scores that rank the nodes of ``layer`` for the training examples, float32 [n, units].
+        """Return the scores that rank the nodes of ``layer`` for the training examples, float32 [n, units].
 
         A hidden node's score is its output after ReLU; a class's is its softmax probability to the power of
         ``sharpness``, as CSR of the likeliest classes.
@@ -179,14 +181,14 @@ class TableSubject:
         return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, layer + 1))
 
     def correct(self, results: GridResults, split: str) -> np.ndarray:
-        """bool [n, shares + 1]: whether each k's best label is right; with several labels, whether it is one of them.
+        """Return the mask of right best labels at each k of a split, bool [n, shares + 1].
 
-        ``split``: train, validation or test.
+        ``split``: train, validation or test. With several labels, any of them is right.
         """
         return right(results.labels, getattr(self.data, split).y)
 
     def accuracy(self, results: GridResults) -> np.ndarray:
-        """float64 [shares + 1]: estimated accuracy of each k and, last, of the full network.
+        """Return float64 [shares + 1]: estimated accuracy of each k and, last, of the full network.
 
         ``results``: their answers to the validation split. The lower of the observed and the expected accuracy counts
         (see ``expectation``).
@@ -197,16 +199,16 @@ class TableSubject:
 
 
 def right(labels: np.ndarray, y: np.ndarray | LabelSets) -> np.ndarray:
-    """bool [n, m]: whether each of ``labels`` int [n, m] is the example's class, or one of its labels.
+    """Return bool [n, m]: whether each of ``labels`` int [n, m] is the example's class, or one of its labels.
 
     ``y``: classes int [n], or ``LabelSets``.
     """
-    found: np.ndarray = labels == y[:, None] if isinstance(y, np.ndarray) else y.contain(labels)
-    return found
+    matches: np.ndarray = labels == y[:, None] if isinstance(y, np.ndarray) else y.contain(labels)
+    return matches
 
 
 def flat(x: Any) -> Any:
-    """Examples [n, *shape] as [n, inputs]; CSR stays as it is."""
+    """Return the examples [n, *shape] as [n, inputs]; CSR stays as it is."""
     return x.reshape(len(x), -1) if isinstance(x, np.ndarray) else x
 
 
@@ -216,8 +218,8 @@ def steps(subject: TableSubject, settings: TableSettings) -> int:
     outputs = 0
     if len(subject.mlp.layers) - 1 in subject.activated:
         outputs = sum(1 for _ in chunks(len(subject.data.train), subject.mlp.classes))
-    seen = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
-    return outputs + seen + len(shares)
+    counts = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
+    return outputs + counts + len(shares)
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,7 @@ def with_confidence(name: str, subject: TableSubject, learnt: Learnt, seed: int)
 
 
 def many_levels(mlp: MLP) -> int:
-    """How many confidence thresholds are calibrated for ``mlp``."""
+    """Return the number of calibrated confidence thresholds for ``mlp``."""
     return MAX_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else DEFAULT_THRESHOLDS
 
 
@@ -293,9 +295,9 @@ def calibration_examples(
     full: FullOutputs | None = None,
     progress: Progress = lambda: None,
 ) -> CalibrationExamples:
-    """Buckets, answers at every k, and their correctness for the inputs of ``split`` (train, validation or test).
+    """Return buckets, answers at every k, and their correctness for a split (train, validation or test).
 
-    ``full``: the full network's outputs for them, if they are known.
+    ``full``: the full network's outputs for it, if known.
     """
     x = flat(getattr(subject.data, split).x)
     results = evaluate_grid(subject.mlp, activators, shares, x, full, progress)
@@ -314,13 +316,13 @@ class _Layer:
     settings: TableSettings
 
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
-        """The activator, and the entropy of its bucket occupancy in bits."""
+        """Return the activator, and the entropy of its bucket occupancy in bits."""
         layer = self.subject.mlp.layers[self.at]
-        scores, seen = self.subject.activations(self.at), self._seen()
+        scores, counts = self.subject.activations(self.at), self._seen()
         # Inputs at several k are fitted as one; a single k needs no copy.
-        inputs = seen[0] if len(seen) == 1 else np.concatenate(seen)
+        inputs = counts[0] if len(counts) == 1 else np.concatenate(counts)
         ranker = kind.fit(layer, inputs, scores, tables=tables, bits=bits, rng=rng)
-        keys = [ranker.keys(layer, part) for part in seen]
+        keys = [ranker.keys(layer, part) for part in counts]
         entropy = bucket_entropy(np.concatenate(keys), ranker.buckets)
         alone = self.subject.activated == [len(self.subject.mlp.layers) - 1]
         if not alone:
@@ -347,18 +349,18 @@ class _Layer:
         return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
 
     def _seen(self) -> list[Any]:
-        """The layer's training inputs at every k of the grid; only once if no earlier layer drops nodes."""
+        """Return the layer's training inputs at every k of the grid; only once if no earlier layer drops nodes."""
         mlp, train = self.subject.mlp, self.subject.train
-        seen = []
+        counts = []
         for share in self.shares if self.before else (1.0,):
             if self.at == 0:
-                seen.append(train)
+                counts.append(train)
             elif not self.before and self.at == len(mlp.layers) - 1:
-                seen.append(self.subject.last_inputs)
+                counts.append(self.subject.last_inputs)
             else:
-                seen.append(in_chunks(train, partial(self._seen_at, share)))
+                counts.append(in_chunks(train, partial(self._seen_at, share)))
             self.subject.progress()
-        return seen
+        return counts
 
     def _seen_at(self, share: float, x: Any) -> Any:
         return layer_input(self.subject.mlp, self.before, x, share, self.at)
@@ -383,12 +385,12 @@ def _check(mlp: MLP, data: AnyData) -> None:
 
 
 def _density(x: Any) -> float:
-    """Share of inputs that are not zero. 1 for an array: where weights are read by rows, its zeros cost work too."""
+    """Return the share of non-zero inputs; 1 for an array, as zeros cost work too if weights are read by rows."""
     return 1.0 if isinstance(x, np.ndarray) else x.nnz / np.prod(x.shape, dtype=float)
 
 
 def _fitting_bits(subject: TableSubject, kind: type[Ranker], shares: tuple[float, ...], tables: int) -> int:
-    """The most bits whose lists fit the byte budget and whose buckets hold enough examples, at least 1.
+    """Return the most bits whose lists fit the byte budget and whose buckets hold enough examples, at least 1.
 
     Lists of hidden layers hold the nodes of the largest k. If only the output layer has lists, a sixteenth of that is
     assumed, because ``_cut_to_budget`` shortens them.
@@ -426,18 +428,18 @@ def _first_buckets(mlp: MLP, activators: dict[int, Activator], first: int, x: An
     return in_chunks(x, lambda part: activators[first].buckets(layer, layer_input(mlp, {}, part, 1.0, first)))
 
 
-# What int8 weights may cost on top of ``ALLOWED_LOSS``.
+# Largest loss by int8 weights on top of ``ALLOWED_LOSS``.
 QUANTIZATION_LOSS = 0.0003
 
 
 def with_weight_dtype(
     model: SloNN, data: AnyData, weight_dtype: str = "auto", allowed_loss: float = ALLOWED_LOSS
 ) -> SloNN:
-    """``model`` with weights of ``weight_dtype``: float32, int8 or auto. Promises are counted with those weights.
+    """Return ``model`` with weights of ``weight_dtype``: float32, int8 or auto, and promises counted with them.
 
-    auto takes int8 where the output layer has an activator, and validation accuracy, with k chosen per input at the
-    allowed loss, falls by at most ``QUANTIZATION_LOSS``. A model that was loaded and not just built promises no k in
-    int8. Raises ``InputError`` for int8 where the output layer has no activator.
+    auto takes int8 if the output layer has an activator, and validation accuracy, with k chosen per input at the
+    allowed loss, falls by at most ``QUANTIZATION_LOSS``. A loaded model promises no k in int8. Raises ``InputError``
+    for int8 without an activator of the output layer.
     """
     if weight_dtype == "float32" or (weight_dtype == "auto" and len(model.mlp.layers) - 1 not in model.activators):
         return model

@@ -1,5 +1,4 @@
-"""Calibration of k on held-out examples: accuracy by threshold of confidence, and upper bounds on the accuracy that is
-lost, from paired answers.
+"""Calibration of k on held-out examples: accuracy by confidence threshold, and upper bounds on lost accuracy.
 
 A bound holds for the loss on as many further examples, not only for the expected loss: a promise is checked on a finite
 split too, whose sampling error adds to that of the validation split. The expected loss exceeds the bound far less often
@@ -21,7 +20,7 @@ from slotool.errors import InputError
 from slotool.tables.paired import examples_needed, further_losses
 
 CONFIDENCE = 0.9
-# This share of the error level is reserved for choices made with the same examples: the sharpness of lists,
+# Share of the error level reserved for choices made with the same examples: the sharpness of lists,
 # the measure of confidence, and tables learnt from other folds.
 KEPT_FOR_CHOICES = 1.0 / 3.0
 DEFAULT_THRESHOLDS, MAX_THRESHOLDS = 32, 256
@@ -55,17 +54,17 @@ class DiscordantPairs:
 
     @classmethod
     def checked(cls, examples: int, counts: np.ndarray, ways: int) -> DiscordantPairs:
-        """From ``counts`` int [2, ways]: lost, gained. Raises ``ValueError`` for impossible counts."""
+        """Return pairs of valid ``counts`` int [2, ways]: lost, gained. Raises ``ValueError`` for impossible ones."""
         if examples < 1 or counts.shape != (2, ways) or counts.min() < 0 or counts.sum(axis=0).max() > examples:
             raise ValueError(f"evidence of {examples} examples cannot be {counts.shape} counts such as these")
         lost, gained = counts.astype(np.int64)
         return cls(examples, lost, gained)
 
     def bounds(self, confidence: float = CONFIDENCE) -> np.ndarray:
-        """float64 [ways]: upper bound on each way's loss, a share of answers, with ``confidence`` between 0 and 1.
+        """Return the upper bound on each way's loss, a share of answers, with ``confidence``: float64 [ways].
 
         Bounds never rise with the number of nodes. All nodes lose nothing unless a loss was counted. Raises
-        ``InputError`` for a confidence out of range.
+        ``InputError`` for a confidence outside 0 to 1.
         """
         lost = further_losses(self.lost, self.gained, _one_test(confidence)) / self.examples
         if not self.lost[-1] and not self.gained[-1]:
@@ -134,11 +133,11 @@ class ThresholdCalibration:
             by_point[:-1] = np.minimum(by_point, expected.mean(axis=0))[:-1]
             hoped = np.array([expected[every, points].mean() for points in chosen])
             reached[:-1] = np.minimum(reached, hoped)[:-1]
-        found = cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], by_point, estimates=estimates)
-        return found.counted(correct) if correct.dtype == bool else found
+        calibration = cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], by_point, estimates=estimates)
+        return calibration.counted(correct) if correct.dtype == bool else calibration
 
     def counted(self, correct: np.ndarray) -> ThresholdCalibration:
-        """A copy with evidence counted from ``correct`` bool [n, shares + 1], for the inputs of ``estimates``."""
+        """Return a copy with evidence from ``correct`` bool [n, shares + 1], for the inputs of ``estimates``."""
         assert self.estimates is not None
         levels = [min_share(self.estimates, t) for t in self.thresholds]
         points = [np.full(len(correct), at) for at in range(correct.shape[1])]
@@ -152,16 +151,16 @@ class ThresholdCalibration:
         """Promised accuracy of each level, float64 [levels], ascending: the full network's less the level's bound."""
         full, levels = float(self.by_point[-1]), len(self.thresholds)
         lost = self.bounds(confidence)
-        kept = full - lost - LEVELS_APART * np.arange(levels)[::-1]
-        kept[-1] = full
-        return kept
+        bound = full - lost - LEVELS_APART * np.arange(levels)[::-1]
+        bound[-1] = full
+        return bound
 
     def bounds(self, confidence: float | None = None) -> np.ndarray:
         """Upper bound on each level's loss with ``confidence``: float64 [levels]; 0.003: 0.3 points, 1: no bound."""
         return _bounds(self.evidence, len(self.thresholds), self.stated if confidence is None else confidence)
 
     def bounds_by_point(self, confidence: float | None = None) -> np.ndarray:
-        """The same for each fixed k and, last, the full network: float64 [shares + 1]."""
+        """Return the same for each fixed k and, last, the full network: float64 [shares + 1]."""
         return _bounds(self.evidence_by_point, len(self.by_point), self.stated if confidence is None else confidence)
 
     def expected(self, estimates: np.ndarray) -> np.ndarray:
@@ -171,7 +170,7 @@ class ThresholdCalibration:
         return np.concatenate([self.accuracy[level], full], axis=1)
 
     def threshold(self, accuracy: float) -> float | None:
-        """The least t whose estimated a_t is at least ``accuracy``; None if the full network does not reach it."""
+        """Return the least t with an estimated a_t of at least ``accuracy``; None beyond the full network's."""
         level = int(np.searchsorted(self.accuracy, accuracy))
         return float(self.thresholds[level]) if level < len(self.accuracy) else None
 
@@ -190,7 +189,7 @@ class ThresholdCalibration:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> ThresholdCalibration:
-        """From ``tensors``, also those of older versions. Raises ``ValueError`` for impossible counts."""
+        """Return the calibration in ``tensors`` of any version. Raises ``ValueError`` for impossible counts."""
         estimated = cls(tensors["thresholds"], tensors["accuracy"], tensors["by_point"])
         if "promise" not in tensors:
             return estimated
@@ -205,7 +204,7 @@ class ThresholdCalibration:
 
     @staticmethod
     def largest_nbytes(shares: int, levels: int = DEFAULT_THRESHOLDS) -> int:
-        """The most bytes that a calibration takes: float64 numbers, and pairs of int32 counts."""
+        """Return the most bytes that a calibration takes: float64 numbers, and pairs of int32 counts."""
         return 8 * (3 * (levels + 2) + 2 * (shares + 1) + 2)
 
     @property
@@ -220,12 +219,12 @@ def _bounds(evidence: DiscordantPairs | None, ways: int, confidence: float) -> n
 
 
 def min_share(estimates: np.ndarray, threshold: float) -> np.ndarray:
-    """int64 [n]: index of the least share with ĉ ≥ ``threshold``; the number of shares (full network) if none has."""
+    """Return the index of the least share with ĉ ≥ ``threshold``, or the number of shares (full network): int64 [n]."""
     enough = estimates >= threshold
     chosen: np.ndarray = np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1])
     return chosen
 
 
 def mean_share(shares: Sequence[float], chosen: np.ndarray) -> float:
-    """Mean k of the points ``chosen`` int [n]; the full network counts as 1."""
+    """Return the mean k of the points ``chosen`` int [n]; the full network counts as 1."""
     return float(np.append(shares, 1.0)[chosen].mean())

@@ -1,5 +1,6 @@
-"""Confidence tables (slo-aware-neural-networks, §3.2): how close the answer at k % comes to the full network's; and the
-selection of the measure of confidence that needs the fewest nodes at the allowed loss.
+"""Confidence tables (slo-aware-neural-networks, §3.2): closeness of the answer at k % to the full network's.
+
+The measure of confidence that needs the fewest nodes at the allowed loss is selected here too.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from slotool.elastic.slo_nn.calibration import ThresholdCalibration, mean_share,
 
 # Cross-entropy needs a probability above 0 for dropped classes too.
 MIN_PROBABILITY = 1e-6
-# Every bucket of a confidence table counts this many average examples besides its own.
+# Number of average examples in every bucket of a confidence table besides its own.
 PRIOR_EXAMPLES = 5.0
 # Folds of the cross-validation of tables that are learnt on held-out inputs.
 FOLDS = 5
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities float64 [n, classes] of logits [n, classes]; a −inf logit has probability 0."""
+    """Return the probabilities float64 [n, classes] of logits [n, classes]; a −inf logit has probability 0."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     probability: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
     return probability
 
 
 def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """c(k, x) of Eq. 1 with cross-entropy as the distance: float64 [n], at most 0.
+    """Return c(k, x) of Eq. 1 with cross-entropy as the distance: float64 [n], at most 0.
 
     ``full_logits``, ``logits``: float [n, classes], of the full network and at k.
     """
@@ -73,19 +74,19 @@ class CalibrationExamples:
 
     @property
     def same_first(self) -> np.ndarray:
-        """float32 [n, shares]: 1 where k gives the full network's best label, else 0."""
+        """1 where k has the full network's best label, else 0: float32 [n, shares]."""
         same: np.ndarray = (self.results.labels[:, :-1] == self.results.labels[:, -1:]).astype(np.float32)
         return same
 
     @property
     def lost(self) -> np.ndarray:
-        """float32 [n, shares]: 1 where the full network is right and k gives another label, else 0."""
+        """1 where the full network is right and k has another label, else 0: float32 [n, shares]."""
         lost: np.ndarray = (1.0 - self.same_first) * self.correct[:, -1:]
         return lost
 
     @property
     def divergence(self) -> np.ndarray:
-        """float32 [n, shares]: the Kullback-Leibler divergence of k's answer from the full one, in nats."""
+        """Kullback-Leibler divergence of k's answer from the full one, nats, float32 [n, shares]."""
         divergence: np.ndarray = np.maximum(self.results.closest[:, None] - self.results.closeness, 0.0).astype(
             np.float32
         )
@@ -94,7 +95,7 @@ class CalibrationExamples:
 
 @dataclass(frozen=True)
 class Measure:
-    """One way to estimate, from an input's buckets, how close to the full answer each k comes.
+    """Estimator of each k's closeness to the full answer, from an input's buckets.
 
     ``of``: c(k, x), float [n, shares]. ``entries``: table entries from the means of c per bucket [rows, shares] and the
     k grid. ``prior``: as in ``ConfidenceTables.learn``. ``held_out``: learn from validation inputs, because a network
@@ -117,7 +118,7 @@ class Measure:
         shares: Sequence[float],
         rng: np.random.Generator,
     ) -> tuple[ConfidenceTables, np.ndarray]:
-        """The tables, and unbiased ĉ(k, x) of the held-out inputs: float64 [n, shares].
+        """Return the tables, and unbiased ĉ(k, x) of the held-out inputs: float64 [n, shares].
 
         ``rows``: of the tables. ``rng`` assigns the folds. Where tables are learnt on held-out inputs, all of them make
         the tables, and each input's ĉ comes from tables of the other ``FOLDS`` − 1 folds.
@@ -149,11 +150,11 @@ def rates(lost: np.ndarray, shares: Sequence[float]) -> np.ndarray:
     """
     costs = np.append(np.asarray(shares, dtype=np.float64), 1.0)
     reached = np.concatenate([lost, np.zeros((len(lost), 1))], axis=1)
-    found = np.empty(lost.shape)
+    result = np.empty(lost.shape)
     for at in range(lost.shape[1]):
         saved = (reached[:, at : at + 1] - reached[:, at + 1 :]) / (costs[at + 1 :] - costs[at])
-        found[:, at] = -np.maximum(saved.max(axis=1), 0.0)
-    return found
+        result[:, at] = -np.maximum(saved.max(axis=1), 0.0)
+    return result
 
 
 # ``select_measure`` keeps the one that saves most on validation data. The first is the paper's. The last gives every
@@ -206,15 +207,17 @@ class ConfidenceTables:
         return cls(means.astype(np.float32))
 
     def estimate(self, buckets: np.ndarray) -> np.ndarray:
-        """ĉ(k, x): float64 [n, shares], the mean over tables of the rows ``buckets`` int [n, tables]."""
+        """Return ĉ(k, x): float64 [n, shares], the mean over tables of the rows ``buckets`` int [n, tables]."""
         means: np.ndarray = self.means[buckets].mean(axis=1, dtype=np.float64)
         return means
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """Two isotonic regressions from the full network's softmax of a label to the probability that it is right:
-    ``first`` for the full network's best labels, ``others`` for labels that a smaller k gives in their place."""
+    """Isotonic regressions from the full network's softmax of a label to the probability that it is right.
+
+    ``first`` is for the full network's best labels, ``others`` for labels that a smaller k has in their place.
+    """
 
     first: Any
     others: Any
@@ -229,8 +232,10 @@ class Expectation:
         return cls(first, _isotonic(probability[:, :-1][new], correct[:, :-1][new]) if new.any() else first)
 
     def of(self, results: GridResults) -> np.ndarray:
-        """float64 [n, shares + 1]: probability that each label is right. Over the inputs of ``learn`` its mean for the
-        full network is the observed accuracy."""
+        """Return the probability that each label is right, float64 [n, shares + 1].
+
+        Over the inputs of ``learn`` its mean for the full network is the observed accuracy.
+        """
         expected = np.repeat(self.first.predict(results.probability[:, -1])[:, None], results.labels.shape[1], axis=1)
         other = results.labels != results.labels[:, -1:]
         if other.any():
@@ -272,7 +277,7 @@ def select_measure(
     expected = Expectation.learn(held_out.results, held_out.correct).of(held_out.results)
     measured: dict[str, tuple[tuple[float, float], ConfidenceTables, ThresholdCalibration]] = {}
     for measure in MEASURES:
-        # Every measure is selected on the same parts.
+        # Select all measures on the same parts.
         confidence, estimates = measure.fit(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
         calibration = ThresholdCalibration.measure(estimates, held_out.correct, levels, expected)
         mean_k = _mean_k(estimates, calibration, shares, allowed_loss)
@@ -286,7 +291,7 @@ def select_measure(
 def _mean_k(
     estimates: np.ndarray, calibration: ThresholdCalibration, shares: Sequence[float], allowed_loss: float
 ) -> tuple[float, float]:
-    """Mean k chosen per input at which the allowed loss is promised, and at which it is estimated."""
+    """Return the mean k chosen per input at which the allowed loss is promised, and at which it is estimated."""
     promised = calibration.thresholds[int((calibration.bounds() <= allowed_loss).argmax())]
     estimated = calibration.threshold(float(calibration.by_point[-1]) - allowed_loss)
     assert estimated is not None  # the full network reaches it

@@ -26,8 +26,11 @@ SHARPNESSES = (1.0, 2.0)
 
 @dataclass(frozen=True)
 class FullOutputs:
-    """``probabilities``: CSR float32 [n, units], the softmax of the labels kept; ``first``: int32 [n], the label that
-    scores highest; ``log_partition``: float32 [n], the logarithm of the softmax's denominator."""
+    """Outputs of the full network.
+
+    ``probabilities``: CSR float32 [n, units], softmax of the kept labels; ``first``: int32 [n], best label;
+    ``log_partition``: float32 [n], logarithm of the softmax's denominator.
+    """
 
     probabilities: sparse.csr_matrix
     first: np.ndarray
@@ -35,39 +38,39 @@ class FullOutputs:
 
     @classmethod
     def of(cls, layer: DenseLayer, inputs: np.ndarray, progress: Callable[[], None] = lambda: None) -> FullOutputs:
-        """Of an output layer, for float32 [n, inputs]; in chunks, ``progress`` being called after each."""
-        n, kept = len(inputs), min(LABELS_KEPT, layer.units)
-        labels, scores = np.empty((n, kept), dtype=np.int32), np.empty((n, kept), dtype=np.float32)
+        """Compute outputs of an output layer for float32 [n, inputs], in chunks with a call of ``progress`` each."""
+        n, count = len(inputs), min(LABELS_KEPT, layer.units)
+        labels, scores = np.empty((n, count), dtype=np.int32), np.empty((n, count), dtype=np.float32)
         log_partition = np.empty(n, dtype=np.float32)
         weights, bias = torch.from_numpy(layer.weights), torch.from_numpy(layer.bias)
         with torch.inference_mode():
             for part in chunks(n, layer.units):
                 logits = torch.addmm(bias, torch.from_numpy(inputs[part]), weights.T)
-                best, at = logits.topk(kept, dim=1)
+                best, at = logits.topk(count, dim=1)
                 partition = logits.sub_(best[:, :1]).exp_().sum(dim=1)
                 log_partition[part] = (partition.log() + best[:, 0]).numpy()
                 labels[part] = at.numpy()
                 scores[part] = (best - best[:, :1]).exp_().div_(partition[:, None]).numpy()
                 progress()
-        indptr = np.arange(n + 1) * kept
+        indptr = np.arange(n + 1) * count
         matrix = sparse.csr_matrix((scores.ravel(), labels.ravel(), indptr), shape=(n, layer.units))
         return cls(matrix, labels[:, 0].copy(), log_partition)
 
     def take(self, rows: np.ndarray) -> FullOutputs:
-        """Those to the inputs numbered ``rows``, int [m]."""
+        """Return the outputs for inputs ``rows``, int [m]."""
         return FullOutputs(self.probabilities[rows], self.first[rows], self.log_partition[rows])
 
     def scores(self, sharpness: float) -> sparse.csr_matrix:
-        """CSR float32 [n, units]: probabilities to the power ``sharpness``, 1 a row."""
+        """Return CSR float32 [n, units]: probabilities to the power ``sharpness``, 1 a row."""
         powers = self.probabilities.copy()
         np.power(powers.data, np.float32(sharpness), out=powers.data)
-        kept = powers.data.reshape(len(self.first), -1)
-        kept /= kept.sum(axis=1, keepdims=True)
+        count = powers.data.reshape(len(self.first), -1)
+        count /= count.sum(axis=1, keepdims=True)
         return powers
 
 
 def chunks(n: int, units: int) -> Iterator[slice]:
-    """Parts of n inputs whose logits fit ``CHUNK_BYTES``."""
+    """Yield the parts of n inputs whose logits fit ``CHUNK_BYTES``."""
     size = max(1, CHUNK_BYTES // (4 * units))
     return (slice(start, min(n, start + size)) for start in range(0, n, size))
 
@@ -76,12 +79,12 @@ CHUNK = 8192
 
 
 def only_output(mlp: MLP, activators: Mapping[int, Activator]) -> bool:
-    """Whether nothing but the output layer is activated: its choices are nested, so one pass tries every k."""
+    """True if nothing but the output layer is activated: its choices are nested, so one pass tries every k."""
     return list(activators) == [len(mlp.layers) - 1]
 
 
 def in_chunks(x: Any, function: Callable[[Any], np.ndarray]) -> np.ndarray:
-    """``function`` over examples [n, inputs], an array or CSR, a bounded number at a time."""
+    """Return ``function`` over examples [n, inputs], an array or CSR, a bounded number at a time."""
     return np.concatenate([function(x[start : start + CHUNK]) for start in range(0, x.shape[0], CHUNK)])
 
 
@@ -93,7 +96,7 @@ def evaluate_grid(
     full: FullOutputs | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> GridResults:
-    """Every k on ``x``: float32 [n, inputs], an array or CSR. ``progress`` is called once per k.
+    """Return every k on ``x``: float32 [n, inputs], an array or CSR. ``progress`` is called once per k.
 
     ``full``: where only the output layer is activated, the full answers to ``x``, if they are known.
     """
@@ -124,7 +127,7 @@ def _evaluate_nested(
     hidden: np.ndarray,
     full: FullOutputs,
 ) -> GridResults:
-    """All k at once by the compiled ``evaluate_nested``."""
+    """Return all k at once by the compiled ``evaluate_nested``."""
     from slotool.elastic.slo_nn.kernels import single
     from slotool.elastic.slo_nn.kernels.compiled import Compiled
 

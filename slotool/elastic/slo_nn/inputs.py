@@ -12,13 +12,13 @@ from slotool.errors import InputError
 
 
 def row_values(x: Any, row: int) -> np.ndarray:
-    """What row ``row`` holds: all of it, or of CSR what is stored."""
+    """Return the values of row ``row``: all, or the stored ones of CSR."""
     values: np.ndarray = x[row] if isinstance(x, np.ndarray) else x.data[x.indptr[row] : x.indptr[row + 1]]
     return values
 
 
 def not_finite(x: Any, row: int) -> InputError:
-    """For a row that could not be answered; almost always because it is not finite."""
+    """Return the error for a row without an answer, almost always because it is not finite."""
     if not isinstance(x, np.ndarray):
         features = x.indices[x.indptr[row] : x.indptr[row + 1]]
         if len(features) > x.shape[1]:
@@ -34,8 +34,10 @@ def not_finite(x: Any, row: int) -> InputError:
 
 
 def check_rows(x: Any) -> None:
-    """Raises ``InputError`` naming the first row of ``x`` (float32 [n, inputs], or CSR whose row pointers were checked)
-    that holds NaN, infinity or features that there are not: for paths that no compiled call checks."""
+    """Raise ``InputError`` naming the first row with NaN, infinity or unknown features.
+
+    ``x``: float32 [n, inputs], or CSR with checked row pointers. For paths that no compiled call checks.
+    """
     if _is_sound(x):
         return
     if isinstance(x, np.ndarray):
@@ -50,7 +52,7 @@ def check_rows(x: Any) -> None:
 
 
 def _is_sound(x: Any) -> bool:
-    """Whether ``check_rows`` finds nothing, by few calls of NumPy: a batch is often one row."""
+    """True if ``check_rows`` finds nothing, by few calls of NumPy: a batch is often one row."""
     if isinstance(x, np.ndarray):
         return bool(np.isfinite(x).all())
     begin, end = int(x.indptr[0]), int(x.indptr[-1])
@@ -80,7 +82,7 @@ NUMBERS = "iubf"
 
 
 def dense_rows(name: str, x: np.ndarray, width: int) -> np.ndarray:
-    """``x`` as float32 [n, width], contiguous; its own memory where that is so already.
+    """Return ``x`` as float32 [n, width], contiguous; its own memory where that is so already.
 
     Raises ``InputError`` for what are no numbers.
     """
@@ -92,7 +94,7 @@ def dense_rows(name: str, x: np.ndarray, width: int) -> np.ndarray:
 
 
 def sparse_rows(name: str, x: Any, width: int) -> Any:
-    """``x`` as CSR [n, width] of float32 values and int32 features.
+    """Return ``x`` as CSR [n, width] of float32 values and int32 features.
 
     Raises ``InputError`` for what are no numbers, and for parts and row pointers that do not belong together. Whether
     each feature is one that ``name`` has is left to the compiled calls, and elsewhere to ``check_rows``.
@@ -109,13 +111,13 @@ def sparse_rows(name: str, x: Any, width: int) -> Any:
     # Before they are made smaller, and so others.
     if len(csr.indices) and not 0 <= csr.indices.min() <= csr.indices.max() < width:
         raise InputError(f"{name} has features 0 to {width - 1}, no others")
-    found = type(csr)(csr.shape, dtype=np.float32)
-    found.data, found.indices, found.indptr = csr.data.astype(np.float32), csr.indices.astype(np.int32), csr.indptr
-    return found
+    copy = type(csr)(csr.shape, dtype=np.float32)
+    copy.data, copy.indices, copy.indptr = csr.data.astype(np.float32), csr.indices.astype(np.int32), csr.indptr
+    return copy
 
 
 def _in_order(csr: Any) -> bool:
-    """Whether its row pointers begin at 0, never decrease, and end within its entries."""
+    """True if its row pointers begin at 0, never decrease, and end within its entries."""
     indptr = csr.indptr
     if indptr.dtype.kind not in "iu" or indptr[0] != 0 or indptr[-1] > len(csr.indices):
         return False

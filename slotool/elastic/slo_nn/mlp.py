@@ -31,7 +31,7 @@ class DenseLayer:
         return len(self.bias)
 
     def check(self) -> None:
-        """Raises ``InputError`` where weights and bias are not of one layer; compiled code goes by their shapes."""
+        """Raise ``InputError`` where weights and bias are not of one layer; compiled code goes by their shapes."""
         rows = self.weights.ndim == 2 and self.bias.shape == self.weights.shape[:1] and self.weights.size
         if not rows or self.weights.dtype != np.float32 or self.bias.dtype != np.float32:
             raise InputError(
@@ -40,7 +40,7 @@ class DenseLayer:
             )
 
     def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
-        """w·x + b of every node, or of ``nodes``: float32 [batch, nodes] from [batch, inputs], an array or CSR."""
+        """Return w·x + b of all or these ``nodes``, float32 [batch, nodes], from [batch, inputs], an array or CSR."""
         if nodes is None:
             weights = self.weights.T if isinstance(inputs, np.ndarray) else self._columns
             values: np.ndarray = inputs @ weights + self.bias
@@ -55,7 +55,7 @@ class DenseLayer:
 
     @cached_property
     def _columns(self) -> np.ndarray:
-        """float32 [inputs, units], contiguous: a sparse product copies anything else whole, each time it is asked."""
+        """Weights by columns, float32 [inputs, units], contiguous: sparse products copy other layouts at each call."""
         return np.ascontiguousarray(self.weights.T)
 
 
@@ -94,7 +94,7 @@ class MLP:
 
     @cached_property
     def widest(self) -> int:
-        """Most outputs per example of any layer."""
+        """Largest number of outputs per example of any layer."""
         return max(layer.units for layer in self.layers)
 
     @property
@@ -113,7 +113,7 @@ class MLP:
         return digest.hexdigest()
 
     def logits(self, x: Any) -> np.ndarray:
-        """The whole network: float32 [batch, classes] from [batch, inputs], an array or CSR."""
+        """Return the whole network: float32 [batch, classes] from [batch, inputs], an array or CSR."""
         for layer in self.layers[:-1]:
             x = layer.activated(layer.pre_activations(x))
         return self.layers[-1].pre_activations(x)
@@ -132,7 +132,7 @@ class Int8Weights:
 
     @classmethod
     def of(cls, layer: DenseLayer) -> Int8Weights:
-        """The nearest steps of each row's largest weight ÷ 127."""
+        """Return the nearest steps of each row's largest weight ÷ 127."""
         scale = np.abs(layer.weights).max(axis=1) / np.float32(127.0)
         rows = np.empty(layer.weights.shape, dtype=np.int8)
         for start in range(0, layer.units, 8_192):
@@ -142,15 +142,15 @@ class Int8Weights:
 
     @property
     def sums(self) -> np.ndarray:
-        """float32 [units]: of each row, what the zero point of a query with negative values is multiplied with."""
+        """Row sums, float32 [units], the factor of the zero point of a query with negative values."""
         sums: np.ndarray = self.rows.sum(axis=1, dtype=np.float32)
         return sums
 
 
 def quantized_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs as ``steps`` · ``step`` + ``least``: float32 [n, inputs] whole numbers from 0 to 255, and twice [n, 1].
+    """Return inputs as ``steps`` · ``step`` + ``least``: float32 [n, inputs] of integers 0 to 255, and twice [n, 1].
 
-    ``x``: float32 [n, inputs], an array or CSR. ``least`` is 0 where no value is negative. The very same numbers as
+    ``x``: float32 [n, inputs], an array or CSR. ``least`` is 0 without negative values. The numbers equal those of
     ``kernels.int8.quantize_query``.
     """
     x = x if isinstance(x, np.ndarray) else x.toarray()

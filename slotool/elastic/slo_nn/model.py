@@ -83,7 +83,7 @@ class SloNN(ElasticModel):
         self._at = {point: at for at, point in enumerate(self.points)}
 
     def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
-        """Logits at ``point``: float32 [batch, classes]; one compiled call.
+        """Return the logits at ``point``: float32 [batch, classes]; one compiled call.
 
         ``x``: float32 [batch, *input_shape], or CSR [batch, inputs]. Raises ``InputError`` for a point it does not
         have, another shape, or NaN and infinite values.
@@ -102,7 +102,7 @@ class SloNN(ElasticModel):
         return out
 
     def _all_at_once(self, flat: Any, out: np.ndarray) -> bool:
-        """Whether ``out`` could be filled with a batch's logits from all nodes by one product per layer."""
+        """True if ``out`` could be filled with a batch's logits from all nodes by one product per layer."""
         if len(out) < MIN_BATCH_FOR_PRODUCTS:
             return False
         from slotool.elastic.slo_nn.kernels import full_batch
@@ -112,20 +112,20 @@ class SloNN(ElasticModel):
     def top(
         self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The ``p`` best labels and their logits, best first: int32 and float32 [batch, p]; ``x`` as for ``forward``.
+        """Return the ``p`` best labels and their logits, best first: int32 and float32 [batch, p].
 
         At ``point``, or at the least k with which ``accuracy`` is promised (see ``target``), or in full. No other
-        logits are made. Where fewer than p nodes were computed the rest is label −1 at −inf.
-        Raises ``InputError`` as ``forward`` does, and for an accuracy that cannot be met.
+        logits are made. If fewer than p nodes were computed, the rest is label −1 at −inf. Raises ``InputError`` as
+        ``forward`` does, and for an accuracy that cannot be met.
         """
-        flat, asked = self.flat(x), (p, point, accuracy)
-        session = self._sessions.get(asked)
+        flat, target = self.flat(x), (p, point, accuracy)
+        session = self._sessions.get(target)
         if session is None:
             if len(self._sessions) >= MAX_SESSIONS:
                 self._sessions.clear()
-            session = self._sessions[asked] = self.compiled_session(p, point=point, accuracy=accuracy)
-        found = session.many(flat)
-        return found.labels, found.scores
+            session = self._sessions[target] = self.compiled_session(p, point=point, accuracy=accuracy)
+        result = session.many(flat)
+        return result.labels, result.scores
 
     @cached_property
     def _sessions(self) -> dict[tuple[int, OperatingPoint | None, float | None], CompiledSession]:
@@ -133,14 +133,14 @@ class SloNN(ElasticModel):
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies leave out what holds addresses or workspaces, and make their own."""
-        own = ("compiled", "_sessions")
-        return {name: value for name, value in self.__dict__.items() if name not in own}
+        """Return the copies leave out what holds addresses or workspaces, and make their own."""
+        transient = ("compiled", "_sessions")
+        return {name: value for name, value in self.__dict__.items() if name not in transient}
 
     def compiled_session(
         self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
     ) -> CompiledSession:
-        """A session that answers one query after another at ``point`` or ``accuracy``, with the least overhead.
+        """Return a session that answers one query after another at ``point`` or ``accuracy``, with the least overhead.
 
         ``p``: number of best labels. Raises ``InputError`` as ``top`` does.
         """
@@ -154,7 +154,7 @@ class SloNN(ElasticModel):
         return OneQuerySession(self.compiled_session(p, point=point))
 
     def at_int8(self, int8: bool = True, calibration: ThresholdCalibration | None = None) -> SloNN:
-        """A copy whose weights are read as int8, or as float32.
+        """Return a copy whose weights are read as int8, or as float32.
 
         ``calibration``: one measured with these weights. Without it, a copy that changes to int8 promises only the full
         network, because the evidence is of float32 weights.
@@ -171,20 +171,19 @@ class SloNN(ElasticModel):
         *,
         int8: bool | None = None,
     ) -> SloNN:
-        """The same network and k grid with other tables; ``int8`` None: weights as they are read here."""
+        """Return the same network and k grid with other tables; ``int8`` None: weights as they are read here."""
         rows = self.int8 if int8 is None else int8
         known: dict[str, Any] = {"measure": self.measure, "mean_k": self.mean_k, "int8": rows, "sparse": self.sparse}
         return SloNN(self.name, self.mlp, self.shares, activators, confidence, calibration, self.entropy, **known)
 
     def stating(self, confidence: float) -> SloNN:
-        """A copy that promises with ``confidence`` unless a call states another. Raises ``InputError`` unless it lies
-        between 0 and 1."""
+        """Return a copy that promises with ``confidence`` by default. Raises ``InputError`` outside 0 to 1."""
         stated = replace(self.calibration, stated=confidence)
         stated.bounds()
         return self.at_int8(self.int8, stated)
 
     def confidences(self, x: np.ndarray) -> np.ndarray:
-        """ĉ(k, x) of Eq. 4: float64 [shares], for ``x``: float32 [1, *input_shape]."""
+        """Return ĉ(k, x) of Eq. 4: float64 [shares], for ``x``: float32 [1, *input_shape]."""
         flat = self._checked(x)
         if flat.shape[0] != 1:
             raise InputError(f"{self.name}: k is chosen for one input at a time, not for {flat.shape[0]}")
@@ -204,12 +203,12 @@ class SloNN(ElasticModel):
         return self.calibration.expected(self.estimates(x))
 
     def estimates(self, x: Any) -> np.ndarray:
-        """ĉ(k, x) of many inputs, in plain NumPy: float64 [n, shares] from float32 [n, *input_shape] or CSR."""
+        """Return ĉ(k, x) of many inputs, in plain NumPy: float64 [n, shares] from float32 [n, *input_shape] or CSR."""
         inputs = layer_input(self.mlp, {}, self._checked(x), 1.0, self.first)
         return self.confidence.estimate(self.activators[self.first].buckets(self.mlp.layers[self.first], inputs))
 
     def target(self, loss: float, confidence: float | None = None) -> float:
-        """The accuracy target at which k chosen per input loses at most ``loss`` with ``confidence``.
+        """Return the accuracy target at which k chosen per input loses at most ``loss`` with ``confidence``.
 
         0.003 is 0.3 points. The loss is against the full network, on as many further examples as the tables were
         calibrated with. ``confidence`` None: as stated when the tables were built, 0.9 by default. Where nothing less
@@ -219,22 +218,22 @@ class SloNN(ElasticModel):
         return float(self._promised[int(enough.argmax()) if enough.any() else -1])
 
     def fixed_for(self, loss: float, confidence: float | None = None) -> OperatingPoint:
-        """The least fixed k that loses at most ``loss`` with ``confidence``, or the full network; see ``target``."""
+        """Return the least fixed k that loses at most ``loss`` with ``confidence`` (``target``), or all nodes."""
         enough = self.calibration.bounds_by_point(confidence) <= self._loss(loss)
         return self.points[int(enough.argmax()) if enough.any() else -1]
 
     def threshold(self, accuracy: float | None) -> float | None:
-        """The least threshold of ĉ(k, x) at which ``accuracy`` is promised; None for None.
+        """Return the least threshold of ĉ(k, x) at which ``accuracy`` is promised; None for None.
 
         Raises ``InputError`` when not even the full network reaches ``accuracy``.
         """
         if accuracy is None:
             return None
-        found = self._threshold(accuracy)
-        if found is None:
+        result = self._threshold(accuracy)
+        if result is None:
             best = float(self.calibration.by_point[-1])
             raise InputError(f"{self.name}: an accuracy of {accuracy} cannot be met; the full network has {best:.4f}")
-        return found
+        return result
 
     def _threshold(self, accuracy: float) -> float | None:
         level = int(np.searchsorted(self._promised, number(accuracy, "accuracy target")))
@@ -252,8 +251,10 @@ class SloNN(ElasticModel):
         return loss
 
     def cheapest(self, x: Any, accuracy: float) -> np.ndarray:
-        """Accuracy-constrained, latency-optimised (ACLO, Eq. 2): int [n], index in ``points`` of each input's least k
-        that promises ``accuracy``; −1 where not even the full network reaches it."""
+        """Return the index in ``points`` of each input's least k that promises ``accuracy``, int [n]; −1 out of reach.
+
+        This is accuracy-constrained, latency-optimised choice (ACLO, Eq. 2).
+        """
         threshold = self._threshold(accuracy)
         if threshold is None:
             return np.full(x.shape[0], -1)
@@ -322,7 +323,7 @@ class SloNN(ElasticModel):
         return Int8Weights.of(self.mlp.layers[-1])
 
     def flat(self, x: Any) -> Any:
-        """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape, and no numbers."""
+        """Return float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape or type."""
         if not hasattr(x, "tocsr"):
             x = np.asanyarray(x)
         shape = self.input_shape if isinstance(x, np.ndarray) else (self._inputs,)
@@ -333,7 +334,7 @@ class SloNN(ElasticModel):
         return sparse_rows(self.name, x, self._inputs)
 
     def _checked(self, x: Any) -> Any:
-        """``flat(x)``, whose values and features are checked too: NumPy and SciPy check neither."""
+        """Return ``flat(x)``, whose values and features are checked too: NumPy and SciPy check neither."""
         flat = self.flat(x)
         check_rows(flat)
         return flat

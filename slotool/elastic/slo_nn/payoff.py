@@ -1,4 +1,4 @@
-"""Whether choosing nodes can pay for a network on this machine, found before tables are learnt on all the data."""
+"""Test that choosing nodes can pay for a network on this machine, before tables are learnt on all the data."""
 
 from __future__ import annotations
 
@@ -76,8 +76,7 @@ class Payoff:
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes cannot pay, or why that is not decided, in one sentence with what else would; None where
-        it may."""
+        """Reason why choosing nodes cannot pay, or is undecided, with alternatives, in one sentence; None if it may."""
         if self.largest_paying_k is not None:
             return None
         fewest = min(self.latency_us[: len(self.k)])
@@ -118,7 +117,7 @@ class Payoff:
 
 
 def _int8_timed(model: SloNN, x: Any) -> list[Timed]:
-    """All nodes with int8 weights, where the output layer has an activator."""
+    """Return all nodes with int8 weights, where the output layer has an activator."""
     if len(model.mlp.layers) - 1 not in model.activators:
         return []
     listed = FixedList.of(model, np.arange(model.classes), int8=True)
@@ -152,7 +151,7 @@ def plan(subject: TableSubject, ranker: str, settings: TableSettings) -> BuildPl
 
 
 def trial(subject: TableSubject, ranker: str, settings: TableSettings) -> SloNN:
-    """A model whose tables are learnt on few examples: as fast as ``build`` makes it, and less accurate."""
+    """Return a model whose tables are learnt on few examples: as fast as ``build`` makes it, and less accurate."""
     examples = min(TRIAL_EXAMPLES, len(subject.data.train))
     validation = len(subject.data.validation) * examples // len(subject.data.train)
     least = (max(MIN_TRAINING_EXAMPLES, examples), max(MIN_VALIDATION_EXAMPLES, validation))

@@ -9,13 +9,13 @@ from slotool.elastic.slo_nn.model import SloNN
 
 @dataclass(frozen=True)
 class Promise:
-    """What a model guarantees at ``allowed_loss``, a share of answers, with ``confidence`` between 0 and 1.
+    """Guarantees of a model at ``allowed_loss``, a share of answers, with ``confidence`` between 0 and 1.
 
     ``examples``: number of held-out examples; 0 for tables of an older version, without evidence. ``point``: key of the
-    least fixed k; it loses at most ``point_loss``. ``target``: accuracy target for k chosen per input; it loses at
-    most ``target_loss``. ``saves``, ``target_saves``: whether they compute fewer than all nodes. ``examples_needed``:
-    about how many held-out examples would guarantee the loss below all nodes; None if these do, or no number would. Of
-    a fixed k, and of k chosen per input: ``fixed_examples_needed``, ``per_input_examples_needed``.
+    least fixed k; it loses at most ``point_loss``. ``target``: accuracy target for k chosen per input; it loses at most
+    ``target_loss``. ``saves``, ``target_saves``: True if they compute fewer than all nodes. ``examples_needed``: about
+    how many held-out examples would guarantee the loss below all nodes; None if these do, or no number would. For a
+    fixed k, and k per input: ``fixed_examples_needed``, ``per_input_examples_needed``.
     """
 
     allowed_loss: float
@@ -33,8 +33,10 @@ class Promise:
 
     @classmethod
     def of(cls, model: SloNN, loss: float, confidence: float | None = None) -> Promise:
-        """Of ``model`` at an allowed ``loss``; ``confidence`` None: as stated when its tables were built. Raises
-        ``InputError`` for values out of range."""
+        """Return the promise of ``model`` at an allowed ``loss``; ``confidence`` None: that of its tables.
+
+        Raises ``InputError`` for values out of range.
+        """
         calibration, point = model.calibration, model.fixed_for(loss, confidence)
         stated = calibration.stated if confidence is None else confidence
         levels = calibration.bounds(confidence) <= loss
@@ -60,7 +62,7 @@ class Promise:
         )
 
     def verdict(self) -> str | None:
-        """Why choosing nodes saves nothing within the allowed loss, in one sentence; None where it does."""
+        """Return the reason why choosing nodes saves nothing within the allowed loss, in one sentence, or None."""
         if self.saves or self.target_saves:
             return None
         return f"no k below 100 % keeps the allowed loss of {100 * self.allowed_loss:g} points"
@@ -90,11 +92,11 @@ class Promise:
 
     @property
     def _needed(self) -> str:
-        """How many examples would show otherwise, and of which k, where they differ in that."""
+        """Number of examples that would show otherwise, and for which k, if they differ."""
         ways = {"a fixed k": self.fixed_examples_needed, "k chosen per input": self.per_input_examples_needed}
-        said = {
+        texts = {
             way: f"about {number:,} would be needed" if number else "no number would do" for way, number in ways.items()
         }
-        if len(set(said.values())) == 1:
-            return said["a fixed k"]
-        return ", ".join(f"for {way} {what}" for way, what in said.items())
+        if len(set(texts.values())) == 1:
+            return texts["a fixed k"]
+        return ", ".join(f"for {way} {what}" for way, what in texts.items())

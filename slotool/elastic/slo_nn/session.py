@@ -56,9 +56,9 @@ SPARSE = types.int64(_INDICES, _FLOATS, _HANDLE, types.float64)
 
 
 def only(kernel: Any, signature: Any) -> Any:
-    """``kernel`` compiled for ``signature`` and closed: a call with other types is a ``TypeError``, at no cost.
+    """Return ``kernel`` compiled for ``signature`` alone: a call with other types is a ``TypeError``.
 
-    Left open it would compile a form for whatever comes, for seconds each.
+    Otherwise it would compile for any types, for seconds each.
     """
     if not kernel.signatures:
         kernel.compile(signature)
@@ -67,8 +67,10 @@ def only(kernel: Any, signature: Any) -> Any:
 
 
 class BatchAnswers(NamedTuple):
-    """Of a batch: ``labels`` int32 and ``scores`` float32 [n, p], best first; ``taken`` int64 [n], the point each query
-    was answered at, an index into the model's points."""
+    """Answers of a batch: ``labels`` int32 and ``scores`` float32 [n, p], best first.
+
+    ``taken``: int64 [n], the point of each query, an index into the model's points.
+    """
 
     labels: np.ndarray
     scores: np.ndarray
@@ -106,7 +108,7 @@ class CompiledSession:
         self._compiled = model.compiled
         self._handle = self._compiled.handle(self._labels, self._scores, self._at)
         self._taken = 0
-        # What each kind of query is answered by, compiled when the first comes.
+        # Kernel of each kind of query, compiled at the first.
         self._top_dense, self._top_sparse = self._first_dense, self._first_sparse
 
     @property
@@ -122,33 +124,33 @@ class CompiledSession:
         return self.model.points[self._taken]
 
     def sparse(self, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """The labels for the features ``indices`` int32 [n] with ``values`` float32 [n], both contiguous.
+        """Return the labels for the features ``indices`` int32 [n] with ``values`` float32 [n], both contiguous.
 
         A feature that is named twice has the sum of its values, as in a CSR matrix. Raises ``InputError`` for arrays
         of another kind or of unequal lengths, features beyond the network's, more entries than it has features, NaN
         and infinite values, and in another thread.
         """
         try:
-            taken = self._top_sparse(indices, values, self._handle, self._threshold)
+            point = self._top_sparse(indices, values, self._handle, self._threshold)
         except (TypeError, ValueError, NumbaError) as error:
             raise self._another_kind("indices int32 [n] and values float32 [n]", indices, values) from error
-        if taken < 0:
-            raise self._refusal(taken, values, indices)
-        self._taken = taken
+        if point < 0:
+            raise self._refusal(point, values, indices)
+        self._taken = point
         return self._labels
 
     def dense(self, x: np.ndarray) -> np.ndarray:
-        """The labels for ``x`` float32 [inputs], contiguous.
+        """Return the labels for ``x`` float32 [inputs], contiguous.
 
         Raises ``InputError`` for an array of another kind or length, NaN and infinite values, and in another thread.
         """
         try:
-            taken = self._top_dense(x, self._handle, self._threshold)
+            point = self._top_dense(x, self._handle, self._threshold)
         except (TypeError, ValueError, NumbaError) as error:
             raise self._another_kind("an array float32 [inputs]", x) from error
-        if taken < 0:
-            raise self._refusal(taken, x)
-        self._taken = taken
+        if point < 0:
+            raise self._refusal(point, x)
+        self._taken = point
         return self._labels
 
     def _first_dense(self, *query: Any) -> Any:
@@ -166,7 +168,7 @@ class CompiledSession:
         )
 
     def row(self, x: Any, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Labels and scores for one row of [n, inputs], an array or CSR."""
+        """Return the labels and scores for one row of [n, inputs], an array or CSR."""
         if isinstance(x, np.ndarray):
             self.dense(x[row])
         else:
@@ -175,25 +177,25 @@ class CompiledSession:
         return self.labels, self.scores
 
     def many(self, x: Any) -> BatchAnswers:
-        """The same answers to a batch, float32 [n, inputs], contiguous, or CSR, with one call's cost for all of it.
+        """Answer a batch, float32 [n, inputs], contiguous, or CSR, with one call's cost for all of it.
 
-        Where all nodes are computed for every query, the weights are read once for the batch. Raises ``InputError``
-        as ``sparse`` and ``dense`` do.
+        If all nodes are computed for every query, the weights are read once for the batch. Raises ``InputError`` as
+        ``sparse`` and ``dense`` do.
         """
         x = self._rows(x)
         n, p = x.shape[0], len(self._labels)
-        found = BatchAnswers(
+        answers = BatchAnswers(
             np.empty((n, p), dtype=np.int32), np.empty((n, p), dtype=np.float32), np.empty(n, dtype=np.int64)
         )
         if n >= layout.MIN_BATCH_FOR_PRODUCTS and self._all_in_full:
-            found.taken[:] = len(self.model.shares)
-            if full_batch.best_labels(self._compiled, x, found.labels, found.scores):
-                return found
-        self._fill(x, found)
-        return found
+            answers.taken[:] = len(self.model.shares)
+            if full_batch.best_labels(self._compiled, x, answers.labels, answers.scores):
+                return answers
+        self._fill(x, answers)
+        return answers
 
     def _rows(self, x: Any) -> Any:
-        """``x``, of the kind that compiled code takes. Raises ``InputError`` for another."""
+        """Return ``x``, of the kind that compiled code takes. Raises ``InputError`` for another."""
         width = self.model.mlp.layers[0].inputs
         if not isinstance(x, np.ndarray):
             return self.model.flat(x)
@@ -203,19 +205,19 @@ class CompiledSession:
 
     @cached_property
     def _all_in_full(self) -> bool:
-        """Whether every query is answered from all nodes in float32, whatever it is."""
+        """True if every query is answered from all nodes in float32, whatever it is."""
         surest = self.model.confidence.means.max(initial=-np.inf)
         return self._at == len(self.model.shares) or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
 
-    def _fill(self, x: Any, found: BatchAnswers) -> None:
-        """One query after the other, in one compiled call."""
+    def _fill(self, x: Any, answers: BatchAnswers) -> None:
+        """Answer one query after the other in one compiled call."""
         try:
-            bad = single.rows(*single.batch(x), *found, self._handle, self._threshold)
+            bad = single.rows(*single.batch(x), *answers, self._handle, self._threshold)
         except ValueError as error:
             raise InputError(f"{self.model.name} was given no valid CSR matrix: {error}") from error
         if bad >= 0:
             features = None if isinstance(x, np.ndarray) else x.indices[x.indptr[bad] : x.indptr[bad + 1]]
-            raise self._refusal(int(found.taken[bad]), row_values(x, bad), features)
+            raise self._refusal(int(answers.taken[bad]), row_values(x, bad), features)
 
     def _refusal(self, code: int, values: np.ndarray, indices: np.ndarray | None = None) -> InputError:
         name, width = self.model.name, self.model.mlp.layers[0].inputs
@@ -236,13 +238,13 @@ class CompiledSession:
         return InputError(sentences[code])
 
     def _another_kind(self, wanted: str, *given: Any) -> InputError:
-        found = " and ".join(
+        answers = " and ".join(
             f"{part.dtype} {list(part.shape)}" if isinstance(part, np.ndarray) else type(part).__name__
             for part in given
         )
         strided = any(isinstance(part, np.ndarray) and not part.flags.c_contiguous for part in given)
         return InputError(
-            f"{self.model.name} takes {wanted}, contiguous, not {found}{', which has gaps' if strided else ''}; "
+            f"{self.model.name} takes {wanted}, contiguous, not {answers}{', which has gaps' if strided else ''}; "
             "numpy.ascontiguousarray(x, dtype) makes one"
         )
 

@@ -41,10 +41,9 @@ def description(
 
 
 def read(artifact: Artifact) -> dict[str, Any]:
-    """What ``SloNN`` is made of, by argument, from its three files.
+    """Return the arguments of ``SloNN`` from its three files.
 
-    Raises ``ArtifactError`` when the tables were built for other weights; ``InputError`` and what looking into data of
-    another form raises for the rest.
+    Raises ``ArtifactError`` if the tables were built for other weights; ``InputError`` and lookup errors for the rest.
     """
     document, tables = artifact.json(DESCRIPTION_FILE), artifact.tensors(TABLES_FILE)
     if document.get("convolutions"):
@@ -116,13 +115,13 @@ def _require_calibration(calibration: ThresholdCalibration, shares: int) -> None
 
 
 def weight_tensors(mlp: MLP) -> dict[str, np.ndarray]:
-    """``<layer>.weight`` and ``<layer>.bias`` of every layer."""
+    """Return ``<layer>.weight`` and ``<layer>.bias`` of every layer."""
     weights = {f"{layer.name}.weight": layer.weights for layer in mlp.layers}
     return {**weights, **{f"{layer.name}.bias": layer.bias for layer in mlp.layers}}
 
 
 def read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> MLP:
-    """From ``weight_tensors`` and what says in which order the layers come. Raises ``KeyError`` for one that lacks."""
+    """Return the network of ``weight_tensors`` and their order. Raises ``KeyError`` for a missing one."""
     layers = [DenseLayer(name, weights[f"{name}.weight"], weights[f"{name}.bias"]) for name in description["layers"]]
     shape = description["input_shape"]
     # True is an int to Python, and none to what compiles.
@@ -136,7 +135,7 @@ def read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) 
 def table_tensors(
     confidence: ConfidenceTables, calibration: ThresholdCalibration, activators: Mapping[int, Activator]
 ) -> dict[str, np.ndarray]:
-    """``confidence.…``, ``calibration.…`` and ``activator.<layer>.…``."""
+    """Return ``confidence.…``, ``calibration.…`` and ``activator.<layer>.…``."""
     parts: dict[str, Mapping[str, np.ndarray]] = {
         "confidence": {"means": confidence.means},
         "calibration": calibration.tensors(),
@@ -147,12 +146,12 @@ def table_tensors(
 
 
 def read_activator(kind: Any, tables: Mapping[str, np.ndarray], layer: int) -> Activator:
-    """The activator of a layer, with a ranker of class ``kind``, from ``table_tensors``."""
+    """Return the activator of a layer, with a ranker of class ``kind``, from ``table_tensors``."""
     tensors = under(f"activator.{layer}", tables)
     return Activator(kind.from_tensors(tensors), NodeLists.from_tensors(tensors))
 
 
 def under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Those called ``<part>.…``, without it."""
+    """Return the tensors called ``<part>.…``, without that prefix."""
     prefix = f"{part}."
     return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}

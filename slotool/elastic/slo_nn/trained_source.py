@@ -30,8 +30,10 @@ class NotAChain(InputError):
 
 @dataclass(frozen=True)
 class TrainedSource:
-    """``version``: the network; ``data``: a ``Dataset``, or a ``MultiLabelDataset`` where it was trained on one;
-    ``parents``: the artifact that the network comes from, if it comes from one."""
+    """Source ``version``, a trained network, with ``data``, a ``Dataset`` or ``MultiLabelDataset``.
+
+    ``parents``: the artifact that the network comes from, if any.
+    """
 
     version: Network
     data: Any
@@ -39,7 +41,7 @@ class TrainedSource:
 
     @classmethod
     def of(cls, path: Path, version: str | None, data: str | DataSource | None) -> TrainedSource:
-        """The network at ``path``: an artifact, a file of ``FILES``, or module:factory of a torch module.
+        """Return the network at ``path``: an artifact, a file of ``FILES``, or module:factory of a torch module.
 
         ``version``: which of a family; ``data``: name of a data set, by default the one that an artifact says it was
         trained on; of its classes some may not occur, where labels are class numbers. Raises ``InputError`` for a
@@ -58,7 +60,7 @@ class TrainedSource:
 
     @classmethod
     def _foreign(cls, path: Path, data: str | DataSource) -> TrainedSource:
-        """A network of another library."""
+        """Return a network of another library."""
         from slotool.graphs.capture.loading import load_keras, load_torch
 
         if path.suffix == ".onnx":
@@ -77,22 +79,22 @@ class TrainedSource:
 
     @property
     def data_name(self) -> Any:
-        """By which the data set can be loaded again."""
+        """Name by which the data set can be loaded again."""
         return getattr(self.data, "source", "") or self.data.name
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether ``path`` names a network of another library, and no artifact."""
+    """True if ``path`` names a network of another library, and no artifact."""
     return path.suffix in FILES or (":" in str(path) and not path.exists())
 
 
 def load_data(name: Any) -> Any:
-    """The data set called ``name``, with one label per example or many."""
+    """Return the data set called ``name``, with one label per example or many."""
     return _load(None, name)
 
 
 def _as_chain(imported: Callable[[], MLP]) -> MLP:
-    """Raises ``NotAChain`` where the network itself can be read, and is no chain of layers with ReLU."""
+    """Raise ``NotAChain`` where the network itself can be read, and is no chain of layers with ReLU."""
     try:
         return imported()
     except (GraphError, RunError):
@@ -102,7 +104,7 @@ def _as_chain(imported: Callable[[], MLP]) -> MLP:
 
 
 def _of_torch(module: nn.Module, input_shape: tuple[int, ...]) -> MLP:
-    """Also of a module that takes rows of numbers where the data have images of as many."""
+    """Import a torch module, also one that takes rows of numbers for images of as many."""
     try:
         return importers.from_torch(module, input_shape)
     except GraphError as error:

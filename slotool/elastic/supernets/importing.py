@@ -27,12 +27,12 @@ from slotool.graphs.capture.torch.calls import PRODUCTS, Calls, arguments_of, ca
 from slotool.graphs.operators import Operator, Shape, per_channel
 from slotool.graphs.torch_module import ACTIVATIONS, GraphModule
 
-# Of normalisations, unless the network says otherwise: what ``GraphModule`` gives them.
+# Default epsilon of normalisations in ``GraphModule``.
 EPSILON = 1e-5
 # Answers may differ by this share of the largest: sums are taken in another order.
 TOLERANCE = 1e-3
 SOFTMAX = ("Softmax", "torch.log_softmax", "torch._log_softmax")
-# What an unknown operator of one input is as an operator of ours, with attributes and weights; None: none of ours.
+# Equal of an unknown operator with one input, with attributes and weights; None: there is none.
 Translated = tuple[str, dict[str, Any], dict[str, Tensor]] | None
 
 
@@ -55,7 +55,7 @@ class ImportedNetwork:
     ending: str = ""
 
     def ended(self, answers: Tensor) -> Tensor:
-        """Logits as the user's network gives them."""
+        """Return the logits as the user's network gives them."""
         if self.ending == "softmax":
             return answers.softmax(dim=-1)
         return answers.log_softmax(dim=-1) if self.ending else answers
@@ -66,7 +66,7 @@ class ImportedNetwork:
         return sum(tensor.numel() for tensors in self.weights.values() for tensor in tensors.values())
 
     def module(self) -> GraphModule:
-        """The network with its weights, in inference mode."""
+        """Return the network with its weights, in inference mode."""
         module = build(self.graph, self.epsilon)
         with torch.no_grad():
             for name, tensors in self.weights.items():
@@ -92,10 +92,10 @@ def import_torch(module: nn.Module, input_shape: Sequence[int], classes: int) ->
 
 def import_calls(calls: Calls, classes: int | None = None) -> ImportedNetwork:
     """Import a captured module like ``import_torch``; ``classes`` None: as many as it has."""
-    found = _Rewriting(calls).network(classes)
-    if not found.fresh:
-        _require_equal(found, calls)
-    return found
+    result = _Rewriting(calls).network(classes)
+    if not result.fresh:
+        _require_equal(result, calls)
+    return result
 
 
 class _Rewriting:
@@ -127,8 +127,8 @@ class _Rewriting:
                 fresh = self._resize(operator, classes)
             else:
                 self._add(operator, is_last=operator.name == last)
-        found = (self._weights, self._statistics, self._epsilon, self._names)
-        return ImportedNetwork(self._builder.graph(), *found, fresh, ending)
+        result = (self._weights, self._statistics, self._epsilon, self._names)
+        return ImportedNetwork(self._builder.graph(), *result, fresh, ending)
 
     def _needed(self, last: str) -> set[str]:
         needed, stack = {last}, [last]
@@ -139,14 +139,14 @@ class _Rewriting:
         return needed
 
     def _inputs(self, name: str) -> tuple[str, ...]:
-        """Where an operator's inputs come from once what it stands for is taken together."""
+        """Return an operator's inputs after merging of the operators before it."""
         if name in self._attentions:
             return (self._attentions[name].source,)
         operator = self._operators[name]
         return self._operators[operator.inputs[0]].inputs if self._is_tokens(operator) else operator.inputs
 
     def _is_tokens(self, operator: Operator) -> bool:
-        """Whether it turns a flattened image (channels, positions) into (positions, channels)."""
+        """True if it turns a flattened image (channels, positions) into (positions, channels)."""
         before = self._operators[operator.inputs[0]] if len(operator.inputs) == 1 else None
         if operator.op not in ("torch.transpose", "torch.permute") or before is None or before.op != "Reshape":
             return False
@@ -178,9 +178,9 @@ class _Rewriting:
         stated = EFFECTS[op](attributes, [self._builder.shape(name) for name in inputs]) if op in EFFECTS else None
         name = self._builder.append(self._unique(operator.name), op, inputs, attributes, stated)
         self._names[operator.name] = name
-        kept = {key: value for key, value in weights.items() if value is not None}
-        if kept:
-            self._weights[name] = kept
+        present = {key: value for key, value in weights.items() if value is not None}
+        if present:
+            self._weights[name] = present
         return name
 
     def _unique(self, name: str) -> str:
@@ -221,7 +221,7 @@ class _Rewriting:
         return {}
 
     def _translated(self, operator: Operator) -> Translated:
-        """An operator that a graph keeps by name alone, or without its constants."""
+        """Return an operator that a graph keeps by name alone, or without its constants."""
         call, constant = self._calls.name(operator.name), self._calls.constant(operator.name)
         before, shape = self._shape(operator), operator.shape
         if call in ("add", "sub", "mul", "div", "rsub") and len(self._inputs(operator.name)) == 1:
@@ -238,7 +238,7 @@ class _Rewriting:
         return None
 
     def _arithmetic(self, operator: Operator, call: str, constant: Tensor | None, before: Shape) -> Translated:
-        """A number, or a constant for each channel or position."""
+        """Return a number, or a constant for each channel or position."""
         arguments = self._calls.arguments(operator.name)
         if operator.shape != before or arguments.get("alpha", 1) != 1 or arguments.get("rounding_mode") is not None:
             return None
@@ -257,21 +257,21 @@ class _Rewriting:
             return "PositionEmbedding", {}, {"weight": shift.reshape(-1, *shift.shape[-2:])[0].expand(before).clone()}
         return _per_channel("ChannelShift", shift, before)
 
-    def _add_attention(self, operator: Operator, found: Attention) -> None:
-        before = self._operators[found.source].shape
+    def _add_attention(self, operator: Operator, result: Attention) -> None:
+        before = self._operators[result.source].shape
         if operator.shape != before or operator.attributes.get("activation"):
             raise self._calls.refuse(operator.name, f"attention that makes {operator.shape} of {before}")
         weights: dict[str, Tensor | None] = {
-            "weight": found.weight,
-            "bias": found.bias,
-            "output": found.output,
-            "output_bias": found.output_bias,
+            "weight": result.weight,
+            "bias": result.bias,
+            "output": result.output,
+            "output_bias": result.output_bias,
         }
-        attributes = {"heads": found.heads, "size": found.size}
+        attributes = {"heads": result.heads, "size": result.size}
         self._append(operator, "MultiHeadAttention", attributes, weights)
 
     def _resize(self, operator: Operator, classes: int) -> str:
-        """The last layer with another number of classes, and without its weights."""
+        """Return the last layer with another number of classes, and without its weights."""
         if operator.op != "Dense" or len(operator.shape) != 1:
             raise self._calls.refuse(
                 operator.name,
@@ -292,19 +292,19 @@ def _affine(call: str, number: float, swapped: bool) -> tuple[float | None, floa
 
 
 def _per_channel(op: str, constant: Tensor, before: Shape) -> Translated:
-    """``op`` with one number for each channel, if ``constant`` has no more than that."""
-    wanted = per_channel(before)
+    """Return ``op`` with one number for each channel, if ``constant`` has no more than that."""
+    expected = per_channel(before)
     shape = tuple(constant.shape)
-    while len(shape) > len(wanted) and shape[0] == 1:
+    while len(shape) > len(expected) and shape[0] == 1:
         shape = shape[1:]
-    shape = (1,) * (len(wanted) - len(shape)) + shape
-    if len(shape) != len(wanted) or any(size not in (1, most) for size, most in zip(shape, wanted, strict=True)):
+    shape = (1,) * (len(expected) - len(shape)) + shape
+    if len(shape) != len(expected) or any(size not in (1, most) for size, most in zip(shape, expected, strict=True)):
         return None
-    return op, {}, {"weight": constant.reshape(shape).expand(wanted).clone()}
+    return op, {}, {"weight": constant.reshape(shape).expand(expected).clone()}
 
 
 def _require_equal(network: ImportedNetwork, calls: Calls) -> None:
-    """Raises ``InputError``, naming the first layer that differs, unless both answer random inputs alike."""
+    """Raise ``InputError``, naming the first layer that differs, unless both answer random inputs alike."""
     module = network.module()
     x = torch.rand((calls.batch, *calls.graph.input_shape), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -319,24 +319,24 @@ def _require_equal(network: ImportedNetwork, calls: Calls) -> None:
 
 
 def _first_difference(network: ImportedNetwork, module: GraphModule, calls: Calls, x: Tensor) -> str:
-    """The layer whose output is the first to differ; the last where none does alone."""
+    """Return the layer whose output is the first to differ; the last where none does alone."""
     values = {network.graph.operators[0].name: x}
-    own = {new: old for old, new in network.names.items()}
+    renamed = {new: old for old, new in network.names.items()}
     for operator in network.graph.operators[1:]:
         activation = ACTIVATIONS[operator.attributes.get("activation")]
         value = module.of[operator.name](*(values[name] for name in operator.inputs))
         values[operator.name] = value if activation is None else activation(value)
-    ends = {name: calls.activation_of(own[name]) for name in values if name in own}
-    wanted = calls.values(x, set(ends.values()))
+    ends = {name: calls.activation_of(renamed[name]) for name in values if name in renamed}
+    expected = calls.values(x, set(ends.values()))
     for name, end in ends.items():
-        theirs = wanted.get(end)
+        theirs = expected.get(end)
         if theirs is not None and theirs.shape == values[name].shape and _apart(values[name], theirs) > TOLERANCE:
             return calls.label(end)
     return network.graph.operators[-1].name
 
 
 def _apart(first: Tensor, second: Tensor) -> float:
-    """The largest difference as a share of the largest value."""
+    """Return the largest difference as a share of the largest value."""
     if first.shape != second.shape:
         return math.inf
     return float((first - second).abs().max() / second.abs().max().clamp(min=1e-6))
@@ -354,8 +354,7 @@ MOVES = (
 
 @dataclass(frozen=True)
 class Attention:
-    """A self-attention layer between the operator ``source`` and its last product; weights as ``MultiHeadAttention``
-    has them."""
+    """Self-attention layer between the operator ``source`` and its last product; weights as ``MultiHeadAttention``."""
 
     source: str
     heads: int
@@ -367,9 +366,9 @@ class Attention:
 
 
 def attentions(calls: Calls) -> dict[str, Attention]:
-    """By the operator of the last product. Raises ``InputError`` naming a layer of another kind of attention."""
-    found = [node for node in calls.nodes.values() if call_name(node) == "scaled_dot_product_attention"]
-    return dict(_attention(calls, node) for node in found)
+    """Return attention layers by the operator of the last product. Raises ``InputError`` for another kind."""
+    result = [node for node in calls.nodes.values() if call_name(node) == "scaled_dot_product_attention"]
+    return dict(_attention(calls, node) for node in result)
 
 
 def _attention(calls: Calls, node: fx.Node) -> tuple[str, Attention]:
@@ -403,12 +402,12 @@ def _attention(calls: Calls, node: fx.Node) -> tuple[str, Attention]:
     turned = torch.empty_like(output)
     turned[:, columns] = output
     bias = torch.cat(biases, dim=1)
-    found = Attention(sources[0], heads, size, torch.cat(weights, dim=1), bias, turned, output_bias)
-    return calls.source(last), found
+    result = Attention(sources[0], heads, size, torch.cat(weights, dim=1), bias, turned, output_bias)
+    return calls.source(last), result
 
 
 def _origin(calls: Calls, value: fx.Node) -> tuple[fx.Node, Tensor]:
-    """The product that ``value`` comes from, and of each of its values the number it has in the product's output."""
+    """Return the product that ``value`` comes from, and each value's number in the product's output."""
     path = []
     while call_name(value) not in PRODUCTS:
         data = [each for each in value.all_input_nodes if calls.is_data(each)]
@@ -421,7 +420,7 @@ def _origin(calls: Calls, value: fx.Node) -> tuple[fx.Node, Tensor]:
 
 
 def _destination(calls: Calls, node: fx.Node, heads: int, size: int) -> tuple[fx.Node, Tensor]:
-    """The product that takes the heads' results, and for each of its columns head · size + position in the head."""
+    """Return the product that takes the heads' results, and for each of its columns head · size + position."""
     shape = tuple(node.meta["val"].shape)
     path: list[fx.Node] = []
     last = node
@@ -442,14 +441,14 @@ def _destination(calls: Calls, node: fx.Node, heads: int, size: int) -> tuple[fx
 
 
 def _followed(calls: Calls, start: fx.Node, numbers: Tensor, path: list[fx.Node]) -> Tensor:
-    """``numbers`` in place of what ``start`` gives, moved along ``path``."""
+    """Return ``numbers`` in place of what ``start`` gives, moved along ``path``."""
     values = {start: numbers}
     for node in path:
         (before,) = (value for value in node.all_input_nodes if value in values)
         if call_name(node) in IDENTITIES:
             values[node] = values[before]
         elif call_name(node) in VIEWS:
-            # What the numbers lie in has not the strides that the values have.
+            # The tensor of numbers lacks the strides of the values.
             values[node] = values[before].reshape(tuple(node.meta["val"].shape))
         else:
             values[node] = calls.moved(node, values)

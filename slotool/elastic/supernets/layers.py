@@ -1,8 +1,8 @@
-"""Layers of supernets: operators that graphs keep by name alone, and WeightSlice (superserve, §3), steps by a part of a
-layer's weights.
+"""Layers of supernets: operators known by name alone, and WeightSlice (superserve, §3).
 
-A step is what one operator of a subnet does to its inputs. Steps hold views of the whole network's weights, which are
-never copied to be kept, so the step of a layer is the same object in all subnets that take the same part of it.
+A step is what one operator of a subnet does to its inputs, with a part of a layer's weights. Steps hold views of the
+whole network's weights, which are never copied to be kept, so the step of a layer is the same object in all subnets
+that take the same part of it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class MultiHeadAttention(nn.Module):
 
 
 def attention(x: Tensor, weight: Tensor, bias: Tensor, output: Tensor, output_bias: Tensor) -> Tensor:
-    """What ``MultiHeadAttention`` computes, with whatever part of its weights is given."""
+    """Compute ``MultiHeadAttention`` with any part of its weights."""
     heads, triple, _ = weight.shape
     size = triple // 3
     batch, steps, _ = x.shape
     mixed = functional.linear(x, weight.flatten(0, 1), bias.flatten())
     queries, keys, values = mixed.view(batch, steps, heads, 3, size).permute(3, 0, 2, 1, 4).unbind()
-    seen = functional.scaled_dot_product_attention(queries, keys, values)
-    return functional.linear(seen.transpose(1, 2).reshape(batch, steps, heads * size), output, output_bias)
+    attended = functional.scaled_dot_product_attention(queries, keys, values)
+    return functional.linear(attended.transpose(1, 2).reshape(batch, steps, heads * size), output, output_bias)
 
 
 class PositionEmbedding(nn.Module):
@@ -74,7 +74,7 @@ class Tokens(nn.Module):
 
 
 class Scale(nn.Module):
-    """x · factor + offset."""
+    """Layer x · factor + offset."""
 
     def __init__(self, factor: float, offset: float):
         super().__init__()
@@ -107,12 +107,12 @@ class PrependTokens(nn.Module):
 
 
 def prepended(x: Tensor, tokens: Tensor) -> Tensor:
-    """[batch, steps, width] after ``tokens`` [n, width]."""
+    """Return [batch, steps, width] after ``tokens`` [n, width]."""
     return torch.cat([tokens.expand(len(x), -1, -1), x], dim=1)
 
 
 class TakeToken(nn.Module):
-    """Of [batch, steps, width] one step: [batch, width]."""
+    """Layer that takes one step of [batch, steps, width]: [batch, width]."""
 
     def __init__(self, index: int):
         super().__init__()
@@ -179,7 +179,7 @@ def _as_image_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
     return Effect((*inputs[0], 1, 1))
 
 
-# How graphs describe these operators, which they do not know.
+# Description of these operators, unknown to graphs.
 EFFECTS: dict[str, Callable[[Attributes, Sequence[Shape]], Effect]] = {
     "MultiHeadAttention": _attention_effect,
     "PositionEmbedding": _position_effect,
@@ -202,7 +202,7 @@ def _position_layer(operator: Operator, device: str) -> nn.Module:
     return PositionEmbedding(steps, width, device)
 
 
-# As ``GraphModule`` takes them.
+# Builders in the form of ``GraphModule``.
 LAYERS: dict[str, Builder] = {
     "MultiHeadAttention": _attention_layer,
     "PositionEmbedding": _position_layer,
@@ -217,7 +217,7 @@ LAYERS: dict[str, Builder] = {
 
 
 def build(graph: OperatorGraph, epsilon: Mapping[str, float]) -> GraphModule:
-    """``graph`` as a torch module. ``epsilon``: of normalisations, where it is not torch's default.
+    """Return ``graph`` as a torch module. ``epsilon``: of normalisations, where it is not torch's default.
 
     Raises ``GraphError`` for an operator that cannot be built.
     """
@@ -229,7 +229,7 @@ def build(graph: OperatorGraph, epsilon: Mapping[str, float]) -> GraphModule:
 
 
 def own_layer(layer: nn.Module) -> nn.Module:
-    """The part of a layer that has its weights: one may pad first, or turn axes around it."""
+    """Return the part of a layer that has its weights: one may pad first, or turn axes around it."""
     if isinstance(layer, nn.Sequential):
         return layer[-1]
     return getattr(layer, "layer", layer)
@@ -241,10 +241,10 @@ Statistics = Callable[[Tensor], tuple[Tensor, Tensor]] | None
 
 
 def make_step(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, statistics: Statistics) -> Step:
-    """``operator`` of a narrowed graph, computed with the first part of ``layer``, its layer in the whole network.
+    """Return the step of ``operator`` in a narrowed graph, with the first part of its whole ``layer``.
 
-    ``statistics`` None: a normalisation uses those of the batch it is given, as in training.
-    Raises ``InputError`` for a layer that cannot be computed in part.
+    ``statistics`` None: a normalisation uses those of its batch, as in training. Raises ``InputError`` for a layer that
+    cannot be computed in part.
     """
     kind = _SLICED.get(operator.op)
     if kind is not None:
@@ -260,12 +260,12 @@ def make_step(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, sta
 
 
 def reuses_input(operator: Operator) -> bool:
-    """Whether the operator may overwrite what it is given, if nobody else reads it."""
+    """True if the operator may overwrite what it is given, if nobody else reads it."""
     return operator.op == "ReLU"
 
 
 def in_place(operator: Operator) -> Step:
-    """The step of an operator that ``reuses_input``."""
+    """Return the step of an operator that ``reuses_input``."""
     return torch.relu_
 
 
@@ -280,7 +280,7 @@ def _is_whole(operator: Operator, layer: nn.Module) -> bool:
 # A call of torch's oneDNN convolution costs some 50 µs before it computes anything, its native one 8 µs; up to so much
 # work (FLOPs of all images) that decides. Without a window the native one is a matrix product and faster at any size.
 SMALL_WORK = 1_500_000
-# Where there is no window, torch takes oneDNN from so many images on, or with several threads from two.
+# Without a window, torch uses oneDNN from so many images on, or with several threads from two.
 POINTWISE_IMAGES = 16
 
 
@@ -312,13 +312,13 @@ class _Convolution:
         self.filters, self.shape = filters, operator.shape[1:]
         positions = self.shape[0] * self.shape[1]
         gaps = self.groups == 1 and not self.weight.is_contiguous()
-        # On a GPU cuDNN chooses by itself.
+        # CuDNN chooses by itself on a GPU.
         answers = not torch.is_grad_enabled() and layer.weight.device.type == "cpu"
         self.most_unfolded = (filters - 1) // positions if gaps and answers else 0
         self.native = self._native_batches(operator.flops) if answers else range(0)
 
     def _native_batches(self, flops: int) -> range:
-        """The numbers of images for which torch would call oneDNN although its own convolution is quicker."""
+        """Return the numbers of images for which torch would call oneDNN although its own convolution is quicker."""
         stride, padding, dilation = self.window
         if self.groups > 1 or isinstance(padding, str) or dilation != (1, 1):
             return range(0)

@@ -1,5 +1,7 @@
-"""Networks that supernets are made of: a user's own, with its weights, and those of ``train supernet``, a residual
-convolutional one and a transformer on patches."""
+"""Networks that supernets are made of: a user's own, with its weights, and those of ``train supernet``.
+
+The latter are a residual convolutional network and a transformer on patches.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +36,21 @@ class OwnNetwork:
 
     @classmethod
     def of_module(cls, module: nn.Module, data: Dataset) -> OwnNetwork:
-        """``module`` with its weights, for the inputs and classes of ``data``. Raises ``InputError`` naming the layer
-        that cannot be part of a supernet."""
+        """Return ``module`` with its weights, for the inputs and classes of ``data``.
+
+        Raises ``InputError`` naming a layer that cannot be part of a supernet.
+        """
         _require_classes(data)
         imported = import_torch(module, data.input_shape, data.classes)
         return cls(imported.graph, imported)
 
     @classmethod
     def of_graph(cls, graph: OperatorGraph, data: Dataset) -> OwnNetwork:
-        """``graph`` with random weights; a softmax at its end is left out, and a dense last layer gets as many units as
-        ``data`` has classes. Raises ``InputError`` when it does not fit ``data``, or has an operator that cannot be
-        built."""
+        """Return ``graph`` with random weights and an output for the classes of ``data``.
+
+        A softmax at its end is left out, and a dense last layer resized. Raises ``InputError`` if it does not fit
+        ``data``, or has an operator that cannot be built.
+        """
         _require_classes(data)
         graph = _answering(graph, data.classes)
         if graph.input_shape != data.input_shape or graph.output_shape != (data.classes,):
@@ -59,7 +65,7 @@ class OwnNetwork:
         return cls(graph)
 
     def wrapped(self, *, drop: int, shares: Mapping[str, Sequence[float]]) -> Space:
-        """Its space of subnets; see ``wrap``."""
+        """Return the network's space of subnets; see ``wrap``."""
         epsilon = self.imported.epsilon if self.imported else {}
         return wrap(self.graph, drop=drop, epsilon=epsilon, **shares)
 
@@ -73,8 +79,7 @@ class OwnNetwork:
         device: str = "cpu",
         progress: Callable[[], None] = lambda: None,
     ) -> TrainedSpace:
-        """``space`` trained from the network's own weights. ``training`` None: these stay as they came, and the whole
-        network answers as it did. Otherwise as ``training.train``."""
+        """Train ``space`` from the network's own weights, as ``training.train``; ``training`` None keeps them."""
         if training is None:
             if self.imported is None or self.imported.fresh:
                 raise InputError("a network with layers that start at random is trained for at least 1 epoch")
@@ -89,9 +94,12 @@ class OwnNetwork:
 
     @property
     def details(self) -> dict[str, Any]:
-        """How many weights were taken over, and which layer starts anew."""
-        found = self.imported
-        return {"taken_weights": found.taken if found else None, "fresh_layer": (found and found.fresh) or None}
+        """Number of weights taken over, and the layer that starts anew."""
+        imported = self.imported
+        return {
+            "taken_weights": imported.taken if imported else None,
+            "fresh_layer": (imported and imported.fresh) or None,
+        }
 
     @property
     def remarks(self) -> list[str]:
@@ -102,14 +110,14 @@ class OwnNetwork:
         return [f"weights taken over: {self.imported.taken:,}{fresh}"]
 
     def statistics(self, space: Space) -> SubnetNorm:
-        """The batch statistics of the whole network as it came."""
+        """Return the batch statistics of the whole network as it came."""
         norm, signature_of = SubnetNorm(), signatures(space.narrowed(space.largest))
         for name, (mean, variance) in (self.imported.statistics if self.imported else {}).items():
             norm.add(name, signature_of[name], mean, variance)
         return norm
 
     def untrained(self, name: str, space: Space, subnets: Sequence[Subnet]) -> Supernet:
-        """The network as it came, as a supernet that offers ``subnets``, whose batch statistics must be known."""
+        """Return the unmodified network as a supernet of ``subnets`` with known batch statistics."""
         assert self.imported is not None
         return Supernet(name, space, self.imported.module(), self.statistics(space), subnets)
 
@@ -124,8 +132,7 @@ class TrainedSpace:
 
 @dataclass(frozen=True)
 class MadeSupernet:
-    """``before``: test accuracy of each of its subnets with the weights as they came, by subnet; empty where they
-    started at random."""
+    """Result of making a supernet. ``before``: test accuracy of its subnets with the original weights, or empty."""
 
     model: Supernet
     before: Mapping[Subnet, float]
@@ -142,8 +149,7 @@ def make(
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
 ) -> MadeSupernet:
-    """Choose about ``points`` subnets of the Pareto front of FLOPs and accuracy; ``progress`` is called per subnet
-    scored."""
+    """Choose about ``points`` subnets of the Pareto front of FLOPs and accuracy; call ``progress`` per subnet."""
     model = chosen(
         name, space, trained.module, data, points, seed=seed, progress=progress, statistics=trained.statistics
     )
@@ -161,7 +167,7 @@ def _require_classes(data: Dataset) -> None:
 
 
 def _answering(graph: OperatorGraph, classes: int) -> OperatorGraph:
-    """``graph`` without a softmax at its end, whose last dense layer gives so many classes."""
+    """Return ``graph`` without a softmax at its end, whose last dense layer gives so many classes."""
     operators = list(graph.operators)
     while operators[-1].op == "Softmax" and operators[-1].inputs == (operators[-2].name,):
         operators.pop()
@@ -189,7 +195,7 @@ def resnet(
     stem_stride: int = 1,
     pooled: bool = False,
 ) -> OperatorGraph:
-    """A residual network of bottleneck blocks (He et al. 2016), as Once-for-all makes elastic (Cai et al. 2020).
+    """Return a residual network of bottleneck blocks (He et al. 2016), as Once-for-all makes elastic (Cai et al. 2020).
 
     ``channels`` and ``blocks``: of each stage; every stage but the first halves the image. ``ratio``: inner channels
     of a block, as a share of its outer ones. ``stem``: channels of the first convolution, by default those of the
@@ -212,7 +218,7 @@ def resnet(
 def patch_transformer(
     input_shape: Shape, classes: int, *, patch: int, width: int, layers: int, heads: int, hidden: int
 ) -> OperatorGraph:
-    """A transformer on image patches (Dosovitskiy et al. 2021) whose layers normalise first; answers by the mean token.
+    """Return a pre-norm transformer on image patches (Dosovitskiy et al. 2021) that answers by the mean token.
 
     ``width``: of a token; ``heads``: per layer, each of width ÷ heads; ``hidden``: units of a layer's ReLU network.
     """
@@ -237,7 +243,7 @@ def patch_transformer(
 
 
 def resnet_for(data: Dataset) -> OperatorGraph:
-    """Two stages; for images of 16 pixels and more deeper ones, after a stem that makes them a quarter as high."""
+    """Return two stages; for images of 16 pixels and more deeper ones, after a stem of a quarter of the height."""
     large = data.input_shape[-1] >= 16
     sizes: dict[str, Any] = {"channels": (32, 64), "blocks": (4, 5) if large else (2, 3), "ratio": 0.5, "stem": 16}
     kernel, stride = (5, 4) if large else (3, 1)
@@ -245,7 +251,7 @@ def resnet_for(data: Dataset) -> OperatorGraph:
 
 
 def transformer_for(data: Dataset) -> OperatorGraph:
-    """Patches of a quarter (or, from 16 pixels, a seventh) of the image's side, four layers of four heads."""
+    """Return four layers of four heads on patches of a quarter (from 16 pixels: a seventh) of the image's side."""
     side = data.input_shape[-1]
     patch = max(1, side // 7 if side >= 16 else side // 4)
     return patch_transformer(data.input_shape, data.classes, patch=patch, width=64, layers=4, heads=4, hidden=128)

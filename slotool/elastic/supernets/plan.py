@@ -16,7 +16,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.operators import Operator
 from slotool.graphs.torch_module import GraphModule
 
-# What a step does, where its inputs lie and where its output goes.
+# Step, places of its inputs, and place of its output.
 Move = tuple[Step, tuple[int, ...], int]
 
 
@@ -29,7 +29,7 @@ class ExecutionPlan:
         self._moves, self._places = moves, places
 
     def __call__(self, x: Tensor, check: Callable[[], None] | None = None) -> Tensor:
-        """``check`` is called before each step; what it raises goes through."""
+        """Run the steps; ``check`` is called before each, and its errors pass through."""
         values: list[Any] = [None] * self._places
         values[0] = out = x
         for step, sources, target in self._moves:
@@ -52,7 +52,7 @@ class Planner:
         self._moves: dict[Move, Move] = {}
 
     def plan(self, graph: OperatorGraph) -> ExecutionPlan:
-        """The plan of a narrowed graph. Raises ``InputError`` when its batch statistics are missing."""
+        """Return the plan of a narrowed graph. Raises ``InputError`` when its batch statistics are missing."""
         signature_of = signatures(graph)
         shapes = {operator.name: operator.shape for operator in graph.operators}
 
@@ -76,7 +76,7 @@ class Planner:
 
 
 def learning_plan(graph: OperatorGraph, module: GraphModule) -> ExecutionPlan:
-    """A plan through which gradients flow: normalisation by the batch's own statistics, weights as they are now."""
+    """Return a plan that gradients flow through: current weights, normalisation by the batch's statistics."""
     shapes = {operator.name: operator.shape for operator in graph.operators}
 
     def step_of(operator: Operator) -> Step:
@@ -121,7 +121,7 @@ def _measuring(norm: SubnetNorm, layer: str, signature: bytes) -> Callable[[Tens
 def _arranged(
     graph: OperatorGraph, step_of: Callable[[Operator], Step], *, overwrite: bool
 ) -> tuple[tuple[Move, ...], int]:
-    """Steps in order, and how many places for values they need; a place is free again after its last reader."""
+    """Return steps in order, and the number of places for values, each free again after its last reader."""
     last_reader = {name: i for i, operator in enumerate(graph.operators) for name in operator.inputs}
     readers: dict[str, int] = {}
     for operator in graph.operators:
@@ -153,12 +153,12 @@ def signatures(graph: OperatorGraph) -> dict[str, bytes]:
 
     ``graph``: a subnet as ``Space.narrowed`` gives it, whose operators have the names of the whole network's.
     """
-    found: dict[str, bytes] = {}
+    unique: dict[str, bytes] = {}
     for operator in graph.operators:
         content = f"{operator.name}\n{operator.structure}\n".encode()
-        content += b"".join(found[name] for name in operator.inputs)
-        found[operator.name] = hashlib.blake2b(content, digest_size=SIGNATURE_BYTES).digest()
-    return found
+        content += b"".join(unique[name] for name in operator.inputs)
+        unique[operator.name] = hashlib.blake2b(content, digest_size=SIGNATURE_BYTES).digest()
+    return unique
 
 
 class SubnetNorm:
@@ -182,7 +182,7 @@ class SubnetNorm:
         self._new.setdefault(layer, []).append(torch.stack([mean, variance]).detach().cpu())
 
     def of(self, layer: str, signature: bytes) -> tuple[Tensor, Tensor]:
-        """(mean, variance), views of what is kept. Raises ``InputError`` when they were never measured."""
+        """Return (mean, variance), views of what is kept. Raises ``InputError`` when they were never measured."""
         self._settle(layer)
         try:
             start, length = self._where[layer][signature]
@@ -195,7 +195,7 @@ class SubnetNorm:
 
     @property
     def bytes(self) -> int:
-        """Of all rows, without their index."""
+        """Bytes of all rows, without their index."""
         for layer in self._where:
             self._settle(layer)
         return sum(values.nbytes for values in self._values.values())

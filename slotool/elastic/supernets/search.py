@@ -35,7 +35,7 @@ def chosen(
     progress: Callable[[], None] = lambda: None,
     statistics: Callable[[], SubnetNorm] = SubnetNorm,
 ) -> Supernet:
-    """The trained ``module`` with about ``points`` subnets of the Pareto front of ``costs`` and accuracy.
+    """Return the trained ``module`` with about ``points`` subnets of the Pareto front of ``costs`` and accuracy.
 
     ``costs``: float64 [n], the cost of each subnet, above 0, such as predicted seconds; None: FLOPs. Subnets are chosen
     by validation data alone; both accuracies in ``scores`` are of the chosen ones. ``progress`` is called per subnet
@@ -43,8 +43,8 @@ def chosen(
     """
     costs = costs or partial(_flops, space)
     known = score(space, module, data.train.x, data.validation, evenly(space, SCORED, seed=seed), progress, statistics)
-    found = search(space, SubnetRegression(space, known), costs, points, seed=seed)
-    subnets = [each.subnet for each in found]
+    results = search(space, SubnetRegression(space, known), costs, points, seed=seed)
+    subnets = [each.subnet for each in results]
     validation = known | score(
         space, module, data.train.x, data.validation, [s for s in subnets if s not in known], progress, statistics
     )
@@ -65,26 +65,25 @@ def score(
     progress: Callable[[], None] = lambda: None,
     statistics: Callable[[], SubnetNorm] = SubnetNorm,
 ) -> dict[Subnet, float]:
-    """Accuracy of each subnet on ``split``, with batch statistics of ``x`` that are not kept; those of ``statistics``
-    are not measured."""
-    found = {}
+    """Return each subnet's accuracy on ``split``, with temporary batch statistics of ``x`` or those given."""
+    results = {}
     with torch.no_grad():
         for subnet in subnets:
             norm = statistics()
             measure(space, module, norm, [subnet], x)
-            found[subnet] = accuracy(Planner(module, norm).plan(space.narrowed(subnet)), split)
+            results[subnet] = accuracy(Planner(module, norm).plan(space.narrowed(subnet)), split)
             progress()
-    return found
+    return results
 
 
 def _proven_front(subnets: Sequence[Subnet], accuracy_of: dict[Subnet, float], costs: Costs) -> list[Subnet]:
-    """Those that proved to be on the front; the first (cheapest) always is, and the largest stays as the full point."""
+    """Return subnets proven to be on the front, with the cheapest and the largest, the full point."""
     cost = dict(zip(subnets, costs(subnets), strict=True))
-    kept: list[Subnet] = []
+    front: list[Subnet] = []
     for subnet in sorted(subnets, key=lambda s: (cost[s], -accuracy_of[s])):
-        if not kept or accuracy_of[subnet] > accuracy_of[kept[-1]] or subnet == subnets[-1]:
-            kept.append(subnet)
-    return kept
+        if not front or accuracy_of[subnet] > accuracy_of[front[-1]] or subnet == subnets[-1]:
+            front.append(subnet)
+    return front
 
 
 def _flops(space: Space, subnets: Sequence[Subnet]) -> np.ndarray:
@@ -120,7 +119,7 @@ class SubnetRegression:
         self._model = RidgeCV(alphas=np.logspace(-3, 3, 13)).fit(features, np.log(values) if log else values)
 
     def predict(self, subnets: Sequence[Subnet]) -> np.ndarray:
-        """float64 [n]."""
+        """Return float64 [n]."""
         predicted = self._model.predict(self._scaler.transform(_features(self._space, subnets)))
         values: np.ndarray = np.exp(predicted) if self._log else predicted
         return values
@@ -136,8 +135,7 @@ class SearchResult:
 
 
 def evenly(space: Space, n: int, *, seed: int = 0) -> list[Subnet]:
-    """Return ``n`` different subnets (or all there are), from the smallest to the largest in even steps of log FLOPs:
-    those from which an accuracy regression should be learnt."""
+    """Return ``n`` subnets (or all) in even steps of log FLOPs, from which to learn an accuracy regression."""
     rng = np.random.default_rng(seed)
     pool = list(dict.fromkeys([space.smallest, space.largest, *_some(space, rng, 40 * n)]))
     costs = np.log([space.flops(subnet) for subnet in pool])
@@ -148,10 +146,10 @@ def evenly(space: Space, n: int, *, seed: int = 0) -> list[Subnet]:
     return list(chosen)
 
 
-def pareto(found: Iterable[SearchResult]) -> list[SearchResult]:
-    """Those that no other beats in both, cheapest first."""
+def pareto(results: Iterable[SearchResult]) -> list[SearchResult]:
+    """Return the subnets that no other beats in both, cheapest first."""
     front: list[SearchResult] = []
-    for each in sorted(found, key=lambda f: (f.cost, -f.accuracy)):
+    for each in sorted(results, key=lambda f: (f.cost, -f.accuracy)):
         if not front or each.accuracy > front[-1].accuracy:
             front.append(each)
     return front
@@ -193,9 +191,9 @@ def _front_of(
     return [SearchResult(subnet, float(cost), float(right)) for subnet, cost, right in predicted]
 
 
-def _thinned(found: Sequence[SearchResult], n: int) -> list[SearchResult]:
-    """The first two of ``found`` are the ends and stay; of the rest those nearest to even steps between."""
-    ends, front = list(found[:2]), list(found[2:])
+def _thinned(results: Sequence[SearchResult], n: int) -> list[SearchResult]:
+    """Return the first two of ``found`` are the ends and stay; of the rest those nearest to even steps between."""
+    ends, front = list(results[:2]), list(results[2:])
     logs = np.log([each.cost for each in front])
     low, high = sorted(np.log(each.cost) for each in ends)
     chosen = {each.subnet: each for each in ends}
@@ -221,7 +219,7 @@ def _neighbours(space: Space, subnet: Subnet) -> list[Subnet]:
 
 
 def _features(space: Space, subnets: Sequence[Subnet]) -> np.ndarray:
-    """Each dimension from 0 to 1, its square, its logarithm, and products of pairs."""
+    """Return each dimension from 0 to 1, its square, its logarithm, and products of pairs."""
     values = np.array(subnets, dtype=np.float64)
     shares = values / np.array([dimension.choices[-1] for dimension in space.dimensions])
     first, second = np.triu_indices(shares.shape[1], k=1)

@@ -21,7 +21,7 @@ from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Operator, channel_axis
 from slotool.tables import FULL, OperatingPoint
 
-# One chosen value per dimension of the space, in its order.
+# Subnet: a value per dimension of the space, in its order.
 Subnet = tuple[float, ...]
 LANES = 8
 
@@ -37,7 +37,7 @@ class LayerSelect:
 
 @dataclass(frozen=True)
 class Dimension:
-    """One choice of a subnet, ascending in ``choices``; the last is the whole network.
+    """Dimension of a subnet's choice, ascending in ``choices``; the last is the whole network.
 
     ``name``: ``depth`` (blocks kept), ``expand``, ``heads`` or ``width`` (shares of channels, units or heads).
     ``operators``: the layers whose own size it sets (WeightSlice); ``blocks``: those that depth can leave out, of which
@@ -56,10 +56,9 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """A network and its dimensions. ``graph`` is the whole network; subnets are tuples of one value per dimension.
-    ``epsilon``: of normalisations that have another than torch's default.
+    """Whole network ``graph`` and its dimensions; subnets are tuples of one value per dimension.
 
-    Raises ``InputError`` when there is nothing to choose.
+    ``epsilon``: of normalisations other than torch's default. Raises ``InputError`` if there is nothing to choose.
     """
 
     graph: OperatorGraph
@@ -73,7 +72,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many subnets there are."""
+        """Number of subnets."""
         return math.prod(len(dimension.choices) for dimension in self.dimensions)
 
     @property
@@ -85,15 +84,15 @@ class Space:
         return tuple(dimension.choices[0] for dimension in self.dimensions)
 
     def draw(self, rng: np.random.Generator) -> Subnet:
-        """A random subnet; every choice of a dimension is as likely."""
+        """Return a random subnet; every choice of a dimension is as likely."""
         return tuple(dimension.choices[rng.integers(len(dimension.choices))] for dimension in self.dimensions)
 
     def all(self) -> Iterator[Subnet]:
-        """Every subnet; look at ``size`` first."""
+        """Yield every subnet; look at ``size`` first."""
         return product(*(dimension.choices for dimension in self.dimensions))
 
     def require(self, subnet: Sequence[float]) -> Subnet:
-        """``subnet`` as it is named here. Raises ``InputError``, naming the dimension, when it is none of the space."""
+        """Return ``subnet`` in this space's form. Raises ``InputError`` naming the dimension that is out of range."""
         if len(subnet) != len(self.dimensions):
             raise InputError(f"a subnet of this network has {len(self.dimensions)} values, not {len(subnet)}")
         for dimension, value in zip(self.dimensions, subnet, strict=True):
@@ -103,7 +102,7 @@ class Space:
         return tuple(subnet)
 
     def point(self, subnet: Subnet) -> OperatingPoint:
-        """The operating point of a subnet: per kind of dimension the values of its stages; ``full`` for the largest."""
+        """Return the operating point of a subnet: the values of its stages by dimension; ``full`` for the largest."""
         if subnet == self.largest:
             return FULL
         values: dict[str, list[float]] = {}
@@ -112,7 +111,7 @@ class Space:
         return OperatingPoint.of({name: _setting(each) for name, each in values.items()})
 
     def subnet(self, point: OperatingPoint) -> Subnet:
-        """The subnet of a point. Raises ``InputError`` when the point is none of this space."""
+        """Return the subnet of a point. Raises ``InputError`` when the point is none of this space."""
         if point == FULL:
             return self.largest
         values: dict[str, list[float]] = {}
@@ -128,7 +127,7 @@ class Space:
         return self.require(subnet)
 
     def narrowed(self, subnet: Subnet) -> OperatorGraph:
-        """The subnet as an operator graph of its own. Raises ``InputError`` when it is none of the space."""
+        """Return the subnet as an operator graph of its own. Raises ``InputError`` when it is none of the space."""
         subnet = self.require(subnet)
         if subnet not in self._narrowed:
             if len(self._narrowed) >= MAX_GRAPHS:
@@ -137,7 +136,7 @@ class Space:
         return self._narrowed[subnet]
 
     def flops(self, subnet: Subnet) -> int:
-        """Floating-point operations for one example."""
+        """Return the floating-point operations for one example."""
         return self.narrowed(subnet).flops
 
     def _narrow(self, subnet: Subnet) -> OperatorGraph:
@@ -176,7 +175,7 @@ class Space:
         return {operator.name: operator for operator in self.graph.operators}
 
     def document(self) -> dict[str, Any]:
-        """JSON form."""
+        """Return JSON form."""
         return {
             "graph": self.graph.document(),
             "dimensions": [
@@ -208,7 +207,7 @@ class Space:
 
 
 def _require_consistent(graph: OperatorGraph, dimensions: Sequence[Dimension]) -> None:
-    """Raises ``InputError`` unless choices and blocks are of this network, each block after its entry."""
+    """Raise ``InputError`` unless choices and blocks are of this network, each block after its entry."""
     at = {operator.name: i for i, operator in enumerate(graph.operators)}
     for dimension in dimensions:
         most = dimension.always + len(dimension.blocks) if dimension.name == "depth" else 1
@@ -225,7 +224,7 @@ def _require_consistent(graph: OperatorGraph, dimensions: Sequence[Dimension]) -
 
 
 def _require_normalisations(graph: OperatorGraph, epsilon: Mapping[str, float]) -> None:
-    """Raises ``InputError`` unless each is a small number of a normalisation of this network."""
+    """Raise ``InputError`` unless each is a small number of a normalisation of this network."""
     known = {operator.name for operator in graph.operators if operator.op in NORMALISATIONS}
     for name, value in epsilon.items():
         if name not in known or not 0 <= value <= 1:
@@ -239,7 +238,7 @@ SIZE_OF = {"Conv2D": "filters", "Dense": "units", "MultiHeadAttention": "heads"}
 
 
 def share_of(whole: int, share: float) -> int:
-    """So many of ``whole``, at least one: a multiple of ``LANES`` where the whole is one of several."""
+    """Return a share of ``whole``, at least one, and a multiple of ``LANES`` if the whole is one of several."""
     step = LANES if whole % LANES == 0 and whole >= 4 * LANES else 1
     return min(whole, max(step, round(share * whole / step) * step))
 
@@ -272,7 +271,7 @@ def wrap(
     width: Sequence[float] = (1.0,),
     epsilon: Mapping[str, float] | None = None,
 ) -> Space:
-    """The space of a network's subnets.
+    """Return the space of a network's subnets.
 
     A stage is a run of residual blocks one after another that ends where the shape changes. ``drop``: so many of its
     last blocks may be left out (one always stays). ``expand``: shares of the channels or units inside the blocks of a
@@ -291,10 +290,10 @@ def wrap(
     inside_any: set[int] = set()
     for stage in stages:
         free = tuple(block.select for block in stage if block.skippable)[-drop:] if drop else ()
-        kept = len(stage) - len(free) or 1
-        free = free[len(free) - (len(stage) - kept) :]
+        remaining = len(stage) - len(free) or 1
+        free = free[len(free) - (len(stage) - remaining) :]
         if free:
-            dimensions.append(Dimension("depth", tuple(range(kept, len(stage) + 1)), (), free, kept))
+            dimensions.append(Dimension("depth", tuple(range(remaining, len(stage) + 1)), (), free, remaining))
         inside = groups.inside(stage)
         inside_any |= inside
         dimensions += _sized("expand", expand, groups.layers(inside))
@@ -316,7 +315,7 @@ class _Block:
 
 
 class _Groups:
-    """Which layers must have equal numbers of channels, because their outputs are added or normalised alike."""
+    """Groups of layers with equal channels, because their outputs are added or normalised alike."""
 
     def __init__(self, graph: OperatorGraph):
         self._operators = {operator.name: operator for operator in graph.operators}
@@ -331,12 +330,12 @@ class _Groups:
                     self._join(inputs[0], other)
                 continue
             self._parent.append(len(self._parent))
-            self._of[operator.name] = own = self._parent[-1]
+            self._of[operator.name] = dimensions = self._parent[-1]
             # Attention gives back the width it is given.
             if self.is_attention(operator.name):
-                self._join(own, inputs[0])
+                self._join(dimensions, inputs[0])
             elif operator.op not in SIZE_OF or operator.attributes.get("groups", 1) != 1:
-                fixed.update([own, *inputs])
+                fixed.update([dimensions, *inputs])
         fixed.add(self._of[graph.operators[-1].name])
         self._fixed = {self._root(group) for group in fixed}
 
@@ -345,14 +344,14 @@ class _Groups:
         return {self._root(group) for group in self._of.values()} - self._fixed
 
     def inside(self, stage: Sequence[_Block]) -> set[int]:
-        """The groups that live in the blocks alone."""
+        """Return the groups that live in the blocks alone."""
         within = {name for block in stage for name in block.select.operators}
         between = {name for block in stage for name in (block.select.entry, block.select.exit)}
         mine = {self._group(name) for name in within - between}
         return (mine & self.free) - {self._group(n) for n in self._operators if n not in within or n in between}
 
     def layers(self, groups: set[int]) -> list[str]:
-        """The layers that give the groups their size."""
+        """Return the layers that give the groups their size."""
         return [n for n, o in self._operators.items() if self._sizes_itself(o) and self._group(n) in groups]
 
     def is_attention(self, name: str) -> bool:
@@ -361,7 +360,7 @@ class _Groups:
     def _is_channelwise(self, operator: Operator) -> bool:
         shapes = [self._operators[name].shape for name in operator.inputs]
         if operator.op == "Flatten":
-            # Only channels that come first stay together.
+            # Channels stay together only at the front.
             return len(shapes[0]) != 2
         alike = len({shape[channel_axis(shape)] for shape in shapes}) == 1
         return operator.op in CHANNELWISE and operator.attributes.get("multiplier", 1) == 1 and alike
@@ -394,7 +393,7 @@ def _stages(graph: OperatorGraph) -> list[list[_Block]]:
 
 
 def _blocks(graph: OperatorGraph) -> list[_Block]:
-    """Every addition of two branches that part at one operator."""
+    """Return every addition of two branches that part at one operator."""
     operators = {operator.name: operator for operator in graph.operators}
     order = {name: i for i, name in enumerate(operators)}
     consumers: dict[str, list[str]] = {name: [] for name in operators}
@@ -403,7 +402,7 @@ def _blocks(graph: OperatorGraph) -> list[_Block]:
         above[operator.name] = {operator.name}.union(*(above[name] for name in operator.inputs))
         for name in operator.inputs:
             consumers[name].append(operator.name)
-    found = []
+    points = []
     for operator in graph.operators:
         if operator.op != "Add" or len(operator.inputs) != 2:
             continue
@@ -417,8 +416,8 @@ def _blocks(graph: OperatorGraph) -> list[_Block]:
         activated = len(after) == 1 and operators[after[0]].op in ("ReLU", "Activation")
         exit_ = after[0] if activated else operator.name
         select = LayerSelect(entry, exit_, tuple(sorted(inner | {exit_}, key=order.__getitem__)))
-        found.append(_Block(select, entry in operator.inputs and operators[entry].shape == operators[exit_].shape))
-    return found
+        points.append(_Block(select, entry in operator.inputs and operators[entry].shape == operators[exit_].shape))
+    return points
 
 
 def _paired(graph: OperatorGraph, blocks: list[_Block]) -> list[_Block]:

@@ -32,11 +32,11 @@ CALIBRATION_EXAMPLES = 2_000
 
 
 class Supernet(ElasticModel):
-    """One network, of which each operating point uses a part.
+    """Network of which each operating point uses a part.
 
-    ``subnets``: those that can be actuated; points are theirs, fewest FLOPs first. ``scores``: per point e.g.
-    validation_accuracy, as ``Version.scores``. ``device``: that ``module`` is on.
-    Raises ``InputError`` when a subnet is none of the space's or its batch statistics are missing.
+    ``subnets``: those that can be actuated, one per point, fewest FLOPs first. ``scores``: per point e.g.
+    validation_accuracy, as ``Version.scores``. ``device``: of ``module``. Raises ``InputError`` for a subnet outside
+    the space or without batch statistics.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Supernet(ElasticModel):
             return logits
 
     def on(self, device: str) -> ElasticModel:
-        """The same subnets with the shared weights there once: to go from one to another copies nothing."""
+        """Return the same subnets with the shared weights there once: to go from one to another copies nothing."""
         link = Link(device)
         if link.name == self.device:
             return self
@@ -91,13 +91,13 @@ class Supernet(ElasticModel):
         self._cancellation_check = check
 
     def require(self, point: OperatingPoint) -> None:
-        """As ``ElasticModel.require``, and says whether another choice of points would give it."""
+        """Check a point as ``ElasticModel.require``; name another choice of points that would have it."""
         if point not in self.subnets:
             known = ", ".join(str(p) for p in self.points[:4]) + (", …" if len(self.points) > 4 else "")
             raise InputError(f"{self.name} has no operating point {point}; it has {len(self.points)}: {known}")
 
     def extract(self, subnet: Subnet) -> GraphModule:
-        """The subnet as an ordinary network: the first part of each weight copied, its own batch statistics."""
+        """Return the subnet as an ordinary network: the first part of each weight copied, its own batch statistics."""
         graph = self.space.narrowed(subnet)
         signature_of = signatures(graph)
         alone = build(graph, {name: e for name, e in self.space.epsilon.items() if name in signature_of})
@@ -115,7 +115,7 @@ class Supernet(ElasticModel):
 
     @property
     def weight_bytes(self) -> int:
-        """Of the shared weights, batch statistics left out."""
+        """Bytes of the shared weights, without batch statistics."""
         return sum(p.nbytes for p in self.module.parameters())
 
     def save(
@@ -176,7 +176,7 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Subnets:
-    """What ``SUBNETS_FILE`` says."""
+    """Content of ``SUBNETS_FILE``."""
 
     subnets: list[_Entry]
     statistics: dict[str, list[tuple[str, int]]]

@@ -62,7 +62,7 @@ def train(
     device: str = "cpu",
     progress: Callable[[], None] = lambda: None,
 ) -> GraphModule:
-    """The network of ``space`` with shared weights learnt on the training split.
+    """Return the network of ``space`` with shared weights learnt on the training split.
 
     ``start``: the same network with the weights to begin with; None: random ones.
     The number of epochs is fixed beforehand, so validation and test examples stay held out. ``checkpoint``: a folder
@@ -82,13 +82,13 @@ def train(
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     named = dict(module.named_parameters())
     optimiser = torch.optim.Adam(named.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
-    kept = _Checkpoint(checkpoint, space, data, training, start) if checkpoint else None
-    first = kept.restore(named, optimiser) if kept else 0
+    stored = _Checkpoint(checkpoint, space, data, training, start) if checkpoint else None
+    first = stored.restore(named, optimiser) if stored else 0
     for epoch in range(training.epochs):
         if epoch >= first:
             _epoch(space, module, optimiser, data.train, training, epoch, device)
-            if kept:
-                kept.write(epoch + 1, named, optimiser)
+            if stored:
+                stored.write(epoch + 1, named, optimiser)
         progress()
     module.to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return module.eval()
@@ -118,7 +118,7 @@ def _epoch(
 
 
 def _learn(space: Space, module: GraphModule, x: Tensor, y: Tensor, subnets: Sequence[Subnet]) -> None:
-    """Gradients of the largest subnet from the labels, and of ``subnets`` from what the largest answers."""
+    """Add gradients of the largest subnet from the labels, and of ``subnets`` from the largest's answers."""
     answers = learning_plan(space.narrowed(space.largest), module)(x)
     functional.cross_entropy(answers, y).backward()
     taught = answers.detach().softmax(dim=1)
@@ -127,24 +127,24 @@ def _learn(space: Space, module: GraphModule, x: Tensor, y: Tensor, subnets: Seq
 
 
 def _batches(order: np.ndarray, size: int) -> list[np.ndarray]:
-    """Batches of ``size``; the last may be smaller, but never of one example, which has no variance."""
+    """Return the batches of ``size``; the last may be smaller, but never of one example, which has no variance."""
     batches = np.split(order, range(size, len(order), size))
     return batches[:-1] if len(batches) > 1 and len(batches[-1]) < 2 else batches
 
 
 def _schedule(done: float) -> float:
-    """Share of the highest learning rate: up in a line, down as a cosine."""
+    """Return the share of the highest learning rate: up in a line, down as a cosine."""
     if done < WARM_UP:
         return 0.05 + 0.95 * done / WARM_UP
     return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
 
 
 def _digest(module: GraphModule) -> str:
-    """Of all its weights."""
-    found = hashlib.sha256()
+    """Return a digest of all weights."""
+    digest = hashlib.sha256()
     for parameter in module.parameters():
-        found.update(parameter.detach().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(parameter.detach().numpy().tobytes())
+    return digest.hexdigest()
 
 
 class _Checkpoint:
@@ -173,7 +173,7 @@ class _Checkpoint:
             partial.write_bytes(save(tensors, metadata={"epoch": str(epoch), "training": self._told}))
 
     def restore(self, named: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> int:
-        """How many epochs are done. Raises ``InputError`` when the file is damaged or of another training."""
+        """Return the number of finished epochs. Raises ``InputError`` for a damaged file or another training."""
         if not self._file.exists():
             return 0
         from safetensors import SafetensorError, safe_open

@@ -13,7 +13,7 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.operators import Operator
 
-# Of batch normalisations, unless a network states its own.
+# Default epsilon of batch normalisations.
 EPSILON = 1e-5
 
 
@@ -32,7 +32,7 @@ class Chain:
         self._layers: list[DenseLayer] = []
         # True if the last of them is followed by ReLU.
         self._rectified = False
-        # Of what comes next: its shape, and whether it is flattened.
+        # Shape of the data so far, and True if it is flattened.
         self._shape = input_shape
         self._flat = len(input_shape) == 1
         # Factor and offset of the values that the next layer receives: numbers, one per channel, or one per value.
@@ -41,11 +41,11 @@ class Chain:
         self._ended = False
 
     def dense(self, name: str, weights: Any, bias: Any | None) -> None:
-        """``weights``: [units, inputs]; ``bias``: [units] or None."""
+        """Append a dense layer; ``weights``: [units, inputs]; ``bias``: [units] or None."""
         self._open(name)
         if not self._flat:
             raise InputError(f"layer {name!r} takes inputs of several axes, which must be flattened first")
-        # Not copied where nothing is folded in: they may be large, and mapped from a file.
+        # No copy without folding: weights may be large, and mapped from a file.
         rows = np.asarray(weights)
         if rows.ndim != 2:
             raise InputError(f"layer {name!r} has weights of shape {rows.shape}, not [units, inputs]")
@@ -68,7 +68,7 @@ class Chain:
         self._rectified = True
 
     def scale(self, name: str, factor: Any, offset: Any) -> None:
-        """x · factor + offset, both numbers, or one per channel or value."""
+        """Append x · factor + offset, both numbers, or one per channel or value."""
         self._open(name)
         factor, offset = np.asarray(factor, dtype=np.float64).ravel(), np.asarray(offset, dtype=np.float64).ravel()
         width = self._width
@@ -96,11 +96,11 @@ class Chain:
         self._ended = True
 
     def refuse(self, name: str, what: str) -> InputError:
-        """The error for a layer that no chain has."""
+        """Return the error for a layer that no chain has."""
         return InputError(f"layer {name!r} is {what}; Node Activators take dense layers in one chain")
 
     def mlp(self) -> MLP:
-        """The network. Raises ``InputError`` as ``MLP`` does, and when its end is not a plain dense layer."""
+        """Return the network. Raises ``InputError`` as ``MLP`` does, and when its end is not a plain dense layer."""
         last = self._layers[-1] if self._layers else None
         if last and (self._rectified or self._pending is not None):
             raise InputError(f"the network must end with plain logits, but goes on after its last layer {last.name!r}")
@@ -113,14 +113,14 @@ class Chain:
 
     @property
     def _order(self) -> Any:
-        """Where each value of what comes in, channels first, stands in the library's order."""
+        """Position of each value of the data, channels first, in the library's order."""
         if not self._last or len(self._shape) != 3:
             return slice(None)
         channels, height, width = self._shape
         return np.arange(self._width).reshape(height, width, channels).transpose(2, 0, 1).ravel()
 
     def _per_value(self, part: np.ndarray) -> np.ndarray:
-        """Numbers for all values, channels first, of one, or one per channel, or one per value."""
+        """Return the numbers for all values, channels first, of one, or one per channel, or one per value."""
         if len(part) in (1, self._width):
             return np.broadcast_to(part, self._width)
         return np.repeat(part, self._width // len(part))
@@ -135,12 +135,12 @@ class Chain:
 
 
 def in_shape(mlp: MLP, shape: tuple[int, ...]) -> MLP:
-    """``mlp`` for inputs of another shape with the same values in the same order, such as 784 for 1 × 28 × 28.
+    """Return ``mlp`` for inputs of another shape with the same values in the same order, such as 784 for 1 × 28 × 28.
 
     The network itself where the shapes differ in more than axes of one, or in being flattened.
     """
-    squeezed, wanted = ([size for size in dims if size != 1] for dims in (mlp.input_shape, shape))
-    same = np.prod(mlp.input_shape) == np.prod(shape) and (squeezed == wanted or len(mlp.input_shape) == 1)
+    squeezed, target = ([size for size in dims if size != 1] for dims in (mlp.input_shape, shape))
+    same = np.prod(mlp.input_shape) == np.prod(shape) and (squeezed == target or len(mlp.input_shape) == 1)
     return MLP(shape, mlp.layers) if same else mlp
 
 
@@ -175,25 +175,25 @@ def from_graph(
     for operator in graph.operators[1:]:
         if operator.inputs != (current.name,):
             raise chain.refuse(operator.name, "where the network branches")
-        own = weights.get(operator.name.replace(".", "_"), {})
-        _add(chain, operator, own, epsilon.get(operator.name, EPSILON))
+        tensors = weights.get(operator.name.replace(".", "_"), {})
+        _add(chain, operator, tensors, epsilon.get(operator.name, EPSILON))
         current = operator
     return chain.mlp()
 
 
-def _add(chain: Chain, operator: Operator, own: Mapping[str, np.ndarray], epsilon: float) -> None:
+def _add(chain: Chain, operator: Operator, tensors: Mapping[str, np.ndarray], epsilon: float) -> None:
     name, op, attributes = operator.name, operator.op, operator.attributes
     if op == "Dense":
-        chain.dense(name, own["weight"], own.get("bias"))
+        chain.dense(name, tensors["weight"], tensors.get("bias"))
     elif op == "BatchNormalization":
-        factor = own["weight"] / np.sqrt(own["running_var"] + epsilon)
-        chain.scale(name, factor, own["bias"] - own["running_mean"] * factor)
+        factor = tensors["weight"] / np.sqrt(tensors["running_var"] + epsilon)
+        chain.scale(name, factor, tensors["bias"] - tensors["running_mean"] * factor)
     elif op == "Scale":
         chain.scale(name, attributes.get("factor", 1.0), attributes.get("offset", 0.0))
     elif op == "LayerScale":
-        chain.scale(name, own["weight"], 0.0)
+        chain.scale(name, tensors["weight"], 0.0)
     elif op in ("ChannelShift", "PositionEmbedding"):
-        chain.scale(name, 1.0, own["weight"])
+        chain.scale(name, 1.0, tensors["weight"])
     elif op == "Flatten" or (op == "Reshape" and len(operator.shape) == 1):
         chain.flatten(name)
     elif op not in ("ReLU", "Activation"):

@@ -44,18 +44,18 @@ class Features:
         self._arranged = _arrangement(model.name, input_shape, spec.shape[1:])
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """float32 [n, features]. Raises ``InputError`` for values that the model's datatype does not hold."""
+        """Return float32 [n, features]. Raises ``InputError`` for values that the model's datatype does not hold."""
         x = self._cast(x)
         parts = [self._of_batch(x[at : at + self._batch]) for at in range(0, len(x), self._batch)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @property
     def whole(self) -> bool:
-        """Whether the model takes whole numbers only."""
+        """True if the model takes whole numbers only."""
         return self._spec.dtype.kind in "iu"
 
     def _cast(self, x: np.ndarray) -> np.ndarray:
-        """``x`` as the model takes it."""
+        """Return ``x`` in the model's datatype."""
         dtype = self._spec.dtype
         if x.dtype == dtype:
             return x
@@ -73,12 +73,12 @@ class Features:
         n = len(x)
         if self._fixed and n < self._batch:
             x = np.concatenate([x, np.repeat(x[:1], self._batch - n, axis=0)])
-        made = self.model.run({self._input: self._arranged(x)})[self._output][:n]
-        return made.astype(np.float32, copy=False)
+        output = self.model.run({self._input: self._arranged(x)})[self._output][:n]
+        return output.astype(np.float32, copy=False)
 
 
 def _arrangement(name: str, given: tuple[int, ...], wanted: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
-    """How examples of one shape are given to a model that takes another."""
+    """Return the function that reshapes examples to the model's shape."""
 
     def fits(shape: tuple[int, ...]) -> bool:
         return len(shape) == len(wanted) and all(w in (FREE, s) for s, w in zip(shape, wanted, strict=True))
@@ -116,13 +116,13 @@ class Cut:
 
 
 def require_one_output(name: str, outputs: int) -> None:
-    """Raises ``InputError`` for a network of another number of outputs."""
+    """Raise ``InputError`` for a network of another number of outputs."""
     if outputs != 1:
         raise InputError(f"{name} gives {outputs} outputs; tables need a network of one")
 
 
 def dense_layer(name: str, weights: np.ndarray, bias: np.ndarray | None) -> DenseLayer:
-    """``weights`` [classes, features]; no bias counts as zeros."""
+    """Return ``weights`` [classes, features]; no bias counts as zeros."""
     rows = np.ascontiguousarray(weights, dtype=np.float32)
     shift = np.zeros(len(rows), dtype=np.float32) if bias is None else np.asarray(bias, dtype=np.float32).reshape(-1)
     return DenseLayer(name, rows, np.array(np.broadcast_to(shift, len(rows))))

@@ -51,7 +51,7 @@ def from_keras(model: keras.Model) -> MLP:
 
 
 def _layers(functional: Any, chain: Chain) -> Iterator[Any]:
-    """The layers in their order, those of nested models among them."""
+    """Yield the layers in their order, those of nested models among them."""
     current = functional.inputs[0]
     for depth in sorted(functional._nodes_by_depth, reverse=True):
         for node in functional._nodes_by_depth[depth]:
@@ -71,24 +71,24 @@ def _layers(functional: Any, chain: Chain) -> Iterator[Any]:
 
 
 def _add(chain: Chain, layer: Any) -> None:
-    kind, own = type(layer).__name__, type(layer).__module__.startswith("keras.")
-    if kind == "Dense" and own:
+    kind, is_own = type(layer).__name__, type(layer).__module__.startswith("keras.")
+    if kind == "Dense" and is_own:
         weights = [np.asarray(value) for value in layer.get_weights()]
         chain.dense(layer.name, weights[0].T, weights[1] if layer.use_bias else None)
         _activate(chain, layer.name, layer.activation.__name__)
-    elif kind == "Activation" and own:
+    elif kind == "Activation" and is_own:
         _activate(chain, layer.name, layer.activation.__name__)
-    elif kind == "ReLU" and own and layer.max_value is None and not layer.negative_slope and not layer.threshold:
+    elif kind == "ReLU" and is_own and layer.max_value is None and not layer.negative_slope and not layer.threshold:
         chain.relu(layer.name)
-    elif kind == "Softmax" and own:
+    elif kind == "Softmax" and is_own:
         chain.softmax(layer.name)
-    elif own and (kind == "Flatten" or (kind == "Reshape" and len(layer.target_shape) == 1)):
+    elif is_own and (kind == "Flatten" or (kind == "Reshape" and len(layer.target_shape) == 1)):
         chain.flatten(layer.name)
-    elif kind == "BatchNormalization" and own:
+    elif kind == "BatchNormalization" and is_own:
         chain.scale(layer.name, *_normalisation(layer))
-    elif kind == "Rescaling" and own:
+    elif kind == "Rescaling" and is_own:
         chain.scale(layer.name, layer.scale, layer.offset)
-    elif not (kind in PASSED_ON and own):
+    elif not (kind in PASSED_ON and is_own):
         raise chain.refuse(layer.name, kind)
 
 
@@ -114,7 +114,7 @@ ENDINGS = ("Softmax", "Dropout", "Identity", "ActivityRegularization")
 
 
 def cut_keras(path: Path, folder: Path) -> Cut:
-    """As ``cut``."""
+    """Cut a Keras model, as ``cut``."""
     model = load_keras(str(path))
     require_one_output(str(path), len(model.outputs))
     import keras

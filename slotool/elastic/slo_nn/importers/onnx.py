@@ -50,7 +50,7 @@ def from_onnx(path: str | Path) -> MLP:
 
 
 def _loaded(path: str | Path) -> Any:
-    """The model with its weights. Raises ``InputError`` where these cannot be read."""
+    """Return the model with its weights. Raises ``InputError`` where these cannot be read."""
     import onnx
 
     try:
@@ -61,23 +61,25 @@ def _loaded(path: str | Path) -> Any:
 
 
 def _constants(graph: Any) -> dict[str, np.ndarray]:
-    """Initializers, constants, and what transposes and identities make of them."""
+    """Return the initializers, constants, and what transposes and identities make of them."""
     from onnx import helper, numpy_helper
 
-    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and len(node.attribute) == 1:
             value = helper.get_attribute_value(node.attribute[0])
-            found[node.output[0]] = numpy_helper.to_array(value) if hasattr(value, "data_type") else np.asarray(value)
-        elif node.op_type in ("Transpose", "Identity") and node.input[0] in found:
+            constants[node.output[0]] = (
+                numpy_helper.to_array(value) if hasattr(value, "data_type") else np.asarray(value)
+            )
+        elif node.op_type in ("Transpose", "Identity") and node.input[0] in constants:
             order = next((list(each.ints) for each in node.attribute if each.name == "perm"), None)
-            array = found[node.input[0]]
-            found[node.output[0]] = array.transpose(order) if node.op_type == "Transpose" else array
-    return found
+            array = constants[node.input[0]]
+            constants[node.output[0]] = array.transpose(order) if node.op_type == "Transpose" else array
+    return constants
 
 
 def _add(chain: Chain, node: Node, arrays: list[Any], reading: Reading) -> None:
-    """One node on the network's data, whose place in ``arrays`` is None."""
+    """Append a node on the network's data, whose place in ``arrays`` is None."""
     if node.op == "Gemm" and arrays[0] is None and not node.attributes.get("transA"):
         weights = arrays[1] if node.attributes.get("transB") else arrays[1].T
         bias = arrays[2] if len(arrays) > 2 and arrays[2] is not None else 0.0
@@ -103,8 +105,7 @@ def _add(chain: Chain, node: Node, arrays: list[Any], reading: Reading) -> None:
 
 
 def _fits(op: str, arrays: list[Any], shape: tuple[int, ...]) -> bool:
-    """Whether the data come first, where that matters, and the constant is one number, one per value, or one per
-    channel of an image."""
+    """True if data and constant are in order, and the constant is one number, one per value, or one per channel."""
     if arrays[0] is not None and op not in ("Add", "Mul"):
         return False
     other = np.asarray(arrays[1] if arrays[0] is None else arrays[0])
@@ -115,7 +116,7 @@ ENDINGS = ("Softmax", "LogSoftmax", "Identity")
 
 
 def cut_onnx(path: Path, folder: Path) -> Cut:
-    """As ``cut``."""
+    """Cut an ONNX model, as ``cut``."""
     import onnx
 
     whole = OnnxModel(path, threads=1)
@@ -138,8 +139,10 @@ def cut_onnx(path: Path, folder: Path) -> Cut:
 
 
 def _positions(path: Path, scores: Sequence[int]) -> int | None:
-    """Of how many positions of a sequence there are scores, 0 for any number; None where an example has one row.
-    ``scores``: shape of the output."""
+    """Return the number of sequence positions with scores, 0 for any; None if an example has one row.
+
+    ``scores``: shape of the output.
+    """
     if len(scores) not in (2, 3):
         raise InputError(
             f"{path} gives an output of {len(scores)} dimensions; tables need scores [examples, classes], or "
@@ -154,29 +157,29 @@ def _score_last_position(graph: Any, last: Any) -> None:
     """Let the layer ``last`` score the last position alone; its output loses the axis of the positions."""
     from onnx import helper, numpy_helper
 
-    taken, axis = f"{last.input[0]}/last", 1
-    graph.initializer.append(numpy_helper.from_array(np.array(-1, dtype=np.int64), f"{taken}/position"))
-    gather = helper.make_node("Gather", [last.input[0], f"{taken}/position"], [taken], axis=axis)
+    sliced, axis = f"{last.input[0]}/last", 1
+    graph.initializer.append(numpy_helper.from_array(np.array(-1, dtype=np.int64), f"{sliced}/position"))
+    gather = helper.make_node("Gather", [last.input[0], f"{sliced}/position"], [sliced], axis=axis)
     graph.node.insert(list(graph.node).index(last), gather)
-    last.input[0] = taken
+    last.input[0] = sliced
     del graph.output[0].type.tensor_type.shape.dim[axis], graph.value_info[:]
 
 
 def _last_layer(path: Path, graph: Any) -> tuple[Any, DenseLayer, int]:
-    """The node of the layer, whose first input are the features, the layer, and the ONNX datatype of both."""
+    """Return the node of the layer, whose first input are the features, the layer, and the ONNX datatype of both."""
     from onnx.helper import np_dtype_to_tensor_dtype
 
-    made = {name: node for node in graph.node for name in node.output}
-    node = made.get(graph.output[0].name)
+    producers = {name: node for node in graph.node for name in node.output}
+    node = producers.get(graph.output[0].name)
     while node is not None and node.op_type in ENDINGS:
-        node = made.get(node.input[0])
+        node = producers.get(node.input[0])
     constants = _constants(graph)
     bias = None
     if node is not None and node.op_type == "Add":
         inputs = [name for name in node.input if name not in constants]
-        if len(inputs) == 1 and inputs[0] in made:
+        if len(inputs) == 1 and inputs[0] in producers:
             (constant,) = (name for name in node.input if name in constants)
-            node, bias = made[inputs[0]], constants[constant]
+            node, bias = producers[inputs[0]], constants[constant]
     known = node is not None and node.op_type in ("Gemm", "MatMul") and node.input[0] not in constants
     if node is None or not known or node.input[1] not in constants:
         what = "an input" if node is None else node.op_type
@@ -199,7 +202,7 @@ def _number(attribute: Any) -> float:
 
 
 def _front(model: Any, features: str, datatype: int, width: int) -> Any:
-    """The model with ``features`` for its only output, and without what only its last layer needs."""
+    """Return the model with ``features`` for its only output, and without what only its last layer needs."""
     import onnx
 
     front = onnx.ModelProto()
@@ -211,13 +214,13 @@ def _front(model: Any, features: str, datatype: int, width: int) -> Any:
     graph.output.append(onnx.helper.make_tensor_value_info(features, datatype, [free, width]))
     nodes = list(graph.node)
     if not any(each.type in (5, 10) for node in nodes for each in node.attribute):  # no graphs within nodes
-        needed, kept = {features}, []
+        needed, needed_nodes = {features}, []
         for node in reversed(nodes):
             if needed & set(node.output):
                 needed |= set(node.input)
-                kept.append(node)
+                needed_nodes.append(node)
         weights = [tensor for tensor in graph.initializer if tensor.name in needed]
         del graph.node[:], graph.initializer[:]
-        graph.node.extend(kept[::-1])
+        graph.node.extend(needed_nodes[::-1])
         graph.initializer.extend(weights)
     return front

@@ -51,14 +51,14 @@ TRACED_EXAMPLES = 2
 
 
 def cut_torch(name: str, input_shape: Sequence[int], folder: Path) -> Cut:
-    """As ``cut``; ``name`` is module:factory."""
+    """Cut the torch module ``name``, module:factory, as ``cut``."""
     module = load_torch(name).cpu()
     return cut_module(module, name, input_shape, folder)
 
 
 @without_late_triton()
 def cut_module(module: nn.Module, name: str, input_shape: Sequence[int], folder: Path) -> Cut:
-    """As ``cut``, of a module in memory, which is left in inference mode."""
+    """Cut a module in memory, as ``cut``; it is left in inference mode."""
     import torch
 
     module = module.eval().requires_grad_(False)
@@ -71,7 +71,7 @@ def cut_module(module: nn.Module, name: str, input_shape: Sequence[int], folder:
         traced = _exported(front, name, input_shape, dtype)
         path = folder / "front.pt2"
         torch.export.save(traced, path)
-        # What answers otherwise than by the scores of one position would be no fair comparison.
+        # An answer by other than one position's scores would be no fair comparison.
         plain = positions is None and not isinstance(_answers(program), Mapping)
         whole = module if plain else _scoring(front, weights, bias)
     specs = (TensorSpec("input", datatype_of_torch(dtype), (FREE, *input_shape)),)
@@ -83,23 +83,23 @@ def cut_module(module: nn.Module, name: str, input_shape: Sequence[int], folder:
 
 
 def _traced(module: nn.Module, name: str, input_shape: Sequence[int]) -> tuple[ExportedProgram, Any]:
-    """The module on inputs of the datatype of its weights or, where it takes none of these, on whole numbers."""
+    """Return the module on inputs of the datatype of its weights or, where it takes none of these, on whole numbers."""
     import torch
 
-    own = next((parameter.dtype for parameter in module.parameters()), torch.float32)
+    dtype = next((parameter.dtype for parameter in module.parameters()), torch.float32)
     try:
-        return _exported(module, name, input_shape, own), own
+        return _exported(module, name, input_shape, dtype), dtype
     except InputError as error:
         try:
             return _exported(module, name, input_shape, torch.int64), torch.int64
         except InputError as whole:
             # A network of tokens says of other numbers only that they are none.
-            said = whole if WANTS_WHOLE_NUMBERS in str(error.__cause__) else error
-            raise said from said.__cause__
+            message = whole if WANTS_WHOLE_NUMBERS in str(error.__cause__) else error
+            raise message from message.__cause__
 
 
 def _exported(module: Any, name: str, input_shape: Sequence[int], dtype: Any) -> ExportedProgram:
-    """With a batch of any size where the module allows that, else of one example."""
+    """Export with any batch size if the module allows that, else for one example."""
     import torch
 
     batch = torch.export.Dim("batch", min=1)
@@ -118,7 +118,7 @@ def _exported(module: Any, name: str, input_shape: Sequence[int], dtype: Any) ->
 
 
 def _last_layer(name: str, program: ExportedProgram) -> tuple[Any, Any, Any, str]:
-    """The node that makes the features, weights [classes, features], bias, and the layer's name."""
+    """Return the node that makes the features, weights [classes, features], bias, and the layer's name."""
     constants = parameters(program)
     last = _scores(name, program)
     while call_name(last) in ENDINGS:
@@ -132,7 +132,7 @@ def _last_layer(name: str, program: ExportedProgram) -> tuple[Any, Any, Any, str
 
 
 def _scores(name: str, program: ExportedProgram) -> Any:
-    """The node of the network's output: the only one or, of several by name, that of the logits."""
+    """Return the node of the network's output: the only one or, of several by name, that of the logits."""
     outputs = program.graph_signature.user_outputs
     scores = outputs[0]
     if len(outputs) != 1:
@@ -145,7 +145,7 @@ def _scores(name: str, program: ExportedProgram) -> Any:
 
 
 def _answers(program: ExportedProgram) -> Any:
-    """What a call returns, with names of nodes for tensors: a mapping where networks of transformers answer."""
+    """Return the call's result with node names for tensors: a mapping for networks of transformers."""
     from torch.utils import _pytree
 
     names = [str(output) for output in program.graph_signature.user_outputs]
@@ -153,13 +153,13 @@ def _answers(program: ExportedProgram) -> Any:
 
 
 def _positions(features: Any) -> int | None:
-    """Of how many positions of a sequence there are features; None where an example has one row of them."""
+    """Return the number of sequence positions with features; None if an example has one row of them."""
     _, *positions, _ = features.meta["val"].shape
     return int(positions[0]) if positions else None
 
 
 def _scoring(front: Any, weights: Any, bias: Any) -> nn.Module:
-    """``front`` and the last layer on what it gives: no other position is scored."""
+    """Return a module of ``front`` and the last layer on its result: no other position is scored."""
     import torch
 
     class Scoring(torch.nn.Module):

@@ -52,7 +52,7 @@ class Compiled:
         self._numbers, self._bytes = _Tape(np.float32), _Tape(np.int8)
         self._ids, self._ints = _Tape(np.uint32), _Tape(np.int64)
         header, rows = np.zeros((), dtype=k.HEADER), np.zeros(len(mlp.layers), dtype=k.LAYER)
-        # What the calls find at a known place.
+        # Entries at known places for calls.
         self._ints.reserve(k.HEADER_SIZE + k.LAYER_SIZE * len(rows))
         for at in range(len(mlp.layers)):
             self._lay_out_layer(rows, at, at in activators)
@@ -84,9 +84,9 @@ class Compiled:
         header["best_nodes_at"] = self._ints.add(np.zeros(k.MAX_ANSWERS))
 
     def handle(self, labels: np.ndarray, scores: np.ndarray, point: int) -> np.ndarray:
-        """A ``HANDLE`` as int64 [HANDLE_SIZE], for ``single.top_*``, good while this object and both arrays live.
+        """Return a ``HANDLE``, int64 [HANDLE_SIZE], for ``single.top_*``, valid while this object and both arrays live.
 
-        Raises ``ValueError`` for arrays that no answer fits into, and a point that there is not.
+        Raises ``ValueError`` for arrays that cannot hold an answer, and an unknown point.
         """
         k.require_results(labels, scores)
         if not k.BY_CONFIDENCE <= point <= len(self.shares):
@@ -99,7 +99,7 @@ class Compiled:
         return handle.view(np.int64)
 
     def columns(self, at: int) -> np.ndarray:
-        """float32 [inputs, units], a view: the weights of layer ``at``, dense and computed in full, by columns."""
+        """Return weights of layer ``at``, dense and computed in full, by columns: a view, float32 [inputs, units]."""
         row = self.state[1][k.HEADER_SIZE + at * k.LAYER_SIZE :][: k.LAYER_SIZE].view(k.LAYER)[0]
         start, shape = int(row["columns_at"]), (int(row["inputs"]), int(row["units"]))
         return self.state[0][start : start + shape[0] * shape[1]].reshape(shape)
@@ -119,7 +119,7 @@ class Compiled:
         single.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
 
     def _lay_out_layer(self, rows: np.ndarray, at: int, activated: bool) -> None:
-        """Columns for what is computed in full, as inputs may be mostly zeros; rows for what else is read."""
+        """Lay out columns for layers computed in full, as inputs may be mostly zeros, and rows for all others."""
         layer, row, last = self.mlp.layers[at], rows[at], at == len(rows) - 1
         row["inputs"], row["units"] = layer.inputs, layer.units
         columns = self._in_full or not (activated and last)
@@ -129,7 +129,7 @@ class Compiled:
         row["int8_at"] = row["int8_sums_at"] = -1
 
     def _lay_out_int8(self, row: np.void, weights: Int8Weights, bias: np.ndarray, behind_relu: bool) -> None:
-        """Rows in whole lines; scale and bias side by side; sums of the rows only where an input may be negative."""
+        """Lay out rows in whole lines, scale and bias side by side, and row sums only if an input may be negative."""
         row["int8_at"] = self._bytes.add(_in_lines(weights.rows))
         row["int8_scales_at"] = self._numbers.add(np.column_stack([weights.scale, bias]))
         row["int8_sums_at"] = -1 if behind_relu else self._numbers.add(weights.scale * weights.sums)
@@ -176,7 +176,7 @@ def _lines(width: int) -> int:
 
 
 def _in_lines(rows: np.ndarray) -> np.ndarray:
-    """int8 [..., inputs] with zeros up to the end of each row's last cache line."""
+    """Return int8 [..., inputs] with zeros up to the end of each row's last cache line."""
     width = rows.shape[-1]
     return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, _lines(width) * k.LINE_BYTES - width)])
 
@@ -206,7 +206,7 @@ class _Tape:
         self._length += -(-size // step) * step
 
     def add(self, array: np.ndarray) -> int:
-        """Where ``array`` begins."""
+        """Append ``array`` and return its begin."""
         start = self._length
         self.pieces.append((start, array))
         self.reserve(array.size)

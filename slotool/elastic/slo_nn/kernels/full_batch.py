@@ -1,4 +1,4 @@
-"""All nodes for a whole batch: the weights are read once for it, in one product per layer, and not once per query.
+"""Computation of all nodes for a batch: weights are read once, in one product per layer, not once per query.
 
 Micro-batches of queries that share a bucket were measured too and were not faster: docs/explanation/batches.md.
 Importing this module imports Numba.
@@ -68,7 +68,7 @@ def _logits(compiled: Compiled, x: Any) -> np.ndarray:
     if isinstance(x, np.ndarray):
         values = _outputs(first, torch.from_numpy(x))
     else:
-        # By the columns that are laid out: SciPy would copy the weights, which lie in rows, at every call.
+        # Use the laid-out columns: SciPy would copy the rows of weights at every call.
         values = torch.from_numpy(x @ compiled.columns(0) + first.bias)
     for layer in others:
         values = _outputs(layer, values.relu_())
@@ -76,29 +76,29 @@ def _logits(compiled: Compiled, x: Any) -> np.ndarray:
 
 
 def _outputs(layer: DenseLayer, x: Tensor) -> Tensor:
-    """float32 [n, units] before ReLU. By PyTorch, so that its number of threads holds."""
+    """Return float32 [n, units] before ReLU. By PyTorch, so that its number of threads holds."""
     return torch.addmm(torch.from_numpy(layer.bias), x, torch.from_numpy(layer.weights).T)
 
 
 @njit(cache=True, fastmath=FAST)
 def best_of_rows(values: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
-    """Of each row of ``values`` float32 [n, classes] the best: ``labels`` int32 and ``scores`` float32 [n, p].
+    """Find the best of each row of ``values`` float32 [n, classes]: ``labels`` int32, ``scores`` float32 [n, p].
 
-    Raises ``ValueError`` where shapes do not fit.
+    Raises ``ValueError`` if shapes do not fit.
     """
-    wanted = labels.shape[1]
-    if labels.shape != scores.shape or len(labels) != len(values) or not 0 < wanted <= values.shape[1]:
+    count = labels.shape[1]
+    if labels.shape != scores.shape or len(labels) != len(values) or not 0 < count <= values.shape[1]:
         raise ValueError("arrays of shapes that do not belong together")
     for query in range(len(values)):
         row, nodes, best = values[query], labels[query], scores[query]
-        for i in range(wanted):
+        for i in range(count):
             nodes[i], best[i] = -1, -np.inf
         for start in range(0, len(row), AT_A_TIME):
             part = row[start : start + AT_A_TIME]
             highest = np.float32(-np.inf)
             for i in range(len(part)):
                 highest = max(highest, part[i])
-            if highest > best[wanted - 1]:
+            if highest > best[count - 1]:
                 for i in range(len(part)):
-                    if part[i] > best[wanted - 1]:
-                        insert(part[i], start + i, wanted, best, nodes)
+                    if part[i] > best[count - 1]:
+                        insert(part[i], start + i, count, best, nodes)

@@ -45,7 +45,7 @@ def _by_plain_vectors(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any
 
 
 def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any, extent: int) -> Any:
-    """The address of element ``index``; under ``NUMBA_BOUNDSCHECK`` it and the ``extent`` − 1 behind it are checked."""
+    """Return the address of element ``index``; ``NUMBA_BOUNDSCHECK`` checks it and the ``extent`` − 1 after it."""
     view = context.make_array(kind)(context, builder, array)
     if getattr(config, "BOUNDSCHECK", False):
         last = builder.add(index, _INT64(extent - 1))
@@ -55,10 +55,10 @@ def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any, extent
 
 
 def _row_dots(multiply: Multiply) -> Any:
-    """Into ``sums[at_sum:][4]``, float32: the dot products of ``lines`` · 64 uint8 from byte ``query`` of ``bytes_``
-    with as many int8 from each of the bytes ``a`` to ``d``.
+    """Set ``sums[at_sum:][4]``, float32, to dot products of a query with four rows of int8.
 
-    Four rows, because their sums across a register then share the shuffles; as floats they are exact up to 2^24.
+    The query is ``lines`` · 64 uint8 from byte ``query`` of ``bytes_``, rows begin at the bytes ``a`` to ``d``. Four
+    rows, because their sums across a register then share the shuffles; as floats they are exact up to 2^24.
     """
 
     def declare(
@@ -78,8 +78,10 @@ def _row_dots(multiply: Multiply) -> Any:
                 )
                 for total, weights in zip(totals, rows, strict=True):
                     builder.store(multiply(builder, builder.load(total), inputs, weights), total)
-            found = _added_up(builder, [builder.load(total) for total in totals])
-            builder.store(builder.sitofp(found, _FOUR_FLOATS), place(7, arguments[8], _FOUR_FLOATS, ROWS), align=4)
+            sums_of_four = _added_up(builder, [builder.load(total) for total in totals])
+            builder.store(
+                builder.sitofp(sums_of_four, _FOUR_FLOATS), place(7, arguments[8], _FOUR_FLOATS, ROWS), align=4
+            )
             return context.get_dummy_value()
 
         return types.void(bytes_, query, a, b, c, d, lines, sums, at_sum), generate
@@ -88,7 +90,7 @@ def _row_dots(multiply: Multiply) -> Any:
 
 
 def _added_up(builder: Any, totals: list[Any]) -> Any:
-    """int32 [4]: the sum of each of four registers; halved first within quarters of 128 bits, which is quickest."""
+    """Return the sum of each of four registers, int32 [4]; halved first within 128-bit quarters, which is fastest."""
     a, b, c, d = totals
     quarters = range(0, LANES, 4)
 
@@ -113,7 +115,7 @@ def _native() -> Multiply:
 
 
 row_dots = _row_dots(_native())
-# The same in plain vector operations, for the tests to hold against.
+# Reference for tests in plain vector operations.
 row_dots_plain = _row_dots(_by_plain_vectors)
 
 
@@ -154,11 +156,13 @@ def _highest(values: np.ndarray) -> Any:
 # says so itself, because otherwise it takes the fastmath of the caller that is compiled first.
 @internal_njit(fastmath=False)
 def quantize_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray) -> None:
-    """The layer's inputs in 255 steps, as ``quantization.quantized_inputs`` has them, at ``query_at``; step and
-    least value at ``query_scale_at``."""
+    """Quantize the layer's inputs to 255 steps, as ``quantization.quantized_inputs``, at ``query_at``.
+
+    Step and least value are stored at ``query_scale_at``.
+    """
     header = header_of(ints)
     x, steps = numbers[header.input_at : header.input_at + width], header.query_scale_at
-    # By their bits: numbers that are not negative are in order as whole numbers, the others backwards and above all.
+    # Compare bits: non-negative numbers are in order as integers, negative ones backwards and above all.
     bits: Any = x.view(np.uint32)
     signed: Any = x.view(np.int32)
     highest, lowest = np.int32(0), np.uint32(0)
@@ -183,14 +187,14 @@ def quantize_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np
 def nearest(
     at: int, steps: int, count: int, width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> int:
-    """Which of ``count`` centroids, rows of int8, has the largest scale · c·x + offset for the quantized query."""
+    """Return the one of ``count`` centroids, rows of int8, with the largest scale · c·x + offset for the query."""
     header = header_of(ints)
-    own = header.query_scale_at
+    scale_at = header.query_scale_at
     if width == USUAL_LINES * LINE_BYTES:
-        _sum_centroids(at, count, USUAL_LINES, own + SUMS, numbers, ints, bytes_)
+        _sum_centroids(at, count, USUAL_LINES, scale_at + SUMS, numbers, ints, bytes_)
     else:
-        _sum_centroids(at, count, lines_of(width), own + SUMS, numbers, ints, bytes_)
-    values, step, least = numbers[own + SUMS : own + SUMS + count], numbers[own], numbers[own + 1]
+        _sum_centroids(at, count, lines_of(width), scale_at + SUMS, numbers, ints, bytes_)
+    values, step, least = numbers[scale_at + SUMS : scale_at + SUMS + count], numbers[scale_at], numbers[scale_at + 1]
     scale, offset = numbers[steps : steps + count], numbers[steps + count : steps + 2 * count]
     sums = numbers[steps + 2 * count : steps + 3 * count]
     for c in range(len(values)):
@@ -217,10 +221,10 @@ def _sum_centroids(
 def gather_int8(
     row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
-    """Of the quantized query. One pass each for sums of products, values and the best.
+    """Gather values for the quantized query, in a pass each for sums of products, values and the best.
 
-    Bytes of the query are not signed, as the instruction wants them; its least value times the sum of a row makes up
-    for it. That is 0 behind a ReLU, where no sums are laid out.
+    Bytes of the query are unsigned, as the instruction requires; its least value times a row's sum corrects for that.
+    It is 0 behind a ReLU, where no sums are laid out.
     """
     header = header_of(ints)
     chosen = ints[header.chosen_at + start : header.chosen_at + stop]
@@ -250,7 +254,7 @@ def gather_int8(
 def _sum_rows(
     row: Layer, chosen: np.ndarray, target: int, lines: int, numbers: np.ndarray, ints: np.ndarray, bytes_: Any
 ) -> None:
-    """Products of the quantized query with the rows of ``chosen``, of so many lines each, fetched ahead."""
+    """Multiply the quantized query with the rows of ``chosen``, of ``lines`` lines each, fetched ahead."""
     header = header_of(ints)
     last, start, stride = len(chosen) - 1, row.int8_at, lines * LINE_BYTES
     for i in range(-AHEAD, len(chosen), ROWS):
@@ -259,7 +263,7 @@ def _sum_rows(
             for line in range(lines):
                 prefetch(bytes_, start + chosen[ahead] * stride + line * LINE_BYTES)
         if i >= 0:
-            # Where four are not left the last comes again.
+            # Repeat the last row if fewer than four are left.
             a, b = start + chosen[i] * stride, start + chosen[min(i + 1, last)] * stride
             c, d = start + chosen[min(i + 2, last)] * stride, start + chosen[min(i + 3, last)] * stride
             row_dots(bytes_, header.query_at, a, b, c, d, lines, numbers, target + i)

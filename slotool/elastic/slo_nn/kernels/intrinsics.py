@@ -25,16 +25,14 @@ LAYER_SIZE, HEADER_SIZE = layout.LAYER_SIZE, layout.HEADER_SIZE
 
 
 def _record(dtype: np.dtype) -> Any:
-    """A function of compiled code: the record of ``dtype`` that begins at an element of an int64 array."""
+    """Return a function of compiled code: the record of ``dtype`` that begins at an element of an int64 array."""
     kind = from_dtype(dtype)
 
     def declare(typing_context: Any, array: Any, at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             view = context.make_array(signature.args[0])(context, builder, arguments[0])
-            found = cgutils.get_item_pointer(
-                context, builder, signature.args[0], view, [arguments[1]], wraparound=False
-            )
-            return builder.bitcast(found, context.get_value_type(kind))
+            item = cgutils.get_item_pointer(context, builder, signature.args[0], view, [arguments[1]], wraparound=False)
+            return builder.bitcast(item, context.get_value_type(kind))
 
         return kind(array, at), generate
 
@@ -79,7 +77,7 @@ def _prefetch(typing_context: Any, array: Any, at: Any) -> Any:
 
 
 def _pointer(typing_context: Any, address: Any, item: Any) -> Any:
-    """The int64 ``address`` as a pointer to items of the type of the scalar ``item``, for ``numba.carray``."""
+    """Return the int64 ``address`` as a pointer to items of the type of the scalar ``item``, for ``numba.carray``."""
     kind = types.CPointer(item)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -89,7 +87,7 @@ def _pointer(typing_context: Any, address: Any, item: Any) -> Any:
 
 
 def _thread(typing_context: Any) -> Any:
-    """``threading.get_ident()``, which from Python costs 50 ns."""
+    """Return ``threading.get_ident()``, which from Python costs 50 ns."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(ir.IntType(64), [])
@@ -106,9 +104,9 @@ thread: Any = intrinsic(_thread)
 
 @internal_njit(forceinline=True)
 def owned(handle: np.ndarray, field: int) -> bool:
-    """Whether this thread made the first call: another one could overwrite an answer before it is read."""
-    own = thread()
+    """True if this thread made the first call: another one could overwrite an answer before it is read."""
+    current = thread()
     if handle[field] == 0:
-        handle[field] = own
-    is_own: bool = handle[field] == own
+        handle[field] = current
+    is_own: bool = handle[field] == current
     return is_own

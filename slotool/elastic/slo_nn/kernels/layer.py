@@ -1,4 +1,4 @@
-"""One layer of one query: keys and lists, gathered rows or whole columns, ReLU. See ``layout`` for the arrays."""
+"""Layer of one query: keys and lists, gathered rows or whole columns, ReLU. See ``layout`` for the arrays."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 # The head of a list is fetched while k is being chosen.
 FETCHED_NODES = 128
 LAST_STAMP = 127
-# One node in so many is few enough for rows, whatever the inputs.
+# At most one node in so many: rows are faster, whatever the inputs.
 FEW_BY_ROWS = 8
 
 
 @internal_njit(forceinline=True)
 def finite(value: float) -> bool:
-    # Not np.isfinite: it asks whether value − value is 0, which reassociation takes for granted.
+    # np.isfinite tests value − value for 0, which reassociation optimizes away.
     return abs(value) <= _LARGEST
 
 
@@ -45,7 +45,7 @@ def dot(weights: np.ndarray, x: np.ndarray) -> Any:
 
 @internal_njit(fastmath=FAST)
 def compute_all(row: Layer, active: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> int:
-    """w·x + b of every node: columns of the ``active`` inputs (−1: list them) where there are columns, else rows."""
+    """Compute w·x + b of every node: from columns of the ``active`` inputs (−1: list them) if laid out, else rows."""
     header = header_of(ints)
     units: int = row.units
     inputs, output = row.inputs, header.output_at
@@ -77,7 +77,7 @@ def compute_some(
     ids: np.ndarray,
     bytes_: np.ndarray,
 ) -> tuple[int, int]:
-    """w·x + b of the nodes this query needs. Returns the point, chosen here if it was not yet, and how many nodes."""
+    """Compute w·x + b of the nodes that this query needs; return the point, chosen here if open, and their number."""
     header = header_of(ints)
     units, inputs, hashed = row.units, row.inputs, row.hashed
     # Whole columns of the inputs that are not zero, or whole rows of the chosen nodes: whichever is less to read.
@@ -95,7 +95,7 @@ def compute_some(
             return point, compute_all(row, active, keep, numbers, ints)
     count = ints[row.counts_at + point]
     output, chosen = numbers[header.output_at :], ints[header.chosen_at :]
-    # All there are go on in their own order, not the lists'.
+    # All nodes continue in their own order, not the lists'.
     hashed = _all_in_order(units, chosen) if count == units else pick(row, hashed, count, ints, ids, bytes_)
     if by_columns:
         everything = numbers[header.all_at :]
@@ -126,7 +126,7 @@ def confidence(row: Layer, share: int, numbers: np.ndarray, ints: np.ndarray) ->
 def gather(
     row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
-    """Values of ``CHOSEN[start:stop]`` from their rows, fetched ahead; the best of them kept on the way."""
+    """Compute values of ``CHOSEN[start:stop]`` from their rows, fetched ahead, keeping the best of them."""
     if row.int8_at >= 0:
         gather_int8(row, start, stop, keep, numbers, ints, bytes_)
     else:
@@ -192,7 +192,7 @@ def list_inputs(width: int, numbers: np.ndarray, ints: np.ndarray) -> int:
 
 @internal_njit(forceinline=True)
 def reads_columns(row: Layer, point: int, ints: np.ndarray) -> bool:
-    """Whether the active inputs are worth a list. A small k is less to read by rows, unless hardly any is active."""
+    """True if the active inputs are worth a list. A small k is less to read by rows, unless hardly any is active."""
     header = header_of(ints)
     if row.columns_at < 0:
         return False
@@ -204,7 +204,7 @@ def reads_columns(row: Layer, point: int, ints: np.ndarray) -> bool:
 
 @internal_njit(fastmath=FAST)
 def columns_of(row: Layer, active: int, target: int, numbers: np.ndarray, ints: np.ndarray) -> None:
-    """All nodes at once from the columns of the active inputs, four columns a pass to spare the running sums."""
+    """Compute all nodes from the columns of the active inputs, four a pass to spare the running sums."""
     header = header_of(ints)
     units, bias, start = row.units, row.bias_at, row.columns_at
     listed, values = ints[header.active_at :], numbers[header.values_at :]
@@ -230,7 +230,7 @@ def columns_of(row: Layer, active: int, target: int, numbers: np.ndarray, ints: 
 
 @internal_njit(fastmath=FAST)
 def hash_nodes(row: Layer, known: bool, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray) -> None:
-    """The nodes that the keys read are the first to be chosen; their values, from ALL where they are ``known``."""
+    """Choose first the nodes that the keys read; their values come from ALL if they are ``known``."""
     header = header_of(ints)
     chosen, output = ints[header.chosen_at :], numbers[header.output_at :]
     everything, inputs = numbers[header.all_at :], row.inputs
@@ -247,7 +247,7 @@ def hash_nodes(row: Layer, known: bool, numbers: np.ndarray, ints: np.ndarray, i
 
 @internal_njit(fastmath=FAST)
 def find_buckets(row: Layer, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
-    """The row of this query's list in each table, into STARTS."""
+    """Set STARTS to the row of this query's list in each table."""
     header = header_of(ints)
     starts = ints[header.starts_at :]
     if row.kind == CLUSTERS or row.int8_at >= 0:
@@ -277,7 +277,7 @@ def find_buckets(row: Layer, numbers: np.ndarray, ints: np.ndarray, ids: np.ndar
 def _find_projected(
     row: Layer, starts: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
 ) -> None:
-    """The same where each bit has a projection of its own, a row of int8."""
+    """Find buckets with a projection, a row of int8, for each bit."""
     header = header_of(ints)
     bits, inputs = row.bits, row.inputs
     x = numbers[header.input_at : header.input_at + inputs]
@@ -308,16 +308,16 @@ def pick(row: Layer, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray,
     tables, length, overall, lists = row.tables, row.length, row.overall_at, row.lists_at
     chosen = hashed
     if hashed == 0 and tables == 1:
-        # One list names no node twice.
-        own = ids[lists + starts[0] * length : lists + starts[0] * length + min(count, length)]
-        heads = picked[: len(own)]
+        # A list has no node twice.
+        members = ids[lists + starts[0] * length : lists + starts[0] * length + min(count, length)]
+        heads = picked[: len(members)]
         for place in range(len(heads)):
-            heads[place] = own[place]
+            heads[place] = members[place]
         if count <= length:
             return hashed
         now, chosen = _next_stamp(ints, stamps), length
         for place in range(length):
-            stamps[own[place]] = now
+            stamps[members[place]] = now
     else:
         now = _next_stamp(ints, stamps)
         for i in range(hashed):
@@ -333,7 +333,7 @@ def pick(row: Layer, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray,
                 stamps[node] = now
     place = 0
     while chosen < count and place < row.units:
-        # So many more at least are looked at, without asking after each whether it was the last.
+        # Least number of nodes between checks for the last one.
         further = ids[overall + place : overall + min(place + count - chosen, row.units)]
         for i in range(len(further)):
             node = np.int64(further[i])
@@ -345,7 +345,7 @@ def pick(row: Layer, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray,
 
 @internal_njit()
 def _next_stamp(ints: np.ndarray, stamps: np.ndarray) -> Any:
-    """A byte that no node bears yet. Bytes, because the stamps of 10^4 nodes then stay in the first cache."""
+    """Return a byte that no node bears yet. Bytes, because the stamps of 10^4 nodes then stay in the first cache."""
     header = header_of(ints)
     if header.last_stamp == LAST_STAMP:
         stamps[:] = 0

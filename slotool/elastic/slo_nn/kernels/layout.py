@@ -16,13 +16,13 @@ LINE_BYTES = 64
 
 
 def _integers(**groups: str) -> np.dtype:
-    """A record of int64 fields, by group of their names in this order; it takes whole cache lines."""
+    """Return a record of int64 fields, by group of their names in this order; it takes whole cache lines."""
     names = [name for group in groups.values() for name in group.split()]
     size = -(-8 * len(names) // LINE_BYTES) * LINE_BYTES
     return np.dtype({"names": names, "formats": [np.int64] * len(names), "itemsize": size})
 
 
-# At the beginning of ``ints``. ``last_stamp`` was given to a node last.
+# Header of ``ints``. ``last_stamp`` is the latest node's.
 HEADER = _integers(
     counts="layers shares last_stamp",
     numbers="means_at input_at values_at all_at output_at best_at query_scale_at",
@@ -37,7 +37,7 @@ LAYER = _integers(
     hash="bits positions_at thresholds_at projections_at",
     clusters="coarse fine coarse_at fine_at coarse_scales_at fine_scales_at",
 )
-# What a session passes to ``top_dense`` and ``top_sparse``: addresses and lengths of the four arrays, where the answer
+# Argument of ``top_dense`` and ``top_sparse``: addresses and lengths of the four arrays, where the answer
 # goes, how many labels, the point, and the thread that owns the session (that of the first call; 0 before it).
 HANDLE = _integers(
     arrays="numbers_at numbers_length ints_at ints_length ids_at ids_length bytes_at bytes_length",
@@ -47,26 +47,26 @@ HANDLE = _integers(
 HEADER_SIZE, LAYER_SIZE, HANDLE_SIZE = (record.itemsize // 8 for record in (HEADER, LAYER, HANDLE))
 OWNER = HANDLE.fields["owner"][1] // 8  # type: ignore[index]
 
-# At ``query_scale_at``: step and least value of the quantized query; from SUMS on what centroids have of it.
+# Entries at ``query_scale_at``: step and least value of the quantized query; from SUMS on its centroid sums.
 SUMS = 4
 # Kinds of activators.
 NONE, HASH, CLUSTERS, PROJECTED = range(4)
 
-# Most labels that a query may ask for.
+# Maximum number of labels of a query.
 MAX_ANSWERS = 128
-# With int8 weights at least this many of the best labels are scored again with float32 weights.
+# Least number of best labels scored again in float32 after int8 weights.
 MIN_RESCORED = 2
-# From this batch size on, one matrix product per layer is faster than one query after another, when k is 100 %.
+# Batch size from which one product per layer is faster than single queries at k = 100 %.
 MIN_BATCH_FOR_PRODUCTS = 16
 
-# What a query that cannot be answered returns.
+# Result of a query without an answer.
 NOT_FINITE, OUT_OF_RANGE, WRONG_LENGTH, TOO_MANY, OTHER_THREAD = -1, -2, -3, -4, -5
 # Instead of a point: the least k whose confidence is at least the threshold.
 BY_CONFIDENCE = -1
 
 
 def require_results(labels: np.ndarray, scores: np.ndarray) -> None:
-    """Raises ``ValueError`` unless compiled code may write answers there: int32 and float32 [p], contiguous."""
+    """Raise ``ValueError`` unless compiled code may write answers there: int32 and float32 [p], contiguous."""
     alike = labels.dtype == np.int32 and scores.dtype == np.float32 and labels.shape == scores.shape == (len(labels),)
     whole = labels.flags.carray and scores.flags.carray
     if not (alike and whole and len(labels) <= MAX_ANSWERS):

@@ -1,8 +1,8 @@
-"""One query in one compiled call, on one thread: input, key, look-up, gathered rows, best labels; and every k of the
-grid in one pass over an input, with the confidence of the tables in each.
+"""Query in one compiled call, on one thread: input, key, look-up, gathered rows, best labels.
 
-Functions that hold most of a call are inlined before they are compiled. Compiled by themselves, each would be optimised
-with all that it calls, for seconds, and again in each of its callers.
+Every k of the grid is computed in one pass over an input, with the confidence of the tables in each. Functions that
+hold most of a call are inlined before they are compiled. Compiled by themselves, each would be optimised with all that
+it calls, for seconds, and again in each of its callers.
 
 Nothing is allocated per query: everything is in four flat arrays, see ``layout``. The plain NumPy path with the same
 answers is ``activator.logits``. Importing this module imports Numba.
@@ -75,8 +75,7 @@ def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
 
 @njit(cache=True, fastmath=FAST)
 def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
-    """As ``top_dense``, for the features ``indices`` int32 [n] with ``values`` float32 [n], of one named twice their
-    sum."""
+    """Compute ``top_dense`` for features ``indices`` int32 [n] with ``values`` float32 [n], summing repeated ones."""
     if not owned(handle, OWNER):
         return OTHER_THREAD
     numbers, ints, ids, bytes_ = _arrays(handle)
@@ -100,11 +99,10 @@ def rows(
     handle: np.ndarray,
     threshold: float,
 ) -> int:
-    """``top_dense`` or ``top_sparse`` of every row of a ``batch`` into ``labels`` int32 and ``scores`` float32 [n, p],
-    in any thread, with one call's cost for all.
+    """Answer every row of a ``batch`` into ``labels`` int32 and ``scores`` float32 [n, p], in any thread, in one call.
 
-    ``taken``: int64 [n], the point each row was answered at. Returns the first row that cannot be answered, with its
-    error code in ``taken``, or −1. Raises ``ValueError`` where shapes do not fit.
+    ``taken``: int64 [n], the point of each row. Returns the first row without an answer, with its error code in
+    ``taken``, or −1. Raises ``ValueError`` if shapes do not fit.
     """
     numbers, ints, ids, bytes_ = _arrays(handle)
     n, dense = len(labels), x.shape[1] > 0
@@ -150,8 +148,10 @@ def _arrays(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 def batch(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A batch as compiled calls take it: float32 [n, inputs], then row pointers int64 [n + 1], features int32 and
-    values float32 [entries] of a CSR matrix. Of the two the one that ``x`` is not is empty."""
+    """Return a batch for compiled calls: float32 [n, inputs], and CSR row pointers, features and values.
+
+    Pointers are int64 [n + 1], features int32 and values float32 [entries]. The form that ``x`` does not have is empty.
+    """
     if isinstance(x, np.ndarray):
         return x, *_NO_CSR
     return _NO_ROWS, x.indptr.astype(np.int64), x.indices, x.data
@@ -221,7 +221,7 @@ def load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
 
 @internal_njit(fastmath=FAST)
 def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
-    """The same from the non-zeros, made dense only where the first layer needs it; how many, or an error code."""
+    """Load non-zeros, made dense only if the first layer needs it; return their number, or an error code."""
     header = header_of(ints)
     row = layer_of(ints, 0)
     listed, actives = numbers[header.values_at :], ints[header.active_at :]
@@ -250,7 +250,7 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
 
 @internal_njit(fastmath=FAST)
 def unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
-    """Nothing of a query may be left for the next."""
+    """Clear the query, so that nothing is left for the next."""
     header = header_of(ints)
     if layer_of(ints, 0).rows_at >= 0:
         inputs = numbers[header.input_at :]
@@ -326,10 +326,10 @@ def _propagate(
     ids: np.ndarray,
     bytes_: np.ndarray,
 ) -> tuple[int, int]:
-    """From the loaded input to the output layer: values in OUTPUT, in the order of CHOSEN unless that is all nodes.
+    """Compute from the loaded input to OUTPUT, in the order of CHOSEN unless that is all nodes.
 
-    ``kept``: how many best labels to keep in BEST. Returns the point taken (or NOT_FINITE), and how many output nodes
-    were computed.
+    ``kept``: number of best labels to keep in BEST. Returns the point taken (or NOT_FINITE), and the number of computed
+    output nodes.
     """
     header = header_of(ints)
     layers, full = header.layers, header.shares
@@ -378,12 +378,12 @@ def evaluate_nested(
     ids: np.ndarray,
     bytes_: np.ndarray,
 ) -> None:
-    """All k of the grid from one gather, where the output layer alone is activated: its lists are nested.
+    """Compute all k of the grid from one gather, if the output layer alone is activated: its lists are nested.
 
     ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
-    int32 [n, shares], the label that scores highest, ``probability`` float32 [n, shares], what the full softmax gives
-    it, and ``closeness`` float32 [n, shares], minus the cross-entropy to the full answer, a label that was not computed
-    having ``MIN_PROBABILITY``. Raises ``ValueError`` where shapes do not fit.
+    int32 [n, shares], the best label, ``probability`` float32 [n, shares], its full softmax, and ``closeness`` float32
+    [n, shares], minus the cross-entropy to the full answer, with ``MIN_PROBABILITY`` for labels not computed. Raises
+    ``ValueError`` if shapes do not fit.
     """
     header = header_of(ints)
     layers, shares = header.layers, header.shares

@@ -66,19 +66,22 @@ class Alternative:
 def alternatives(
     head: SloNN, features: Features, validation: Any, allowed_loss: float, whole_file: Path | None
 ) -> list[Alternative]:
-    """Those that can be had here. ``validation``: the split with features in place of inputs. ``whole_file``: the
-    unmodified network as an ONNX file, None where it is of another library."""
-    found = []
+    """Return the alternatives available here.
+
+    ``validation``: the split with features as inputs. ``whole_file``: the unmodified network as an ONNX file, None for
+    another library.
+    """
+    result = []
     popular = shortest_popularity_list(head, validation, allowed_loss)
     lists = [] if popular is None else [(popular, False), (popular, True)]
     for names, int8 in (*lists, (np.arange(head.classes), True)):
         listed = FixedList.of(head, names, int8=int8)
         what = "all nodes" if len(names) == head.classes else f"the {len(names):,} most popular nodes"
         name = f"{what}, {'int8' if int8 else 'float32'}"
-        found.append(Alternative(name, len(names), _behind(features, listed)))
+        result.append(Alternative(name, len(names), _behind(features, listed)))
     if whole_file is not None and (whole := _int8_of(whole_file, features.input_shape)) is not None:
-        found.append(Alternative("the whole network, ONNX Runtime int8", head.classes, whole))
-    return found
+        result.append(Alternative("the whole network, ONNX Runtime int8", head.classes, whole))
+    return result
 
 
 def _behind(features: Features, listed: FixedList) -> Callable[[np.ndarray], np.ndarray]:
@@ -86,13 +89,13 @@ def _behind(features: Features, listed: FixedList) -> Callable[[np.ndarray], np.
 
 
 def _int8_of(path: Path, input_shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray] | None:
-    """The network with its products of weights in int8, quantised dynamically; None where ONNX Runtime cannot."""
+    """Return the network with dynamically quantised int8 products, or None if ONNX Runtime cannot."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     from slotool.models.adapters.onnx import OnnxModel
 
     level = logging.root.manager.disable
-    # It advises to process every network beforehand.
+    # It advises to preprocess every network.
     logging.disable(logging.WARNING)
     try:
         with TemporaryDirectory(prefix="slotool-int8-") as folder:
@@ -100,7 +103,7 @@ def _int8_of(path: Path, input_shape: tuple[int, ...]) -> Callable[[np.ndarray],
             quantize_dynamic(path, quantised, weight_type=QuantType.QInt8)
             scores = Features(OnnxModel(quantised, threads=1), input_shape)
     except (InputError, ValueError, RuntimeError, NotImplementedError, KeyError, AttributeError):
-        # What its quantiser raises for operators that it does not know; none is ours.
+        # Errors of its quantiser for unknown operators; none is ours.
         return None
     finally:
         logging.disable(level)
@@ -118,8 +121,9 @@ TIMED_QUERIES, TIMED_S = 300, 4.0
 
 
 def cut(source: str, input_shape: tuple[int, ...], folder: Path) -> Cut:
-    """The network ``source`` (.onnx, .keras, or module:factory of a torch module) in two parts, its front written to
-    ``folder``. Raises ``InputError`` naming what its last layer is where that is no dense layer on features.
+    """Cut the network ``source`` (.onnx, .keras, or module:factory of a torch module), writing its front to ``folder``.
+
+    Raises ``InputError`` naming the last layer if that is no dense layer on features.
     """
     suffix = Path(source).suffix
     if suffix == ".onnx":
@@ -137,9 +141,11 @@ def cut(source: str, input_shape: tuple[int, ...], folder: Path) -> Cut:
 
 @dataclass(frozen=True)
 class LayerShare:
-    """What a query costs on one thread, median µs: the unmodified network, and its part before the last layer, both by
-    their own library. ``nodes``: of the last layer. ``saving``: the most that choosing nodes can save, which is all of
-    the last layer. ``timing``: see ``Turns.document``."""
+    """Cost of a query on one thread, median µs, by the library: unmodified network, and part before the last layer.
+
+    ``nodes``: of the last layer. ``saving``: the most that choosing nodes can save, which is all of the last layer.
+    ``timing``: see ``Turns.document``.
+    """
 
     whole_us: float
     front_us: float
@@ -149,13 +155,13 @@ class LayerShare:
 
     @classmethod
     def of(cls, turns: Turns, nodes: int) -> LayerShare:
-        """Timing of the calls of the network and of its part before the last layer."""
+        """Return the timing of the calls of the network and of its part before the last layer."""
         whole_us, front_us = (1e6 * turns.medians_s).tolist()
         return cls(whole_us, front_us, nodes, turns.saving(0, 1), turns.document)
 
     @property
     def share(self) -> float:
-        """Of the unmodified network's time, what its last layer takes; at least 0."""
+        """Last layer's share of the unmodified network's time, at least 0."""
         return max(0.0, self.saving.share)
 
     @property
@@ -164,7 +170,7 @@ class LayerShare:
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes cannot pay, or why that is not decided, in one sentence; None where it may."""
+        """Reason why choosing nodes cannot pay, or is undecided, in one sentence; None if it may."""
         measured = (
             f"its {self.nodes:,} nodes take {self.share:.1%} of the {self.whole_us:,.1f} µs of a query, and the rest "
             f"of the network {self.front_us:,.1f} µs"
@@ -208,7 +214,7 @@ class LastLayerSource:
         return LayerShare.of(plausible(lambda: timed(calls, TIMED_QUERIES, TIMED_S), [(1, 0)]), self.cut.layer.units)
 
     def _timed(self, calls: Sequence[Callable[[np.ndarray], Any]]) -> list[Timed]:
-        """``calls`` to be timed on the first test examples, one at a time."""
+        """Return ``calls`` to be timed on the first test examples, one at a time."""
         x = np.asarray(self.original.test.x[:TIMED_QUERIES])
         return [(call, lambda i: (x[i % len(x)][None],)) for call in calls]
 
@@ -216,10 +222,9 @@ class LastLayerSource:
         return LastLayerSloNN(name, self.features, head, self.cut.front)
 
     def assessed(self, model: LastLayerSloNN, allowed_loss: float) -> dict[str, Any]:
-        """Accuracy and latency of every point on the test split, beside the unmodified network and other ways to
-        answer, in the same run.
+        """Return accuracy and latency of every point on the test split, beside all alternatives in the same run.
 
-        A point's ``latency_us`` is the front's and the last layer's; the others were measured end to end.
+        A point's ``latency_us`` is the front's plus the last layer's; the others were measured end to end.
         """
         head, test = model.head, self.data.test
         answers, promise = PointPredictions.of(head, test), Promise.of(head, allowed_loss)
@@ -289,7 +294,7 @@ class LastLayerSource:
 
 
 def _gain(turns: Turns, way: int) -> dict[str, Any]:
-    """Latency of a way beside the unmodified network's, and whether it saves ``MIN_SHARE``: None is not decided."""
+    """Return a way's latency beside the unmodified network's, and if it saves ``MIN_SHARE``; None: not decided."""
     saving = turns.saving(0, way)
     return {
         "latency_us": float(1e6 * turns.medians_s[way]),

@@ -24,14 +24,14 @@ LAYERS_FILE = "layers.json"
 
 
 def tabled(model: ElasticModel) -> SloNN | None:
-    """What of ``model`` has tables: itself, its last layer, or nothing."""
+    """Return the part of ``model`` with tables: itself, its last layer, or None."""
     if isinstance(model, LastLayerSloNN):
         return model.head
     return model if isinstance(model, SloNN) else None
 
 
 def seen_by_tables(model: ElasticModel, split: Any) -> Any:
-    """``split`` with what the tables of ``model`` receive of its examples."""
+    """Return ``split`` with what the tables of ``model`` receive of its examples."""
     return replace(split, x=model.features(split.x)) if isinstance(model, LastLayerSloNN) else split
 
 
@@ -57,11 +57,11 @@ class LastLayerSloNN(ElasticModel):
     def top(
         self, x: np.ndarray, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As ``SloNN.top``; with ``accuracy``, k is chosen by the features, which are computed once."""
+        """Return ``SloNN.top``; with ``accuracy``, k is chosen by the features, which are computed once."""
         return self.head.top(self.features(self._checked(x)), p, point=point, accuracy=accuracy)
 
     def on(self, device: str) -> ElasticModel:
-        """The same with ``features`` on ``device``; ``head`` stays on the CPU, where its calls are compiled."""
+        """Return the same with ``features`` on ``device``; ``head`` stays on the CPU, where its calls are compiled."""
         if devices.required(device) == self.device:
             return self
         front = self.features.model.on(device)
@@ -70,7 +70,7 @@ class LastLayerSloNN(ElasticModel):
         return placed
 
     def _checked(self, x: np.ndarray) -> np.ndarray:
-        """``x`` as float32 [n, *input_shape]. Raises ``InputError`` for inputs of another shape."""
+        """Return ``x`` as float32 [n, *input_shape]. Raises ``InputError`` for inputs of another shape."""
         x = np.ascontiguousarray(x, dtype=np.float32)
         if x.shape[1:] != self.input_shape:
             raise InputError(f"{self.name} takes inputs {list(self.input_shape)}, not {list(x.shape[1:])}")

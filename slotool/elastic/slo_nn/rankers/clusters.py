@@ -23,15 +23,15 @@ CHUNK = 8_192
 NOWHERE = np.float32(-3e38)
 
 
-# One probe: the lists of the two nearest fine clusters, interleaved, hold the full network's label no more often
+# Probe one list: those of the two nearest fine clusters, interleaved, hold the full network's label no more often
 # (tate-16k, 3,000 test examples, tables of 16,384: 97.4 % at 64 nodes, one list 97.5 %; 98.6 % each at 128).
 class Clusters(Ranker):
-    """One table: the nearest of few coarse centroids, then the nearest of the fine ones below it.
+    """Table by clusters: the nearest of few coarse centroids, then the nearest of the fine ones below it.
 
     "Nearest" is the largest c·x − ½‖c‖². Centroids are int8 with a scale each, inputs are quantized to 255 steps: the
-    partition is learnt from, and looked up with, the quantized ones.
-    ``coarse``: int8 [c, d], ``coarse_scale``: float32 [c]; ``fine``: int8 [c, f, d], ``fine_scale``: float32 [c, f];
-    ``sizes``: uint16 [c], how many of the f places of each coarse cluster hold a centroid.
+    partition is learnt from, and looked up with, the quantized ones. ``coarse``: int8 [c, d], ``coarse_scale``: float32
+    [c]; ``fine``: int8 [c, f, d], ``fine_scale``: float32 [c, f]; ``sizes``: uint16 [c], number of centroids in the f
+    places of each coarse cluster.
     """
 
     name: ClassVar[str] = "clusters"
@@ -73,10 +73,10 @@ class Clusters(Ranker):
         for at in range(len(coarse)):
             members = np.flatnonzero(nearest == at)
             if len(members):
-                wanted = max(1, min(second, len(members) // MIN_IN_CLUSTER))
-                found, found_scale = _quantized(_centres(inputs[members], wanted, FINE_ITERATIONS, rng))
-                sizes[at] = len(found)
-                fine[at, : len(found)], scale[at, : len(found)] = found, found_scale
+                count = max(1, min(second, len(members) // MIN_IN_CLUSTER))
+                centres, found_scale = _quantized(_centres(inputs[members], count, FINE_ITERATIONS, rng))
+                sizes[at] = len(centres)
+                fine[at, : len(centres)], scale[at, : len(centres)] = centres, found_scale
         return cls(coarse, coarse_scale, fine, scale, sizes)
 
     def keys(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
@@ -89,12 +89,12 @@ class Clusters(Ranker):
 
     @cached_property
     def coarse_offset(self) -> np.ndarray:
-        """float32 [c]: −½‖c‖²."""
+        """Offset −½‖c‖², float32 [c]."""
         return _offset(self.coarse, self.coarse_scale)
 
     @cached_property
     def fine_offset(self) -> np.ndarray:
-        """float32 [c, f]: −½‖c‖²; far below all where there is no centroid."""
+        """Offset −½‖c‖², float32 [c, f]; far below all for an empty place."""
         here = np.arange(self.fine.shape[1]) < self.sizes[:, None]
         return np.where(here, _offset(self.fine, self.fine_scale), NOWHERE)
 
@@ -130,7 +130,7 @@ class Clusters(Ranker):
 
 
 def _centres(inputs: Any, count: int, iterations: int, rng: np.random.Generator) -> np.ndarray:
-    """float32 [≤ count, d]: centres of k-means clusters. On one thread, because several add up in any order."""
+    """Return float32 [≤ count, d]: centres of k-means clusters. On one thread, because several add up in any order."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
@@ -140,8 +140,8 @@ def _centres(inputs: Any, count: int, iterations: int, rng: np.random.Generator)
     if count == 1:
         return np.asarray(inputs.mean(axis=0), dtype=np.float32).reshape(1, -1)
     with threadpool_limits(1):
-        found = KMeans(count, n_init=1, max_iter=iterations, random_state=seed).fit(inputs)
-    centres: np.ndarray = found.cluster_centers_.astype(np.float32)
+        kmeans = KMeans(count, n_init=1, max_iter=iterations, random_state=seed).fit(inputs)
+    centres: np.ndarray = kmeans.cluster_centers_.astype(np.float32)
     return centres
 
 
@@ -150,7 +150,7 @@ def _dense(inputs: Any) -> np.ndarray:
 
 
 def _quantized(centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int8 [c, d] and float32 [c]: the centres in steps of their own scale, each once."""
+    """Return int8 [c, d] and float32 [c]: the centres in steps of their own scale, each once."""
     scale = np.abs(centres).max(axis=1) / 127.0
     steps = np.round(centres / np.where(scale > 0, scale, 1.0)[:, None]).astype(np.int8)
     distinct = np.sort(np.unique(np.column_stack([steps, scale]), axis=0, return_index=True)[1])
@@ -163,7 +163,7 @@ def _offset(centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _nearest(inputs: Any, centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """int64 [n]: the number of the nearest centre."""
+    """Return int64 [n]: the number of the nearest centre."""
     rows = centres.astype(np.float32)
     sums, offset = rows.sum(axis=1), _offset(centres, scale)
     nearest = np.empty(inputs.shape[0], dtype=np.int64)

@@ -59,7 +59,7 @@ class FreeHash(Ranker):
 
     @cached_property
     def positions(self) -> np.ndarray:
-        """int64 [tables, bits]: where each of ``nodes`` stands in ``computed_nodes``."""
+        """Position of each of ``nodes`` in ``computed_nodes``, int64 [tables, bits]."""
         return np.searchsorted(self.computed_nodes, self.nodes)
 
     def check(self, layer: DenseLayer) -> None:
@@ -99,7 +99,7 @@ class CentredFreeHash(FreeHash):
 
 
 def _variance(activations: Any) -> np.ndarray:
-    """float64 [units], of an array or CSR [n, units]."""
+    """Return float64 [units], of an array or CSR [n, units]."""
     if isinstance(activations, np.ndarray):
         variance: np.ndarray = activations.var(axis=0, dtype=np.float64)
         return variance
@@ -110,7 +110,7 @@ def _variance(activations: Any) -> np.ndarray:
 
 
 def _sample(variance: np.ndarray, tables: int, bits: int, rng: np.random.Generator) -> np.ndarray:
-    """int64 [tables, bits] nodes, drawn in proportion to ``variance``."""
+    """Return int64 [tables, bits] nodes, drawn in proportion to ``variance``."""
     varying = int(np.count_nonzero(variance))
     if varying < bits:
         raise InputError(f"{bits} bits, but only {varying} of the layer's {len(variance)} nodes ever vary; use fewer")

@@ -58,12 +58,12 @@ class Mongoose(Ranker):
         return self._coded(inputs @ self._rows.T, self.thresholds)
 
     def node_keys(self, layer: DenseLayer) -> np.ndarray:
-        """int64 [units, tables]: the bucket of each node's own weights, about their mean."""
+        """Return int64 [units, tables]: the bucket of each node's own weights, about their mean."""
         weights = layer.weights - layer.weights.mean(axis=0)
         return self._coded(weights @ self._rows.T, np.zeros_like(self.thresholds))
 
     def considered(self, layer: DenseLayer, keys: np.ndarray, activations: Any, rng: np.random.Generator) -> Any:
-        """Activations of the nodes that share a bucket with the input, or were drawn."""
+        """Return the activations of the nodes that share a bucket with the input, or were drawn."""
         nodes = self.node_keys(layer)
         if isinstance(activations, np.ndarray):
             computed = rng.random(activations.shape) < DRAWN_SHARE
@@ -96,11 +96,11 @@ class Mongoose(Ranker):
 
     @property
     def _rows(self) -> np.ndarray:
-        """float32 [tables · bits, inputs]."""
+        """Projections as rows, float32 [tables · bits, inputs]."""
         return self.projections.reshape(-1, self.projections.shape[2]).astype(np.float32)
 
     def _coded(self, values: Any, thresholds: np.ndarray) -> np.ndarray:
-        """int64 [n, tables] from [n, tables · bits]."""
+        """Return int64 [n, tables] from [n, tables · bits]."""
         above = np.asarray(values).reshape(-1, *thresholds.shape) > thresholds
         return above @ (1 << np.arange(thresholds.shape[1]))
 
@@ -109,7 +109,7 @@ class Mongoose(Ranker):
 def _learn(
     projections: np.ndarray, layer: DenseLayer, inputs: Any, mean: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """float32 [projections, inputs], by Adam on max(0, margin − s(input, most answering) + s(input, other))."""
+    """Return float32 [projections, inputs], by Adam on max(0, margin − s(input, most answering) + s(input, other))."""
     import torch
 
     learnt = torch.from_numpy(projections.copy()).requires_grad_()
@@ -122,11 +122,11 @@ def _learn(
         nodes = rng.permutation(layer.units)[:NODES_PER_ROUND]
         most = nodes[layer.pre_activations(x, nodes).argmax(axis=1)]
         other = nodes[rng.integers(len(nodes), size=len(x))]
-        code, wanted, unwanted = (
+        code, positive, negative = (
             _soft_code(learnt, torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32)))
             for part in (x - mean, layer.weights[most] - weight_mean, layer.weights[other] - weight_mean)
         )
-        loss = torch.relu(MARGIN - (code * wanted).mean(dim=1) + (code * unwanted).mean(dim=1)).mean()
+        loss = torch.relu(MARGIN - (code * positive).mean(dim=1) + (code * negative).mean(dim=1)).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -134,7 +134,7 @@ def _learn(
 
 
 def _soft_code(projections: Any, vectors: Any) -> Any:
-    """Signs made smooth, of vectors brought to one length: the length of a vector does not change its key."""
+    """Return smoothed signs of normalised vectors, as a vector's length does not change its key."""
     import torch
 
     unit = torch.nn.functional.normalize(vectors, dim=1)

@@ -51,28 +51,28 @@ class Ranker(ABC):
 
     @abstractmethod
     def keys(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
-        """int64 [n, tables]: the bucket of each input, float32 [n, inputs of the layer], an array or CSR."""
+        """Return int64 [n, tables]: the bucket of each input, float32 [n, inputs of the layer], an array or CSR."""
 
     def considered(self, layer: DenseLayer, keys: np.ndarray, activations: Any, rng: np.random.Generator) -> Any:
-        """What of ``activations`` [n, units], an array or CSR, the lists are learnt from: here, all.
+        """Return the activations [n, units], an array or CSR, that lists are learnt from: here, all.
 
-        ``keys``: int [n, tables], those inputs' buckets. Same generator state, same answer.
+        ``keys``: int [n, tables], those inputs' buckets. Same generator state, same result.
         """
         return activations
 
     @property
     def computed_nodes(self) -> np.ndarray:
-        """int64 [h], ascending: nodes whose dot products the key needs; they are reused as the nodes' outputs."""
+        """Ascending nodes whose dot products the key needs, reused as their outputs: int64 [h]."""
         return np.empty(0, dtype=np.int64)
 
     def check(self, layer: DenseLayer) -> None:
-        """Raises ``InputError`` where what was learnt cannot be of ``layer``: compiled code goes by what it says."""
+        """Raise ``InputError`` where what was learnt cannot be of ``layer``: compiled code goes by what it says."""
         if self.tables < 1 or self.buckets < 1 or self.tables * self.buckets > MAX_LISTS:
             raise InputError(f"{self.tables} tables of {self.buckets:.3g} buckets, of at most {MAX_LISTS:,} in all")
 
     @abstractmethod
     def tensors(self) -> dict[str, np.ndarray]:
-        """All that was learnt, as arrays."""
+        """Return all that was learnt, as arrays."""
 
     @classmethod
     @abstractmethod
@@ -90,13 +90,13 @@ class Ranker(ABC):
 
 
 def check_tables(tables: int, bits: int) -> None:
-    """Raises ``InputError`` when tables of so many bits are none, or have more buckets than there can be lists."""
+    """Raise ``InputError`` when tables of so many bits are none, or have more buckets than there can be lists."""
     if bits < 1 or tables < 1 or tables * 2**bits > MAX_LISTS:
         raise InputError(f"{tables} tables of {bits} bits: both must be at least 1, and no more than 65,535 lists")
 
 
 def require_array(what: str, array: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:
-    """Raises ``InputError`` for another type or shape, and for numbers that are not finite."""
+    """Raise ``InputError`` for another type or shape, and for numbers that are not finite."""
     if array.dtype != dtype or array.shape != shape:
         raise InputError(f"{what}: {array.dtype} {array.shape} where {np.dtype(dtype)} {shape} belongs")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -104,7 +104,7 @@ def require_array(what: str, array: np.ndarray, dtype: type, shape: tuple[int, .
 
 
 def require_indices(what: str, array: np.ndarray, below: int) -> None:
-    """Raises ``InputError`` for anything but whole numbers from 0 to ``below`` − 1."""
+    """Raise ``InputError`` for anything but whole numbers from 0 to ``below`` − 1."""
     if array.dtype.kind not in "iu":
         raise InputError(f"{what}: {array.dtype} where whole numbers belong")
     if array.size and not 0 <= int(array.min()) <= int(array.max()) < below:
@@ -125,7 +125,7 @@ def bucket_entropy(keys: np.ndarray, buckets: int) -> float:
 
 
 class RandomOrder(Ranker):
-    """One bucket for all inputs, whose list is the layer's nodes in an order drawn once."""
+    """Ranker with one bucket for all inputs, whose list is the layer's nodes in an order drawn once."""
 
     name: ClassVar[str] = "random"
     max_tables: ClassVar[int] = 1
@@ -149,7 +149,7 @@ class RandomOrder(Ranker):
         return np.zeros((inputs.shape[0], 1), dtype=np.int64)
 
     def considered(self, layer: DenseLayer, keys: np.ndarray, activations: Any, rng: np.random.Generator) -> Any:
-        """Nothing of the activations: the first input alone scores, and at random."""
+        """Return random scores for the first input only, ignoring the activations."""
         order = rng.permutation(layer.units) + 1.0
         first = (np.zeros(layer.units, dtype=np.int64), np.arange(layer.units))
         return csr_matrix((order, first), shape=(len(keys), layer.units))

@@ -14,6 +14,8 @@ registry: Registry[type[Ranker]] = Registry("rankers", RANKERS, Ranker)
 
 
 def ranker_class(name: str) -> type[Ranker]:
-    """One of ``RANKERS``, or a plugin's: also for an artifact that names it. Raises ``InputError`` for an unknown name,
-    ``PluginError`` for a plugin that cannot be used."""
+    """Return one of ``RANKERS``, or a plugin's, also for an artifact that names it.
+
+    Raises ``InputError`` for an unknown name, ``PluginError`` for an unusable plugin.
+    """
     return RANKERS[name] if name in RANKERS else registry.load(name)
