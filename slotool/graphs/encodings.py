@@ -17,7 +17,7 @@ from slotool.graphs.operators import OPERATORS, Operator, Shape, channel_axis
 
 # Vector units compute channels in groups of this many: 17 cost what 32 do.
 LANES = 16
-# What an operator must do and how large it is, whatever its type.
+# Work and sizes of an operator of any type.
 MEASURES = (
     "flops",
     "padded_flops",
@@ -50,7 +50,7 @@ class FlatEncoding:
 
     @classmethod
     def fit(cls, graphs: Sequence[OperatorGraph]) -> Self:
-        """The encoding that these graphs need. Raises ``GraphError`` when there are none."""
+        """Return the encoding that these graphs need. Raises ``GraphError`` when there are none."""
         if not graphs:
             raise GraphError("no graphs to fit an encoding to")
         types = {operator.op for graph in graphs for operator in graph.operators}
@@ -67,7 +67,7 @@ class FlatEncoding:
         return slice(start, start + self.nodes)
 
     def transform(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        """float32 [n, width]. Names of operators play no part. Raises ``GraphError`` for a graph it cannot hold."""
+        """Return float32 [n, width], ignoring operators' names. Raises ``GraphError`` for a graph that does not fit."""
         rows = np.zeros((len(graphs), self.width), dtype=np.float32)
         slots = len(self.operator_types) + 1
         slot = {op: i for i, op in enumerate(self.operator_types)}
@@ -98,32 +98,35 @@ class FlatEncoding:
 
 
 def operator_measures(graph: OperatorGraph) -> np.ndarray:
-    """float64 [operators, ``MEASURES``], per example; what an operator lacks counts 0 bytes or a size of 1. Nobody
-    changes it: several features of a network ask for it, so a graph keeps its own. Of many graphs at once:
-    ``OperatorArrays``."""
-    kept: np.ndarray | None = vars(graph).get(_KEPT)
-    if kept is None:
-        kept = np.array([measures_of(operator) for operator in graph.operators], dtype=np.float64)
-        kept.setflags(write=False)
-        # As functools.cached_property keeps its value.
-        vars(graph)[_KEPT] = kept
-    return kept
+    """Return ``MEASURES`` of all operators per example, float64 [operators, measures], cached and read-only.
+
+    A missing measure counts as 0 bytes or a size of 1. For many graphs at once: ``OperatorArrays``.
+    """
+    cached: np.ndarray | None = vars(graph).get(_KEPT)
+    if cached is None:
+        cached = np.array([measures_of(operator) for operator in graph.operators], dtype=np.float64)
+        cached.setflags(write=False)
+        # Cached as by functools.cached_property.
+        vars(graph)[_KEPT] = cached
+    return cached
 
 
 _KEPT = "operator_measures"
 
 
 def measures_of(operator: Operator) -> tuple[float, ...]:
-    """``MEASURES`` of one operator, which keeps them: networks of a kind share most of theirs."""
+    """Return ``MEASURES`` of one operator, which keeps them: networks of a kind share most of theirs."""
     if operator.measures is None:
-        # Its only attribute that is set late; a dictionary per operator would be another million objects to collect.
+        # The only late attribute; a dictionary per operator would be another million objects to collect.
         object.__setattr__(operator, "measures", _of_operator(operator))
     return operator.measures or ()
 
 
 def feature_axis(op: str, shape: Shape) -> int:
-    """Return the axis of the features in an input or output of this type: the last of a Dense layer's, and of anything
-    but an image, whose channels stand first."""
+    """Return the axis of features in an input or output: the last, but the first (channels) of an image.
+
+    A Dense layer's is the last in any case.
+    """
     axis = OPERATORS[op].feature_axis if op in OPERATORS else None
     return channel_axis(shape) if axis is None else axis % len(shape)
 
@@ -152,7 +155,7 @@ def _of_operator(operator: Operator) -> tuple[float, ...]:
 
 
 def _read_bytes(operator: Operator, inputs: Sequence[Shape]) -> float:
-    """Inputs, and what a recurrent layer reads of its weights again at each step."""
+    """Return the inputs, and what a recurrent layer reads of its weights again at each step."""
     if operator.op in OPERATORS and OPERATORS[operator.op].reads_weights_again:
         return float(operator.moved_bytes - operator.output_bytes)
     return 4.0 * sum(math.prod(shape) for shape in inputs)
@@ -177,8 +180,7 @@ Computed = TypeVar("Computed")
 
 
 class Batch(tuple[OperatorGraph, ...]):
-    """Graphs of one question, of which several predictors compute the same things: each once, and kept as long as the
-    batch."""
+    """Graphs for which several predictors share results, each computed once and kept with the batch."""
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> Batch:
@@ -190,23 +192,25 @@ class Batch(tuple[OperatorGraph, ...]):
 
 
 def once(graphs: Sequence[OperatorGraph], compute: Callable[[Sequence[OperatorGraph]], Computed]) -> Computed:
-    """``compute(graphs)``: of a ``Batch`` computed when it is first asked for. A method is another one for each object
-    that it is of; nobody changes what it returns."""
+    """Return ``compute(graphs)``, cached for a ``Batch``; nobody changes the result.
+
+    A method is a different one for each object.
+    """
     if not isinstance(graphs, Batch):
         return compute(graphs)
     if compute not in graphs._computed:
         graphs._computed[compute] = compute(graphs)
-    found: Computed = graphs._computed[compute]
-    return found
+    cached: Computed = graphs._computed[compute]
+    return cached
 
 
 @dataclass(frozen=True)
 class OperatorArrays:
-    """n operators of g graphs, those of a graph side by side in its order.
+    """Arrays over n operators of g graphs, those of a graph adjacent and in order.
 
-    Networks of a kind share most of their operators (``make_operator``), so Python looks at each of these once, and
-    arrays do the rest. ``distinct``: each operator once; ``rows`` int64 [n]: which of them each is; ``sizes`` int64
-    [g]: how many operators each graph has.
+    Networks of a kind share most of their operators (``make_operator``), so Python inspects each of these once, and
+    arrays do the rest. ``distinct``: each operator once; ``rows`` int64 [n]: index of each operator in it; ``sizes``
+    int64 [g]: number of operators of each graph.
     """
 
     distinct: Sequence[Operator]
@@ -221,7 +225,7 @@ class OperatorArrays:
     @classmethod
     def _of(cls, graphs: Sequence[OperatorGraph]) -> OperatorArrays:
         operators = list(chain.from_iterable(graph.operators for graph in graphs))
-        # By identity: comparing operators takes longer than looking at one twice.
+        # Compare by identity: comparing operators takes longer than inspecting one twice.
         ids = list(map(id, operators))
         distinct = dict(zip(ids, operators, strict=True))
         numbers = dict(zip(distinct, range(len(distinct)), strict=True))
@@ -235,60 +239,59 @@ class OperatorArrays:
             return self
         start, stop = (int(self.sizes[:graph].sum()) for graph in (first, last))
         part = OperatorArrays(self.distinct, self.rows[start:stop], self.sizes[first:last])
-        (source, target), (types, own) = self.edges, self.types
+        (source, target), (types, flat) = self.edges, self.types
         edges = slice(*np.searchsorted(target, (start, stop)).tolist())
-        # As functools.cached_property keeps its value.
+        # Cached as by functools.cached_property.
         vars(part)["measures"] = self.measures[start:stop]
-        vars(part)["types"] = types, own[start:stop]
+        vars(part)["types"] = types, flat[start:stop]
         vars(part)["edges"] = source[edges] - start, target[edges] - start
         return part
 
     def each(self, numbers: Sequence[int]) -> np.ndarray:
-        """int64 [n]: numbers of the ``distinct`` operators as those of all."""
+        """Return int64 [n]: numbers of the ``distinct`` operators as those of all."""
         return np.asarray(np.fromiter(numbers, np.int64, len(self.distinct))[self.rows])
 
     @cached_property
     def types(self) -> tuple[list[str], np.ndarray]:
         """``Operator.op`` of all, each once, and which of these each operator is of, int64 [n]."""
         numbers: dict[str, int] = {}
-        own = self.each([numbers.setdefault(operator.op, len(numbers)) for operator in self.distinct])
-        return list(numbers), own
+        flat = self.each([numbers.setdefault(operator.op, len(numbers)) for operator in self.distinct])
+        return list(numbers), flat
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """int64 [n]: the graph of each."""
+        """Graph of each operator, int64 [n]."""
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     @cached_property
     def measures(self) -> np.ndarray:
-        """float64 [n, ``MEASURES``]: see ``operator_measures``."""
-        own = chain.from_iterable(operator.measures or measures_of(operator) for operator in self.distinct)
-        found = np.fromiter(own, np.float64, len(MEASURES) * len(self.distinct))
-        return np.asarray(found.reshape(-1, len(MEASURES))[self.rows])
+        """Measures of each operator, float64 [n, ``MEASURES``]: see ``operator_measures``."""
+        types = chain.from_iterable(operator.measures or measures_of(operator) for operator in self.distinct)
+        cached = np.fromiter(types, np.float64, len(MEASURES) * len(self.distinct))
+        return np.asarray(cached.reshape(-1, len(MEASURES))[self.rows])
 
     @cached_property
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and targets, int64 [e], numbered through all graphs; targets ascend, and the sources of one stand in
-        the order in which it takes them."""
+        """Sources and targets, int64 [e], numbered through all graphs, ascending by target, then in input order."""
         numbers: dict[str, int] = {}
         called = self.each([numbers.setdefault(operator.name, len(numbers)) for operator in self.distinct])
-        taken = np.array(
+        inputs_of = np.array(
             [numbers.setdefault(name, len(numbers)) for operator in self.distinct for name in operator.inputs],
             dtype=np.int64,
         )
         counts = np.array([len(operator.inputs) for operator in self.distinct], dtype=np.int64)
         many = counts[self.rows]
         target = np.repeat(np.arange(len(self.rows)), many)
-        # Where the inputs of an operator begin among those taken, and how far each is from there.
+        # Begin of each operator's inputs, and each input's offset from there.
         begins = (np.cumsum(counts) - counts)[self.rows]
-        wanted = taken[np.arange(len(target)) + np.repeat(begins - (np.cumsum(many) - many), many)]
-        # Most operators take what stands before them; the others are looked up among those of their graph.
+        sources = inputs_of[np.arange(len(target)) + np.repeat(begins - (np.cumsum(many) - many), many)]
+        # Most operators read the one before them; others are looked up in their graph.
         source = target - 1
-        far = np.flatnonzero((called[source] != wanted) | (self.owners[source] != self.owners[target]))
+        far = np.flatnonzero((called[source] != sources) | (self.owners[source] != self.owners[target]))
         if not len(far):
             return source, target
         keys = self.owners * len(numbers) + called
         order = np.argsort(keys, kind="stable")
-        asked = self.owners[target[far]] * len(numbers) + wanted[far]
+        asked = self.owners[target[far]] * len(numbers) + sources[far]
         source[far] = order[np.searchsorted(keys, asked, sorter=order)]
         return source, target

@@ -18,14 +18,13 @@ from slotool.errors import InputError
 from slotool.graphs.graph import GraphBuilder, OperatorGraph
 from slotool.printable import counted
 
-# So many in a row over a limit, and the search for one within it ends.
+# Consecutive networks over a limit that end the search.
 MAX_SKIPPED_IN_A_ROW = 20_000
 
 
 @dataclass(frozen=True)
 class NetworkLimits:
-    """Limits of a network, None for no limit: bytes of weights and of one batch's outputs, and FLOPs for
-    one example."""
+    """Limits of a network, None for none: bytes of weights and of a batch's outputs, and FLOPs per example."""
 
     memory_bytes: int | None = None
     batch_size: int = 1
@@ -58,7 +57,7 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
 
     @abstractmethod
     def _unseen(self) -> OperatorGraph | None:
-        """A network not drawn before; None when there is none left."""
+        """Return a network not drawn before; None when there is none left."""
 
     def __next__(self) -> OperatorGraph:
         if self.drawn == self.count:
@@ -77,7 +76,7 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
         )
 
     def _require_one(self, smallest: OperatorGraph) -> None:
-        """Raises ``InputError`` when not even the smallest network is within the limits."""
+        """Raise ``InputError`` when not even the smallest network is within the limits."""
         if not self._limits.allow(smallest):
             raise InputError(
                 f"the smallest network in this search space takes {smallest.memory_bytes(self._limits.batch_size):,} "
@@ -85,7 +84,7 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
             )
 
 
-# Of a block: nothing, or {"stride": 2}.
+# Stride of a block: nothing, or {"stride": 2}.
 Stride = Mapping[str, Any]
 # Takes the builder, the operator before it, its number of channels and its stride, and returns its last operator.
 # Normalised ones have no bias, as their originals.
@@ -93,12 +92,12 @@ Block = Callable[[GraphBuilder, str, int, Stride], str]
 
 
 def plain(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """A 3×3 convolution with ReLU (inference-latency-prediction, §3.2)."""
+    """Return a 3×3 convolution with ReLU (inference-latency-prediction, §3.2)."""
     return builder.add("Conv2D", last, filters=channels, kernel=3, padding="same", activation="relu", **stride)
 
 
 def residual(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """Two convolutions with a shortcut, which is one of 1×1 where shapes differ (He et al. 2016)."""
+    """Return the two convolutions with a shortcut, which is one of 1×1 where shapes differ (He et al. 2016)."""
     second = builder.add("Conv2D", plain(builder, last, channels, stride), filters=channels, kernel=3, padding="same")
     if stride or _channels(builder, last) != channels:
         last = builder.add("Conv2D", last, filters=channels, kernel=1, padding="same", **stride)
@@ -106,13 +105,13 @@ def residual(builder: GraphBuilder, last: str, channels: int, stride: Stride) ->
 
 
 def depthwise(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """A convolution per channel, then one of 1×1 across them (Howard et al. 2017)."""
+    """Return a convolution per channel, then one of 1×1 across them (Howard et al. 2017)."""
     spatial = builder.add("DepthwiseConv2D", last, kernel=3, padding="same", activation="relu", **stride)
     return builder.add("Conv2D", spatial, filters=channels, kernel=1, activation="relu")
 
 
 def bottleneck(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """1×1 to a quarter of the channels, 3×3, 1×1 back, all normalised, with a shortcut (He et al. 2016)."""
+    """Return 1×1 to a quarter of the channels, 3×3, 1×1 back, all normalised, with a shortcut (He et al. 2016)."""
     inner = _normalised(builder, last, max(1, channels // 4), 1, "relu", stride)
     inner = _normalised(builder, inner, max(1, channels // 4), 3, "relu")
     inner = _normalised(builder, inner, channels, 1)
@@ -122,7 +121,10 @@ def bottleneck(builder: GraphBuilder, last: str, channels: int, stride: Stride) 
 
 
 def inverted(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """1×1 to four times the channels, 5×5 depthwise, squeeze and excitation, 1×1 (Sandler 2018, Tan and Le 2019)."""
+    """Append 1×1 to four times the channels, 5×5 depthwise, squeeze and excitation, 1×1.
+
+    Sources: Sandler 2018, Tan and Le 2019.
+    """
     before = _channels(builder, last)
     wide = _normalised(builder, last, 4 * before, 1, "silu")
     wide = builder.add("DepthwiseConv2D", wide, kernel=5, padding="same", bias=False, **stride)
@@ -135,7 +137,7 @@ def inverted(builder: GraphBuilder, last: str, channels: int, stride: Stride) ->
 
 
 def dense(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """Its own channels concatenated with its input's (Huang et al. 2017); a stride is a pooling in front."""
+    """Append channels concatenated with the input's (Huang et al. 2017), after pooling for a stride."""
     if stride:
         last = builder.add("AveragePooling2D", last, kernel=2, padding="same")
     new = builder.add("ReLU", builder.add("BatchNormalization", last))
@@ -145,13 +147,13 @@ def dense(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> st
 
 
 def separable(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """A separable 3×3 convolution, normalised (Chollet 2017)."""
+    """Return a separable 3×3 convolution, normalised (Chollet 2017)."""
     both = builder.add("SeparableConv2D", last, filters=channels, kernel=3, padding="same", bias=False, **stride)
     return builder.add("ReLU", builder.add("BatchNormalization", both))
 
 
 def branches(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """1×1, 1×7 after 7×1, and pooling, side by side (Szegedy et al. 2016)."""
+    """Return 1×1, 1×7 after 7×1, and pooling, side by side (Szegedy et al. 2016)."""
     short = _normalised(builder, last, channels, 1, "relu", stride)
     long = _normalised(builder, last, channels, 1, "relu", stride)
     long = _normalised(builder, _normalised(builder, long, channels, (7, 1), "relu"), channels, (1, 7), "relu")
@@ -160,7 +162,7 @@ def branches(builder: GraphBuilder, last: str, channels: int, stride: Stride) ->
 
 
 def convnext(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """7×7 depthwise, layer normalisation, 1×1 to four times the channels and back, scaled (Liu et al. 2022)."""
+    """Return 7×7 depthwise, layer normalisation, 1×1 to four times the channels and back, scaled (Liu et al. 2022)."""
     if stride or _channels(builder, last) != channels:
         kernel = 2 if stride else 1
         last = builder.add("Conv2D", last, filters=channels, kernel=kernel, padding="same", **stride)
@@ -202,12 +204,12 @@ CLASSES = 10
 GREATEST_EXPONENT = 30
 
 
-# How a CNN's layer may halve the image.
+# Ways in which a CNN's layer may halve the image.
 DOWNSAMPLING = ("none", "pool", "stride")
 
 
 class Layer(NamedTuple):
-    """One hidden layer as drawn: 2^``exponent`` units or channels, and, in a CNN, its block and downsampling."""
+    """Hidden layer as drawn: 2^``exponent`` units or channels, and, in a CNN, its block and downsampling."""
 
     exponent: int
     block: str = "plain"
@@ -284,8 +286,10 @@ def mlp(input_shape: tuple[int, ...], layers: Sequence[Layer]) -> OperatorGraph:
 
 
 def cnn(input_shape: tuple[int, ...], layers: Sequence[Layer]) -> OperatorGraph:
-    """Blocks, global average pooling, a ``Dense`` of ten classes. The depth counts the blocks; all ``plain``
-    and without downsampling they are the paper's plain CNNs."""
+    """Return blocks, global average pooling, and a ``Dense`` of ten classes.
+
+    The depth counts the blocks; ``plain`` ones without downsampling make the paper's plain CNNs.
+    """
     builder = GraphBuilder("cnn")
     last = builder.add("InputLayer", shape=list(input_shape))
     for layer in layers:
@@ -356,8 +360,7 @@ class RandomGraphs(RandomNetworks):
         return bytes([shape, *chain.from_iterable(zip(exponents, blocks, downsampling, strict=True))])
 
     def _one_of(self, choices: int) -> int:
-        """Draw one of so many. Without a choice no chance is spent, so plain networks stay the same for the same
-        seed."""
+        """Draw one of ``choices``; a single one takes no random number, so that plain networks stay equal by seed."""
         return self._random.randrange(choices) if choices > 1 else 0
 
     def _graph(self, genes: Genes) -> OperatorGraph:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-# What a graph is of unless it says otherwise.
+# Default element type of a graph.
 FLOAT32 = "float32"
 _ELEMENT_TYPE = re.compile(r"[a-z][a-z0-9_]*(\+[a-z][a-z0-9_]*)*", re.ASCII)
 GRAPH_KEYS = (
@@ -107,8 +107,7 @@ class OperatorGraph:
 
     @property
     def unknown_bytes_share(self) -> float:
-        """The share of the bytes that its operators read and write, weights apart, in those that slotool does not know:
-        0 to 1. By these an unknown operator is priced."""
+        """Share of bytes read and written, without weights, by unknown operators, which are priced by them: 0 to 1."""
         return sum(operator.moved for operator in self.unknown) / max(1, sum(o.moved for o in self.operators))
 
     @property
@@ -118,8 +117,7 @@ class OperatorGraph:
 
     @property
     def flops_mismatch(self) -> float:
-        """FLOPs of its operators beyond ``counted_flops``, as a share of these: -0.5 for half of them, 1 for twice
-        as many; 0 where nobody has counted."""
+        """FLOPs beyond ``counted_flops``, as a share of these: -0.5 for half, 1 for twice; 0 if not counted."""
         return self.matrix_flops / self.counted_flops - 1 if self.counted_flops else 0.0
 
     @property
@@ -138,12 +136,12 @@ class OperatorGraph:
 
     @property
     def form(self) -> str:
-        """Its element type, and whether it is compiled, in words: ``bfloat16``, ``compiled float32``."""
+        """Element type and compilation, in words: ``bfloat16``, ``compiled float32``."""
         return f"{'compiled ' if self.compiled else ''}{self.element_type}"
 
     @property
     def inputs(self) -> tuple[Operator, ...]:
-        """Its ``InputLayer``s, in the order in which it takes its inputs."""
+        """Input layers, in the order of the network's inputs."""
         return tuple(operator for operator in self.operators if operator.op == "InputLayer")
 
     @property
@@ -161,7 +159,7 @@ class OperatorGraph:
 
     @property
     def parameters(self) -> int:
-        """Its weights without running statistics: what a framework calls trainable."""
+        """Number of trainable weights, without running statistics."""
         return self.weights - sum(OPERATORS[o.op].statistics(o) for o in self.operators if o.known)
 
     @property
@@ -180,7 +178,7 @@ class OperatorGraph:
         return sum(operator.flops for operator in self.operators)
 
     def memory_bytes(self, batch_size: int = 1) -> int:
-        """Bytes of all weights and of all outputs of one batch: an upper estimate of what running it takes."""
+        """Return the bytes of all weights and all outputs of one batch, an upper estimate of its memory."""
         outputs = sum(math.prod(o.shape) for o in self.operators if o.op not in WITHOUT_MEMORY)
         return self.bytes_per_value * (self.weights + batch_size * outputs)
 
@@ -200,7 +198,7 @@ class OperatorGraph:
         return network
 
     def document(self) -> dict[str, Any]:
-        """JSON form: known operators by attributes alone, unknown ones with what is known of them."""
+        """Return JSON form: known operators by attributes alone, unknown ones with what is known of them."""
         return {**self._facts(), "operators": [operator.document() for operator in self.operators]}
 
     def _facts(self) -> dict[str, Any]:
@@ -271,7 +269,7 @@ class GraphBuilder:
     def append(
         self, name: str, op: str, inputs: tuple[str, ...], attributes: Mapping[str, Any], stated: Effect | None = None
     ) -> str:
-        """``add`` for attributes that come as a mapping."""
+        """Return ``add`` for attributes that come as a mapping."""
         if name in self._operators:
             raise GraphError(f"operator {name!r} appears twice")
         absent = [source for source in inputs if source not in self._operators]
@@ -284,14 +282,14 @@ class GraphBuilder:
     def append_foreign(
         self, name: str, op: str, inputs: tuple[str, ...], attributes: Mapping[str, Any], stated: Effect
     ) -> str:
-        """``append`` for a type that others have named as one of ours: ours if that is what they state of it."""
+        """Return ``append`` for a type that others have named as one of ours: ours if that is what they state of it."""
         before = dict(self._operators)
         try:
-            made = self._operators[self.append(name, op, inputs, attributes)]
-            if (made.shape, made.weights, made.flops) == (stated.shape, stated.weights, stated.flops):
+            operator = self._operators[self.append(name, op, inputs, attributes)]
+            if (operator.shape, operator.weights, operator.flops) == (stated.shape, stated.weights, stated.flops):
                 return name
         except GraphError:
-            # As a foreign one it is judged below.
+            # Foreign operators are checked below.
             pass
         self._operators = before
         self.append(name, f"foreign.{op}", inputs, attributes, stated)
@@ -299,11 +297,11 @@ class GraphBuilder:
         return name
 
     def shape(self, name: str) -> Shape:
-        """The output shape of an operator added before."""
+        """Return the output shape of an operator added before."""
         return self._operators[name].shape
 
     def graph(self) -> OperatorGraph:
-        """The finished graph. Raises ``GraphError`` when it is empty or does not begin with an InputLayer."""
+        """Return the finished graph. Raises ``GraphError`` when it is empty or does not begin with an InputLayer."""
         if not self._operators:
             raise GraphError("the graph has no operators")
         first = next(iter(self._operators.values()))
@@ -333,7 +331,7 @@ def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:
 
 
 def refuse_unknown_keys(what: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises ``GraphError`` for a key that would be ignored: most are misspelt."""
+    """Raise ``GraphError`` for a key that would be ignored: most are misspelt."""
     unknown = [key for key in entry if key not in known]
     if unknown:
         raise GraphError(f"{what} has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
@@ -378,25 +376,25 @@ def stated_effect(name: str, entry: Mapping[str, Any]) -> Effect:
 
 
 def peak_activation_bytes(graph: OperatorGraph, batch_size: int = 1) -> int:
-    """The most bytes that inputs and outputs take at one time for one batch, operators running one by one in order.
+    """Return the most bytes of inputs and outputs at one time for one batch, with operators in order.
 
-    An output lives from the operator that makes it to the last one that reads it; one that nothing reads, and the
-    network's inputs, which the caller holds, live to the end. A view shares the memory of what it looks at. An
-    activation that is an attribute of a layer reads the layer's result and writes another.
+    An output lives from its operator to its last reader; one without readers, and the network's inputs, which the
+    caller holds, live to the end. A view shares its base's memory. An activation that is an attribute of a layer reads
+    the layer's result and writes another.
 
-    Not counted: work space within an operator, as of a convolution that unfolds its input or reorders its weights, and
-    copies that modules keep until they return; nor what a runtime saves by working in place.
+    Not counted: work space within an operator, as of a convolution that unfolds its input or reorders its weights,
+    copies that modules keep until they return, and savings of runtimes by working in place.
     """
     owners: dict[str, str] = {}
     for operator in graph.operators:
         owners[operator.name] = owners[operator.inputs[0]] if _is_view(operator) else operator.name
     last_read = {owners[name]: at for at, operator in enumerate(graph.operators) for name in operator.inputs}
     read = {name for operator in graph.operators for name in operator.inputs}
-    kept = {owners[operator.name] for operator in graph.operators if operator.name not in read or _is_input(operator)}
+    needed = {owners[operator.name] for operator in graph.operators if operator.name not in read or _is_input(operator)}
     values = {operator.name: math.prod(operator.shape) for operator in graph.operators if operator.op != "Constant"}
     freed = [0] * len(graph.operators)
     for name, at in last_read.items():
-        freed[at] += 0 if name in kept else values.get(name, 0)
+        freed[at] += 0 if name in needed else values.get(name, 0)
     live = peak = 0
     for operator, freed_after in zip(graph.operators, freed, strict=True):
         live += 0 if _is_view(operator) else values.get(operator.name, 0)

@@ -42,12 +42,12 @@ class Indices:
 
     def _bound(self, source: str, limit: int) -> bool:
         """Lower the limits of all that ``source`` is made of; whether that is enough."""
-        enough, seen, waiting = True, set(), [source]
+        enough, visited, waiting = True, set(), [source]
         while waiting:
             operator = self._at[waiting.pop()]
-            if operator.name in seen:
+            if operator.name in visited:
                 continue
-            seen.add(operator.name)
+            visited.add(operator.name)
             if operator.op in ("InputLayer", "Constant"):
                 self.limits[operator.name] = min(limit, self.limits.get(operator.name, limit))
                 continue
@@ -60,8 +60,10 @@ class Indices:
         return enough
 
     def filled(self, operator: Operator, rng: np.random.Generator, batch_size: int) -> np.ndarray:
-        """Values of an InputLayer or Constant of whole numbers or truths, [batch_size, *shape]: drawn below the limit,
-        and where there is none all ones, as a mask that hides nothing."""
+        """Return values of an integer or bool InputLayer or Constant, [batch_size, *shape], drawn below its limit.
+
+        Without a limit all are ones, as a mask that hides nothing.
+        """
         kind = dtype_of(operator)
         shape = (batch_size, *operator.shape)
         limit = self.limits.get(operator.name)
@@ -71,7 +73,7 @@ class Indices:
 
 
 def dtype_of(operator: Operator) -> type[np.generic]:
-    """The numpy type of an InputLayer's or Constant's values. Raises ``GraphError`` for one that numpy lacks."""
+    """Return the numpy type of an InputLayer's or Constant's values. Raises ``GraphError`` for one that numpy lacks."""
     name = operator.attributes.get("dtype", "float32")
     if name not in NUMPY_TYPES:
         raise GraphError(f"operator {operator.name!r}: values of {name} cannot be made here")
@@ -84,7 +86,7 @@ def is_whole(operator: Operator) -> bool:
 
 
 def batch_free(graph: OperatorGraph) -> frozenset[str]:
-    """The operators that are the same for every example: constants, and what is computed of constants alone."""
+    """Return the operators that are the same for every example: constants, and what is computed of constants alone."""
     free: set[str] = set()
     for operator in graph.operators:
         if operator.op == "Constant" or (operator.inputs and free.issuperset(operator.inputs)):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def functional_model(graph: OperatorGraph, weights: Initializer, *, every_end: bool = False) -> keras.Model:
-    """The model whose layers are named as the operators; ``weights(shape, dtype)`` fills kernels and biases.
+    """Return the model whose layers are named as the operators; ``weights(shape, dtype)`` fills kernels and biases.
 
     Each input is [batch, *shape], but images, [batch, height, width, channels], and so is an output that is one.
     Transpositions only change how values are read; what needs an image finds it channels last. ``Flatten`` keeps the
@@ -41,14 +41,14 @@ def functional_model(graph: OperatorGraph, weights: Initializer, *, every_end: b
             raise GraphError(f"operator {name!r}: {operator.op} of computed places cannot be built in Keras")
         else:
             values[name] = _built(operator, [values[source] for source in operator.inputs], weights)
-    made = [values[operator.name].tensor for operator in graph.inputs]
+    inputs = [values[operator.name].tensor for operator in graph.inputs]
     read = {name for operator in graph.operators for name in operator.inputs}
     ends = [values[operator.name].for_layer() for operator in graph.operators if operator.name not in read]
-    return keras.Model(made[0] if len(made) == 1 else made, ends if every_end else ends[-1])
+    return keras.Model(inputs[0] if len(inputs) == 1 else inputs, ends if every_end else ends[-1])
 
 
 def channels_last(values: Any) -> Any:
-    """An array of images, [batch, channels, height, width], with channels last; any other as it is."""
+    """Return an array of images, [batch, channels, height, width], with channels last; any other as it is."""
     return np.ascontiguousarray(np.moveaxis(values, 1, -1)) if values.ndim == 4 else values
 
 

@@ -20,20 +20,21 @@ CHANNELS_LAST = (1, 2, 0)
 
 
 class Layout(NamedTuple):
-    """Layout of one operator: whether its first input is an image stored channels last; whether an input is laid out in
-    another order than it is read in."""
+    """Layout of an operator: True for a first input stored channels last; True for an input read in another order."""
 
     channels_last: bool
     reordered: bool
 
 
 def distinct_layouts(graphs: Sequence[OperatorGraph]) -> tuple[list[tuple[Operator, Layout]], list[int]]:
-    """An operator for all that differ in names alone, with each layout that it has in these graphs, and which of these
-    every operator of every graph in turn is: networks of a kind share most of theirs."""
+    """Return distinct operators, names apart, with their layouts, and the index of every operator in turn.
+
+    Networks of a kind share most of theirs.
+    """
     kinds: dict[Hashable, int] = {}
     kind_of: dict[int, int] = {}
     known: dict[tuple[int, tuple[Strides, ...]], int] = {}
-    found: list[tuple[Operator, Layout]] = []
+    result: list[tuple[Operator, Layout]] = []
     outputs: list[Strides] = []
     numbers = []
     for graph in graphs:
@@ -42,21 +43,21 @@ def distinct_layouts(graphs: Sequence[OperatorGraph]) -> tuple[list[tuple[Operat
             kind = kind_of.get(id(operator))
             if kind is None:
                 kind = kind_of[id(operator)] = kinds.setdefault(_unnamed(operator), len(kinds))
-            given = tuple([strides[name] for name in operator.inputs])
-            number = known.setdefault((kind, given), len(found))
-            if number == len(found):
-                inputs = list(zip(operator.input_shapes, given, strict=True))
+            input_strides = tuple([strides[name] for name in operator.inputs])
+            number = known.setdefault((kind, input_strides), len(result))
+            if number == len(result):
+                inputs = list(zip(operator.input_shapes, input_strides, strict=True))
                 output = _strides(operator, inputs)
                 last = bool(inputs) and _is_channels_last(*inputs[0])
-                found.append((operator, Layout(last, _is_reordered(operator, inputs, output))))
+                result.append((operator, Layout(last, _is_reordered(operator, inputs, output))))
                 outputs.append(output)
             strides[operator.name] = outputs[number]
             numbers.append(number)
-    return found, numbers
+    return result, numbers
 
 
 def _unnamed(operator: Operator) -> Hashable:
-    """All of it but names; itself alone where an attribute, of an unknown operator, cannot be looked up."""
+    """Return all of it but names; itself alone where an attribute, of an unknown operator, cannot be looked up."""
     costs = (operator.weights, operator.flops, operator.moved, operator.calls)
     unnamed = (operator.op, operator.shape, operator.input_shapes, costs, tuple(operator.attributes.items()))
     try:
@@ -91,21 +92,24 @@ def _strides(operator: Operator, inputs: Sequence[tuple[Shape, Strides]]) -> Str
     return _dense(shape)
 
 
-def _of_view(operator: Operator, first: Shape, given: Strides) -> Strides | None:
+def _of_view(operator: Operator, first: Shape, input_strides: Strides) -> Strides | None:
     """Return the strides of an operator that moves nothing; None for one that does."""
     shape, attributes = operator.shape, operator.attributes
     if operator.moved:
         return None
     if operator.op == "Transpose":
-        return (given[0], *(given[axis + 1] for axis in attributes["axes"]))
+        return (input_strides[0], *(input_strides[axis + 1] for axis in attributes["axes"]))
     if operator.op in ("Reshape", "Flatten"):
-        return _as_shape(first, given, shape)
+        return _as_shape(first, input_strides, shape)
     if operator.op == "Slice":
         dropped = attributes["axis"] + 1 if len(shape) < len(first) else None
-        kept = tuple(stride for axis, stride in enumerate(given) if axis != dropped)
-        return kept if len(kept) == len(shape) + 1 else None
+        remaining = tuple(stride for axis, stride in enumerate(input_strides) if axis != dropped)
+        return remaining if len(remaining) == len(shape) + 1 else None
     if operator.op == "Expand" and len(first) == len(shape):
-        return (given[0], *(s if a == b else 0 for a, b, s in zip(first, shape, given[1:], strict=True)))
+        return (
+            input_strides[0],
+            *(s if a == b else 0 for a, b, s in zip(first, shape, input_strides[1:], strict=True)),
+        )
     return None
 
 
@@ -124,28 +128,29 @@ def _alike(shape: Shape, strides: Strides) -> Strides:
 
 
 def _as_shape(shape: Shape, strides: Strides, new: Shape) -> Strides | None:
-    """Strides of the same memory seen in another shape; None where that takes a copy. Source: ATen, ``computeStride``,
-    whose strides of axes of size one matter too."""
-    sizes, wanted = (1, *shape), (1, *new)
-    found, axis = [0] * len(wanted), len(wanted) - 1
+    """Return the strides of the same memory in another shape, or None if that takes a copy.
+
+    Source: ATen, ``computeStride``, in which strides of axes of size one matter too.
+    """
+    sizes, target = (1, *shape), (1, *new)
+    result, axis = [0] * len(target), len(target) - 1
     step, size, covered = strides[-1], 1, 1
     for place in reversed(range(len(sizes))):
         size *= sizes[place]
         if place and (sizes[place - 1] == 1 or strides[place - 1] == size * step):
             continue
-        while axis >= 0 and (covered < size or wanted[axis] == 1):
-            found[axis] = covered * step
-            covered *= wanted[axis]
+        while axis >= 0 and (covered < size or target[axis] == 1):
+            result[axis] = covered * step
+            covered *= target[axis]
             axis -= 1
         if covered != size:
             return None
         step, size, covered = strides[max(0, place - 1)], 1, 1
-    return tuple(found) if axis < 0 else None
+    return tuple(result) if axis < 0 else None
 
 
 def _is_channels_last(shape: Shape, strides: Strides) -> bool:
-    """True as for ATen's ``is_channels_last_strides_2d``: axes grow in that order, the batch the slowest. False
-    for an image of one channel or of one place, to which the order makes no difference."""
+    """True as for ATen's ``is_channels_last_strides_2d``: axes grow in that order, the batch the slowest."""
     if len(shape) != 3 or shape[0] == 1 or math.prod(shape[1:]) == 1 or strides[1] == 0:
         return False
     sizes, least = (1, *shape), 0

@@ -28,7 +28,7 @@ def input_names(graph: OperatorGraph) -> list[str]:
 
 
 def onnx_model(graph: OperatorGraph, batch_size: int) -> tuple[onnx.ModelProto, list[Weight]]:
-    """The model, inputs ``input_names`` and output ``output``, [batch_size, *shape], and the weights it needs.
+    """Return the model, inputs ``input_names`` and output ``output``, [batch_size, *shape], and the weights it needs.
 
     Inputs are of the graph's types, the output is float32. Weights are in the order, and of the shapes, of
     ``GraphModule``'s parameters; being external they do not count towards the 2 GB that a protobuf message can hold.
@@ -96,8 +96,7 @@ def _built(writer: Writer, operator: Operator, indices: Indices, values: list[st
 
 
 def _activated(writer: Writer, operator: Operator, value: str) -> str:
-    """A value behind the operator's activation, with torch's constants; silu, which ONNX long had no operator for, is
-    spelt out as exporters do."""
+    """Append the operator's activation with torch's constants; silu is spelt out as by exporters."""
     activation = operator.attributes.get("activation")
     if activation is None:
         return value

@@ -41,7 +41,7 @@ _FIELDS = {
 
 
 def require_graph_suffix(path: Path) -> None:
-    """Raises ``GraphError`` unless ``path`` can be the name of a graph file."""
+    """Raise ``GraphError`` unless ``path`` can be the name of a graph file."""
     if path.suffix not in (PARQUET, LINES):
         raise GraphError(f"{path}: a graph file ends in {PARQUET} or {LINES}")
 
@@ -69,7 +69,7 @@ def write_graphs(
 
 
 def read_graphs(path: str | Path) -> Iterator[OperatorGraph]:
-    """The graphs of a file, one after the other. Raises ``GraphError`` naming file, row or line, and operator."""
+    """Yield the graphs of a file, one after the other. Raises ``GraphError`` naming file, row or line, and operator."""
     path = Path(path)
     require_regular(path, GraphError, "no such graph file")
     return _read_lines(path) if path.suffix == LINES else _read_parquet(path)
@@ -81,7 +81,7 @@ def _write_parquet(
     header = {"schema": SCHEMA_NAME, "schema_version": SCHEMA_VERSION, "provenance": dict(provenance)}
     schema = pa.schema(list(_FIELDS.items()), metadata={METADATA_KEY: json.dumps(header).encode()})
     count = 0
-    # Every id and graph is another, so a dictionary of them would only cost time.
+    # Ids and graphs are all distinct, so a dictionary of them would only cost time.
     with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=["kind"]) as writer:
         while rows := [_row(graph) for graph in islice(graphs, ROWS_PER_GROUP)]:
             columns = zip(*rows, strict=True)
@@ -128,7 +128,7 @@ def _read_parquet(path: Path) -> Iterator[OperatorGraph]:
 
 
 def _why_no_graphs(path: Path, error: Exception) -> str:
-    """For a model where a graph file is expected: the command that makes one of it."""
+    """Return the message for a model in place of a graph file: the command that captures it."""
     if path.suffix == PARQUET:
         return f"{path}: not a readable Parquet file ({' '.join(str(error).split())[:120]})"
     made_from = {
@@ -153,16 +153,16 @@ def _parse_rows(path: Path, file: pq.ParquetFile) -> Iterator[OperatorGraph]:
 
 def _read_lines(path: Path) -> Iterator[OperatorGraph]:
     number = 0
-    found = False
+    has_graphs = False
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    found = True
+                    has_graphs = True
                     yield _parse(line, None, f"{path}: line {number}")
     except UnicodeDecodeError as error:
         raise GraphError(f"{path}: line {number + 1}: not UTF-8 text") from error
-    if not found:
+    if not has_graphs:
         raise GraphError(f"{path}: the file has no graphs")
 
 

@@ -16,7 +16,7 @@ from slotool.graphs.operators import OPERATORS, Operator
 from slotool.graphs.operators.torch_parts import Constant, Function
 from slotool.llvm import without_late_triton
 
-# What makes a module, or a function of tensors, of an operator on a device.
+# Builder of a module, or a function of tensors, from an operator on a device.
 Builder = Callable[[Operator, str], Callable[..., Tensor]]
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor] | None] = {
     None: None,
@@ -81,7 +81,7 @@ class GraphModule(nn.Module):
                 self._used_up.setdefault(name, []).append(name)
 
     def forward(self, *inputs: Tensor, between: Callable[[], None] | None = None) -> Tensor:
-        """``between`` is called before each operator; what it raises goes through."""
+        """Run the graph; ``between`` is called before each operator, and its errors pass through."""
         if self._is_chain:
             (x,) = inputs
             for _, _, layer, activation in self._steps:
@@ -95,7 +95,7 @@ class GraphModule(nn.Module):
                 between()
             value = layer(*(values[source] for source in sources))
             values[name] = value if activation is None else activation(value)
-            # Its memory, still in a cache, is then that of the next value, as in a module written by hand.
+            # Memory still in a cache is then reused by the next value, as in a module written by hand.
             for source in self._used_up.get(name, ()):
                 del values[source]
         return values[self.graph.operators[-1].name]
@@ -119,14 +119,16 @@ def _constant(operator: Operator, indices: Indices, device: str) -> Constant:
     if is_trained(operator):
         return Constant(operator.shape, None, device)
     # Values, which nobody lends later, are there at once.
-    there = "cpu" if device == "meta" else device
+    builder_device = "cpu" if device == "meta" else device
     return Constant(
-        operator.shape, torch.from_numpy(indices.filled(operator, np.random.default_rng(0), 1)).to(there), there
+        operator.shape,
+        torch.from_numpy(indices.filled(operator, np.random.default_rng(0), 1)).to(builder_device),
+        builder_device,
     )
 
 
 def _key(name: str, taken: nn.ModuleDict) -> str:
-    """A free key for a layer; dots would nest it, and names such as ``type`` are methods of the dictionary."""
+    """Return a free key for a layer; dots would nest it, and names such as ``type`` are methods of the dictionary."""
     key = name.replace(".", "_") or "_"
     while key in taken or hasattr(taken, key):
         key += "_"

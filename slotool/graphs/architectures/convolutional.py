@@ -28,7 +28,7 @@ def resnet(
     activation: str,
     classes: int,
 ) -> None:
-    """A 7×7 convolution and pooling, then stages of two 3×3 convolutions or of 1×1, 3×3, 1×1, each with a shortcut.
+    """Append a 7×7 convolution and pooling, then stages of two 3×3 convolutions or bottlenecks, with shortcuts.
 
     ``block``: ``basic``, ``bottleneck``, or the latter in groups of so many channels, as ``grouped-16``. ``excite``:
     the squeeze of its channel attention, 0 for none.
@@ -106,7 +106,7 @@ def _inverted(
 def densenet(
     b: GraphBuilder, *, resolution: int, growth: int, depths: tuple[int, ...], squeeze: int, classes: int
 ) -> None:
-    """Each layer's new channels join those of all layers before it; between blocks 1×1 and pooling halve both."""
+    """Append layers whose new channels join all earlier ones; between blocks 1×1 and pooling halve both."""
     last = b.add("InputLayer", shape=[3, resolution, resolution])
     last = normalised(b, last, 2 * growth, 7, "relu", stride=2)
     last = b.add("MaxPooling2D", last, kernel=3, stride=2, padding=1)

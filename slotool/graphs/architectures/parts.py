@@ -1,5 +1,4 @@
-"""Kinds of networks, and the parts that several of them share. Tokens are (length, width), images (channels, height,
-width)."""
+"""Kinds of networks, and their common parts. Tokens are (length, width), images (channels, height, width)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Architecture:
         return math.prod(map(len, self.sizes.values()))
 
     def graph(self, choices: tuple[int, ...]) -> OperatorGraph:
-        """The network of these choices, one position in each of ``sizes``."""
+        """Return the network of these choices, one position in each of ``sizes``."""
         builder = GraphBuilder(self.name)
         self.build(
             builder, **{name: values[at] for (name, values), at in zip(self.sizes.items(), choices, strict=True)}
@@ -66,7 +65,7 @@ def normalised(
 
 
 def squeeze_excite(b: GraphBuilder, last: str, squeezed: int, gate: str, activation: str = "relu") -> str:
-    """Each channel times a factor that follows from the means of all channels (Hu et al. 2018)."""
+    """Append each channel times a factor of the means of all channels (Hu et al. 2018)."""
     factor = b.add("GlobalAveragePooling2D", last, keepdims=True)
     factor = b.add("Conv2D", factor, filters=squeezed, kernel=1, activation=activation)
     factor = b.add("Conv2D", factor, filters=b.shape(last)[0], kernel=1, activation=gate)
@@ -74,7 +73,7 @@ def squeeze_excite(b: GraphBuilder, last: str, squeezed: int, gate: str, activat
 
 
 def pointwise_mlp(b: GraphBuilder, last: str, ratio: int) -> str:
-    """1×1 to ``ratio`` times the channels and back."""
+    """Return 1×1 to ``ratio`` times the channels and back."""
     channels = b.shape(last)[0]
     last = b.add("Conv2D", last, filters=ratio * channels, kernel=1, activation="gelu")
     return b.add("Conv2D", last, filters=channels, kernel=1)
@@ -85,25 +84,25 @@ def classify_image(b: GraphBuilder, last: str, classes: int) -> None:
 
 
 def eightfold(channels: float) -> int:
-    """The nearest multiple of 8, at least 8, as MobileNets round."""
+    """Return the nearest multiple of 8, at least 8, as MobileNets round."""
     return max(8, 8 * round(channels / 8))
 
 
 def tokens_of(b: GraphBuilder, image: str) -> str:
-    """An image's places as tokens."""
+    """Return an image's places as tokens."""
     channels, height, width = b.shape(image)
     return b.add("Transpose", b.add("Reshape", image, shape=[channels, height * width]), axes=[1, 0])
 
 
 def image_of(b: GraphBuilder, tokens: str, height: int) -> str:
-    """Tokens as an image of so many rows."""
+    """Return the tokens as an image of so many rows."""
     length, width = b.shape(tokens)
     turned = b.add("Transpose", tokens, axes=[1, 0])
     return b.add("Copy", b.add("Reshape", turned, shape=[width, height, length // height]))
 
 
 def table(b: GraphBuilder, shape: Shape) -> str:
-    """A trained table, the same for every example."""
+    """Return a trained table, the same for every example."""
     weights = 1
     for size in shape:
         weights *= size
@@ -117,7 +116,7 @@ def mlp(b: GraphBuilder, last: str, hidden: int, activation: str = "gelu", *, bi
 
 
 def gated_mlp(b: GraphBuilder, last: str, hidden: int) -> str:
-    """Two products, one of them the gate of the other, and one back (Shazeer 2020)."""
+    """Append two products, one of them the gate of the other, and one back (Shazeer 2020)."""
     width = b.shape(last)[-1]
     gate = b.add("Dense", last, units=hidden, bias=False, activation="silu")
     value = b.add("Dense", last, units=hidden, bias=False)
@@ -136,7 +135,7 @@ def joint_attention(b: GraphBuilder, last: str, heads: int) -> str:
 
 
 def joined_heads(b: GraphBuilder, attended: str) -> str:
-    """Heads (…, heads, length, dim) side by side again, as fused attention leaves them in memory, and a product."""
+    """Append heads (…, heads, length, dim) side by side, as fused attention leaves them in memory, and a product."""
     *windows, heads, length, dim = b.shape(attended)
     outer = len(windows)
     turned = b.add("Transpose", attended, axes=[*range(outer), outer + 1, outer, outer + 2])
@@ -145,7 +144,7 @@ def joined_heads(b: GraphBuilder, attended: str) -> str:
 
 
 def head_of(b: GraphBuilder, last: str, heads: int, dim: int, *, bias: bool = True) -> str:
-    """Query, key or value of its own product, as (heads, length, dim)."""
+    """Return the query, key or value of its own product, as (heads, length, dim)."""
     length = b.shape(last)[0]
     split = b.add("Reshape", b.add("Dense", last, units=heads * dim, bias=bias), shape=[length, heads, dim])
     return b.add("Transpose", split, axes=[1, 0, 2])

@@ -22,10 +22,7 @@ def bert(
     b: GraphBuilder, *, length: int, vocabulary: int, width: int, depth: int, head_size: int, ratio: int, masked: bool,
     classes: int,
 ) -> None:  # fmt: skip
-    """An encoder that normalises after each part, and a classifier on its first token.
-
-    ``masked``: it takes a mask of its tokens as well.
-    """
+    """Append a post-norm encoder, with a mask of its tokens if ``masked``, and a classifier on its first token."""
     tokens = b.add("InputLayer", shape=[length], dtype="int64")
     mask = b.add("InputLayer", shape=[1, 1, length], dtype="bool") if masked else ""
     last = add(b, b.add("Embedding", tokens, vocabulary=vocabulary, units=width), table(b, (length, width)))
@@ -40,7 +37,7 @@ def bert(
 
 
 def gpt(b: GraphBuilder, *, length: int, vocabulary: int, width: int, depth: int, head_size: int, ratio: int) -> None:
-    """A causal decoder with trained positions, and the scores of every next token."""
+    """Append a causal decoder with trained positions, and the scores of every next token."""
     last = _embedded(b, length, vocabulary, width)
     last = add(b, last, table(b, (length, width)))
     heads = width // head_size
@@ -58,7 +55,7 @@ def gpt(b: GraphBuilder, *, length: int, vocabulary: int, width: int, depth: int
 def llama(
     b: GraphBuilder, *, length: int, vocabulary: int, width: int, depth: int, head_size: int, groups: int, ratio: float
 ) -> None:
-    """A causal decoder with rotary positions, gated products, and fewer heads of keys and values than of queries."""
+    """Append a causal decoder with rotary positions, gated products, and grouped keys and values."""
     last = _embedded(b, length, vocabulary, width)
     cosine, sine = (b.add("Constant", shape=[length, head_size]) for _ in range(2))
     heads, hidden = width // head_size, 32 * round(ratio * width / 32)

@@ -25,7 +25,7 @@ def vit(
     b: GraphBuilder, *, image: tuple[int, int], width: int, depth: int, head_size: int, ratio: int, pooled: bool,
     scaled: bool, classes: int,
 ) -> None:  # fmt: skip
-    """Patches of an image, a transformer over them, and its first token or their mean to classify.
+    """Append patches of an image, a transformer over them, and a classifier on the first token or the mean.
 
     ``image``: resolution and patch. ``scaled``: each part of a block times a trained factor (Touvron et al. 2021).
     """
@@ -48,7 +48,7 @@ def vit(
 def mixer(
     b: GraphBuilder, *, image: tuple[int, int], width: int, depth: int, tokens: int, ratio: int, classes: int
 ) -> None:
-    """Patches of an image, mixed along places and along channels in turn."""
+    """Append patches of an image, mixed along places and along channels in turn."""
     last = _patches(b, image, width)
     for _ in range(depth):
         turned = b.add("Transpose", b.add("LayerNormalization", last), axes=[1, 0])
@@ -137,7 +137,7 @@ def hybrid(
     b: GraphBuilder, *, resolution: int, width: int, depths: tuple[int, int, int, int], expansion: int, ratio: int,
     classes: int,
 ) -> None:  # fmt: skip
-    """Two stages of inverted bottlenecks with channel attention, then two of attention over all places."""
+    """Append two stages of inverted bottlenecks with channel attention, then two of attention over all places."""
     last = b.add("InputLayer", shape=[3, resolution, resolution])
     last = normalised(b, last, width, 3, "gelu", stride=2)
     last = normalised(b, last, width, 3)

@@ -1,8 +1,8 @@
-"""What every capture does: take a framework's layers, drop and fold what is none of its own, build the graph.
+"""Conversion of a framework's layers to a graph, common to all captures: drop, fold, build.
 
-The same network must give the same graph whichever framework it was written in. So layers that do nothing at inference
-are dropped, an activation that follows a layer with weights becomes its attribute, global pooling followed by a
-flatten becomes pooling that leaves no image, and operators stand in the order in which the outputs need them.
+The same network must become the same graph whichever framework it was written in. So layers that do nothing at
+inference are dropped, an activation after a layer with weights becomes its attribute, global pooling before a flatten
+becomes pooling that leaves no image, and operators are in the order in which the outputs need them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Branch = TypeVar("Branch")
 # An operator, its attributes, and its inputs: names of steps before it, or positions among the call's own inputs.
 Step = tuple[str, str, dict[str, Any], tuple[str | int, ...]]
 Steps = list[Step] | None
-# What names of steps that are outputs begin with.
+# Prefix of the names of steps that are outputs.
 OUTPUT = "output"
 
 FOLDING = ("Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D")
@@ -33,11 +33,10 @@ GLOBAL_POOLING = ("GlobalAveragePooling2D", "GlobalMaxPooling2D")
 
 @dataclass(frozen=True)
 class Draft:
-    """One layer as a framework has it: what it might be called here, and what the framework itself says of it.
+    """Layer of a framework: its possible operator here, and the framework's own facts.
 
-    ``attributes`` None: all we know of it is its name. ``shape`` is without batch, channels first; ``weights`` None:
-    the framework does not say. ``flops`` per example are those of its matrix products, as the framework counts them;
-    None: it does not.
+    ``attributes`` None: only the name is known. ``shape`` is without batch, channels first; ``weights`` None: not
+    stated. ``flops`` per example are those of its matrix products, as the framework counts them; None: not counted.
     """
 
     name: str
@@ -51,8 +50,11 @@ class Draft:
 
 @dataclass
 class Drafts:
-    """Layers in the order in which they run. ``framework`` prefixes the operators that are kept by name alone; ``idle``
-    are layers that no output needs, and whose weights are the network's all the same."""
+    """Layers in the order in which they run.
+
+    ``framework`` prefixes operators kept by name alone; ``idle`` are layers that no output needs, whose weights still
+    belong to the network.
+    """
 
     framework: str
     layers: dict[str, Draft] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class Drafts:
         return self.append(Draft(name, op, tuple(inputs), attributes, tuple(shape), weights, flops))
 
     def append(self, draft: Draft) -> str:
-        """As ``add``."""
+        """Append a draft, as ``add``."""
         unique, n = draft.name, 1
         while unique in self.layers or unique in self.same:
             n += 1
@@ -83,16 +85,18 @@ class Drafts:
         return unique
 
     def add_input(self, name: str, shape: Sequence[int], **attributes: Any) -> tuple[str, str]:
-        """Append an input; its name, and that of the values that it stands for: of a number for each example, which has
-        no shape, an input of one value without its axis."""
-        given = {"shape": tuple(shape) or (1,), **attributes}
-        source = self.add(name, "InputLayer", [], given, given["shape"])
+        """Append an input; return its name and that of its values.
+
+        They differ for a number per example, which has no shape: the input has one value, without its axis afterwards.
+        """
+        sources = {"shape": tuple(shape) or (1,), **attributes}
+        source = self.add(name, "InputLayer", [], sources, sources["shape"])
         if shape:
             return source, source
         return source, self.add(f"{name}.number", "Slice", [source], {"axis": 0, "size": 1, "keepdims": False}, ())
 
     def mark(self) -> tuple[int, dict[str, str], list[str]]:
-        """Where ``undo`` goes back to."""
+        """Return a position for ``undo``."""
         return len(self.layers), dict(self.same), list(self.idle)
 
     def undo(self, mark: tuple[int, dict[str, str], list[str]]) -> None:
@@ -102,10 +106,9 @@ class Drafts:
             del self.layers[name]
 
     def idle_weights(self, weights: int, prefix: str = "") -> None:
-        """Append weights that no operator takes, such as those of a branch that is not walked: they are the network's,
-        and no call that is priced reads them."""
-        given = {"shape": (1,), "weights": weights}
-        self.idle.append(self.add(f"{prefix}other_branches", "Constant", [], given, (1,), weights))
+        """Append weights of the network that no operator reads, such as those of an unused branch."""
+        attributes = {"shape": (1,), "weights": weights}
+        self.idle.append(self.add(f"{prefix}other_branches", "Constant", [], attributes, (1,), weights))
 
     def add_activation(self, name: str, activation: str, inputs: Iterable[str], shape: Sequence[int]) -> str:
         """Append an activation that is a layer of its own."""
@@ -119,8 +122,8 @@ class Drafts:
         names, ends = dict(sources), outputs_of(steps)
         for name, op, attributes, inputs in steps:
             called, effect = label if name == ends[0] else f"{label}.{name}", effects[name]
-            given = [names[source] for source in inputs]
-            names[name] = self.add(called, op, given, attributes, effect.shape, effect.weights)
+            operands = [names[source] for source in inputs]
+            names[name] = self.add(called, op, operands, attributes, effect.shape, effect.weights)
         return [names[name] for name in ends]
 
     def drop(self, name: str, source: str) -> str:
@@ -129,7 +132,7 @@ class Drafts:
         return self.source(source)
 
     def source(self, name: str) -> str:
-        """The layer whose output ``name`` is."""
+        """Return the layer with the output ``name``."""
         while name in self.same:
             name = self.same[name]
         return name
@@ -138,9 +141,9 @@ class Drafts:
         return self.layers[self.source(name)].shape
 
     def graph(self, outputs: Sequence[str], kind: str, inputs: Sequence[str] = ()) -> OperatorGraph:
-        """The operator graph that computes ``outputs``; ``inputs`` come first, used or not, where there are several.
+        """Return the graph of ``outputs``; ``inputs`` come first, used or not, if there are several.
 
-        Raises ``GraphError`` when the outputs need no input.
+        Raises ``GraphError`` if the outputs need no input.
         """
         ends = [self.source(name) for name in outputs]
         self._fold(ends)
@@ -166,11 +169,11 @@ class Drafts:
                 del self.layers[name]
 
     def _first_input(self, inputs: Sequence[str]) -> list[str]:
-        """The input, where a constant would come before it."""
+        """Return the input if a constant would come before it."""
         return list(inputs) if any(draft.op == "Constant" for draft in self.layers.values()) else []
 
     def _order(self, outputs: Sequence[str]) -> list[str]:
-        """Every layer after its inputs, first inputs first: an order that the structure alone decides."""
+        """Return every layer after its inputs, first inputs first: an order that the structure alone decides."""
         ordered: dict[str, None] = {}
         stack = [(name, False) for name in reversed(outputs)]
         while stack:
@@ -185,7 +188,7 @@ class Drafts:
         return list(ordered)
 
     def _build(self, builder: GraphBuilder, draft: Draft) -> None:
-        """As the known operator if that agrees with the framework on shape, weights and FLOPs, else by name alone."""
+        """Add the known operator if it agrees with the framework on shape, weights and FLOPs, else by name alone."""
         shapes = [self.layers[source].shape for source in draft.inputs]
         op, attributes = draft.op, draft.attributes
         if attributes is None or not agrees(draft, attributes, shapes):
@@ -196,7 +199,7 @@ class Drafts:
 
 
 def _with_activation(before: Draft, draft: Draft) -> Draft | None:
-    """``before`` with the activation that ``draft`` is, if it can take one."""
+    """Return ``before`` with the activation that ``draft`` is, if it can take one."""
     if before.attributes is None or draft.attributes is None or before.shape != draft.shape:
         return None
     activation = {"ReLU": "relu", "Softmax": "softmax"}.get(draft.op, draft.attributes.get("activation"))
@@ -229,7 +232,7 @@ def effects_of(steps: Iterable[Step], shapes: Mapping[str | int, Shape]) -> dict
 
 
 def agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape]) -> bool:
-    """Whether an operator of ours with these attributes, on inputs of these shapes, is what the framework says."""
+    """True if an operator of ours with these attributes, on inputs of these shapes, is what the framework says."""
     try:
         _, effect = resolve(draft.op, attributes, shapes)
     except GraphError:
@@ -239,7 +242,7 @@ def agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape])
 
 
 def costliest(branches: Sequence[Branch], flops: Callable[[Branch], int], operators: Callable[[Branch], int]) -> Branch:
-    """The branch with the most FLOPs; of several the one with the most operators, and of these the first.
+    """Return the branch with the most FLOPs; of several the one with the most operators, and of these the first.
 
     Nobody knows which will run: a latency that is promised must hold for the slowest.
     """
@@ -247,9 +250,11 @@ def costliest(branches: Sequence[Branch], flops: Callable[[Branch], int], operat
 
 
 def contraction(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool]) -> Steps:
-    """Steps of ``einsum`` of one array or two, whose shapes are without the batch, their first axis; those that are
-    ``fixed`` have none. Of two the axes are brought in an order in which it is a product of matrices, several axes as
-    one. None where it is no such product."""
+    """Return the steps of ``einsum`` of one array or two, or None if it is no product of matrices.
+
+    Shapes are without the batch, their first axis; ``fixed`` arrays have none. The axes of two are brought in order for
+    a product of matrices, several axes as one.
+    """
     subscripts = _without_dots(subscripts.replace(" ", ""), inputs, fixed)
     if "->" not in subscripts or subscripts.count(",") != len(inputs) - 1 or len(inputs) > 2:
         return None
@@ -259,26 +264,31 @@ def contraction(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool])
     letters = [list(term) for term in terms.split(",")]
     batch, steps, sources = outer[:1], list[Step](), list[str | int]([0, 1])
     inputs = list(inputs)
-    for at, own in enumerate(letters):
-        if fixed[at] and batch in own and len(own) == len(inputs[at]) and inputs[at][own.index(batch)] == 1:
-            # What is the same for every example has one of them.
-            inputs[at] = tuple(size for each, size in zip(own, inputs[at], strict=True) if each != batch)
-            own.remove(batch)
+    for at, subscript in enumerate(letters):
+        if (
+            fixed[at]
+            and batch in subscript
+            and len(subscript) == len(inputs[at])
+            and inputs[at][subscript.index(batch)] == 1
+        ):
+            # A value that is equal for all examples has a batch of one.
+            inputs[at] = tuple(size for each, size in zip(subscript, inputs[at], strict=True) if each != batch)
+            subscript.remove(batch)
             steps.append((f"alone_{at}", "Reshape", {"shape": inputs[at]}, (at,)))
             sources[at] = f"alone_{at}"
-    for at, own in enumerate(letters):
-        leads = batch not in own if fixed[at] else own[:1] == [batch]
-        if len(set(own)) != len(own) or not leads:
+    for at, subscript in enumerate(letters):
+        leads = batch not in subscript if fixed[at] else subscript[:1] == [batch]
+        if len(set(subscript)) != len(subscript) or not leads:
             return None
     sizes: dict[str, int] = {}
-    letters = [own if same else own[1:] for own, same in zip(letters, fixed, strict=True)]
-    for own, shape in zip(letters, inputs, strict=True):
-        sizes |= dict(zip(own, shape, strict=True))
-    left, right, made = *map(list, letters), list(outer[1:])
-    both = [each for each in made if each in left and each in right]
-    inner = [each for each in left if each in right and each not in made]
-    rows = [each for each in made if each in left and each not in right]
-    columns = [each for each in made if each in right and each not in left]
+    letters = [subscript if same else subscript[1:] for subscript, same in zip(letters, fixed, strict=True)]
+    for subscript, shape in zip(letters, inputs, strict=True):
+        sizes |= dict(zip(subscript, shape, strict=True))
+    left, right, result = *map(list, letters), list(outer[1:])
+    both = [each for each in result if each in left and each in right]
+    inner = [each for each in left if each in right and each not in result]
+    rows = [each for each in result if each in left and each not in right]
+    columns = [each for each in result if each in right and each not in left]
     if {*left} != {*both, *rows, *inner} or {*right} != {*both, *inner, *columns}:
         return None
 
@@ -303,29 +313,28 @@ def contraction(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool])
     last: list[Step] = [("product", "MatMul", {}, (one_, two))]
     if parted != (*lead, whole(rows), whole(columns)):
         last.append(("parted", "Reshape", {"shape": parted}, ("product",)))
-    if apart != made:
-        last.append(("turned", "Transpose", {"axes": tuple(map(apart.index, made))}, (last[-1][0],)))
+    if apart != result:
+        last.append(("turned", "Transpose", {"axes": tuple(map(apart.index, result))}, (last[-1][0],)))
     return [*steps, *last[:-1], (OUTPUT, *last[-1][1:])]
 
 
 def axis_after(subscripts: str, term: int, axis: int) -> int | None:
-    """Where an axis of one of the arrays is in what ``einsum`` makes; None where it is not."""
+    """Return the place of an array's axis in the result of ``einsum``, or None."""
     terms, _, outer = subscripts.replace(" ", "").partition("->")
-    own = terms.split(",")[term]
-    if "." in own[: axis + 3]:
-        # What dots stand for is where they are; of the first axis no more is asked.
-        return 0 if axis == 0 and own.startswith(".") and outer.startswith(".") else None
-    return outer.index(own[axis]) if own[axis] in outer else None
+    subscript = terms.split(",")[term]
+    if "." in subscript[: axis + 3]:
+        # Dots stand for the axes at their place; the first axis needs no more.
+        return 0 if axis == 0 and subscript.startswith(".") and outer.startswith(".") else None
+    return outer.index(subscript[axis]) if subscript[axis] in outer else None
 
 
-def batch_first(subscripts: str, axes: Sequence[int | None], made: int) -> str:
-    """The subscripts of the same arrays with the batch, which is at these ``axes``, as their first axis, and at
-    ``made`` as that of what they make. None is an array without a batch."""
+def batch_first(subscripts: str, axes: Sequence[int | None], result: int) -> str:
+    """Return subscripts with the batch, now at ``axes`` (None: none) and ``made`` of the result, as first axis."""
     if "." in subscripts or "->" not in subscripts:
         return subscripts
     terms, outer = subscripts.replace(" ", "").split("->")
     turned = [_first(term, axis) for term, axis in zip(terms.split(","), axes, strict=False)]
-    return f"{','.join(turned)}->{_first(outer, made)}"
+    return f"{','.join(turned)}->{_first(outer, result)}"
 
 
 def _first(term: str, axis: int | None) -> str:
@@ -333,7 +342,7 @@ def _first(term: str, axis: int | None) -> str:
 
 
 def _without_dots(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool]) -> str:
-    """The subscripts with a letter for each axis that dots stand for."""
+    """Return the subscripts with a letter for each axis that dots stand for."""
     terms, arrow, outer = subscripts.partition("->")
     for term, shape, same in zip(terms.split(","), inputs, fixed, strict=False):
         if "..." in term:
@@ -344,7 +353,7 @@ def _without_dots(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool
 
 
 def _reordered(inner: str, outer: str) -> Steps:
-    """Of one array: what is summed, then the order of the rest."""
+    """Return the steps for one array: sums, then the order of the rest."""
     if inner[:1] != outer[:1] or len(set(inner)) != len(inner) or not set(outer) <= set(inner):
         return None
     summed = tuple(at for at, each in enumerate(inner[1:]) if each not in outer)

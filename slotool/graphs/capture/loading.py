@@ -21,24 +21,23 @@ if TYPE_CHECKING:
     import keras
     from torch import nn
 
-# Of the applications that take images of any size: what most of the others take.
+# Size for applications that accept any: that of most others.
 APPLICATION_INPUT = (224, 224, 3)
 
 
 def load_torch(name: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
-    """``module:factory``, the module from the current directory or installed, or by its path, such as ``../nets.py``
-    or ``../nets``; its code is run.
+    """Load ``module:factory``, from the current directory, installed, or by path, such as ``../nets.py``; code is run.
 
-    The factory is an ``nn.Module``, or what makes one (a class, a function) when called with these ``arguments``.
-    Raises ``GraphError`` when module or factory are missing, fail, or give no ``nn.Module``.
+    The factory is an ``nn.Module``, or makes one when called with these ``arguments``. Raises ``GraphError`` if module
+    or factory are missing, fail, or return no ``nn.Module``.
     """
-    made = factories.make(name, is_made=_is_module, what="a torch.nn.Module", error=GraphError, arguments=arguments)
+    module = factories.make(name, is_made=_is_module, what="a torch.nn.Module", error=GraphError, arguments=arguments)
     from torch import nn
 
-    if not isinstance(made, nn.Module):
-        hint = f": a Keras model is captured by --keras {name}" if _is_keras_model(made) else ""
-        raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(made).__name__}{hint}")
-    return made
+    if not isinstance(module, nn.Module):
+        hint = f": a Keras model is captured by --keras {name}" if _is_keras_model(module) else ""
+        raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(module).__name__}{hint}")
+    return module
 
 
 def _is_module(value: Any) -> bool:
@@ -54,17 +53,16 @@ def _is_keras_model(value: Any) -> bool:
 
 
 def forget_models() -> None:
-    """Free models that Keras built before, and let it name layers from the beginning, as if none had been built."""
+    """Release models that Keras built before, and restart its numbering of layers."""
     _keras().utils.clear_session()
 
 
 def load_keras(name: str, arguments: Mapping[str, Any] | None = None) -> keras.Model:
-    """A network of ``keras.applications`` by its name, weights random (nothing is downloaded) on its usual input, a
-    ``.keras`` file, or ``module:factory``, a model or what makes one when called with these ``arguments``.
+    """Load a model of ``keras.applications``, a ``.keras`` file, or ``module:factory`` called with ``arguments``.
 
-    Files are read in Keras' safe mode, which runs no code of theirs; that of a factory is run. Raises ``GraphError``
-    for an unknown name, a file that cannot be read and a factory that fails, ``MissingPackageError`` without Keras or
-    TensorFlow.
+    An application has random weights (nothing is downloaded) and its usual input. Files are read in Keras' safe mode,
+    which runs no code of theirs; that of a factory is run. Raises ``GraphError`` for an unknown name, an unreadable
+    file and a factory that fails, ``MissingPackageError`` without Keras or TensorFlow.
     """
     if factories.is_factory(name):
         return _made(name, arguments)
@@ -92,22 +90,22 @@ def _made(name: str, arguments: Mapping[str, Any] | None) -> keras.Model:
 
             # The first look for devices is remarked on; the model's own words are to be heard.
             tensorflow.config.list_physical_devices()
-    made = factories.make(name, is_made=_is_keras_model, what="a keras.Model", error=GraphError, arguments=arguments)
-    if not isinstance(made, keras.Model):
+    module = factories.make(name, is_made=_is_keras_model, what="a keras.Model", error=GraphError, arguments=arguments)
+    if not isinstance(module, keras.Model):
         torch = sys.modules.get("torch")
-        hint = f": give it by --torch {name}" if torch is not None and isinstance(made, torch.nn.Module) else ""
-        raise GraphError(f"{name} makes no keras.Model, but something of type {type(made).__name__}{hint}")
-    return made
+        hint = f": give it by --torch {name}" if torch is not None and isinstance(module, torch.nn.Module) else ""
+        raise GraphError(f"{name} makes no keras.Model, but something of type {type(module).__name__}{hint}")
+    return module
 
 
 def application_names() -> list[str]:
-    """The members of ``keras.applications``, sorted. Raises ``MissingPackageError`` when Keras is not installed."""
+    """Return the members of ``keras.applications``, sorted. Raises ``MissingPackageError`` without Keras."""
     with _muted():
         return sorted(name for name in vars(_keras().applications) if name[0].isupper())
 
 
 def chosen_applications(names: str) -> list[str]:
-    """``all``, or names with commas between, each once. Raises ``GraphError`` naming one that Keras does not have."""
+    """Return ``all``, or comma-separated names, each once. Raises ``GraphError`` for one that Keras lacks."""
     known = application_names()
     chosen = known if names == "all" else [name.strip() for name in names.split(",")]
     for name in chosen:
@@ -122,10 +120,10 @@ def chosen_applications(names: str) -> list[str]:
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
-    """The member that a name written otherwise stands for, else all there are."""
+    """Return the member for a misspelt name, else all members."""
     alike = [each for each in known if each.lower() == name.lower()]
-    meant = alike[0] if alike else nearest(name, known)
-    return f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
+    suggestion = alike[0] if alike else nearest(name, known)
+    return f"did you mean {suggestion}?" if suggestion else f"there are {', '.join(known)}"
 
 
 def _keras() -> Any:
@@ -143,7 +141,7 @@ def _application(keras: Any, name: str) -> keras.Model:
             f"{name!r} is neither a .keras file nor in keras.applications; {_meant(name, sorted(applications))}"
         )
     model = applications[name](weights=None)
-    # Some leave the size of the image open; what they cost depends on it.
+    # Some leave the image size open, which their cost depends on.
     open_size = None in model.input_shape[1:]
     return applications[name](weights=None, input_shape=APPLICATION_INPUT) if open_size else model
 
@@ -171,13 +169,13 @@ def _saved(keras: Any, path: Path) -> keras.Model:
 
 @contextmanager
 def _muted() -> Iterator[None]:
-    """TensorFlow's start-up remarks, which its C++ writes to the process's stderr, are not about the user's model."""
+    """Mute TensorFlow's start-up remarks, which its C++ writes to stderr."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)

@@ -1,4 +1,4 @@
-"""What can be captured, as a person names it."""
+"""Sources of networks to capture, as a user names them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from slotool.graphs.graph import OperatorGraph
 
 @dataclass(frozen=True)
 class Source:
-    """A model by what loads it: ``framework`` is torch, keras or onnx, or a package of ``zoo.PACKAGES``; ``name`` what
-    ``load_torch`` or ``load_keras`` takes, an .onnx file, or a network of the package. ``input_shape`` (without the
-    batch) and ``input_dtype`` (None: found out) are for torch and Keras models that are not built, the first also for
-    free axes of ONNX and Keras; of several inputs they are by the names of these. ``arguments`` are given to the
-    factory."""
+    """Model and its loader.
+
+    ``framework`` is torch, keras or onnx, or a package of ``zoo.PACKAGES``; ``name`` is for ``load_torch`` or
+    ``load_keras``, an .onnx file, or a network of the package. ``input_shape`` (without the batch) and ``input_dtype``
+    (None: detected) are for torch and Keras models that are not built, the first also for free axes of ONNX and Keras;
+    for several inputs by name. ``arguments`` are for the factory.
+    """
 
     framework: str
     name: str
@@ -28,9 +30,9 @@ class Source:
 
     @property
     def called(self) -> str:
-        """Its name, with the arguments of the factory."""
-        given = ",".join(f"{name}={value}" for name, value in self.arguments.items())
-        return f"{self.name}({given})" if given else self.name
+        """Name, with the arguments of the factory."""
+        arguments = ",".join(f"{name}={value}" for name, value in self.arguments.items())
+        return f"{self.name}({arguments})" if arguments else self.name
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -44,7 +46,7 @@ class Source:
 
 
 def capture_source(source: Source) -> OperatorGraph:
-    """Its graph, called as it is; factories are run. Raises what loading and capturing raise."""
+    """Return the source's graph, named after it; factories are run. Raises errors of loading and capturing."""
     if source.framework == "torch":
         from slotool.graphs.capture.loading import load_torch
         from slotool.graphs.capture.torch.capture import capture_torch

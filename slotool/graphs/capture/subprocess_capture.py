@@ -28,7 +28,7 @@ from slotool.graphs.graph import OperatorGraph
 from slotool.machine import usable_memory
 
 DEFAULT_TIMEOUT_S = 600.0
-# Of the memory available at the start, what a capture may take.
+# Share of the memory available at the start for a capture.
 MEMORY_SHARE = 0.9
 # Networks that one process captures before another begins afresh: imports are paid for once, and memory is given back.
 CHUNK = 16
@@ -38,16 +38,21 @@ _CODE = "import sys; sys.path.append({root!r}); from slotool.graphs.capture.work
 
 @dataclass(frozen=True)
 class Limits:
-    """What one model's capture may take: seconds, loading and the imports it needs included, and bytes of memory, of
-    which None means most of what is available."""
+    """Limits of one model's capture: seconds, including loading and imports, and bytes of memory.
+
+    None for the latter means most of the available memory.
+    """
 
     timeout_s: float = DEFAULT_TIMEOUT_S
     memory_bytes: int | None = None
 
 
 def captured_apart(source: Source, limits: Limits | None = None) -> OperatorGraph:
-    """The graph of one source. Raises what capturing raises, ``TimedOut`` when it takes too long, ``RunError`` when it
-    takes too much memory, and ``WorkerError`` when its process dies."""
+    """Return the graph of one source, captured in a process of its own.
+
+    Raises errors of capturing, ``TimedOut`` after too long, ``RunError`` for too much memory, and ``WorkerError`` if
+    its process dies.
+    """
     (answer,) = all_captured_apart([source], limits)
     if isinstance(answer, SlotoolError):
         raise answer
@@ -57,10 +62,10 @@ def captured_apart(source: Source, limits: Limits | None = None) -> OperatorGrap
 def all_captured_apart(
     sources: Sequence[Source], limits: Limits | None = None, stop: threading.Event | None = None
 ) -> Iterator[OperatorGraph | SlotoolError]:
-    """The graphs of all sources in order, of each that fails the error instead; nothing more once ``stop`` is set.
+    """Yield the graphs of all sources in order, or the error of each that fails, until ``stop`` is set.
 
-    One process does all of one module, so that libraries are imported once; after a death another goes on with the
-    rest. What the models' code prints, on stdout too, goes to stderr.
+    One process does all of one module, so that libraries are imported once; after a death another continues with the
+    rest. Output of the models' code, on stdout too, goes to stderr.
     """
     limits, done = limits or Limits(), 0
     while done < len(sources) and not (stop and stop.is_set()):
@@ -81,11 +86,11 @@ def all_captured_apart(
 def captured_side_by_side(
     sources: Sequence[Source], limits: Limits | None = None, processes: int = 1
 ) -> Iterator[tuple[Source, OperatorGraph | SlotoolError]]:
-    """Every source with its graph, or with the error where it fails, as they come; so many ``processes`` at a time.
+    """Yield every source with its graph or error, in order of completion, with several ``processes``.
 
-    Who closes the iterator, or is interrupted, ends the processes.
+    Closing the iterator, or an interrupt, ends the processes.
     """
-    found: SimpleQueue[tuple[Source, OperatorGraph | SlotoolError] | BaseException] = SimpleQueue()
+    results: SimpleQueue[tuple[Source, OperatorGraph | SlotoolError] | BaseException] = SimpleQueue()
     stop = threading.Event()
     size = max(1, min(CHUNK, len(sources) // max(1, processes)))
     chunks = [sources[first : first + size] for first in range(0, len(sources), size)]
@@ -93,16 +98,16 @@ def captured_side_by_side(
     def capture(chunk: Sequence[Source]) -> None:
         try:
             for source, answer in zip(chunk, all_captured_apart(chunk, limits, stop), strict=False):
-                found.put((source, answer))
+                results.put((source, answer))
         except BaseException as error:
-            found.put(error)
+            results.put(error)
 
     with ThreadPoolExecutor(processes) as pool:
         try:
             for chunk in chunks:
                 pool.submit(capture, chunk)
             for _ in sources:
-                answer = found.get()
+                answer = results.get()
                 if isinstance(answer, BaseException):
                     raise answer
                 yield answer
@@ -120,7 +125,7 @@ def _worker(sources: Sequence[Source]) -> Iterator[_Worker]:
     reading, writing = os.pipe()
     options = {"parent": os.getpid(), "answers": writing, "sources": [source.document() for source in sources]}
     code = _CODE.format(root=str(Path(slotool.__file__).parents[1]))
-    # Its own session, so that Ctrl-C in the terminal reaches the parent alone, which ends all that the model started.
+    # A session of its own: Ctrl-C reaches the parent alone, which ends all processes that the model started.
     process = subprocess.Popen(
         [slotool.process.INTERPRETER, "-P", "-c", code, json.dumps(options)],
         stdin=subprocess.DEVNULL,
@@ -132,7 +137,7 @@ def _worker(sources: Sequence[Source]) -> Iterator[_Worker]:
     try:
         yield _Worker(process, reading)
     finally:
-        # It may have ended and left nobody.
+        # The process may have ended.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -149,7 +154,7 @@ class _Worker:
     def answer(
         self, source: Source, limits: Limits, stop: threading.Event | None = None
     ) -> OperatorGraph | SlotoolError:
-        """What it says of the next source, or what has become of it."""
+        """Return the worker's result for the next source, or the reason for none."""
         allowed = limits.memory_bytes or int(MEMORY_SHARE * usable_memory())
         try:
             line = self._line(source, time.monotonic() + limits.timeout_s, limits.timeout_s, allowed, stop)
@@ -184,9 +189,9 @@ class _Worker:
                     f"capturing {source.name} took longer than {timeout_s:g} s and was stopped; "
                     "see whether its code waits for something, or allow more with --timeout"
                 )
-            elif (taken := _resident_bytes(self._process.pid)) > allowed_bytes:
+            elif (resident := _resident_bytes(self._process.pid)) > allowed_bytes:
                 raise RunError(
-                    f"capturing {source.name} took {taken / 1e9:.1f} GB of memory and was stopped at the limit of "
+                    f"capturing {source.name} took {resident / 1e9:.1f} GB of memory and was stopped at the limit of "
                     f"{allowed_bytes / 1e9:.1f} GB; use a smaller network, or a machine with more memory"
                 )
         line, _, self._unread = self._unread.partition(b"\n")
@@ -215,7 +220,7 @@ def _read(answer: dict[str, Any]) -> OperatorGraph | SlotoolError:
 
 
 def _resident_bytes(process: int) -> int:
-    """Of a process and all in its session, as far as the system shows them; 0 when it is gone."""
+    """Return the resident bytes of a process and its session, as far as shown; 0 when it is gone."""
     pages = 0
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -224,6 +229,6 @@ def _resident_bytes(process: int) -> int:
             if int(after[3]) == process:
                 pages += int(after[21])
         except (OSError, IndexError, ValueError):
-            # It ended meanwhile.
+            # The process ended meanwhile.
             continue
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -20,7 +20,7 @@ def main() -> None:
     sys.argv[1:] = []
     sources = [Source.from_document(document) for document in options["sources"]]
     if any(source.framework == "keras" for source in sources):
-        # On torch as backend, what a layer of the user's own computes can be exported.
+        # With torch as backend, users' own layers can be exported.
         os.environ.setdefault("KERAS_BACKEND", "torch")
     with open(options["answers"], "w") as answers:
         for source in sources:
@@ -38,7 +38,7 @@ def _answer(answers: TextIO, source: Source) -> None:
     except MemoryError:
         answer = {"error": "RunError", "sentence": f"capturing {source.name} ran out of memory"}
     except BaseException as error:
-        # Whatever a model's code raises ends its capture, and nothing else.
+        # Any error of a model's code ends its capture only.
         words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         answer = {"error": "RunError", "sentence": f"capturing {source.name} failed: {words}"}
     if "sentence" in answer:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 PACKAGES = ("torchvision", "timm", "transformers")
-# One network of each module or type: as many kinds as there are, of each the first.
+# First network of each module or type.
 FAMILIES = "families"
 ALL = "all"
 # Tokens of a text, and samples of a second of sound.
@@ -41,12 +41,12 @@ class ZooNetwork:
 
 
 def chosen_networks(package: str, names: str) -> list[str]:
-    """``all``, ``families`` (one of each module or type), or names with commas between, each once.
+    """Return ``all``, ``families`` (one of each module or type), or names with commas between, each once.
 
     Raises ``GraphError`` for a name that the package does not have, ``MissingPackageError`` where it is not installed.
     """
-    with _imported(package) as found:
-        known = _names(found, package)
+    with _imported(package) as module:
+        known = _names(module, package)
     if names == ALL:
         return list(known)
     if names == FAMILIES:
@@ -58,60 +58,64 @@ def chosen_networks(package: str, names: str) -> list[str]:
     for name in chosen:
         if name not in known:
             begins = [each for each in known if each.startswith(name)][:_MAX_MEANT]
-            meant = begins or get_close_matches(name, known, _MAX_MEANT)
+            similar = begins or get_close_matches(name, known, _MAX_MEANT)
             hint = (
-                f"did you mean {' or '.join(meant)}?" if meant else f"it has {len(known)}, such as {next(iter(known))}"
+                f"did you mean {' or '.join(similar)}?"
+                if similar
+                else f"it has {len(known)}, such as {next(iter(known))}"
             )
             raise GraphError(f"{package} has no network {name!r}; {hint}")
     return chosen
 
 
 def capture_network(package: str, name: str) -> OperatorGraph:
-    """The graph of one network; its code is run. Raises ``GraphError`` where it cannot be built or captured."""
+    """Return the graph of one network; its code is run. Raises ``GraphError`` where it cannot be built or captured."""
     import torch
 
     from slotool.graphs.capture.torch.capture import capture_torch, quiet
 
     build = _BUILDERS[package]
     reasons: list[Exception] = []
-    with _imported(package) as found:
+    with _imported(package) as module:
         for device in ("meta", "cpu"):
             try:
                 with quiet(), torch.device(device):
-                    network = build(found, name)
+                    network = build(module, name)
                 graph = capture_torch(network.module, network.input_shape, network.input_dtype)
                 return replace(graph, name=name)
             except Exception as error:
-                # What reads numbers while it is built or run needs them; the package's code may raise anything.
+                # Networks that read numbers while built or run need them; the package's code may raise anything.
                 reasons.append(error)
-    said = " ".join(str(reasons[-1]).split())[:200]
-    raise GraphError(said or type(reasons[-1]).__name__) from reasons[-1]
+    reason = " ".join(str(reasons[-1]).split())[:200]
+    raise GraphError(reason or type(reasons[-1]).__name__) from reasons[-1]
 
 
 @contextmanager
 def _imported(package: str) -> Iterator[Any]:
-    """The package, for as long as its networks are built."""
+    """Import the package, for as long as its networks are built."""
     needed_by = f"a network of {package}"
     require(package, needed_by=needed_by)
     with _without_broken_torchvision() if package == "transformers" else nullcontext():
         try:
-            found = import_module(package)
+            module = import_module(package)
         except (ImportError, RuntimeError) as error:
             # A torchvision that was built for another torch raises RuntimeError.
             missing = error if isinstance(error, ImportError) else ImportError(str(error))
             raise import_failed(missing, package, needed_by) from error
-        yield found
+        yield module
 
 
 @contextmanager
 def _without_broken_torchvision() -> Iterator[None]:
-    """transformers takes a torchvision that is installed for one that works, and then none of its networks, not even of
-    text, can be imported. One that cannot be imported, such as one built for another torch, is to it as none: types
-    that need it then say so. Afterwards Python looks for it again, and who imports it hears what is wrong."""
+    """Hide a torchvision that cannot be imported, such as one built for another torch, from transformers.
+
+    Otherwise none of transformers' networks, not even of text, can be imported. Types that need it then report that.
+    Afterwards Python searches it again, and importers get its own error.
+    """
     if find_spec("torchvision") is None or _can_be_imported("torchvision"):
         yield
         return
-    # Of a module that is None, Python finds no specification.
+    # Python finds no specification of a module that is None.
     sys.modules["torchvision"] = None  # type: ignore[assignment]
     try:
         yield
@@ -128,7 +132,7 @@ def _can_be_imported(package: str) -> bool:
 
 
 def _names(found: Any, package: str) -> dict[str, str]:
-    """Every network of a package, and the family that it is of."""
+    """Return every network of a package, and the family that it is of."""
     if package == "timm":
         return {name: module for module in sorted(found.list_modules()) for name in found.list_models(module=module)}
     if package == "torchvision":
@@ -138,20 +142,20 @@ def _names(found: Any, package: str) -> dict[str, str]:
     return {str(name): str(name) for name in sorted(mapped)}
 
 
-def _of_torchvision(found: Any, name: str) -> ZooNetwork:
+def _of_torchvision(module: Any, name: str) -> ZooNetwork:
     extra = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     size = 299 if name == "inception_v3" else 224
-    return ZooNetwork(found.models.get_model(name, weights=None, **extra), (3, size, size))
+    return ZooNetwork(module.models.get_model(name, weights=None, **extra), (3, size, size))
 
 
-def _of_timm(found: Any, name: str) -> ZooNetwork:
-    network = found.create_model(name, pretrained=False)
+def _of_timm(module: Any, name: str) -> ZooNetwork:
+    network = module.create_model(name, pretrained=False)
     return ZooNetwork(network, tuple(network.pretrained_cfg["input_size"]))
 
 
-def _of_transformers(found: Any, name: str) -> ZooNetwork:
-    config = found.AutoConfig.for_model(name)
-    network = found.AutoModel.from_config(config)
+def _of_transformers(module: Any, name: str) -> ZooNetwork:
+    config = module.AutoConfig.for_model(name)
+    network = module.AutoModel.from_config(config)
     shapes = {network.main_input_name: _shape_of(network.main_input_name, config)}
     if config.is_encoder_decoder:
         shapes["decoder_input_ids"] = (STEPS,)
@@ -160,7 +164,7 @@ def _of_transformers(found: Any, name: str) -> ZooNetwork:
 
 
 def _shape_of(name: str, config: Any) -> tuple[int, ...]:
-    """Of an input by its name in transformers. Raises ``GraphError`` where no size follows from the configuration."""
+    """Return an input's shape by its name in transformers. Raises ``GraphError`` if the configuration lacks a size."""
     if name == "input_ids":
         return (STEPS,)
     if name == "pixel_values":

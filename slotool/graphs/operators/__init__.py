@@ -80,12 +80,12 @@ _MADE: dict[tuple[Any, ...], Operator] = {}
 
 
 def infer(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """The effect of a known operator. Raises ``GraphError`` for an unknown one, or shapes that do not fit it."""
+    """Return the effect of a known operator. Raises ``GraphError`` for an unknown one, or shapes that do not fit it."""
     return resolve(op, attributes, inputs)[1]
 
 
 def resolve(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> tuple[dict[str, Any], Effect]:
-    """A known operator's attributes in their one canonical form, and its effect.
+    """Return a known operator's attributes in their one canonical form, and its effect.
 
     Canonical means: what equals its default is left out (but a pooling's stride is always said), a square pair is one
     number, a padding that pads nothing is left out, one that pads as 'same' does is called so. Thus equal layers have
@@ -95,18 +95,18 @@ def resolve(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> tuple[d
     if op not in OPERATORS:
         raise GraphError(f"unknown operator {op!r}; known are {', '.join(OPERATORS)}")
     kind = OPERATORS[op]
-    kept = kind.canonical(attributes)
+    canonical = kind.canonical(attributes)
     if len(inputs) != kind.inputs if kind.inputs is not None else not inputs:
         wanted = "one or more" if kind.inputs is None else kind.inputs
         raise GraphError(f"{op} takes {wanted} inputs, not {len(inputs)}")
     try:
-        kind.settle(kept, inputs)
-        effect = kind.infer({**kind.attributes, **kept}, inputs)
+        kind.settle(canonical, inputs)
+        effect = kind.infer({**kind.attributes, **canonical}, inputs)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise GraphError(f"{op} cannot take inputs {list(map(list, inputs))} with {kept}") from error
+        raise GraphError(f"{op} cannot take inputs {list(map(list, inputs))} with {canonical}") from error
     if any(size < 1 for size in effect.shape):
         raise GraphError(f"{op} would leave nothing of its input: output shape {list(effect.shape)}")
-    return kept, effect
+    return canonical, effect
 
 
 def make_operator(
@@ -117,7 +117,7 @@ def make_operator(
     attributes: Mapping[str, Any],
     stated: Effect | None = None,
 ) -> Operator:
-    """An operator on inputs of these ``shapes``: inferred when it is known, else as ``stated``.
+    """Return an operator on inputs of these ``shapes``: inferred when it is known, else as ``stated``.
 
     Raises ``GraphError``, naming it, for shapes or attributes that do not fit, or an unknown one with nothing stated.
     """
@@ -161,7 +161,7 @@ def _known_operator(
     name: str, op: str, inputs: tuple[str, ...], shapes: Sequence[Shape], attributes: Mapping[str, Any]
 ) -> Operator:
     try:
-        kept, effect = resolve(op, attributes, shapes)
+        canonical, effect = resolve(op, attributes, shapes)
     except GraphError as error:
         raise GraphError(f"operator {name!r}: {error}") from error
-    return _operator(name, op, inputs, shapes, kept, effect)
+    return _operator(name, op, inputs, shapes, canonical, effect)

@@ -19,7 +19,7 @@ def channel_axis(shape: Shape) -> int:
 
 
 def per_channel(shape: Shape) -> Shape:
-    """The shape of an array of one number for each channel, which stretches over the rest: (channels, 1, 1)."""
+    """Return the shape of an array of one number for each channel, which stretches over the rest: (channels, 1, 1)."""
     axis = channel_axis(shape)
     return (shape[axis], *[1] * (len(shape) - 1 - axis))
 
@@ -31,8 +31,7 @@ def stretches_as(shape: Shape, other: Shape) -> bool:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape that arrays of these shapes stretch to: of each axis, counted from the last, a size of one stretches
-    to the others'. Raises ``GraphError`` for shapes that do not fit."""
+    """Return the shape that these shapes broadcast to. Raises ``GraphError`` if they do not fit."""
     rank = max(map(len, shapes))
     sizes = [sorted(set(axis)) for axis in zip(*((*[1] * (rank - len(s)), *s) for s in shapes), strict=True)]
     if any(len(axis) > 2 or (len(axis) == 2 and axis[0] != 1) for axis in sizes):
@@ -41,20 +40,20 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def within(axis: int, rank: int) -> int:
-    """An axis counted from the first, of one that may be counted from the last. Raises ``IndexError`` beyond both."""
+    """Return an axis counted from the first, also for a negative one. Raises ``IndexError`` out of range."""
     if not -rank <= axis < rank:
         raise IndexError(f"axis {axis} of {rank}")
     return axis % rank
 
 
 def chosen_axis(attributes: Attributes, shape: Shape) -> int:
-    """The attribute ``axis``, by default that of the channels."""
+    """Return the attribute ``axis``, by default that of the channels."""
     axis: int | None = attributes.get("axis")
     return channel_axis(shape) if axis is None else axis
 
 
 def chosen_axes(attributes: Attributes, shape: Shape) -> tuple[int, ...]:
-    """The attribute ``axes``, by default that of the channels."""
+    """Return the attribute ``axes``, by default that of the channels."""
     axes: tuple[int, ...] | None = attributes.get("axes")
     return (channel_axis(shape),) if axes is None else axes
 
@@ -107,7 +106,7 @@ def whole(value: Any, least: int = 1) -> int:
 
 
 def _squarish(value: Any, least: int = 1) -> int | tuple[int, ...]:
-    """One number for each axis of a window, of one, two or three axes."""
+    """Return one number for each axis of a window of one, two or three axes."""
     if not isinstance(value, list | tuple):
         return whole(value, least)
     sizes = tuple(whole(size, least) for size in value)

@@ -38,7 +38,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of a graph, made by ``make_operator``.
+    """Operator of a graph, made by ``make_operator``.
 
     ``inputs`` are names of earlier operators; ``shape``, ``weights``, ``flops`` are per example, as is ``moved``, the
     number of values that it reads and writes, weights apart: 0 for a view. ``calls``: kernels that run one after the
@@ -56,7 +56,7 @@ class Operator:
     moved: int = field(default=0, compare=False)
     calls: int = field(default=1, compare=False)
     input_shapes: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
-    # Of a type that was nobody's when its file was written, and that means something else here today.
+    # Operator whose type was unknown when its file was written, and has another meaning today.
     foreign: bool = False
     # Once ``encodings.measures_of`` was asked.
     measures: tuple[float, ...] | None = field(default=None, init=False, compare=False, repr=False)
@@ -72,7 +72,7 @@ class Operator:
 
     @property
     def complete(self) -> dict[str, Any]:
-        """All attributes of a known operator, with the defaults of those left out."""
+        """Attributes of a known operator, with defaults for missing ones."""
         return {**OPERATORS[self.op].attributes, **self.attributes}
 
     @property
@@ -90,16 +90,16 @@ class Operator:
 
     @cached_property
     def structure(self) -> str:
-        """All of it that makes two networks differ, but for names and edges, as text."""
+        """Text of everything that makes two networks differ, except names and edges."""
         return json.dumps([self.op, sorted(self.attributes.items()), self.shape, self.weights])
 
     @cached_property
     def text(self) -> str:
-        """Its JSON form as text: ``document()`` written compactly."""
+        """JSON form as text: ``document()`` written compactly."""
         return json.dumps(self.document(), separators=(",", ":"))
 
     def document(self) -> dict[str, Any]:
-        """JSON form: a known operator by its attributes alone, an unknown one with what is known of it."""
+        """Return JSON form: a known operator by its attributes alone, an unknown one with what is known of it."""
         document: dict[str, Any] = {"name": self.name, "op": self.op}
         if self.inputs:
             document["inputs"] = list(self.inputs)
@@ -112,7 +112,7 @@ class Operator:
 
 
 class OperatorType:
-    """One type of operator; each subclass is registered in ``OPERATORS`` under the name of its class.
+    """Type of operator; each subclass is registered in ``OPERATORS`` under the name of its class.
 
     A subclass made with ``abstract=True`` holds what several types share and is not registered. The methods ``torch``,
     ``onnx`` and ``keras`` raise ``GraphError`` unless a type overrides them; each imports its library
@@ -158,7 +158,7 @@ class OperatorType:
         foreign = [name for name in attributes if name not in self.attributes]
         if foreign:
             raise GraphError(f"{op} has no attribute {foreign[0]!r}; it has {', '.join(self.attributes) or 'none'}")
-        kept = {}
+        present = {}
         for name, default in self.attributes.items():
             if name not in attributes:
                 if default is REQUIRED:
@@ -170,15 +170,17 @@ class OperatorType:
             except (TypeError, ValueError, OverflowError) as error:
                 raise GraphError(f"{op}: {name} cannot be {value!r}") from error
             if value != default:
-                kept[name] = value
-        return kept
+                present[name] = value
+        return present
 
     def settle(self, attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
         """Bring attributes whose form depends on the shapes of the inputs to their canonical form."""
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        """Return shape and costs for inputs of these shapes, without the batch; ``attributes`` are complete. Raises
-        ``GraphError``."""
+        """Return shape and costs for inputs of these shapes, without the batch. Raises ``GraphError``.
+
+        ``attributes`` are complete.
+        """
         raise NotImplementedError
 
     def statistics(self, operator: Operator) -> int:

@@ -31,7 +31,7 @@ else:
 
 
 class _ValueByValue(OperatorType, abstract=True):
-    """One FLOP per value of its only input."""
+    """Operator with one FLOP per value of its only input."""
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         return Effect(inputs[0], 0, math.prod(inputs[0]))
@@ -267,7 +267,7 @@ _LOGICAL = ("and", "or", "xor")
 
 
 class Elementwise(OperatorType):
-    """One of ``FUNCTIONS`` of one input, of one and a number, or of two."""
+    """Operator for one of ``FUNCTIONS`` of one input, of one and a number, or of two."""
 
     attributes = {"function": REQUIRED}
     inputs = None
@@ -354,8 +354,10 @@ def _with_number(name: str, function: FunctionNames, called: Callable[..., Tenso
 
 
 class Where(OperatorType):
-    """One of two values by a condition. Numbers among the three are no inputs; 1 stands for a missing first value, 0
-    for a missing second."""
+    """Choice of one of two values by a condition.
+
+    Numbers among the three are no inputs; 1 stands for a missing first value, 0 for a missing second.
+    """
 
     inputs = None
     passes_numbers = True

@@ -97,10 +97,10 @@ class Resize(OperatorType):
     feature_axis = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        kept = len(inputs[0]) - len(attributes["size"])
-        if kept < 1:
+        leading = len(inputs[0]) - len(attributes["size"])
+        if leading < 1:
             raise GraphError(f"Resize to {list(attributes['size'])} needs an axis of channels before these")
-        shape = (*inputs[0][:kept], *attributes["size"])
+        shape = (*inputs[0][:leading], *attributes["size"])
         reads = _READS[attributes["mode"]] ** len(attributes["size"])
         return Effect(shape, 0, 2 * reads * math.prod(shape) if reads > 1 else 0)
 

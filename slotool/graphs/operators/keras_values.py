@@ -1,5 +1,4 @@
-"""Values of a Keras model, whose axes may lie in another order than the graph states: a transposition costs nothing
-until something reads the values in an order that they do not have."""
+"""Values of a Keras model in any order of axes: a transposition costs nothing until a reader needs it."""
 
 from __future__ import annotations
 
@@ -18,8 +17,10 @@ CHANNELS_LAST: Order = (1, 2, 0)
 
 @dataclass(frozen=True)
 class Value:
-    """``tensor`` [batch, …]: after the batch, its axis i is axis ``order[i]`` of the graph's value. One that is the
-    same for every example, as a constant, is no ``KerasTensor`` and has a batch of 1."""
+    """Value in a Keras model: after the batch, axis i of ``tensor`` is axis ``order[i]`` of the graph's value.
+
+    One that is equal for every example, as a constant, is no ``KerasTensor`` and has a batch of 1.
+    """
 
     tensor: Any
     order: Order
@@ -33,7 +34,7 @@ class Value:
         return 1 + self.order.index(axis)
 
     def in_order(self, order: Order) -> Any:
-        """The tensor with its axes in this order."""
+        """Return the tensor with its axes in this order."""
         import keras
 
         if order == self.order:
@@ -41,7 +42,7 @@ class Value:
         return keras.ops.transpose(self.tensor, (0, *(self.at(axis) for axis in order)))
 
     def stated(self) -> Any:
-        """The tensor with its axes as the graph states them."""
+        """Return the tensor with its axes as the graph states them."""
         return self.in_order(tuple(range(len(self.order))))
 
     def for_layer(self) -> Any:
@@ -50,7 +51,7 @@ class Value:
 
 
 def layer_name(name: str) -> str:
-    """Ends as no name does that Keras gives by itself (``multiply_36``), of which there may be one."""
+    """Return the ends as no name does that Keras gives by itself (``multiply_36``), of which there may be one."""
     return f"{name.replace('/', '_')}_"
 
 
@@ -65,14 +66,16 @@ def by_layer(layer: Callable[[Any], Any], shape: Shape, values: Sequence[Value])
 
 
 def without(order: Order, axes: Sequence[int]) -> Order:
-    """The order of what is left once these axes are gone."""
+    """Return the order of what is left once these axes are gone."""
     left = sorted(set(order) - set(axes))
     return tuple(left.index(axis) for axis in order if axis in left)
 
 
 def alike(values: Sequence[Value], shapes: Sequence[Shape]) -> tuple[list[Any], Order]:
-    """The tensors in one order, that of the first which is no constant; with as many axes as the largest, new ones of
-    size one behind the batch."""
+    """Return the tensors in the order of the first that is no constant, with as many axes as the largest.
+
+    New axes have size one, after the batch.
+    """
     import keras
 
     rank = max(map(len, shapes))
@@ -94,7 +97,7 @@ def is_computed(value: Value) -> bool:
 
 
 def for_each_example(values: Sequence[Value]) -> list[Value]:
-    """Constants among other values repeated for every example."""
+    """Return the constants among other values repeated for every example."""
     computed = next((value for value in values if is_computed(value)), None)
     if computed is None:
         return list(values)
@@ -118,23 +121,22 @@ def _repeated(value: Value, like: Value) -> Value:
 
 
 def reshaped(value: Value, before: Shape, after: Shape) -> Value:
-    """Axes that are merged or split where they lie, if those of each merger follow each other there; else the values
-    are written as stated first."""
+    """Merge or split axes in place if those of each merger are adjacent, else write the values as stated first."""
     import keras
 
     groups = _groups(before, after)
     place = {axis: number for number, (axes, _) in enumerate(groups) for axis in axes}
     runs = [(number, list(axes)) for number, axes in groupby(value.order, lambda axis: place.get(axis, -1))]
     numbers = [number for number, _ in runs]
-    kept = len(set(numbers)) == len(groups) == len(runs) and all(axes == sorted(axes) for _, axes in runs)
-    if not kept:
+    adjacent = len(set(numbers)) == len(groups) == len(runs) and all(axes == sorted(axes) for _, axes in runs)
+    if not adjacent:
         return Value.as_stated(keras.ops.reshape(value.stated(), (-1, *after)), len(after))
     order = tuple(axis for number in numbers for axis in groups[number][1])
     return Value(keras.ops.reshape(value.tensor, (-1, *(after[axis] for axis in order))), order)
 
 
 def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
-    """Axes before and after that hold the same values, in the fewest axes each."""
+    """Return the axes before and after that hold the same values, in the fewest axes each."""
     groups: list[tuple[list[int], list[int]]] = []
     first = second = 0
     while first < len(before) and second < len(after):

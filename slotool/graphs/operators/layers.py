@@ -123,11 +123,11 @@ class MatMul(OperatorType):
 
 
 class ScaledDotProductAttention(OperatorType):
-    """Attention of query [..., heads, length, dim], key [..., heads, steps, dim], value [..., heads, steps, width] and
-    perhaps a mask that is added to or chooses among the scores [..., length, steps].
+    """Attention of query [..., heads, length, dim], key [..., heads, steps, dim], value [..., heads, steps, width].
 
-    Heads of key and value may be fewer, each for as many of the query's. FLOPs are those of both products over all
-    scores, also where ``causal`` hides half of them; the softmax between is left out, as torch's own counter does.
+    A mask may be added to or choose among the scores [..., length, steps]. Heads of key and value may be fewer, each
+    for as many of the query's. FLOPs are those of both products over all scores, also if ``causal`` hides half of them;
+    the softmax between is left out, as by torch's own counter.
     """
 
     attributes = {"causal": False}
@@ -165,7 +165,7 @@ class ScaledDotProductAttention(OperatorType):
             key, value = (
                 _for_more_heads(writer, each, of, shape[-3]) for each, of in zip((key, value), shapes[1:3], strict=True)
             )
-        # As exported: the square root of the scale on both sides.
+        # Square root of the scale on both sides, as exported.
         scale = writer.number(shape[-1] ** -0.25)
         key = writer.node("Transpose", key, perm=[*range(rank - 1), rank, rank - 1])
         scores = writer.node("MatMul", writer.node("Mul", query, scale), writer.node("Mul", key, scale))

@@ -78,9 +78,9 @@ class Gather(OperatorType):
             alone = writer.node("Squeeze", places, writer.integers(0))
             return writer.node("Gather", data, alone, axis=axis + 1)
         if data in writer.free:
-            found = writer.node("Gather", writer.node("Squeeze", data, writer.integers(0)), places, axis=axis)
+            gathered = writer.node("Gather", writer.node("Squeeze", data, writer.integers(0)), places, axis=axis)
             order = [axis, *range(axis), *range(axis + 1, len(operator.shape) + 1)]
-            return writer.node("Transpose", found, perm=order) if axis else found
+            return writer.node("Transpose", gathered, perm=order) if axis else gathered
         before, count, after = math.prod(shape[:axis]), math.prod(indices), math.prod(shape[axis + 1 :])
         flat = writer.shaped(data, before, shape[axis], after)
         rows = writer.node("Expand", writer.shaped(places, 1, count, 1), writer.integers(1, before, count, after))
@@ -100,12 +100,12 @@ def _gathered(data: Tensor, places: Tensor, axis: int) -> Tensor:
     """Return data [batch, *before, n, *after] by places [batch, *shape]; either may be the same for every example."""
     places = places.long()
     if len(places) == 1:
-        found = data.index_select(axis + 1, places.flatten())
-        return found.reshape(*data.shape[: axis + 1], *places.shape[1:], *data.shape[axis + 2 :])
+        gathered = data.index_select(axis + 1, places.flatten())
+        return gathered.reshape(*data.shape[: axis + 1], *places.shape[1:], *data.shape[axis + 2 :])
     before, after = data.shape[1 : axis + 1], data.shape[axis + 2 :]
     if len(data) == 1:
-        found = data[0].index_select(axis, places.flatten())
-        return found.reshape(*before, *places.shape, *after).movedim(len(before), 0)
+        gathered = data[0].index_select(axis, places.flatten())
+        return gathered.reshape(*before, *places.shape, *after).movedim(len(before), 0)
     flat = data.reshape(len(data), math.prod(before), -1, math.prod(after))
     rows = places.reshape(len(places), 1, -1, 1).expand(-1, flat.shape[1], -1, flat.shape[3])
     return flat.gather(2, rows).reshape(len(data), *before, *places.shape[1:], *after)
@@ -143,8 +143,10 @@ class GatherElements(OperatorType):
 
 
 class Scatter(OperatorType):
-    """Data with updates written or added at places that indices name; inputs are data, indices, updates. ``in_place``:
-    the data after another operator has written into a view of it."""
+    """Data with updates written or added at indices; inputs are data, indices, updates.
+
+    ``in_place``: the data after another operator has written into a view of it.
+    """
 
     attributes = {"axis": 0, "in_place": False}
     inputs = None

@@ -110,8 +110,10 @@ class Transpose(OperatorType):
 
 
 class Slice(OperatorType):
-    """``size`` values along an axis, from ``start`` on, every ``step``-th; without ``keepdims`` the axis goes, of which
-    one value is left."""
+    """Slice of ``size`` values along an axis, from ``start``, every ``step``-th.
+
+    Without ``keepdims`` an axis of one value is removed.
+    """
 
     attributes = {"axis": REQUIRED, "start": 0, "size": REQUIRED, "step": 1, "keepdims": True}
     has_memory = False
@@ -191,7 +193,7 @@ class Expand(OperatorType):
 
 
 class Copy(OperatorType):
-    """The same values written anew, one beside the other: what follows a view that cannot stay one."""
+    """Copy of values in order, for a view that cannot stay one."""
 
     layout = "rows"
     passes_numbers = True
@@ -343,8 +345,10 @@ class Pad(OperatorType):
 
 
 def _padded(x: Tensor, around: Sequence[tuple[int, int]], pad: Callable[..., Tensor]) -> Tensor:
-    """Return a tensor padded with its own values, axis by axis: torch pads so at most the last three, and only behind
-    two others."""
+    """Return a tensor padded with its own values, axis by axis.
+
+    Torch pads so at most the last three, and only behind two others.
+    """
     for axis, sides in enumerate(around, start=1):
         if any(sides):
             last = x.movedim(axis, -1)

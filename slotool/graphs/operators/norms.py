@@ -58,8 +58,8 @@ class _Norm(OperatorType, abstract=True):
             if operator[part]:
                 parts.append(writer.weight(*sizes))
             else:
-                made = writer.repeated(neutral, math.prod(sizes))
-                parts.append(made if len(sizes) == 1 else writer.node("Reshape", made, writer.integers(*sizes)))
+                constant = writer.repeated(neutral, math.prod(sizes))
+                parts.append(constant if len(sizes) == 1 else writer.node("Reshape", constant, writer.integers(*sizes)))
         return parts
 
     def keras_layer(self, operator: Operator, value: Value, **options: Any) -> Value:
@@ -222,7 +222,7 @@ class GroupNormalization(_Norm):
 
 
 class LocalResponseNormalization(OperatorType):
-    """Each value divided by a mean of squares over ``size`` neighbouring channels."""
+    """Division of each value by a mean of squares over ``size`` neighbouring channels."""
 
     attributes = {"size": REQUIRED}
     captured = {"onnx.LRN": lambda call: {"size": call.attribute("size")}}
@@ -270,7 +270,7 @@ class Normalization(OperatorType):
 
 
 class LayerScale(OperatorType):
-    """One trained factor per channel (Touvron et al. 2021)."""
+    """Product with one trained factor per channel (Touvron et al. 2021)."""
 
     layout = "values"
 

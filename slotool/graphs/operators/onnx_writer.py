@@ -20,7 +20,7 @@ KINDS = {
     **{"float32": FLOAT, "uint8": 2, "int8": 3, "int16": 5, "int32": INT32, "int64": INT64, "bool": BOOL},
     **{"float16": 10, "float64": 11},
 }
-# What values of two types become when they meet, as in torch: the later of both.
+# Types in order of promotion, as in torch: two become the later one.
 RANKS = [BOOL, 2, 3, 5, INT32, INT64, 10, FLOAT, 11]
 
 
@@ -63,13 +63,13 @@ class Writer:
         import onnx
 
         number = len(self.nodes)
-        made = [f"value_{number}" + (f"_{at}" if at else "") for at in range(outputs)]
+        output = [f"value_{number}" + (f"_{at}" if at else "") for at in range(outputs)]
         name = f"{self.operator}/{op}_{number}"
-        self.nodes.append(onnx.helper.make_node(op, list(inputs), made, name=name, **attributes))
-        return made
+        self.nodes.append(onnx.helper.make_node(op, list(inputs), output, name=name, **attributes))
+        return output
 
     def weight(self, *shape: int, trained: bool = True) -> str:
-        """Name an initialiser that lies elsewhere."""
+        """Name an initialiser that is stored elsewhere."""
         import onnx
 
         name = f"weight_{len(self.weights)}"
@@ -88,14 +88,14 @@ class Writer:
         return self.array(np.array(value, dtype=onnx.helper.tensor_dtype_to_np_dtype(kind)))
 
     def repeated(self, value: float, count: int) -> str:
-        """A vector of one number that no weight lies behind."""
+        """Return a vector of one number without weights."""
         import onnx
 
         tensor = onnx.numpy_helper.from_array(np.array([value], dtype=np.float32))
         return self.node("ConstantOfShape", self.integers(count), value=tensor)
 
     def array(self, values: np.ndarray) -> str:
-        """An initialiser that the model holds."""
+        """Return an initialiser that the model holds."""
         import onnx
 
         name = f"constant_{len(self.initialisers)}"
@@ -106,17 +106,17 @@ class Writer:
         return self.kinds.get(value, FLOAT)
 
     def cast(self, value: str, kind: int) -> str:
-        """The value in another type."""
+        """Return the value in another type."""
         if self.kind(value) == kind:
             return value
-        made = self.node("Cast", value, to=kind)
-        self.kinds[made] = kind
+        outputs = self.node("Cast", value, to=kind)
+        self.kinds[outputs] = kind
         if value in self.free:
-            self.free.add(made)
-        return made
+            self.free.add(outputs)
+        return outputs
 
     def alike(self, values: Sequence[str]) -> list[str]:
-        """Values in one type."""
+        """Return the values in one type."""
         kind = widest([self.kind(value) for value in values])
         return [self.cast(value, kind) for value in values]
 
@@ -126,21 +126,21 @@ class Writer:
         return self.node("Slice", value, *places)
 
     def shaped(self, value: str, *shape: int) -> str:
-        """Examples of another shape, the batch as it is."""
-        made = self.node("Reshape", value, self.integers(0, *shape))
-        self._as(made, value)
-        return made
+        """Return examples in another shape, with the batch unchanged."""
+        outputs = self.node("Reshape", value, self.integers(0, *shape))
+        self._as(outputs, value)
+        return outputs
 
     def turned(self, value: str, axes: Sequence[int]) -> str:
-        """Axes of the examples in another order."""
+        """Return the axes of the examples in another order."""
         if list(axes) == list(range(len(axes))):
             return value
-        made = self.node("Transpose", value, perm=[0, *(axis + 1 for axis in axes)])
-        self._as(made, value)
-        return made
+        outputs = self.node("Transpose", value, perm=[0, *(axis + 1 for axis in axes)])
+        self._as(outputs, value)
+        return outputs
 
     def aligned(self, values: Sequence[str], shapes: Sequence[Shape]) -> list[str]:
-        """Values with as many axes as the largest, new ones of size one behind the batch."""
+        """Return the values with as many axes as the largest, new ones of size one behind the batch."""
         rank = max(map(len, shapes))
         return [
             value if len(shape) == rank else self.shaped(value, *[1] * (rank - len(shape)), *shape)
@@ -148,7 +148,7 @@ class Writer:
         ]
 
     def of_one_batch(self, values: Sequence[str], shapes: Sequence[Shape]) -> list[str]:
-        """Values that are the same for every example written out for each, unless all are."""
+        """Return the values that are the same for every example written out for each, unless all are."""
         if self.batch_size == 1 or all(value in self.free for value in values):
             return list(values)
         return [
@@ -157,12 +157,12 @@ class Writer:
         ]
 
     def _for_each(self, value: str, shape: Shape) -> str:
-        made = self.node("Expand", value, self.integers(self.batch_size, *shape))
-        self.kinds[made] = self.kind(value)
-        return made
+        outputs = self.node("Expand", value, self.integers(self.batch_size, *shape))
+        self.kinds[outputs] = self.kind(value)
+        return outputs
 
-    def _as(self, made: str, value: str) -> None:
+    def _as(self, outputs: str, value: str) -> None:
         if self.kind(value) != FLOAT:
-            self.kinds[made] = self.kind(value)
+            self.kinds[outputs] = self.kind(value)
         if value in self.free:
-            self.free.add(made)
+            self.free.add(outputs)

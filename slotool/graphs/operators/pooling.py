@@ -36,7 +36,7 @@ _POOL = {"kernel": REQUIRED, "stride": None, "padding": "valid", "ceil": False}
 
 
 class _Pooling(Window, abstract=True):
-    """One FLOP per value that a window reads. ``outside``: number that padding stands for."""
+    """Pooling with one FLOP per value that a window reads. ``outside``: number that padding stands for."""
 
     outside: ClassVar[float]
     onnx_op: ClassVar[str]
@@ -61,11 +61,11 @@ class _Pooling(Window, abstract=True):
         around, ceil = padding_around(attributes, operator.input_shapes[0]), attributes["ceil"]
         options: dict[str, Any] = {"ceil_mode": ceil} if ceil else {}
         # Padding of torch's own only where the padding in front would not be the same.
-        own = (ceil or not attributes.get("count_padding", True)) and around[::2] == around[1::2]
-        if own:
+        counts_padding = (ceil or not attributes.get("count_padding", True)) and around[::2] == around[1::2]
+        if counts_padding:
             options["padding"] = around[::2]
-        pool = self.torch_pool(attributes, own, options)
-        return padded(pool, around, self.outside) if any(around) and not own else pool
+        pool = self.torch_pool(attributes, counts_padding, options)
+        return padded(pool, around, self.outside) if any(around) and not counts_padding else pool
 
     def torch_pool(self, attributes: Attributes, pads: bool, options: dict[str, Any]) -> nn.Module:
         """Return the torch layer of this type; ``pads``: True if it adds the padding itself."""
@@ -90,9 +90,9 @@ class _Pooling(Window, abstract=True):
         raise NotImplementedError
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        given = operator.complete
-        left_out = not given.get("count_padding", True) and not isinstance(given["padding"], str)
-        if self.axes != 2 or given["ceil"] or given.get("dilation", 1) != 1 or left_out:
+        attributes = operator.complete
+        left_out = not attributes.get("count_padding", True) and not isinstance(attributes["padding"], str)
+        if self.axes != 2 or attributes["ceil"] or attributes.get("dilation", 1) != 1 or left_out:
             return super().keras(operator, values, weights)
         layer = getattr(keras.layers, operator.op)(pair(operator["kernel"]), **keras_window(operator))
         return by_layer(behind_keras_padding(operator, layer, self.outside), operator.shape, values)
@@ -114,8 +114,7 @@ class _MaxPooling(_Pooling, abstract=True):
 
 
 class _AveragePooling(_Pooling, abstract=True):
-    """Zeros around an image are part of it unless ``count_padding`` is False, as of torch's and Keras' padding
-    layer."""
+    """Average of a window, with zeros around an image unless ``count_padding`` is False, as in torch and Keras."""
 
     attributes = {**_POOL, "count_padding": True}
     outside = 0.0
@@ -156,7 +155,7 @@ class AveragePooling3D(_AveragePooling):
 
 
 class _GlobalPooling(OperatorType, abstract=True):
-    """One number for each channel of an image."""
+    """Pooling to one number for each channel of an image."""
 
     attributes = {"keepdims": False}
     feature_axis = 0
@@ -199,12 +198,12 @@ class AdaptivePooling(OperatorType):
     feature_axis = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        kept = len(inputs[0]) - len(attributes["size"])
+        batch_rank = len(inputs[0]) - len(attributes["size"])
         if attributes["function"] not in ("mean", "max"):
             raise GraphError(f"AdaptivePooling's function {attributes['function']!r} is neither 'mean' nor 'max'")
-        if kept < 1:
+        if batch_rank < 1:
             raise GraphError(f"AdaptivePooling to {list(attributes['size'])} needs an axis of channels before these")
-        return Effect((*inputs[0][:kept], *attributes["size"]), 0, math.prod(inputs[0]))
+        return Effect((*inputs[0][:batch_rank], *attributes["size"]), 0, math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         from torch.nn import functional
@@ -232,7 +231,7 @@ class AdaptivePooling(OperatorType):
 
 
 class Unfold(Window):
-    """Every window of an image as a column (im2col): (channels × window, places)."""
+    """Columns of every window of an image (im2col): (channels × window, places)."""
 
     attributes = WINDOW
 

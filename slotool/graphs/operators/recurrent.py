@@ -20,18 +20,16 @@ CACHED_WEIGHTS = 2**22
 
 
 class _Recurrent(OperatorType, abstract=True):
-    """A layer over (steps, features), or over (sequences, steps, features) of which each is one more example, that
-    keeps a state of ``units`` numbers.
+    """Recurrent layer over (steps, features), or (sequences, steps, features), with a state of ``units`` numbers.
 
-    It may take the states that it begins with as further inputs, each of as many numbers as its output has, layer by
-    layer, of each both directions. ``projection``: size of its output, made of the state by one more product, where it
-    is not the state itself (Sak, Senior and Beaufays 2014). ``biases``: how many each gate has, two as in torch, ONNX
-    and Keras' GRU, or one as in Keras' other layers.
+    Each sequence is one more example. It may have initial states as further inputs, each of as many numbers as its
+    output, layer by layer, each in both directions. ``projection``: size of its output, made of the state by one more
+    product, if it is not the state itself (Sak, Senior and Beaufays 2014). ``biases``: number for each gate, two as in
+    torch, ONNX and Keras' GRU, or one as in Keras' other layers.
 
-    Each step waits for the one before: it reads again what of the state's weights no cache holds, and takes
-    ``step_calls`` kernels of its own. All steps of an LSTM without a projection are one kernel, as oneDNN has it.
-
-    ``gate_order``: torch's gates in the order of ONNX.
+    Each step waits for the one before: it reads again the state's weights that no cache holds, and takes ``step_calls``
+    kernels of its own. All steps of an LSTM without a projection are one kernel, as in oneDNN. ``gate_order``: torch's
+    gates in the order of ONNX.
     """
 
     attributes = {"units": REQUIRED, "layers": 1, "bidirectional": False, "bias": True, "biases": 2}
@@ -57,7 +55,7 @@ class _Recurrent(OperatorType, abstract=True):
         states = directions * layers * answer
         if inputs[1:] and (sequences or {*map(math.prod, inputs[1:])} != {states}):
             raise GraphError(f"a recurrent layer cannot begin with states of {list(map(list, inputs[1:]))}")
-        # Of layers after the first each takes what all directions of the one before give.
+        # Each layer after the first reads all directions of the one before.
         matrices = gates * units * (features + answer + (layers - 1) * (directions * answer + answer))
         matrices += layers * units * projection
         weights = directions * (matrices + layers * bias)
@@ -100,15 +98,17 @@ class _Recurrent(OperatorType, abstract=True):
         states = self._both([_first_states(writer, value, layers * directions, units) for value in values[1:]])
         for layer in range(layers):
             rows = (writer.integers(layer * directions), writer.integers((layer + 1) * directions), writer.integers(0))
-            own = [writer.node("Slice", state, *rows) for state in states] if layers > 1 else states
+            states_of_side = [writer.node("Slice", state, *rows) for state in states] if layers > 1 else states
             sides = [self._gates(writer, units, features, attributes["bias"]) for _ in range(directions)]
             joined = [writer.node("Concat", *parts, axis=0) for parts in zip(*sides, strict=True)]
             direction = "bidirectional" if directions == 2 else "forward"
-            given = [*joined, *[""] * (4 - len(joined)), *own] if own else joined
-            made = writer.node(self.onnx_op, x, *given, hidden_size=units, direction=direction, **self.onnx_options)
+            operands = [*joined, *[""] * (4 - len(joined)), *states_of_side] if states_of_side else joined
+            outputs = writer.node(
+                self.onnx_op, x, *operands, hidden_size=units, direction=direction, **self.onnx_options
+            )
             features = directions * units
             x = writer.node(
-                "Reshape", writer.node("Transpose", made, perm=[0, 2, 1, 3]), writer.integers(0, 0, features)
+                "Reshape", writer.node("Transpose", outputs, perm=[0, 2, 1, 3]), writer.integers(0, 0, features)
             )
         x = writer.node("Transpose", x, perm=[1, 0, 2])
         return writer.node("Reshape", x, writer.integers(-1, *sequences, steps, features)) if sequences else x
@@ -141,8 +141,10 @@ class _Recurrent(OperatorType, abstract=True):
         states = [keras.ops.reshape(value.stated(), (-1, rows, attributes["units"])) for value in values[1:]]
         states = self._both(states)
         for number in range(attributes["layers"]):
-            own = [[state[:, number * directions + side] for state in states] for side in range(directions)]
-            sides = [_one_way(operator, number, weights, side > 0, x, own[side]) for side in range(directions)]
+            states_of_side = [[state[:, number * directions + side] for state in states] for side in range(directions)]
+            sides = [
+                _one_way(operator, number, weights, side > 0, x, states_of_side[side]) for side in range(directions)
+            ]
             x = sides[0] if directions == 1 else keras.ops.concatenate(sides, axis=-1)
         return Value.as_stated(x, 2)
 
@@ -161,8 +163,10 @@ def _first_states(writer: Writer, value: str, layers: int, units: int) -> str:
 def _one_way(
     operator: Operator, number: int, weights: Initializer, backwards: bool, x: Any, states: Sequence[Any]
 ) -> Any:
-    """Return one direction of a recurrent layer. ``keras.layers.Bidirectional`` copies its layer by what can be written
-    to a file, as our weights cannot."""
+    """Return one direction of a recurrent layer.
+
+    ``keras.layers.Bidirectional`` copies its layer by its serialised form, which our weights lack.
+    """
     import keras
 
     layer = getattr(keras.layers, operator.op)(

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 
 class _Reduction(OperatorType, abstract=True):
-    """One number for all values along ``axes``. ``torch_name``: method of a tensor; ``keras_name``: in ``keras.ops``,
-    "" for a reduction that Keras lacks."""
+    """Reduction to one number for all values along ``axes``.
+
+    ``torch_name``: method of a tensor; ``keras_name``: in ``keras.ops``, "" for a reduction that Keras lacks.
+    """
 
     attributes = {"axes": REQUIRED, "keepdims": False}
     settle = staticmethod(settle_axes)

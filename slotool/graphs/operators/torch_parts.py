@@ -76,7 +76,7 @@ class LayerScale(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Every step's output of a recurrent layer, which may be given the states that it begins with."""
+    """Module of a recurrent layer: every step's output, with optional initial states."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()
@@ -88,8 +88,7 @@ class Recurrent(nn.Module):
         return answer.reshape(*x.shape[:-1], answer.shape[-1])
 
     def _first(self, x: Tensor, states: Sequence[Tensor]) -> list[Any]:
-        """Return states with an axis for layers and directions in front; an LSTM that is given one takes it for
-        both."""
+        """Return states with an axis for layers and directions in front; an LSTM uses a single one for both."""
         layers = int(self.layer.num_layers) * (1 + bool(self.layer.bidirectional))  # type: ignore[arg-type]
         rows = [
             state.reshape(len(state), layers, -1).transpose(0, 1).expand(-1, len(x), -1).contiguous()

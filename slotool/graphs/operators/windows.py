@@ -44,8 +44,7 @@ def pair(value: Any) -> tuple[int, int]:
 
 
 def padding_around(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
-    """Return what a convolution or pooling adds before and after each axis; "same" puts the odd one at the end, as
-    Keras does."""
+    """Return padding before and after each axis; "same" puts the odd one at the end, as Keras does."""
     rank, padding = len(inputs) - 1, attributes.get("padding", "valid")
     if padding == "valid":
         return (0,) * (2 * rank)
@@ -60,8 +59,10 @@ def padding_around(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
 
 
 def output_size(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
-    """Return how many places the window takes along each axis. ``ceil``: one that hangs over the end counts, unless it
-    lies wholly in what was added there (torch)."""
+    """Return the number of places of the window along each axis.
+
+    ``ceil``: one over the end counts, unless it lies wholly in the padding there (torch).
+    """
     rank = len(inputs) - 1
     (kernel, stride), around = _reach_and_stride(attributes, rank), padding_around(attributes, inputs)
     sizes = []

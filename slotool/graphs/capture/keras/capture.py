@@ -39,26 +39,26 @@ WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")
 def capture_keras(
     model: keras.Model, input_shape: InputShape = (), input_dtype: InputType | None = None
 ) -> OperatorGraph:
-    """The graph of a model: Sequential, functional, or with a ``call`` of its own, with the shapes it was built with.
+    """Return the graph of a model: Sequential, functional, or with a ``call`` of its own, in its built shapes.
 
-    ``input_shape``: sizes of one example, as Keras has them, for free axes and for a model that is not built, which is
-    built then; of several inputs by their names. ``input_dtype``: element types of the inputs of a model with a
-    ``call`` of its own, one or by their names; by default whole numbers where embeddings alone take them, else float32.
-    Inputs are in the order of ``model.inputs``; Keras sorts those of a dictionary by their names. Weights are counted
-    as ``model.count_params()`` counts them, those of a layer called twice once (``OperatorGraph.shared_weights``). A
-    layer that slotool does not know, also one of the user's own, is what its ``call`` is made of: of ``keras.ops`` and
-    layers, or else, where torch is Keras' backend, of what torch records. Windows folded into the axis of the batch
-    are found that way alone. A layer that neither follows, as one that calls ``tf.*`` itself, is kept as
-    ``keras.<class>`` with its shape and weights and 0 FLOPs (see ``OperatorGraph.unknown``).
-    Raises ``GraphError`` for a model whose shape is not known, whose ``call`` does not run on it, that has a free axis
-    besides the batch of which no size is said, other sizes than those said, or windows in the axis of the batch on
-    another backend.
+    ``input_shape``: sizes of one example, in Keras' order, for free axes and for a model that is not built, which is
+    built then; by name for several inputs. ``input_dtype``: element types of the inputs of a model with a ``call`` of
+    its own, one or by name; by default integers if embeddings alone read them, else float32. Inputs are in the order of
+    ``model.inputs``; Keras sorts those of a dictionary by name. Weights are counted as ``model.count_params()`` counts
+    them, those of a layer called twice once (``OperatorGraph.shared_weights``). A layer that slotool does not know,
+    also one of the user's own, becomes the contents of its ``call``: ``keras.ops`` and layers, or else, with torch as
+    Keras' backend, torch's record. Windows folded into the batch's axis are found only that way. Any other layer, as
+    one that calls ``tf.*`` itself, is kept as ``keras.<class>`` with its shape and weights and 0 FLOPs (see
+    ``OperatorGraph.unknown``).
+
+    Raises ``GraphError`` for a model of unknown shape, whose ``call`` does not run on it, that has a free axis besides
+    the batch without a size, other sizes than stated, or windows in the axis of the batch on another backend.
     """
     functional = functional_of(model, input_shape, input_dtype)
     if input_shape:
         functional = with_sizes(functional, model.name, input_shape)
     with warnings.catch_warnings():
-        # What layers say of masks and sizes when they are called again.
+        # Errors of layers about masks and sizes when they are called again.
         warnings.simplefilter("ignore")
         graph = _best(model, functional)
     shared = max(0, graph.weights - model.count_params())
@@ -66,8 +66,7 @@ def capture_keras(
 
 
 def _best(model: keras.Model, functional: Any) -> OperatorGraph:
-    """Layer by layer; as torch records the whole, where the layers do not show where the batch is, or where slotool
-    then knows more of its operators."""
+    """Capture layer by layer, or torch's record of the whole if layers hide the batch or more operators are unknown."""
     failed: GraphError | None = None
     try:
         graph = None if folds_batch(functional) else _by_layers(model, functional)
@@ -105,16 +104,16 @@ def _noted(graph: OperatorGraph, notes: Notes) -> OperatorGraph:
 
 
 def _traced_whole(functional: Any) -> OperatorGraph | None:
-    """The graph of a model as torch records it, without its layers; None where it cannot be recorded."""
+    """Return the graph of a model as torch records it, without its layers; None where it cannot be recorded."""
     part = whole_of(functional)
     if part is None:
         return None
     drafts, sources, values, images = Drafts("keras"), list[str](), list[str](), list[str]()
     last = not any(_channels_first(layer) for layer in _layers(functional))
     for tensor, shape in zip(functional.inputs, part.shapes, strict=True):
-        own = (shape[2], *shape[:2]) if len(shape) == 3 and last else shape
+        image_shape = (shape[2], *shape[:2]) if len(shape) == 3 and last else shape
         kind = {"dtype": str(tensor.dtype)} if str(tensor.dtype) in WHOLE else {}
-        source, value = drafts.add_input(tensor.name, own, **kind)
+        source, value = drafts.add_input(tensor.name, image_shape, **kind)
         sources.append(source)
         values.append(value)
         images += values[-1:] if len(shape) == 3 and last else []
@@ -153,22 +152,21 @@ class _Walk:
         return [names[id(tensor)] for tensor in functional.outputs]
 
     def _call(self, node: Any, names: dict[int, str], prefix: str) -> None:
-        """Append what a call is: a model's layers, operators of ours, or else what its own ``call`` is made of; what is
-        none of these by its name."""
+        """Append a call: a model's layers, known operators, or the contents of its own ``call``, else by name."""
         if all(id(tensor) in names for tensor in node.outputs):
             return
         layer, label = node.operation, prefix + node.operation.name
         inputs = [names[id(tensor)] for tensor in node.input_tensors]
         written = written_as_functional(layer)
         if written is not None:
-            made = self.run(sized(written, node.input_tensors), inputs, f"{label}.")
+            outputs = self.run(sized(written, node.input_tensors), inputs, f"{label}.")
         else:
-            made = self._known(node, label, names) or self._made(node, label, inputs)
-            made = made or self._by_name(node, label, names)
-        names.update(zip(map(id, node.outputs), made, strict=True))
+            outputs = self._known(node, label, names) or self._made(node, label, inputs)
+            outputs = outputs or self._by_name(node, label, names)
+        names.update(zip(map(id, node.outputs), outputs, strict=True))
 
     def _known(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
-        """The outputs of an operation or a layer of Keras that slotool knows; none of any other."""
+        """Return the outputs of an operation or a layer of Keras that slotool knows; none of any other."""
         layer = node.operation
         if is_operation(layer):
             return self._layout.operation(node, label, names)
@@ -178,38 +176,40 @@ class _Walk:
         return self._stepwise(node, layer, label, inputs) or self._added(node, layer, label, inputs)
 
     def _made(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
-        """The outputs of a layer that is what its ``call`` is made of: of symbols where these follow it and slotool
-        knows all of it, else as torch records it."""
+        """Return the outputs of a layer from the contents of its ``call``.
+
+        Symbols come first; torch's record is next if these fail or leave unknown operators.
+        """
         before = self._layout.mark()
         closed = is_operation(node.operation) or _is_adapted(node.operation)
         inner = None if closed else unrolled(node) or layers_inside(node)
-        made = [] if inner is None else self._inside(inner, node, label, inputs)
-        if made and not folds_batch(inner) and not self._layout.unknown_since(before):
-            return made
+        outputs = [] if inner is None else self._inside(inner, node, label, inputs)
+        if outputs and not folds_batch(inner) and not self._layout.unknown_since(before):
+            return outputs
         left = self._layout.unknown_since(before)
         self._layout.undo(before)
         traced = self._layout.traced(node, label, inputs)
-        if traced and (not made or folds_batch(inner) or self._layout.unknown_since(before) < left):
+        if traced and (not outputs or folds_batch(inner) or self._layout.unknown_since(before) < left):
             self._idle(node.operation, f"{label}.", taken_since(self._drafts, before.layers))
             return traced
         self._layout.undo(before)
-        return self._inside(inner, node, label, inputs) if made else []
+        return self._inside(inner, node, label, inputs) if outputs else []
 
     def _inside(self, inner: Any, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
-        """The outputs of a layer that is an ``inner`` functional model; none where that has free axes."""
+        """Return the outputs of a layer that is an ``inner`` functional model; none where that has free axes."""
         before = self._layout.weights
         try:
             states = [self._layout.state(tuple(tensor.shape)[1:], label) for tensor in inner.inputs[len(inputs) :]]
-            made = self.run(inner, [*inputs, *states], f"{label}.")
+            outputs = self.run(inner, [*inputs, *states], f"{label}.")
         except GraphError:
-            # What was appended of it, nothing takes.
+            # Nothing reads what was appended.
             self._layout.weights = before
             return []
         self.idle_weights(node.operation, inner, f"{label}.", self._layout.weights - before)
-        return made
+        return outputs
 
     def _by_name(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
-        """Each output as an operator that is kept by its name, the first with all weights."""
+        """Return each output as an operator that is kept by its name, the first with all weights."""
         layer, inputs = node.operation, self._images(node, names)
         weights = layer.count_params() if hasattr(layer, "count_params") else 0
         shapes = [self._shape(tensor, label) for tensor in node.outputs]
@@ -219,7 +219,7 @@ class _Walk:
         ]
 
     def _images(self, node: Any, names: Mapping[int, str]) -> list[str]:
-        """What a layer takes, without masks."""
+        """Return a layer's inputs, without masks."""
         return [self._layout.as_image(names[id(tensor)]) for tensor in unmasked(node)]
 
     @property
@@ -232,8 +232,10 @@ class _Walk:
         return self._layout.weights
 
     def idle_weights(self, layer: Any, inner: Any, prefix: str, used: int = 0) -> None:
-        """Weights of a layer that no layer inside has, or that its ``call`` does not use; ``used`` are those that its
-        operations took."""
+        """Append a layer's weights that no layer inside has, or that its ``call`` does not use.
+
+        ``used``: weights that its operations took.
+        """
         self._idle(layer, prefix, inner.count_params() + used)
 
     def _idle(self, layer: Any, prefix: str, used: int) -> None:
@@ -242,7 +244,7 @@ class _Walk:
             self._drafts.idle_weights(count, prefix)
 
     def _added(self, node: Any, layer: Any, label: str, inputs: list[str]) -> list[str]:
-        """The output of a layer that is one operator, if that has its shape and its weights."""
+        """Return the output of a layer that is one operator, if that has its shape and its weights."""
         shape = self._shape(node.outputs[0], label)
         shapes = tuple(self._drafts.shape(source) for source in inputs)
         op, attributes = self._translated(layer, shapes, shape)
@@ -259,26 +261,26 @@ class _Walk:
         return [self._drafts.append(draft)] if agrees(draft, attributes, shapes) else []
 
     def _stepwise(self, node: Any, layer: Any, label: str, inputs: list[str]) -> list[str]:
-        """The outputs of a layer that is several operators, if these have its shapes and its weights."""
+        """Return the outputs of a layer that is several operators, if these have its shapes and its weights."""
         shapes = [self._drafts.shape(source) for source in inputs]
-        wanted = [self._shape(tensor, label) for tensor in node.outputs]
+        expected = [self._shape(tensor, label) for tensor in node.outputs]
         if type(layer).__name__ == "Reshape" and self._channels_last:
-            steps = _reshaped(shapes[0], wanted[0])
+            steps = _reshaped(shapes[0], expected[0])
         else:
-            steps = steps_of(layer, shapes, wanted[0], node.arguments.kwargs)
+            steps = steps_of(layer, shapes, expected[0], node.arguments.kwargs)
         if steps is None:
             return []
         try:
             effects = effects_of(steps, dict(enumerate(shapes)))
         except GraphError:
             return []
-        right = [effects[name].shape for name in outputs_of(steps)] == wanted
+        right = [effects[name].shape for name in outputs_of(steps)] == expected
         if not right or sum(effect.weights for effect in effects.values()) != layer.count_params():
             return []
         return self._drafts.add_steps(label, steps, effects, dict(enumerate(inputs)))
 
     def _translated(self, layer: Any, inputs: Sequence[Shape], shape: Shape) -> tuple[str, Attributes | None]:
-        """Operator and attributes; of a layer that we do not know its class and None."""
+        """Return the operator and attributes; of a layer that we do not know its class and None."""
         op = type(layer).__name__
         if op in ("InputLayer", "Reshape"):
             typed = {"dtype": str(layer.dtype)} if op == "InputLayer" and str(layer.dtype) in WHOLE else {}
@@ -289,13 +291,13 @@ class _Walk:
         if op in ALONG_AN_AXIS and not self._on_channels(layer, len(inputs[0])):
             return op, None if attributes is None else self._along(layer, attributes, len(inputs[0]))
         if op == "Dense" and attributes and len(inputs[0]) == 3 and self._channels_last:
-            # On the channels of an image it is a convolution of one pixel.
-            kept = {name: value for name, value in attributes.items() if name != "units"}
-            return "Conv2D", {**kept, "filters": attributes["units"], "kernel": 1}
+            # A product along an image's channels is a convolution of one pixel.
+            named = {name: value for name, value in attributes.items() if name != "units"}
+            return "Conv2D", {**named, "filters": attributes["units"], "kernel": 1}
         return op, attributes
 
     def _on_channels(self, layer: Any, rank: int) -> bool:
-        """Whether it works along the channels of an image, or along the last axis of what is none."""
+        """True if it works along the channels of an image, or along the last axis of what is none."""
         # A LayerScale has no choice but the last.
         axis = getattr(layer, "axis", -1)
         if isinstance(axis, list | tuple):
@@ -306,8 +308,8 @@ class _Walk:
 
     def _along(self, layer: Any, attributes: Attributes, rank: int) -> Attributes | None:
         """Return the attributes of a normalisation along other axes; None of any other layer, or along the batch."""
-        given = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
-        axes = [axis % (rank + 1) - 1 for axis in given]
+        stated = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
+        axes = [axis % (rank + 1) - 1 for axis in stated]
         if min(axes) < 0:
             return None
         if rank == 3 and self._channels_last:
@@ -327,7 +329,7 @@ class _Walk:
 
 
 def _reshaped(before: Shape, shape: Shape) -> list[Step] | None:
-    """A reshape of values whose channels are last, where that makes another order than with channels first."""
+    """Return a reshape of values whose channels are last, where that makes another order than with channels first."""
     turns_before = len(before) == 3 and before[1] * before[2] > 1 and before[0] > 1
     turns_after = len(shape) == 3 and shape[1] * shape[2] > 1 and shape[0] > 1
     if before == shape or not (turns_before or turns_after):
@@ -340,20 +342,20 @@ def _reshaped(before: Shape, shape: Shape) -> list[Step] | None:
 
 
 def _layers(functional: Any) -> list[Any]:
-    found = []
+    layers = []
     for layer in functional.layers:
         inner = written_as_functional(layer)
-        found += [layer, *getattr(layer, "_layers", ())] if inner is None else _layers(inner)
-    return found
+        layers += [layer, *getattr(layer, "_layers", ())] if inner is None else _layers(inner)
+    return layers
 
 
 def _is_adapted(layer: Any) -> bool:
-    """Whether a layer computes with low-rank matrices beside its own (LoRA), so that it is not the one operator."""
+    """True if a layer computes with low-rank matrices beside its own (LoRA), so that it is not the one operator."""
     return bool(getattr(layer, "lora_enabled", False))
 
 
 def _element_type(layers: Sequence[Any]) -> str:
-    """What the layers that have weights compute in."""
+    """Return the element type in which layers with weights compute."""
     weighted = [layer for layer in layers if getattr(layer, "weights", None)]
     if any(getattr(getattr(layer, "dtype_policy", None), "quantization_mode", None) for layer in weighted):
         return "int8"

@@ -15,7 +15,7 @@ from slotool.graphs.capture.keras.windows import WINDOWS, activation_of, has_cha
 from slotool.graphs.operators import Shape
 
 Attributes = Mapping[str, Any]
-# What is there for training only, or passes its input on.
+# Layers for training only, or that pass their input on.
 DROPPED = (
     *("RandomBrightness", "RandomColorDegeneration", "RandomColorJitter", "RandomContrast", "RandomElasticTransform"),
     *("RandomErasing", "RandomFlip", "RandomGaussianBlur", "RandomGrayscale", "RandomHue", "RandomInvert"),
@@ -106,8 +106,10 @@ SINGLE: dict[str, Callable[[Any], Attributes | None]] = {
 
 
 def steps_of(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, Any]) -> Steps:
-    """What a layer is, step by step, the last its output; ``call`` are the arguments it was called with by name. None:
-    one operator or none of ours."""
+    """Return a layer as steps, the last its output; None for one operator, or an unknown one.
+
+    ``call``: arguments of the call by name.
+    """
     name = type(layer).__name__
     # Images come with their channels first; sequences and volumes as Keras has them, which is last.
     turned = name in WINDOWS and len(shape) != 3 and not has_channels_last(layer)
@@ -117,8 +119,10 @@ def steps_of(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, 
 
 
 def _attention(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, Any]) -> Steps:
-    """Query, value and perhaps key, in this order; without a mask of its own. Key and value may have fewer heads, which
-    Keras repeats."""
+    """Return attention of query, value and perhaps key, in this order, without a mask of its own.
+
+    Key and value may have fewer heads, which Keras repeats.
+    """
     if len(inputs) not in (2, 3) or any(len(each) != 2 for each in (*inputs, shape)):
         return None
     if type(layer).__name__ == "MultiHeadAttention":
@@ -131,17 +135,17 @@ def _attention(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str
     sources = {"query": 0, "key": 2 if len(inputs) == 3 else 1, "value": 1}
     steps: list[Step] = []
     for part, source in sources.items():
-        own, length, dim = heads if part == "query" else fewer, inputs[source][0], dims[part]
+        count, length, dim = heads if part == "query" else fewer, inputs[source][0], dims[part]
         steps += [
-            (f"{part}.product", "Dense", {"units": own * dim, "bias": bias}, (source,)),
-            (f"{part}.split", "Reshape", {"shape": (length, own, dim)}, (f"{part}.product",)),
+            (f"{part}.product", "Dense", {"units": count * dim, "bias": bias}, (source,)),
+            (f"{part}.split", "Reshape", {"shape": (length, count, dim)}, (f"{part}.product",)),
             (part, "Transpose", {"axes": (1, 0, 2)}, (f"{part}.split",)),
         ]
-        if own < heads:
+        if count < heads:
             steps[-1] = (f"{part}.turned", *steps[-1][1:])
             steps += [
-                (f"{part}.rows", "Reshape", {"shape": (own, 1, length, dim)}, (f"{part}.turned",)),
-                (f"{part}.repeated", "Repeat", {"repeats": (1, heads // own, 1, 1)}, (f"{part}.rows",)),
+                (f"{part}.rows", "Reshape", {"shape": (count, 1, length, dim)}, (f"{part}.turned",)),
+                (f"{part}.repeated", "Repeat", {"repeats": (1, heads // count, 1, 1)}, (f"{part}.rows",)),
                 (part, "Reshape", {"shape": (heads, length, dim)}, (f"{part}.repeated",)),
             ]
     if call.get("return_attention_scores"):
@@ -169,8 +173,10 @@ def _attention(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str
 
 
 def _recurrent(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """A layer that answers at each step or at the last one, in one direction or in both, and with its last states, all
-    of which are the last step's here. Inputs after the first are states that it begins with."""
+    """Return a layer with outputs at each step or the last, in one or both directions, and its last states.
+
+    All of these are the last step's here. Inputs after the first are initial states.
+    """
     both = type(layer).__name__ == "Bidirectional"
     inner = layer.forward_layer if both else layer
     op = type(inner).__name__
@@ -178,8 +184,8 @@ def _recurrent(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, A
     if not known or (both and (inner.return_state or len(inputs) > 1 or layer.merge_mode not in MERGED)):
         return None
     biases = {} if getattr(inner, "reset_after", False) else {"biases": 1}
-    given = {"units": inner.units, "bidirectional": both, "bias": bool(inner.use_bias), **biases}
-    steps: list[Step] = [("every", op, given, tuple(range(len(inputs))))]
+    settings = {"units": inner.units, "bidirectional": both, "bias": bool(inner.use_bias), **biases}
+    steps: list[Step] = [("every", op, settings, tuple(range(len(inputs))))]
     if both and layer.merge_mode != "concat":
         half = {"axis": 1, "size": inner.units}
         steps += [
@@ -202,14 +208,14 @@ def _recurrent(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, A
 
 
 def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """A product of the last axes with a matrix, several axes as one."""
+    """Return a product of the last axes with a matrix, several axes as one."""
     inner, outer = layer.equation.replace(" ", "").split("->")
     first, weight = inner.split(",")
     contracted = "".join(letter for letter in weight if letter not in outer)
     made = "".join(letter for letter in weight if letter in outer)
     if weight != contracted + made or not first.endswith(contracted) or not outer.endswith(made):
         return None
-    kept, units = len(shape) - len(made), math.prod(shape[len(shape) - len(made) :])
+    leading, units = len(shape) - len(made), math.prod(shape[len(shape) - len(made) :])
     bias = layer.bias is not None
     if bias and math.prod(layer.bias.shape) != units:
         return None
@@ -221,11 +227,11 @@ def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str
     steps.append(("product", "Dense", dense, ("flat" if steps else 0,)))
     if len(made) > 1:
         steps.append(("output", "Reshape", {"shape": shape}, ("product",)))
-    return steps if kept == len(flat) else None
+    return steps if leading == len(flat) else None
 
 
 def _permuted(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Of what is no image, whose axes are in another order here."""
+    """Return a permutation of values without channels, whose axes are in another order here."""
     axes = tuple(axis - 1 for axis in layer.dims)
     return [("output", "Transpose", {"axes": axes}, (0,))] if len(axes) != 3 else None
 
@@ -240,12 +246,12 @@ def _averaged(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, An
 
 
 def _scaled_sum(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """InceptionResNetV2's residual sum, its second part scaled down."""
+    """Return the InceptionResNetV2's residual sum, its second part scaled down."""
     return [("scale", "Rescaling", {}, (1,)), ("output", "Add", {}, (0, "scale"))]
 
 
 def _encoded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Of each number its row of the unit matrix, or the sum or the largest of all rows."""
+    """Return each number's row of the unit matrix, or the sum or maximum of all rows."""
     rows: Step = ("rows", "Constant", {"shape": (layer.num_tokens,) * 2}, ())
     if layer.output_mode == "one_hot":
         each: Step = ("each", "Gather", {"axis": 0}, ("rows", 0))
@@ -272,7 +278,7 @@ def _rms_norm(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, An
 
 
 RECURRENT = ("LSTM", "GRU", "SimpleRNN")
-# What a layer of both directions makes of the two.
+# Combination of both directions, by merge mode.
 MERGED = {"concat": "Concatenate", "sum": "Add", "ave": "Add", "mul": "Multiply"}
 SEVERAL: dict[str, Callable[..., Steps]] = {
     **WINDOWS,

@@ -21,40 +21,44 @@ InputShape = tuple[int, ...] | Mapping[str, tuple[int, ...]]
 
 
 def with_sizes(functional: Any, name: str, input_shape: InputShape) -> Any:
-    """The functional model on inputs of these sizes, which Keras leaves free. Raises ``GraphError``, naming the model,
-    for sizes of another input, or other than those that it has."""
-    own = {tensor.name: tensor for tensor in functional.inputs}
-    given = input_shape if isinstance(input_shape, Mapping) else {next(iter(own)): tuple(input_shape)}
-    if not isinstance(input_shape, Mapping) and len(own) > 1:
-        raise GraphError(f"{name} takes {len(own)} inputs ({', '.join(own)}): say the shape of each by its name")
-    for label, sizes in given.items():
-        if label not in own:
-            raise GraphError(f"{name} takes no input {label!r}, but {', '.join(own)}")
-        has = tuple(own[label].shape)[1:]
+    """Return the functional model on inputs of these sizes, which Keras leaves free.
+
+    Raises ``GraphError``, naming the model, for sizes of another input, or other than its own.
+    """
+    existing = {tensor.name: tensor for tensor in functional.inputs}
+    stated = input_shape if isinstance(input_shape, Mapping) else {next(iter(existing)): tuple(input_shape)}
+    if not isinstance(input_shape, Mapping) and len(existing) > 1:
+        raise GraphError(
+            f"{name} takes {len(existing)} inputs ({', '.join(existing)}): say the shape of each by its name"
+        )
+    for label, sizes in stated.items():
+        if label not in existing:
+            raise GraphError(f"{name} takes no input {label!r}, but {', '.join(existing)}")
+        has = tuple(existing[label].shape)[1:]
         if len(has) != len(sizes) or any(a not in (None, b) for a, b in zip(has, sizes, strict=True)):
             raise GraphError(f"{name}: one example of its input {label!r} is {_otherwise(has, sizes)}")
-    shapes = [tuple(given.get(label, tuple(tensor.shape)[1:])) for label, tensor in own.items()]
-    if shapes == [tuple(tensor.shape)[1:] for tensor in own.values()]:
+    shapes = [tuple(stated.get(label, tuple(tensor.shape)[1:])) for label, tensor in existing.items()]
+    if shapes == [tuple(tensor.shape)[1:] for tensor in existing.values()]:
         return functional
     inputs = [
         keras.Input(shape, name=label, dtype=tensor.dtype)
-        for shape, (label, tensor) in zip(shapes, own.items(), strict=True)
+        for shape, (label, tensor) in zip(shapes, existing.items(), strict=True)
     ]
     try:
         return _called(functional, inputs)
     except Exception as error:
-        # What a layer says of sizes that do not fit it.
+        # Errors of a layer for sizes that do not fit it.
         raise GraphError(f"{name} cannot run on inputs of {list(map(list, shapes))} ({reason(error)})") from error
 
 
 def _called(functional: Any, inputs: Sequence[Any]) -> Any:
-    """What a functional model makes of these inputs, as another. Raises what its layers raise."""
+    """Call a functional model on these inputs and return another. Raises its layers' errors."""
     structured = keras.tree.pack_sequence_as(functional._inputs_struct, list(inputs))
     return keras.Model(list(inputs), keras.tree.flatten(functional.call(structured)))
 
 
 def _otherwise(has: Sequence[int | None], sizes: Sequence[int]) -> str:
-    """That a shape is another; of an image whose channels are said first, how it is said in Keras' order."""
+    """Return the text for a different shape, with a hint on Keras' order if channels come first."""
     shown = ", ".join("?" if size is None else str(size) for size in has)
     turned = (*sizes[1:], *sizes[:1])
     fits = len(has) == len(sizes) > 1 and all(a in (None, b) for a, b in zip(has, turned, strict=True))
@@ -62,17 +66,17 @@ def _otherwise(has: Sequence[int | None], sizes: Sequence[int]) -> str:
     return f"[{shown}], not {list(sizes)}{hint}"
 
 
-def sized(functional: Any, given: Sequence[Any]) -> Any:
-    """A model within another on the sizes of the tensors that it is given there, where its own leave axes free."""
-    own = [tuple(each.shape)[1:] for each in functional.inputs]
-    shapes = [tuple(each.shape)[1:] for each in given]
-    if len(own) != len(shapes) or own == shapes or not any(None in each for each in own):
+def sized(functional: Any, sizes: Sequence[Any]) -> Any:
+    """Return a model within another, with free axes in the sizes of its tensors there."""
+    existing = [tuple(each.shape)[1:] for each in functional.inputs]
+    shapes = [tuple(each.shape)[1:] for each in sizes]
+    if len(existing) != len(shapes) or existing == shapes or not any(None in each for each in existing):
         return functional
-    inputs = [keras.Input(batch_shape=tuple(each.shape), dtype=each.dtype) for each in given]
+    inputs = [keras.Input(batch_shape=tuple(each.shape), dtype=each.dtype) for each in sizes]
     try:
         return _called(functional, inputs)
     except Exception:
-        # What a layer says of sizes that do not fit it; then it is walked as it is.
+        # Errors of a layer for sizes that do not fit it; it is then walked as it is.
         return functional
 
 
@@ -97,7 +101,7 @@ def _leads(functional: Any) -> set[int]:
 
 
 def _batched(functional: Any) -> Any:
-    """The same on a batch of known size; None where it does not take one."""
+    """Return the same on a batch of known size; None where it does not take one."""
     shapes = [tuple(each.shape)[1:] for each in functional.inputs]
     batch = batch_size([tuple(size for size in shape if size) for shape in shapes])
     inputs = [
@@ -119,14 +123,16 @@ def _tensors_of(functional: Any) -> list[Any]:
 
 
 def written_as_functional(layer: Any) -> Any:
-    """A functional model, or that of a Sequential that is built; None for anything else."""
-    found = getattr(layer, "_functional", None) or layer
-    return found if hasattr(found, "_nodes_by_depth") else None
+    """Return a functional model, or that of a Sequential that is built; None for anything else."""
+    functional_model = getattr(layer, "_functional", None) or layer
+    return functional_model if hasattr(functional_model, "_nodes_by_depth") else None
 
 
 def layers_inside(node: Any) -> Any:
-    """The functional model of a call of a layer or model, made of layers and ``keras.ops``, with its inputs in the
-    order of ``node.input_tensors``; None where its ``call`` takes no symbols."""
+    """Return a call's functional model of layers and ``keras.ops``, or None if ``call`` rejects symbols.
+
+    Its inputs are in the order of ``node.input_tensors``.
+    """
     layer = node.operation
     batch = batch_size([_known(each.shape) for each in node.input_tensors])
     sizes = {id(each): tuple(each.shape) for each in node.input_tensors}
@@ -141,25 +147,27 @@ def layers_inside(node: Any) -> Any:
         args, kwargs = node.arguments.fill_in(inputs)
         return traced_call(layer, args, kwargs, [inputs[id(each)] for each in node.input_tensors])
     except Exception:
-        # Then it is kept as one operator, by its name.
+        # It is kept as one operator, by name.
         return None
 
 
 def _known(shape: Sequence[int | None]) -> tuple[int, ...]:
-    """Sizes of one example that are no free axes."""
+    """Return the sizes of one example that are no free axes."""
     return tuple(size for size in shape[1:] if size)
 
 
 def unmasked(node: Any) -> list[Any]:
-    """The tensors that a call takes, without masks: which steps of a text count changes no shape and hardly a cost. An
-    ``Embedding`` with ``mask_zero`` gives one to every layer after it."""
-    given = (value for name, value in node.arguments.kwargs.items() if name.endswith("mask"))
-    masks = {id(tensor) for value in given for tensor in keras.tree.flatten(value)}
+    """Return a call's tensors without masks, which hardly change the cost.
+
+    An ``Embedding`` with ``mask_zero`` passes one to every later layer.
+    """
+    sizes = (value for name, value in node.arguments.kwargs.items() if name.endswith("mask"))
+    masks = {id(tensor) for value in sizes for tensor in keras.tree.flatten(value)}
     return [tensor for tensor in node.input_tensors if id(tensor) not in masks]
 
 
 def traced_call(layer: Any, args: Any, kwargs: Any, inputs: Any = None) -> Any:
-    """What a ``call`` makes of symbolic ``inputs``, by default all that it is given."""
+    """Return the result of a ``call`` on symbolic ``inputs``, by default all of its arguments."""
     parameters = inspect.signature(layer.call).parameters
     if "training" in parameters:
         kwargs = {**kwargs, "training": False}
@@ -173,23 +181,23 @@ _NO_INPUTS = ("training", "mask")
 
 
 def functional_of(model: keras.Model, input_shape: InputShape = (), input_dtype: InputType | None = None) -> Any:
-    """The functional model that computes what ``model`` does: itself, that of a Sequential, or what a ``call`` of its
-    own makes of symbolic inputs of the shapes that it was built with, else of ``input_shape``, which builds it.
+    """Return the functional model of ``model``: itself, a Sequential's, or its ``call`` on symbolic inputs.
 
-    Several inputs have the names of the arguments of ``call``, or of the keys of the dictionary that it takes.
-    ``input_dtype``: their element types; by default whole numbers where embeddings alone take them, else float32.
-    Raises ``GraphError`` for a model of which no shape is known, and for a ``call`` that runs on no such inputs.
+    These have the built shapes, else ``input_shape``, which builds it. Several inputs are named as the arguments of
+    ``call``, or the keys of its dictionary. ``input_dtype``: their element types; by default integers if embeddings
+    alone read them, else float32. Raises ``GraphError`` for a model of unknown shape, and for a ``call`` that runs on
+    no such inputs.
     """
-    found = written_as_functional(model)
-    if found is not None and input_dtype is not None:
+    functional_model = written_as_functional(model)
+    if functional_model is not None and input_dtype is not None:
         raise GraphError(f"{model.name} says itself of what element type its inputs are: leave input_dtype out")
-    if found is not None:
-        return found
+    if functional_model is not None:
+        return functional_model
     if isinstance(input_shape, Mapping):
         shapes: Any = {name: (None, *one) for name, one in input_shape.items()}
     else:
-        given = (None, *input_shape) if input_shape else None
-        shapes = None if _takes_several(model) else _built_with(model) or given
+        sizes = (None, *input_shape) if input_shape else None
+        shapes = None if _takes_several(model) else _built_with(model) or sizes
     if shapes is None:
         raise GraphError(_unknown_shape(model))
     try:
@@ -206,13 +214,13 @@ def functional_of(model: keras.Model, input_shape: InputShape = (), input_dtype:
 
 
 def _built_with(model: keras.Model) -> Any:
-    """The shape of its input, or of several; None where it is not built."""
-    # By the name that the model's own ``build`` has for it.
+    """Return the shape of its input, or of several; None where it is not built."""
+    # Named as in the model's own ``build``.
     return next(iter((getattr(model, "_build_shapes_dict", None) or {}).values()), None)
 
 
 def _takes_several(model: keras.Model) -> bool:
-    """Whether its ``call`` has several inputs, of which Keras keeps the shape of the first alone."""
+    """True if its ``call`` has several inputs, of which Keras keeps the shape of the first alone."""
     return len(_inputs_of_call(model)) > 1
 
 
@@ -223,7 +231,7 @@ def _inputs_of_call(model: keras.Model) -> list[str]:
 
 
 def _of_call(error: Exception) -> str:
-    """What a layer's ``call`` raised, without what Keras writes around it."""
+    """Return the error of a layer's ``call`` without Keras' text around it."""
     text = str(error)
     for before, after in (("Exception encountered: ''", "''"), ("\x1b[1m", "\x1b[0m")):
         if before in text:
@@ -246,8 +254,7 @@ def _unknown_shape(model: keras.Model) -> str:
 
 
 def _on_symbols(model: keras.Model, shapes: Any, input_dtype: InputType | None) -> Any:
-    """What its ``call`` makes of symbolic inputs; where that takes no symbols, one call of the whole model, to be
-    exported."""
+    """Return the result of ``call`` on symbolic inputs, or of one call of the whole model, to be exported."""
     batch = batch_size(_sizes(shapes))
     inputs = _inputs(shapes, "input", batch, input_dtype)
     opaque = _whole(model, inputs)
@@ -257,25 +264,25 @@ def _on_symbols(model: keras.Model, shapes: Any, input_dtype: InputType | None) 
         typed = dict.fromkeys(whole, "int32")
         return _walked(model, _inputs(shapes, "input", batch, typed)) if whole else walked
     except Exception:
-        # It calls what takes no symbols of Keras.
+        # It calls functions that reject Keras' symbols.
         return opaque
 
 
 def _walked(model: keras.Model, inputs: Any) -> Any:
-    """The layers and operations that its ``call`` is made of."""
+    """Return the layers and operations that its ``call`` is made of."""
     args, kwargs = _arguments(model, inputs)
     return traced_call(model, args, kwargs, keras.tree.flatten(inputs))
 
 
 def _whole(model: keras.Model, inputs: Any) -> Any:
-    """A model whose one layer is ``model``, which this builds."""
+    """Return a model whose one layer is ``model``, which this builds."""
     args, kwargs = _arguments(model, inputs)
     outputs = model(*args, **kwargs)
     return keras.Model(keras.tree.flatten(inputs), keras.tree.flatten(outputs))
 
 
 def _arguments(model: keras.Model, inputs: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Inputs that have the names of arguments are these, any others are the first argument."""
+    """Return inputs as arguments of their names, any others as the first argument."""
     parameters = inspect.signature(model.call).parameters
     if isinstance(inputs, dict) and set(inputs) <= set(parameters):
         return [], inputs
@@ -283,8 +290,10 @@ def _arguments(model: keras.Model, inputs: Any) -> tuple[list[Any], dict[str, An
 
 
 def _inputs(shapes: Any, name: str, batch: int, types: InputType | None) -> Any:
-    """Symbolic inputs of so many examples for shapes with the batch, one or lists or dictionaries of them, of these
-    element types, one or by names. A batch whose size is known lets a ``call`` read it, as ``ops.shape(x)[0]``."""
+    """Return symbolic inputs of shapes with the batch, one or nested, in these element types.
+
+    A batch of known size lets a ``call`` read it, as ``ops.shape(x)[0]``.
+    """
     if isinstance(shapes, dict):
         return {key: _inputs(each, str(key), batch, types) for key, each in shapes.items()}
     if _is_shape(shapes):
@@ -298,7 +307,7 @@ def _is_shape(shapes: Any) -> bool:
 
 
 def _sizes(shapes: Any) -> list[tuple[int, ...]]:
-    """Of all inputs, without the batch."""
+    """Return the sizes of all inputs, without the batch."""
     if isinstance(shapes, dict):
         shapes = list(shapes.values())
     if _is_shape(shapes):
@@ -313,7 +322,7 @@ def _shown(shapes: Any) -> str:
 
 
 def _taken_by_embeddings(functional: Any) -> Collection[str]:
-    """The inputs that embeddings alone take: of these Keras keeps no element type that says so."""
+    """Return the inputs that embeddings alone take: of these Keras keeps no element type that says so."""
     takers: dict[int, set[bool]] = {}
     for nodes in functional._nodes_by_depth.values():
         for node in nodes:
@@ -327,29 +336,31 @@ _MERGED = {"concat": "Concatenate", "sum": "Add", "ave": "Average", "mul": "Mult
 
 
 def unrolled(node: Any) -> Any:
-    """The functional model of a call of such a layer: its inputs are those of the call and, of a layer with a cell that
-    is given none, the states that it starts with. None for any other layer, and where steps are not known."""
+    """Return the functional model of a recurrent layer's call, or None for others and unknown steps.
+
+    Its inputs are the call's and, for a layer with a cell and no states, the initial states.
+    """
     layers, layer = keras.layers, node.operation
     kinds = ((layers.TimeDistributed, _distributed), (layers.Bidirectional, _both), (layers.RNN, _by_cell))
-    made = next((each for kind, each in kinds if isinstance(layer, kind)), None)
-    if made is None or any(size is None for size in node.input_tensors[0].shape[1:]):
+    replacement = next((each for kind, each in kinds if isinstance(layer, kind)), None)
+    if replacement is None or any(size is None for size in node.input_tensors[0].shape[1:]):
         return None
     inputs = [keras.Input(batch_shape=each.shape, dtype=each.dtype) for each in node.input_tensors]
     try:
-        return made(layer, inputs)
+        return replacement(layer, inputs)
     except Exception:
         # A layer or cell of a user's own raises what it likes; then it is kept as one operator, by its name.
         return None
 
 
 def _distributed(layer: Any, inputs: Sequence[Any]) -> Any:
-    """Keras itself loops over the steps, where their number is fixed."""
+    """Have Keras itself loop over a fixed number of steps."""
     steps = keras.ops.unstack(inputs[0], axis=1)
     return keras.Model(inputs, keras.ops.stack([layer.layer(step) for step in steps], axis=1))
 
 
 def _both(layer: Any, inputs: Sequence[Any]) -> Any:
-    """In both directions, where these are not merged into one or states are taken or given."""
+    """Return both directions, if they are not merged into one or states are read or returned."""
     half = len(inputs) // 2
     parts = [
         keras.tree.flatten(each(inputs[0], initial_state=states or None))

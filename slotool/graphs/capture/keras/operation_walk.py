@@ -35,9 +35,12 @@ class Mark:
 
 
 class OperationWalk:
-    """What an operation of a model's own is made of. Images that came from layers are channels first, as all of ours;
-    of what operations make of them by products or in another shape the axes stay as Keras has them, until a layer
-    takes it: nothing is turned that Keras does not turn. ``weights``: numbers of the trained arrays that were taken."""
+    """Conversion of a model's own operations.
+
+    Images from layers are channels first, as everywhere here; results of products or reshapes keep Keras' axes until a
+    layer reads them: nothing is transposed that Keras does not transpose. ``weights``: numbers in the trained arrays
+    taken.
+    """
 
     def __init__(self, drafts: Drafts, channels_last: bool):
         self._drafts, self._channels_last, self.weights = drafts, channels_last, 0
@@ -47,7 +50,7 @@ class OperationWalk:
         self._other: dict[str, str] = {}
 
     def as_image(self, name: str) -> str:
-        """The values with their channels first, as layers take them."""
+        """Return the values with their channels first, as layers take them."""
         return self._turned(name, TO_IMAGE) if name in self._plain else name
 
     def operation(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
@@ -64,17 +67,17 @@ class OperationWalk:
         if any(size is None for shape in (*shapes, *outputs) for size in shape):
             return []
         call = Call(operation, shapes, fixed, outputs, tuple(node.arguments.args))
-        given = [None if own else names[id(each)] for each, own in zip(arrays, fixed, strict=True)]
+        sources = [None if own else names[id(each)] for each, own in zip(arrays, fixed, strict=True)]
         try:
-            window = window_of(call) if given and given[0] is not None else None
+            window = window_of(call) if sources and sources[0] is not None else None
             if window is not None:
-                return self._window(window, call, arrays, str(given[0]), label)
-            return self._steps(operation_steps(call), call, arrays, given, label)
+                return self._window(window, call, arrays, str(sources[0]), label)
+            return self._steps(operation_steps(call), call, arrays, sources, label)
         except GraphError:
             return []
 
     def traced(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
-        """The outputs of a call as torch records it; none where it cannot."""
+        """Return the outputs of a call as torch records it; none where it cannot."""
         part = part_of(node)
         if part is None:
             return []
@@ -83,22 +86,22 @@ class OperationWalk:
         images = {name for name in sources if last and name not in self._plain and len(self._drafts.shape(name)) == 3}
         before = self.mark()
         try:
-            made = add_traced(self._drafts, part, sources, images, label, self.notes)
-            wanted = [tuple(each.shape) for each in node.outputs]
-            if len(made) != len(wanted):
+            results = add_traced(self._drafts, part, sources, images, label, self.notes)
+            expected = [tuple(each.shape) for each in node.outputs]
+            if len(results) != len(expected):
                 raise GraphError(f"{label} has other outputs than Keras says")
         except GraphError:
             self.undo(before)
             return []
-        self._plain |= {name for name, image in made if last and not image and len(self._drafts.shape(name)) == 3}
-        return [name for name, _ in made]
+        self._plain |= {name for name, image in results if last and not image and len(self._drafts.shape(name)) == 3}
+        return [name for name, _ in results]
 
     def mark(self) -> Mark:
-        """Where ``undo`` goes back to."""
+        """Return a position for ``undo``."""
         return Mark(len(self._drafts.layers), self._drafts.mark(), set(self._plain), dict(self._other), self.weights)
 
     def unknown_since(self, mark: Mark) -> int:
-        """How much of what was appended since is kept by its name."""
+        """Return the number of operators kept by name since ``mark``."""
         return sum(draft.attributes is None for draft in list(self._drafts.layers.values())[mark.layers :])
 
     def undo(self, mark: Mark) -> None:
@@ -107,11 +110,11 @@ class OperationWalk:
         self._plain, self._other, self.weights = set(mark.plain), dict(mark.other), mark.weights
 
     def state(self, shape: Shape, label: str) -> str:
-        """What a layer with a state starts with: the same for every example."""
+        """Append a layer's initial state, equal for every example."""
         return self._constant(None, shape, f"{label}.state")
 
     def _window(self, window: Window, call: Call, arrays: list[Any], source: str, label: str) -> list[str]:
-        """Of an image as layers have it; sequences and volumes are turned."""
+        """Append a window on an image in the layout of layers; sequences and volumes are transposed."""
         steps: list[Step] = [(OUTPUT, *window, (0,))]
         last, rank = has_channels_last(call.operation), len(call.shape)
         image = rank == 3 and last and self._channels_last
@@ -120,20 +123,22 @@ class OperationWalk:
         source = self.as_image(source) if image else self._as_keras(source)
         return self._added(steps, call, arrays, {0: source}, label, image)
 
-    def _steps(self, steps: Steps, call: Call, arrays: list[Any], given: list[str | None], label: str) -> list[str]:
+    def _steps(
+        self, steps: Steps, call: Call, arrays: list[Any], attributes: list[str | None], label: str
+    ) -> list[str]:
         if steps is None:
             return []
-        here = self._here(steps, call, given)
-        sources = {at: name for at, name in enumerate(given) if name is not None}
+        here = self._here(steps, call, attributes)
+        sources = {at: name for at, name in enumerate(attributes) if name is not None}
         if here is None:
             sources = {at: self._as_keras(name) for at, name in sources.items()}
         return self._added(here or steps, call, arrays, sources, label, here is not None)
 
-    def _here(self, steps: list[Step], call: Call, given: list[str | None]) -> list[Step] | None:
-        """The one step of images that may stay channels first; None where they may not."""
+    def _here(self, steps: list[Step], call: Call, inputs_given: list[str | None]) -> list[Step] | None:
+        """Return the one step of images that may stay channels first, or None."""
         if not self._channels_last or len(steps) > 1 or steps[0][1] not in _ANYWHERE:
             return None
-        if any(call.fixed) or any(len(shape) != 3 for shape in call.inputs) or self._plain & set(given):
+        if any(call.fixed) or any(len(shape) != 3 for shape in call.inputs) or self._plain & set(inputs_given):
             return None
         name, op, attributes, sources = steps[0]
         if "axes" in attributes and not attributes.get("keepdims", op in ("Roll", "Flip")):
@@ -150,28 +155,28 @@ class OperationWalk:
     def _added(
         self, steps: list[Step], call: Call, arrays: list[Any], sources: dict[int, str], label: str, image: bool
     ) -> list[str]:
-        """Raises ``GraphError``, before anything is added, where the steps do not have the shapes that Keras says."""
+        """Raise ``GraphError``, before anything is added, where the steps do not have the shapes that Keras says."""
         shapes: dict[str | int, Shape] = {at: self._drafts.shape(name) for at, name in sources.items()}
         shapes |= {at: shape for at, shape in enumerate(call.inputs) if call.fixed[at]}
         effects = effects_of(steps, shapes)
-        wanted = [_as_image(shape) if image and len(shape) == 3 else shape for shape in call.outputs]
-        if [effects[name].shape for name in outputs_of(steps)] != wanted:
+        expected = [_as_image(shape) if image and len(shape) == 3 else shape for shape in call.outputs]
+        if [effects[name].shape for name in outputs_of(steps)] != expected:
             raise GraphError(f"{label} is not as it should be")
-        taken = {at for *_, inputs in steps for at in inputs if isinstance(at, int) and at not in sources}
+        used = {at for *_, inputs in steps for at in inputs if isinstance(at, int) and at not in sources}
         names: dict[str | int, str] = dict(sources.items())
-        names |= {at: self._constant(arrays[at], call.inputs[at], label) for at in sorted(taken)}
+        names |= {at: self._constant(arrays[at], call.inputs[at], label) for at in sorted(used)}
         self.weights += sum(effect.weights for effect in effects.values())
-        made = self._drafts.add_steps(label, steps, effects, names)
+        outputs = self._drafts.add_steps(label, steps, effects, names)
         if not image and self._channels_last:
-            self._plain |= {name for name in made if len(self._drafts.shape(name)) == 3}
-        return made
+            self._plain |= {name for name in outputs if len(self._drafts.shape(name)) == 3}
+        return outputs
 
     def _constant(self, array: Any, shape: Shape, label: str) -> str:
         """Trained or fixed numbers that an operation takes."""
         weights = math.prod(shape) if hasattr(array, "trainable") else 0
         self.weights += weights
-        given = {"shape": shape, **({"weights": weights} if weights else {})}
-        name = self._drafts.add(f"{label}.constant", "Constant", [], given, shape, weights)
+        sources = {"shape": shape, **({"weights": weights} if weights else {})}
+        name = self._drafts.add(f"{label}.constant", "Constant", [], sources, shape, weights)
         if len(shape) == 3 and self._channels_last:
             self._plain.add(name)
         return name
@@ -183,8 +188,8 @@ class OperationWalk:
     def _turned(self, name: str, axes: tuple[int, int, int]) -> str:
         if name not in self._other:
             shape = self._drafts.shape(name)
-            made = tuple(shape[axis] for axis in axes)
-            other = self._drafts.add(f"{name}.turned", "Transpose", [name], {"axes": axes}, made)
+            outputs = tuple(shape[axis] for axis in axes)
+            other = self._drafts.add(f"{name}.turned", "Transpose", [name], {"axes": axes}, outputs)
             self._other |= {name: other, other: name}
             if axes == TO_KERAS:
                 self._plain.add(other)
@@ -194,18 +199,20 @@ class OperationWalk:
 def _flat(arguments: Any) -> list[Any]:
     import keras
 
-    found: list[Any] = keras.tree.flatten((arguments.args, arguments.kwargs))
-    return found
+    tensors: list[Any] = keras.tree.flatten((arguments.args, arguments.kwargs))
+    return tensors
 
 
 def _rank(value: Any) -> int:
-    """How many axes an array has; 0 of anything else."""
+    """Return an array's number of axes, 0 for anything else."""
     return len(value.shape) if hasattr(value, "shape") and hasattr(value, "dtype") else 0
 
 
 def _shape(array: Any, fixed: bool, whole: Shape) -> Shape:
-    """Without the batch, which a fixed array has only where it has as many axes as ``whole``, what has most of those
-    that are not."""
+    """Return a shape without the batch.
+
+    A fixed array has a batch only if it has as many axes as ``whole``, the largest of the others.
+    """
     shape = tuple(array.shape)
     return shape if fixed and not (len(shape) == len(whole) and shape[0] in (1, whole[0])) else shape[1:]
 

@@ -18,8 +18,11 @@ from slotool.graphs.operators.elementwise import FUNCTIONS
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an operation: ``inputs``, shapes of the arrays that it takes, of which some are ``fixed``, the same
-    for every example; its ``outputs``; ``operation`` with its settings, and all ``arguments`` in their order."""
+    """Call of an operation.
+
+    ``inputs``: shapes of its arrays, of which some are ``fixed``, equal for every example; its ``outputs``;
+    ``operation`` with its settings, and all ``arguments`` in their order.
+    """
 
     operation: Any
     inputs: tuple[Shape, ...]
@@ -32,30 +35,30 @@ class Call:
         return self.outputs[0]
 
     def axis(self, axis: int, rank: int | None = None) -> int | None:
-        """An axis that Keras counts with the batch; None for that of the batch."""
+        """Return an axis that Keras counts with the batch; None for that of the batch."""
         rank = len(self.inputs[0]) if rank is None else rank
         at = axis % (rank + 1) - 1
         return None if at < 0 else at
 
-    def axes(self, given: Any = None) -> tuple[int, ...] | None:
-        """Those ``given``, by default of the operation's ``axis``, one or several; None where the batch is one."""
-        axis = self.operation.axis if given is None else given
-        found = [self.axis(each) for each in ((axis,) if isinstance(axis, int) else axis or (0,))]
-        return None if None in found else tuple(each for each in found if each is not None)
+    def axes(self, axes_given: Any = None) -> tuple[int, ...] | None:
+        """Return ``given`` axes, by default the operation's ``axis``; None if the batch is among them."""
+        axis = self.operation.axis if axes_given is None else axes_given
+        steps = [self.axis(each) for each in ((axis,) if isinstance(axis, int) else axis or (0,))]
+        return None if None in steps else tuple(each for each in steps if each is not None)
 
 
 def is_operation(operation: Any) -> bool:
-    """Whether it is one of ``keras.ops``, not a layer."""
+    """True if it is one of ``keras.ops``, not a layer."""
     return type(operation).__module__.startswith(("keras.src.ops.", "keras.src.activations."))
 
 
 def one(op: str, **attributes: Any) -> Step:
-    """A call that is one operator of its first input."""
+    """Return a call that is one operator of its first input."""
     return (OUTPUT, op, attributes, (0,))
 
 
 def _patches(call: Call) -> Steps:
-    """Patches of an image, each as one row of features: side by side a view, else windows, of which each is written."""
+    """Return patches of an image, each as one row of features: adjacent ones as a view, else windows, each written."""
     operation = call.operation
     (height, width), stride = _pair(operation.size), _pair(operation.strides or operation.size)
     if len(call.inputs[0]) != 3 or operation.data_format != "channels_last" or len(call.shape) != 3:
@@ -82,13 +85,13 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _blocks(call: Call) -> Steps:
-    """Channels as blocks of pixels (``depth_to_space``), or the other way."""
+    """Return the channels as blocks of pixels (``depth_to_space``), or the other way."""
     size, apart = call.operation.block_size, type(call.operation).__name__ == "DepthToSpace"
     if call.operation.data_format != "channels_last":
         return None
     height, width, channels = call.inputs[0] if apart else call.shape
-    kept = channels // size**2
-    parted = (height, width, size, size, kept) if apart else (height, size, width, size, kept)
+    depth = channels // size**2
+    parted = (height, width, size, size, depth) if apart else (height, size, width, size, depth)
     return [
         ("parted", "Reshape", {"shape": parted}, (0,)),
         ("turned", "Transpose", {"axes": (0, 2, 1, 3, 4)}, ("parted",)),
@@ -97,7 +100,7 @@ def _blocks(call: Call) -> Steps:
 
 
 def product(call: Call) -> Steps:
-    """``matmul``; by a fixed matrix it is a dense layer without a bias."""
+    """Return ``matmul``; by a fixed matrix it is a dense layer without a bias."""
     if len(call.inputs) != 2:
         return None
     first, second = call.inputs
@@ -112,7 +115,7 @@ def product(call: Call) -> Steps:
 
 
 def dot(call: Call) -> Steps:
-    """Of the last axis with the first of a fixed matrix."""
+    """Return a product of the last axis with the first of a fixed matrix."""
     axes = getattr(call.operation, "axes", 1)
     rank = len(call.inputs[0])
     by_last = axes == 1 or [list(_listed(each)) for each in _listed(axes)] in ([[rank], [0]], [[-1], [0]])
@@ -129,7 +132,7 @@ def einsum(call: Call) -> Steps:
 
 
 def attention(call: Call) -> Steps:
-    """``dot_product_attention`` of (steps, heads, features), without a mask of its own."""
+    """Return ``dot_product_attention`` of (steps, heads, features), without a mask of its own."""
     if len(call.inputs) != 3 or any(len(each) != 3 for each in call.inputs):
         return None
     turned: list[Step] = [(f"part{at}", "Transpose", {"axes": (1, 0, 2)}, (at,)) for at in range(3)]
@@ -142,14 +145,14 @@ def attention(call: Call) -> Steps:
 
 
 def operation_steps(call: Call) -> Steps:
-    """What a call is, step by step; its outputs are the steps whose names begin with ``OUTPUT``, in order."""
+    """Return a call as steps; its outputs are the steps whose names begin with ``OUTPUT``, in order."""
     if not call.inputs or all(call.fixed):
         return None
     name = type(call.operation).__name__
     if (known := OPERATIONS.get(name)) is not None:
         return known(call)
-    found = captured_as("keras", name, call)
-    return None if found is None else [one(found[0], **found[1])]
+    steps = captured_as("keras", name, call)
+    return None if steps is None else [one(steps[0], **steps[1])]
 
 
 def _function(name: str) -> Callable[[Call], Steps]:
@@ -161,7 +164,7 @@ def _activation(name: str) -> Callable[[Call], Steps]:
 
 
 def _combined(op: str, function: str | None = None) -> Callable[[Call], Steps]:
-    """Sums and products; with a number one of the values alone. ``function``: where ``Elementwise`` is what it is."""
+    """Return the translator of sums and products; with a number, of one array. ``function``: of ``Elementwise``."""
 
     def steps(call: Call) -> Steps:
         if len(call.inputs) == 1:
@@ -197,7 +200,7 @@ def _along(op: str, **more: Any) -> Callable[[Call], Steps]:
 
 
 def _norm_of(op: str) -> Callable[[Call], Steps]:
-    """A norm along axes; its trained scale and centre are inputs, which are applied by themselves."""
+    """Return a norm along axes; its trained scale and centre are inputs, which are applied by themselves."""
 
     def steps(call: Call) -> Steps:
         axes = call.axes()
@@ -206,8 +209,8 @@ def _norm_of(op: str) -> Callable[[Call], Steps]:
         plain = {"scale": False, "axes": axes, **({} if op == "RMSNormalization" else {"center": False})}
         using = ("Multiply", "Add")[: len(call.inputs) - 1]
         names = [*(f"part{at}" for at in range(len(using))), OUTPUT]
-        found: list[Step] = [(names[0], op, plain, (0,))]
-        return found + [(names[at + 1], each, {}, (names[at], at + 1)) for at, each in enumerate(using)]
+        numbers: list[Step] = [(names[0], op, plain, (0,))]
+        return numbers + [(names[at + 1], each, {}, (names[at], at + 1)) for at, each in enumerate(using)]
 
     return steps
 
@@ -249,7 +252,7 @@ def _joined(op: str) -> Callable[[Call], Steps]:
 
 
 def _parted(call: Call) -> Steps:
-    """``split``, whose parts keep the axis, or ``unstack``, which takes it away."""
+    """Return ``split``, whose parts keep the axis, or ``unstack``, which takes it away."""
     axis, start, steps = call.axis(call.operation.axis), 0, list[Step]()
     if axis is None:
         return None
@@ -263,9 +266,9 @@ def _parted(call: Call) -> Steps:
 
 
 def _indexed(call: Call) -> Steps:
-    """``x[:, 0]``, ``x[..., 2:6]``: slices of axis after axis, and new axes of one."""
+    """Return ``x[:, 0]``, ``x[..., 2:6]``: slices of axis after axis, and new axes of one."""
     key = call.arguments[1] if isinstance(call.arguments[1], tuple) else (call.arguments[1],)
-    shape, found = call.inputs[0], list[Step]()
+    shape, steps = call.inputs[0], list[Step]()
     if any(not isinstance(each, slice | int | None | type(...)) for each in key):
         return None
     named = sum(each is not None and each is not ... for each in key)
@@ -291,19 +294,19 @@ def _indexed(call: Call) -> Steps:
             shape, before, axis = (*shape[:axis], size, *shape[axis + 1 :]), shape[axis], axis + 1
             if size == before:
                 continue
-        found.append((f"part{len(found)}", "Slice", part, (found[-1][0] if found else 0,)))
-    return [*found, (OUTPUT, "Reshape", {"shape": call.shape}, (found[-1][0] if found else 0,))]
+        steps.append((f"part{len(steps)}", "Slice", part, (steps[-1][0] if steps else 0,)))
+    return [*steps, (OUTPUT, "Reshape", {"shape": call.shape}, (steps[-1][0] if steps else 0,))]
 
 
 def _taken(call: Call) -> Steps:
-    """Rows of values, or of a fixed table, by their numbers."""
+    """Return the rows of values, or of a fixed table, by their numbers."""
     axis = call.operation.axis
     if len(call.inputs) == 1 and axis is not None:
         return _rows_taken(call, call.axis(axis), call.arguments[1])
     if len(call.inputs) != 2 or axis is None or (call.fixed[0] and call.fixed[1]):
         return None
     if not call.fixed[0] and not call.fixed[1]:
-        # Each example has numbers of its own.
+        # Indices differ by example.
         return None
     at = axis % len(call.inputs[0]) if call.fixed[0] else call.axis(axis)
     return None if at is None else [(OUTPUT, "Gather", {"axis": at}, (0, 1))]
@@ -363,15 +366,15 @@ def _flipped(call: Call) -> Steps:
 
 
 def _largest(call: Call) -> Steps:
-    given = {"k": call.operation.k, "axis": len(call.inputs[0]) - 1}
+    axes_given = {"k": call.operation.k, "axis": len(call.inputs[0]) - 1}
     return [
-        (f"{OUTPUT}0", "TopK", given, (0,)),
-        (f"{OUTPUT}1", "TopK", {**given, "indices": True}, (0,)),
+        (f"{OUTPUT}0", "TopK", axes_given, (0,)),
+        (f"{OUTPUT}1", "TopK", {**axes_given, "indices": True}, (0,)),
     ]
 
 
 def _one_hot(call: Call) -> Steps:
-    """Of each number its row of the unit matrix, of ``multi_hot`` the largest of all rows."""
+    """Return each number's row of the unit matrix, for ``multi_hot`` the maximum of all rows."""
     operation, last = call.operation, len(call.shape) - 1
     if call.axis(operation.axis, len(call.shape)) != last:
         return None
@@ -395,7 +398,7 @@ def _gated(call: Call) -> Steps:
 
 
 def _clipped(call: Call) -> Steps:
-    """``relu`` with a slope or limits of its own."""
+    """Return ``relu`` with its own slope or limits."""
     operation = call.operation
     slope, limit = operation.negative_slope, operation.max_value
     first = one("Activation", activation="leaky_relu") if slope else one("ReLU")
@@ -408,12 +411,12 @@ def _moments(call: Call) -> Steps:
     axes = call.axes(call.operation.axes)
     if axes is None:
         return None
-    given = {"axes": axes, "keepdims": bool(call.operation.keepdims)}
-    return [(f"{OUTPUT}0", "Mean", given, (0,)), (f"{OUTPUT}1", "Variance", given, (0,))]
+    axes_given = {"axes": axes, "keepdims": bool(call.operation.keepdims)}
+    return [(f"{OUTPUT}0", "Mean", axes_given, (0,)), (f"{OUTPUT}1", "Variance", axes_given, (0,))]
 
 
 def _batch_norm(call: Call) -> Steps:
-    """By mean and variance, and perhaps a centre and a scale, that are the same for every example."""
+    """Return a normalisation by fixed mean and variance, and perhaps centre and scale."""
     axes = call.axes()
     if axes is None or not all(call.fixed[1:]):
         return None
@@ -434,7 +437,7 @@ def _class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-# What the operators' own tables say; then operations of other names.
+# Tables of the operators; then operations of other names.
 _FUNCTIONS = {
     **{_class_name(names.keras): function for function, names in FUNCTIONS.items() if names.keras},
     **{f"Arc{name}": f"a{name}" for name in ("cos", "sin", "tan", "tan2")},

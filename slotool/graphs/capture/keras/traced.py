@@ -25,8 +25,7 @@ else:
 
 @dataclass(frozen=True)
 class Part:
-    """Code to record: ``call`` of tensors of these ``types`` and ``shapes`` without the batch, and the Keras variables
-    that are its ``weights``."""
+    """Code to record: ``call`` on tensors of ``types`` and ``shapes`` without the batch; Keras ``weights``."""
 
     call: Callable[..., Any]
     shapes: Sequence[Shape]
@@ -36,7 +35,7 @@ class Part:
 
 @dataclass
 class Notes:
-    """What traced parts leave out: see ``OperatorGraph``."""
+    """Notes on traced parts: see ``OperatorGraph``."""
 
     uncosted: set[str] = field(default_factory=set)
     examples_interact: bool = False
@@ -48,7 +47,7 @@ def is_exportable() -> bool:
 
 
 def part_of(node: Any) -> Part | None:
-    """A call of a layer or an operation; None where it cannot be recorded."""
+    """Return a call of a layer or an operation; None where it cannot be recorded."""
     operation, arguments = node.operation, node.arguments
     tensors = list({id(each): each for each in node.input_tensors}.values())
 
@@ -64,7 +63,7 @@ def part_of(node: Any) -> Part | None:
 
 
 def whole_of(functional: Any) -> Part | None:
-    """A functional model; None where it cannot be recorded."""
+    """Return a functional model; None where it cannot be recorded."""
 
     def call(*given: Any) -> Any:
         return functional(keras.tree.pack_sequence_as(functional._inputs_struct, list(given)), training=False)
@@ -84,9 +83,11 @@ def _part(call: Callable[..., Any], tensors: Sequence[Any], weights: Sequence[An
 def add_traced(
     drafts: Drafts, part: Part, sources: Sequence[str], images: Collection[str], label: str, notes: Notes
 ) -> list[tuple[str, bool]]:
-    """Append what a part computes of ``sources``, of which ``images`` have their channels first in the drafts and last
-    in Keras; of each output its name and whether it is such an image. Raises ``GraphError`` where it cannot be
-    traced."""
+    """Append the operations of a part; return each output's name, and True for an image stored channels last.
+
+    ``images`` are ``sources`` with channels first in the drafts and last in Keras. Raises ``GraphError`` if it cannot
+    be traced.
+    """
     from slotool.graphs.capture.torch.network import Forms
     from slotool.graphs.capture.torch.program import walked
 
@@ -94,13 +95,13 @@ def add_traced(
         recording = _recorded(part)
         forms = Forms(nn.Module())
         walk = walked(drafts, recording, sources, forms, f"{label}." if label else "", images)
-        made = [walk.result(node) for node in recording.outputs]
+        results = [walk.result(node) for node in recording.outputs]
     except Exception as error:
         # Keras, torch and a user's own code raise what they like.
         raise GraphError(f"{label or 'the model'} cannot be traced ({reason(error)})") from error
     notes.uncosted |= forms.uncosted
     notes.examples_interact |= forms.batch_lost
-    return made
+    return results
 
 
 @without_late_triton()
@@ -135,7 +136,7 @@ def _module_of(part: Part) -> nn.Module:
 
 
 def taken_since(drafts: Drafts, before: int) -> int:
-    """Weights of the operators after the first ``before``."""
+    """Return the weights of the operators after the first ``before``."""
     return sum(draft.weights or 0 for draft in list(drafts.layers.values())[before:])
 
 

@@ -19,8 +19,10 @@ _MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
 
 
 def around(window: Window, rank: int, pads: Sequence[int] = ()) -> list[Step]:
-    """A window of values of so many axes whose channels are last: these are turned first, and back again. ``pads`` are
-    added before and after each axis first, as ``Pad`` has them."""
+    """Return a window on values with channels last, transposed before and after.
+
+    ``pads`` are added before and after each axis first, as for ``Pad``.
+    """
     first, last = (rank - 1, *range(rank - 1)), (*range(1, rank), 0)
     padded: list[Step] = [("padded", "Pad", {"pads": tuple(pads)}, ("turned",))] if any(pads) else []
     return [
@@ -32,14 +34,16 @@ def around(window: Window, rank: int, pads: Sequence[int] = ()) -> list[Step]:
 
 
 def window_of(call: Call) -> Window | None:
-    """What an operation is of one array with its channels first; None where it is no window, or of a kernel that is not
-    the same for every example."""
+    """Return an operation as a window on one array with channels first.
+
+    None if it is no window, or its kernel differs by example.
+    """
     known = OPERATIONS.get(type(call.operation).__name__)
     return None if known is None or call.fixed[0] or not all(call.fixed[1:]) else known(call)
 
 
 def has_channels_last(value: Any) -> bool:
-    """Of a layer or an operation: said by itself, or else by Keras' configuration."""
+    """True if a layer or operation, or else Keras' configuration, has channels last."""
     import keras
 
     return str(getattr(value, "data_format", None) or keras.config.image_data_format()) == "channels_last"
@@ -54,12 +58,12 @@ def _spatial(shape: Shape, value: Any) -> Shape:
 
 
 def _kernel(call: Call) -> Shape:
-    """With all its axes, also one of a first axis of 1, which counts for no batch."""
+    """Return the kernel's shape with all its axes, also a first one of 1, which is no batch."""
     return tuple(call.arguments[1].shape)
 
 
 def _stepping(value: Any, rank: int) -> dict[str, Any]:
-    """Of a layer or an operation that convolves."""
+    """Return the attributes of a layer or operation that convolves."""
     return {
         "stride": sides(value.strides, rank),
         "dilation": sides(value.dilation_rate, rank),
@@ -69,30 +73,34 @@ def _stepping(value: Any, rank: int) -> dict[str, Any]:
 
 def _convolved(call: Call) -> Window:
     *window, channels, filters = _kernel(call)
-    given = {"filters": filters, "kernel": tuple(window), "groups": _channels(call) // channels, "bias": False}
-    return f"Conv{len(window)}D", {**given, **_stepping(call.operation, len(window))}
+    attributes = {"filters": filters, "kernel": tuple(window), "groups": _channels(call) // channels, "bias": False}
+    return f"Conv{len(window)}D", {**attributes, **_stepping(call.operation, len(window))}
 
 
 def _depthwise_convolved(call: Call) -> Window:
     *window, channels, multiplier = _kernel(call)
-    given = {"kernel": tuple(window), "bias": False, **_stepping(call.operation, len(window))}
+    attributes = {"kernel": tuple(window), "bias": False, **_stepping(call.operation, len(window))}
     if len(window) == 2:
-        return "DepthwiseConv2D", {"multiplier": multiplier, **given}
-    return f"Conv{len(window)}D", {"filters": channels * multiplier, "groups": channels, **given}
+        return "DepthwiseConv2D", {"multiplier": multiplier, **attributes}
+    return f"Conv{len(window)}D", {"filters": channels * multiplier, "groups": channels, **attributes}
 
 
 def _separably_convolved(call: Call) -> Window | None:
     *window, _, multiplier = _kernel(call)
-    given = {"kernel": tuple(window), "bias": False, **_stepping(call.operation, len(window))}
+    attributes = {"kernel": tuple(window), "bias": False, **_stepping(call.operation, len(window))}
     filters = call.arguments[2].shape[-1]
-    return ("SeparableConv2D", {"filters": filters, "multiplier": multiplier, **given}) if len(window) == 2 else None
+    return (
+        ("SeparableConv2D", {"filters": filters, "multiplier": multiplier, **attributes}) if len(window) == 2 else None
+    )
 
 
 def _transposed_of(call: Call) -> Window:
     *window, filters, _ = _kernel(call)
     operation = call.operation
-    given = _spreading(operation, tuple(window), _spatial(call.inputs[0], operation), _spatial(call.shape, operation))
-    return f"Conv{len(window)}DTranspose", {"filters": filters, "bias": False, **given}
+    attributes = _spreading(
+        operation, tuple(window), _spatial(call.inputs[0], operation), _spatial(call.shape, operation)
+    )
+    return f"Conv{len(window)}DTranspose", {"filters": filters, "bias": False, **attributes}
 
 
 def _pooled(kind: str) -> Callable[[Call], Window]:
@@ -111,13 +119,15 @@ def _adaptively_pooled(function: str) -> Callable[[Call], Window]:
 
 def _resized(call: Call) -> Window | None:
     operation = call.operation
-    mode, kept = _MODES.get(operation.interpolation), operation.crop_to_aspect_ratio or operation.pad_to_aspect_ratio
-    return None if mode is None or kept else ("Resize", {"size": _spatial(call.shape, operation), "mode": mode})
+    mode, crops = _MODES.get(operation.interpolation), operation.crop_to_aspect_ratio or operation.pad_to_aspect_ratio
+    return None if mode is None or crops else ("Resize", {"size": _spatial(call.shape, operation), "mode": mode})
 
 
 def _spreading(value: Any, kernel: Shape, size: Shape, wanted: Shape) -> dict[str, Any]:
-    """Of a transposed convolution. Padding and what is added at the end follow from the sizes: Keras says only 'same'
-    or 'valid'."""
+    """Return the attributes of a transposed convolution; its padding follows from the sizes.
+
+    Keras states only 'same' or 'valid'.
+    """
     stride, dilation = sides(value.strides, len(kernel)), sides(value.dilation_rate, len(kernel))
     padding, extra = [], []
     for length, made, reach, step, spread in zip(size, wanted, kernel, stride, dilation, strict=True):
@@ -162,7 +172,7 @@ def _convolution(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str,
 
 
 def _separable1d(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """A window along steps of each channel, then the channels mixed."""
+    """Return a window along steps of each channel, then the channels mixed."""
     if layer.padding not in ("same", "valid"):
         return None
     channels = inputs[0][-1]
@@ -182,13 +192,13 @@ def _separable1d(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str,
 
 
 def _transposed(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Images come with their channels first."""
+    """Return a transposed convolution of images with channels first."""
     rank, kernel = layer.rank, tuple(layer.kernel_size)
-    given = {"filters": layer.filters, **trained(layer)}
+    attributes = {"filters": layer.filters, **trained(layer)}
     if rank == 2:
-        window = {**given, **_spreading(layer, kernel, inputs[0][1:], shape[1:])}
+        window = {**attributes, **_spreading(layer, kernel, inputs[0][1:], shape[1:])}
         return [("output", "Conv2DTranspose", window, (0,))]
-    window = {**given, **_spreading(layer, kernel, inputs[0][:-1], shape[:-1])}
+    window = {**attributes, **_spreading(layer, kernel, inputs[0][:-1], shape[:-1])}
     return around((f"Conv{rank}DTranspose", window), rank + 1)
 
 
@@ -208,7 +218,7 @@ def _global_pool(op: str) -> Callable[..., Steps]:
 
 
 def _upsampling(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Of an image, or of steps or a volume, which are repeated."""
+    """Return an upsampling of an image, or repeated steps or volumes."""
     if len(shape) == 3:
         mode = _MODES.get(layer.interpolation)
         return None if mode is None else [("output", "Resize", {"size": shape[1:], "mode": mode}, (0,))]
@@ -217,14 +227,14 @@ def _upsampling(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, 
 
 
 def _padded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Steps or a volume."""
+    """Return the steps or a volume."""
     pairs = layer.padding if isinstance(layer.padding[0], list | tuple) else (layer.padding,)
     pads = (*(before for before, _ in pairs), 0, *(after for _, after in pairs), 0)
     return [("output", "Pad", {"pads": pads}, (0,))]
 
 
 def _cropped(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Steps or a volume, axis by axis."""
+    """Return the steps or a volume, axis by axis."""
     pairs = layer.cropping if isinstance(layer.cropping[0], list | tuple) else (layer.cropping,)
     steps: list[Step] = []
     for axis, (before, _) in enumerate(pairs):
@@ -244,12 +254,12 @@ def _adaptive(function: str) -> Callable[..., Steps]:
 
 
 def _resizing(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    mode, kept = _MODES.get(layer.interpolation), layer.crop_to_aspect_ratio or layer.pad_to_aspect_ratio
-    return None if mode is None or kept else [("output", "Resize", {"size": shape[1:], "mode": mode}, (0,))]
+    mode, crops = _MODES.get(layer.interpolation), layer.crop_to_aspect_ratio or layer.pad_to_aspect_ratio
+    return None if mode is None or crops else [("output", "Resize", {"size": shape[1:], "mode": mode}, (0,))]
 
 
 def _centre(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """The middle of an image that is larger."""
+    """Return the middle of a larger image."""
     over = [before - after for before, after in zip(inputs[0][1:], shape[1:], strict=True)]
     cropping = [side for each in over for side in (each // 2, each - each // 2)]
     return [("output", "Cropping2D", {"cropping": cropping}, (0,))] if min(over) >= 0 else None

@@ -1,4 +1,4 @@
-"""One ONNX node as a capture sees it: what it takes and makes, and where the batch is in each."""
+"""ONNX node in a capture: its inputs and output, and the batch's place in each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slotool.graphs.capture.drafts import axis_after
 from slotool.graphs.capture.onnx.reading import Constant, Node
 from slotool.graphs.operators import OPERATORS, Shape
 
-# What a node is: our operators, one after the other; None where it is none.
+# Translation of a node: operators in order, or None.
 Chain = list[tuple[str, dict[str, Any]]] | None
 
 
@@ -34,7 +34,7 @@ class Batched:
         return (*self.shape[: self.axis], *within, *self.shape[self.axis + 1 :])
 
     def inner(self, axis: int) -> int | None:
-        """An axis of the model's value as one of the example's; None for that of the batch."""
+        """Return an axis of the model's value as one of the example's; None for that of the batch."""
         axis %= len(self.shape)
         if self.axis is None or self.windows > 1:
             return axis
@@ -43,10 +43,10 @@ class Batched:
 
 @dataclass(frozen=True)
 class Call:
-    """One node.
+    """ONNX node in a capture.
 
-    ``values``: what depends on the network's input, and ``constants``, both by position; ``made``: the output.
-    ``inputs`` and ``shape`` are those of one example, channels first also where the model has them last
+    ``values``: inputs that depend on the network's input, and ``constants``, both by position; ``made``: the output.
+    ``inputs`` and ``shape`` are those of one example, channels first also if the model has them last
     (``channels_last``).
     """
 
@@ -85,26 +85,26 @@ class Call:
 
     def numbers(self, position: int, name: str = "") -> list[int] | None:
         """Return whole numbers among the settings."""
-        found = self.settings(position, name)
-        return None if found is None else [int(value) for value in found]
+        inner_axis = self.settings(position, name)
+        return None if inner_axis is None else [int(value) for value in inner_axis]
 
     def has(self, position: int) -> bool:
         return position < len(self.node.inputs) and self.node.inputs[position] != ""
 
     def inner(self, axis: int) -> int | None:
         """Return an axis of the first input in the model as one of an example, channels first; None for the batch."""
-        found = self.first.inner(axis)
+        value = self.first.inner(axis)
         last = self.channels_last and len(self.first.example) == 3
-        return (1, 2, 0)[found] if last and found is not None else found
+        return (1, 2, 0)[value] if last and value is not None else value
 
     def inside(self, axes: Sequence[int]) -> list[int] | None:
         """Return several axes as ``inner`` does; None where the batch is among them."""
-        found = [self.inner(int(axis)) for axis in axes]
-        return None if None in found else [axis for axis in found if axis is not None]
+        value = [self.inner(int(axis)) for axis in axes]
+        return None if None in value else [axis for axis in value if axis is not None]
 
 
 def batch_of(node: Node, values: Mapping[int, Batched], shape: Shape, batch: int) -> Batched:
-    """Where the batch is in what a node makes, by where it is in what the node takes."""
+    """Return the place of the batch in a node's output, from its places in the inputs."""
     at, value = next(((at, value) for at, value in values.items() if value.axis is not None), (0, None))
     if value is None or value.axis is None:
         return Batched(shape, None)
@@ -131,15 +131,17 @@ def _moved(node: Node, _: int, value: Batched, shape: Shape) -> int | None:
 
 
 def _regrouped(_: Node, __: int, value: Batched, shape: Shape) -> int | None:
-    """The axis before which there are as many values as before the batch; else the one that the batch is folded into
-    behind other axes, or unfolded to behind its windows."""
+    """Return the axis with as many values before it as before the batch, else that of a folded or unfolded batch.
+
+    It is folded behind other axes, or unfolded to behind its windows.
+    """
     assert value.axis is not None
     before, batch = math.prod(value.shape[: value.axis]), value.shape[value.axis] // value.windows
     places = [axis for axis in range(len(shape)) if math.prod(shape[:axis]) == before]
     alone = [axis for axis in places if shape[axis] == batch and shape != value.shape]
     same = [axis for axis in places if shape[axis] == value.shape[value.axis]]
-    found = next((axis for axis in alone or same or places if shape[axis] % batch == 0), None)
-    return _folded(shape, before * value.windows, batch) if found is None else found
+    inner_axis = next((axis for axis in alone or same or places if shape[axis] % batch == 0), None)
+    return _folded(shape, before * value.windows, batch) if inner_axis is None else inner_axis
 
 
 def _with_axes(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
@@ -152,7 +154,7 @@ def _with_axes(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
 
 
 def _folded(shape: Shape, before: int, batch: int) -> int | None:
-    """The axis of a shape that holds a batch behind ``before`` values, alone or folded with some of them."""
+    """Return the axis of a shape that holds a batch behind ``before`` values, alone or folded with some of them."""
     for axis, size in enumerate(shape):
         outside = math.prod(shape[:axis])
         if outside <= before < outside * size and before % outside == size % (before // outside * batch) == 0:
@@ -183,8 +185,10 @@ def _looked_up(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
 
 
 def _recurrent(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
-    """Where the batch is in the states after every step [steps, directions, batch, units] or the last ones
-    [directions, batch, units]; with ``layout`` 1 it is first everywhere."""
+    """Return the batch's axis in states of every step [steps, directions, batch, units] or the last ones.
+
+    The latter are [directions, batch, units]; with ``layout`` 1 it is first everywhere.
+    """
     if at != 0:
         return None
     return 0 if node.attributes.get("layout", 0) else len(shape) - 2

@@ -22,7 +22,7 @@ from slotool.graphs.operators import Shape, resolve
 if TYPE_CHECKING:
     import onnx
 
-# They keep a constant's values in their order.
+# Operators that keep a constant's values in order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 TAKE_AXES = ("Unsqueeze", *REDUCTIONS)
@@ -32,22 +32,22 @@ TAKES_CONSTANTS = (
     "ScaledDotProductAttention",
 )
 
-# They make constants from a shape, which are weights where a layer takes them for some.
+# Operators that make constants from a shape, which are weights if a layer reads them as such.
 _GENERATED = ("ConstantOfShape", "Expand", "RandomNormal", "RandomUniform", "Tile")
 _WITH_WEIGHTS = ("Conv", "ConvTranspose", "MatMul", "Gemm", *RECURRENT)
 
 # Attributes of windows that divide sizes.
 _AT_LEAST_ONE = ("strides", "dilations", "kernel_shape", "group")
-# One number next to their data is a setting, such as the 2 of a square, no weight.
+# A single number beside their data is a setting, such as the 2 of a square, no weight.
 TAKE_NUMBERS = ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Clip", "Pad", "Where", "Dropout")
-# So are all of these' numbers.
+# All of their numbers are settings.
 TAKE_SIZES = ("Resize", "Upsample", "OneHot")
 # Input weights, recurrent weights and biases of recurrent layers; their other constants are lengths and first states.
 TRAINED = (1, 2, 3)
 
 
 def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape = ()) -> OperatorGraph:
-    """The graph of a model, from its file or loaded already; weights are never computed with.
+    """Return the graph of a model, from its file or loaded already; weights are never computed with.
 
     The inputs' first axis is the batch; it may be free. Of others that are, ``input_shape`` says the sizes: of one
     example without the batch, or by the inputs' names. The batch is followed through views, and where windows or heads
@@ -105,7 +105,7 @@ class _Walk:
         self._turns: dict[str, str] = {}
 
     def weights_apart(self) -> tuple[int, int]:
-        """How many weights several operators have in common, each time but the first, and how many none has."""
+        """Return the number of weights that operators share, beyond the first use, and of unused ones."""
         return weights_apart(self.nodes, self.constants, self._origins)
 
     def call(self, node: Node) -> None:
@@ -139,19 +139,21 @@ class _Walk:
             self.names[name] = self.drafts.add(node.name, node.op, inputs, places, others, 0)
 
     def _last_states(self, node: Node, name: str) -> None:
-        """Those of a recurrent layer whose states after every step are used, too: a part of them. The other state of an
-        LSTM, which is as large, is taken for that."""
+        """Append last states of a recurrent layer whose states of every step are used too: a part of them.
+
+        The other state of an LSTM, of equal size, is taken for it.
+        """
         shape, every = self._shape(name, node.op, node=node), self.names[node.outputs[0]]
         steps, *inner = self.drafts.shape(every)
-        kept = {"axis": 0, "start": steps - 1, "size": 1}
-        last = self.drafts.add(f"{node.name}.last", "Slice", [every], kept, (1, *inner), 0)
+        slice_of_steps = {"axis": 0, "start": steps - 1, "size": 1}
+        last = self.drafts.add(f"{node.name}.last", "Slice", [every], slice_of_steps, (1, *inner), 0)
         self.names[name] = self.drafts.add(f"{node.name}.state", "Reshape", [last], {"shape": shape}, shape, 0)
 
     def _add(self, call: Call, inputs: list[str]) -> str:
         node = call.node
-        made = self._chained(call, inputs) or self._stepped(call, inputs)
-        if made is not None:
-            return made
+        output = self._chained(call, inputs) or self._stepped(call, inputs)
+        if output is not None:
+            return output
         flops = product_flops(call) or fourier_flops(call)
         return self.drafts.add(node.name, node.op, inputs, None, call.shape, weights_of(node, call.constants), flops)
 
@@ -159,14 +161,14 @@ class _Walk:
         return {at: self.batched[name] for at, name in enumerate(node.inputs) if name in self.batched}
 
     def _with_axes(self, node: Node) -> Node:
-        """With the axes of newer versions, an input, as the attribute that they were."""
+        """Return the node with ``axes`` as an attribute, an input in newer versions."""
         constant = self.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
         if node.op not in TAKE_AXES or "axes" in node.attributes or constant is None or constant.values is None:
             return node
         return replace(node, attributes={**node.attributes, "axes": [int(axis) for axis in constant.values]})
 
     def _chained(self, call: Call, inputs: list[str]) -> str | None:
-        """What a node is as operators one after the other, on values whose batch may be anywhere."""
+        """Append a node as operators in order, on values whose batch may be anywhere; return the last."""
         node, chain = call.node, chain_of(call)
         if chain is None:
             return None
@@ -202,53 +204,53 @@ class _Walk:
 
     def _stepped(self, call: Call, inputs: list[str]) -> str | None:
         """Translate a node into steps, of which several may take one value."""
-        node, made, constants = call.node, call.made, call.constants
+        node, output, constants = call.node, call.made, call.constants
         sources, weights = inputs, weights_of(node, constants)
-        found = STEPS[node.op](call) if node.op in STEPS else None
+        steps = STEPS[node.op](call) if node.op in STEPS else None
         if node.op == "Einsum":
             axes = [value.axis if (value := call.values.get(at)) else None for at in range(len(node.inputs))]
-            if made.axis is None or any(value.windows > 1 for value in (made, *call.values.values())):
+            if output.axis is None or any(value.windows > 1 for value in (output, *call.values.values())):
                 return None
-            subscripts = batch_first(str(call.attribute("equation")), axes, made.axis)
-            sources, weights = self._with_constants(node, made, constants), 0
-            found = contraction(subscripts, list(map(self.drafts.shape, sources)), [axis is None for axis in axes])
+            subscripts = batch_first(str(call.attribute("equation")), axes, output.axis)
+            sources, weights = self._with_constants(node, output, constants), 0
+            steps = contraction(subscripts, list(map(self.drafts.shape, sources)), [axis is None for axis in axes])
         try:
-            effects = effects_of(found or [], dict(enumerate(map(self.drafts.shape, sources))))
+            effects = effects_of(steps or [], dict(enumerate(map(self.drafts.shape, sources))))
         except GraphError:
             return None
         if (
-            not found
-            or effects[OUTPUT].shape != made.example
+            not steps
+            or effects[OUTPUT].shape != output.example
             or sum(effect.weights for effect in effects.values()) != weights
         ):
             return None
-        return self.drafts.add_steps(node.name, found, effects, dict(enumerate(sources)))[0]
+        return self.drafts.add_steps(node.name, steps, effects, dict(enumerate(sources)))[0]
 
-    def _with_constants(self, node: Node, made: Batched, constants: Mapping[int, Constant]) -> list[str]:
-        """The layers a node takes, its constants of more than one number among them."""
-        found, looks_up = [], node.op in ("Gather", "GatherElements")
+    def _with_constants(self, node: Node, output: Batched, constants: Mapping[int, Constant]) -> list[str]:
+        """Return the layers a node takes, its constants of more than one number among them."""
+        steps, looks_up = [], node.op in ("Gather", "GatherElements")
         for at, name in enumerate(node.inputs):
             constant = constants.get(at)
             if name in self.names:
-                found.append(self._turned(name) if name in self.channels_last else self.names[name])
+                steps.append(self._turned(name) if name in self.channels_last else self.names[name])
             elif constant is not None and (not constant.single or node.op in ("Concat", "Gather", "MatMul")):
-                found.append(
+                steps.append(
                     self._constant(
-                        name, constant, made, whole=node.op in ("Gather", "Einsum"), places=looks_up and at == 1
+                        name, constant, output, whole=node.op in ("Gather", "Einsum"), places=looks_up and at == 1
                     )
                 )
-        return found
+        return steps
 
-    def _constant(self, name: str, constant: Constant, made: Batched, *, whole: bool, places: bool) -> str:
+    def _constant(self, name: str, constant: Constant, output: Batched, *, whole: bool, places: bool) -> str:
         shape = constant.shape
-        if made.axis is not None and len(shape) == len(made.shape) and not whole:
-            shape = Batched(shape, made.axis, max(1, shape[made.axis] // self._reading.batch)).example
+        if output.axis is not None and len(shape) == len(output.shape) and not whole:
+            shape = Batched(shape, output.axis, max(1, shape[output.axis] // self._reading.batch)).example
         typed = {"dtype": "int64"} if places else {}
         attributes = {"shape": shape or (1,), "weights": constant.weights, **typed}
         return self.drafts.add(f"{name}.constant", "Constant", (), attributes, shape or (1,), constant.weights)
 
     def _parts(self, node: Node) -> bool:
-        """The outputs of a split as slices of its input; whether all of them can be."""
+        """Append the outputs of a split as slices of its input; return True if all can be."""
         value = self.batched.get(node.inputs[0])
         wholes = [self._reading.shapes.get(name) for name in node.outputs]
         axis = node.attributes.get("axis", 0)
@@ -261,14 +263,14 @@ class _Walk:
         for name, whole in zip(node.outputs, wholes, strict=True):
             assert whole is not None
             size = whole[axis]
-            made = replace(value, shape=whole)
+            output = replace(value, shape=whole)
             attributes = {"axis": inner, "start": start, "size": size}
-            self.batched[name], start = made, start + size
-            self.names[name] = self.drafts.add(node.name, "Slice", [source], attributes, made.example, 0)
+            self.batched[name], start = output, start + size
+            self.names[name] = self.drafts.add(node.name, "Slice", [source], attributes, output.example, 0)
         return True
 
     def _compute_constants(self) -> None:
-        """Everything that does not depend on the network's input, or on its shape alone."""
+        """Compute everything that does not depend on the network's input, or only on its shape."""
         data, weights = {*self._reading.inputs}, _weights_taken(self._reading.nodes)
         for node in self._reading.nodes:
             absent = {*node.inputs} - data - {*self.constants, ""}
@@ -283,56 +285,55 @@ class _Walk:
             if data.intersection(node.inputs) and node.op not in ("Shape", "Size"):
                 data.update(node.outputs)
                 continue
-            made = constant_of(node, self._reading.name) if node.op == "Constant" else None
+            output = constant_of(node, self._reading.name) if node.op == "Constant" else None
             if node.op in _GENERATED and node.outputs[0] in weights:
                 shape = self._reading.shapes.get(node.outputs[0], ())
-                made = Constant(shape, math.prod(shape))
+                output = Constant(shape, math.prod(shape))
             for name in node.outputs:
-                self.constants[name] = made or self._derived(node, name)
+                self.constants[name] = output or self._derived(node, name)
                 # Exporters write a weight once that two parameters are equal in, as they often are before training.
-                if made is None and node.op != "Identity":
+                if output is None and node.op != "Identity":
                     self._origins.add(name, (each for each in node.inputs if each in self.constants))
 
     def _derived(self, node: Node, output: str) -> Constant:
-        """What a node makes of constants: behind a part of one there are only so many of its weights."""
+        """Return a node's result from constants; a part of a constant has only its share of weights."""
         known = [self.constants[name] for name in node.inputs if name in self.constants]
         weights, shape = sum(constant.weights for constant in known), self._reading.shapes.get(output)
         values = known[0].values if known and node.op in RESHAPING else None
         return Constant(shape or (), weights if shape is None else min(weights, math.prod(shape)), values)
 
     def _input_channels_last(self) -> set[str]:
-        """The input, if all that is done with it is to turn it to channels first."""
-        found = set()
+        """Return the input, if all that is done with it is to turn it to channels first."""
+        steps = set()
         for name in self._reading.inputs:
             users = [node for node in self.nodes if name in node.inputs]
             turned = [node for node in users if node.op == "Transpose" and node.attributes.get("perm") == TO_FIRST]
             image = len(self._reading.shapes.get(name, ())) == len(TO_FIRST)
             if image and users and len(turned) == self._used[name]:
-                found.add(name)
-        return found
+                steps.add(name)
+        return steps
 
     def _only_turns(self, node: Node) -> bool:
-        """Whether a node moves an image's channels, which is a matter of layout: no layer, but remembered."""
+        """True if a node moves an image's channels, which is a matter of layout: no layer, but remembered."""
         if node.op != "Transpose":
             return False
-        value, made, order = node.inputs[0], node.outputs[0], node.attributes.get("perm")
-        if self.batched[value] != Batched(self.batched[value].shape) or made not in self._reading.shapes:
+        value, output, order = node.inputs[0], node.outputs[0], node.attributes.get("perm")
+        if self.batched[value] != Batched(self.batched[value].shape) or output not in self._reading.shapes:
             return False
         if value in self.channels_last and order == TO_FIRST:
-            self.names[made] = self.names[value]
-            self.batched[made] = Batched(self._reading.shapes[made])
+            self.names[output] = self.names[value]
+            self.batched[output] = Batched(self._reading.shapes[output])
             return True
         image = len(self.drafts.shape(self.names[value])) == 3
         if value not in self.channels_last and order == TO_LAST and image:
-            self.names[made] = self.names[value]
-            self.batched[made] = Batched(self._reading.shapes[made])
-            self.channels_last.add(made)
+            self.names[output] = self.names[value]
+            self.batched[output] = Batched(self._reading.shapes[output])
+            self.channels_last.add(output)
             return True
         return False
 
     def _inputs(self, node: Node) -> tuple[list[str], bool]:
-        """The layers a node takes, and whether it runs on images whose channels are last: where it cannot, they are
-        turned before it."""
+        """Return a node's layers, and True if it runs on images stored channels last, else transposed before it."""
         data = [name for name in node.inputs if name in self.names]
         last = [name for name in data if name in self.channels_last]
         if last and len(last) == len(data) and node.op in ANY_LAYOUT and not self._has_places(node):
@@ -340,7 +341,7 @@ class _Walk:
         return [self._turned(name) if name in last else self.names[name] for name in data], False
 
     def _has_places(self, node: Node) -> bool:
-        """Whether a constant has other axes than that of channels, which are last in it."""
+        """True if a constant has other axes than that of channels, which are last in it."""
         shapes = [self.constants[name].shape for name in node.inputs if name in self.constants]
         return node.op in ("Add", "Sub", "Mul", "Div") and any(math.prod(shape[:-1]) > 1 for shape in shapes)
 
@@ -356,7 +357,7 @@ class _Walk:
     def _shape(
         self, value: str, op: str, *, last: bool = False, node: Node | None = None, axis: int | None = None
     ) -> Shape:
-        """A value's shape without the batch, which is at ``axis`` of an input, channels first."""
+        """Return a value's shape without the batch, which is at ``axis`` of an input, channels first."""
         if value not in self._reading.shapes:
             name = "input" if node is None else f"node {node.name!r}"
             why = ""
@@ -368,52 +369,54 @@ class _Walk:
         whole, batch = self._reading.shapes[value], self._reading.batch
         values = {} if node is None else self._values(node)
         if node is None:
-            made = Batched(whole, axis)
+            result = Batched(whole, axis)
         elif not values:
-            made = Batched(whole) if whole[:1] == (batch,) else Batched(whole, None)
+            result = Batched(whole) if whole[:1] == (batch,) else Batched(whole, None)
         else:
-            made = batch_of(self._with_axes(node), values, whole, batch)
-        self.batched[value] = made
-        shape = made.example
+            result = batch_of(self._with_axes(node), values, whole, batch)
+        self.batched[value] = result
+        shape = result.example
         return (shape[2], shape[0], shape[1]) if last and len(shape) == 3 else shape
 
 
 def _weights_taken(nodes: Sequence[Node]) -> set[str]:
     """Return the names of values that layers take as weights, and of what these are turned from."""
     generated = {name for node in nodes if node.op in _GENERATED for name in node.outputs}
-    taken = set[str]()
+    used = set[str]()
     for node in reversed(nodes):
         # Beside statistics that were measured, ones and zeros are no scale and no shift.
         if node.op in _WITH_WEIGHTS or (node.op == "BatchNormalization" and generated.issuperset(node.inputs[3:])):
-            taken.update(node.inputs[1:])
-        elif node.op in (*RESHAPING, "Transpose") and taken.intersection(node.outputs):
-            taken.add(node.inputs[0])
-    return taken
+            used.update(node.inputs[1:])
+        elif node.op in (*RESHAPING, "Transpose") and used.intersection(node.outputs):
+            used.add(node.inputs[0])
+    return used
 
 
 def weights_of(node: Node, constants: Mapping[int, Constant]) -> int:
-    """How many weights a node has in its constants, by their positions."""
+    """Return the number of weights in a node's constants, by position."""
     return sum(constant.weights for at, constant in constants.items() if _is_trained(node, at, constant))
 
 
 class Origins:
-    """What the constants of a model are made of, those of its nodes that compute with constants alone."""
+    """Origins of a model's constants that are computed from other constants."""
 
     def __init__(self) -> None:
         self._of: dict[str, frozenset[str]] = {}
 
-    def add(self, made: str, sources: Iterable[str]) -> None:
-        """``made`` is computed from these constants."""
-        self._of[made] = frozenset[str]().union(*(self.of(source) for source in sources))
+    def add(self, output: str, sources: Iterable[str]) -> None:
+        """Record that ``made`` is computed from these constants."""
+        self._of[output] = frozenset[str]().union(*(self.of(source) for source in sources))
 
     def of(self, name: str) -> frozenset[str]:
-        """The constants that the model holds from which this one is computed, or itself."""
+        """Return the constants that the model holds from which this one is computed, or itself."""
         return self._of.get(name, frozenset((name,)))
 
 
 def weights_apart(nodes: Sequence[Node], constants: Mapping[str, Constant], origins: Origins) -> tuple[int, int]:
-    """How many weights several nodes have in common, each time but the first, and how many no node has, of constants of
-    which others have a part: positions of longer texts than the model takes."""
+    """Return the number of weights that nodes share, beyond the first use, and of unused ones.
+
+    Unused are parts of constants, such as positions of longer texts.
+    """
     shared = left = 0
     for sources, used in _by_origin(_uses(nodes, constants), origins):
         whole = sum(constants[name].weights for name in sources if not constants[name].single)
@@ -430,12 +433,12 @@ def _uses(nodes: Sequence[Node], constants: Mapping[str, Constant]) -> Iterator[
 
 
 def _by_origin(uses: Iterable[tuple[str, int]], origins: Origins) -> list[tuple[set[str], int]]:
-    """Constants from which some of these are made together, and how many weights all uses of these have."""
+    """Return the constants from which some of these are made together, and how many weights all uses of these have."""
     groups: dict[str, tuple[set[str], int]] = {}
     for name, weights in uses:
-        own = origins.of(name)
-        joined = list({id(groups[source]): groups[source] for source in own if source in groups}.values())
-        sources = own.union(*(group for group, _ in joined))
+        parts = origins.of(name)
+        joined = list({id(groups[source]): groups[source] for source in parts if source in groups}.values())
+        sources = parts.union(*(group for group, _ in joined))
         group = (set(sources), weights + sum(used for _, used in joined))
         groups |= dict.fromkeys(sources, group)
     return list({id(group): group for group in groups.values()}.values())

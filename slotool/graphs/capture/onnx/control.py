@@ -37,22 +37,24 @@ class Inlining:
         return names
 
     def nodes(
-        self, inner: onnx.GraphProto, given: Mapping[str, str], outputs: Sequence[str], prefix: str
+        self, inner: onnx.GraphProto, values_in: Mapping[str, str], outputs: Sequence[str], prefix: str
     ) -> Iterator[onnx.NodeProto]:
-        """The inner graph's nodes, its own values renamed: two graphs may use one name. ``given`` are names of its
-        inputs and weights in the graph around, ``outputs`` those its outputs get there; "" where nobody takes one."""
-        made = {name for node in inner.node for name in node.output if name}
-        own = {**{name: prefix + name for name in made}, **given}
+        """Yield the inner graph's nodes with its own values renamed, as two graphs may share a name.
+
+        ``given``: outer names of its inputs and weights, ``outputs``: those of its outputs, "" if unused.
+        """
+        names = {name for node in inner.node for name in node.output if name}
+        renamed = {**{name: prefix + name for name in names}, **values_in}
         for output, outer in zip(inner.output, outputs, strict=False):
-            if output.name in made and outer:
-                own[output.name] = outer
+            if output.name in names and outer:
+                renamed[output.name] = outer
         for node in inner.node:
             copied = copy_of(node)
             copied.name = prefix + node.name if node.name else ""
-            rename(copied, own)
+            rename(copied, renamed)
             yield copied
         for output, outer in zip(inner.output, outputs, strict=False):
-            name = own.get(output.name, output.name)
+            name = renamed.get(output.name, output.name)
             if outer and name != outer:
                 yield onnx.helper.make_node("Identity", [name], [outer])
 
@@ -73,7 +75,7 @@ class Inlining:
 
 
 def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Values that a node, and the graphs within it, takes and makes."""
+    """Rename values that a node, and the graphs within it, read and make."""
     for values in (node.input, node.output):
         renamed = [names.get(name, name) for name in values]
         del values[:]
@@ -90,15 +92,15 @@ def inner_graphs(node: onnx.NodeProto) -> list[Any]:
 
 
 def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Constants of a graph by their names."""
-    held = {
+    """Return the constants of a graph by their names."""
+    scanned = {
         node.output[0]: entry.t
         for node in graph.node
         if node.op_type == "Constant"
         for entry in node.attribute
         if entry.name == "value"
     }
-    return held | {tensor.name: tensor for tensor in graph.initializer}
+    return scanned | {tensor.name: tensor for tensor in graph.initializer}
 
 
 def copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
@@ -111,7 +113,7 @@ def copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
 MAX_UNROLLED = 10_000
 # Exporters write the largest number there is for a loop that ends by a condition.
 MAX_TRIPS = 2**31 - 2
-# From these versions on the axes of ``Unsqueeze`` are an input, and a ``Scan`` takes no lengths of its sequences.
+# Versions from which the axes of ``Unsqueeze`` are an input, and a ``Scan`` has no sequence lengths.
 _AXES_ARE_INPUT, _WITHOUT_BATCH = 13, 9
 _PASS_ON = ("Identity", "Cast")
 
@@ -151,7 +153,7 @@ def _trips(node: onnx.NodeProto, body: onnx.GraphProto, constants: Mapping[str, 
 
 
 def _steps(node: onnx.NodeProto, shapes: Mapping[str, Shape], opset: int) -> int:
-    """The size of the axis that a ``Scan`` goes along."""
+    """Return the size of the axis that a ``Scan`` goes along."""
     if opset < _WITHOUT_BATCH:
         raise GraphError(f"is of version {opset}, which takes the lengths of its sequences as values")
     _, scanned = _inputs(node)
@@ -163,12 +165,11 @@ def _steps(node: onnx.NodeProto, shapes: Mapping[str, Shape], opset: int) -> int
 
 
 def unrolled(inlining: Inlining, node: onnx.NodeProto, trips: int, prefix: str, opset: int) -> Iterator[onnx.NodeProto]:
-    """Yield the body so many times, in a ``Scan`` each with its own part of what is scanned; its weights are those of
-    each trip."""
+    """Yield the body for each trip, in a ``Scan`` with its own part of the data; weights repeat by trip."""
     body = body_of(node)
     assert body is not None
     weights, (values, scanned) = inlining.add_weights(body, prefix), _inputs(node)
-    kept, made = list(node.output[: len(values)]), list(node.output[len(values) :])
+    carried, outputs = list(node.output[: len(values)]), list(node.output[len(values) :])
     names, of_loop = [value.name for value in body.input], {}
     if node.op_type == "Loop":
         number, condition, *names = names
@@ -176,26 +177,26 @@ def unrolled(inlining: Inlining, node: onnx.NodeProto, trips: int, prefix: str, 
     along, backwards = (_numbers(node, f"scan_input_{what}", len(scanned)) for what in ("axes", "directions"))
     for trip in range(trips):
         here = f"{prefix}{trip}/"
-        given = {**weights, **of_loop, **dict(zip(names, values, strict=False))}
+        values_in = {**weights, **of_loop, **dict(zip(names, values, strict=False))}
         if of_loop:
-            given[number] = inlining.add_constant(f"{here}trip", trip)
+            values_in[number] = inlining.add_constant(f"{here}trip", trip)
         for at, source in enumerate(scanned):
             row = inlining.add_constant(f"{here}row_{at}", trips - 1 - trip if backwards[at] else trip)
-            given[names[len(values) + at]] = f"{here}part_{at}"
+            values_in[names[len(values) + at]] = f"{here}part_{at}"
             yield onnx.helper.make_node("Gather", [source, row], [f"{here}part_{at}"], axis=along[at])
-        after = [f"{here}carried_{at}" for at in range(len(values))] if trip < trips - 1 else kept
-        parts = [f"{here}made_{at}" if name else "" for at, name in enumerate(made)]
-        yield from inlining.nodes(body, given, [*([""] if of_loop else []), *after, *parts], here)
+        after = [f"{here}carried_{at}" for at in range(len(values))] if trip < trips - 1 else carried
+        parts = [f"{here}made_{at}" if name else "" for at, name in enumerate(outputs)]
+        yield from inlining.nodes(body, values_in, [*([""] if of_loop else []), *after, *parts], here)
         values = after
-    axes, turned = (_numbers(node, f"scan_output_{what}", len(made)) for what in ("axes", "directions"))
-    for at, name in enumerate(made):
+    axes, turned = (_numbers(node, f"scan_output_{what}", len(outputs)) for what in ("axes", "directions"))
+    for at, name in enumerate(outputs):
         if name:
             order = range(trips)[::-1] if turned[at] else range(trips)
             yield from _stacked([f"{prefix}{trip}/made_{at}" for trip in order], name, inlining, opset, axes[at])
 
 
 def _stacked(parts: list[str], name: str, inlining: Inlining, opset: int, along: int) -> Iterator[onnx.NodeProto]:
-    """What every trip made, along a new axis."""
+    """Yield nodes that stack all trips' results along a new axis."""
     axis = [inlining.add_constant(f"{name}/axis", [along])] if opset >= _AXES_ARE_INPUT else []
     for part in parts:
         row = onnx.helper.make_node("Unsqueeze", [part, *axis], [f"{part}/row"])
@@ -206,28 +207,28 @@ def _stacked(parts: list[str], name: str, inlining: Inlining, opset: int, along:
 
 
 def _stays_true(body: onnx.GraphProto, name: str, condition: str, constants: Mapping[str, onnx.TensorProto]) -> bool:
-    """Whether a value of the body is true on every trip."""
+    """True if a value of the body is true on every trip."""
     if name == body.input[1].name:
         return not condition or bool(_value(constants.get(condition)))
     made_by = {output: node for node in body.node for output in node.output}
     node = made_by.get(name)
     if node is None:
-        own = {tensor.name: tensor for tensor in body.initializer}
-        return bool(_value(own.get(name, constants.get(name))))
+        names = {tensor.name: tensor for tensor in body.initializer}
+        return bool(_value(names.get(name, constants.get(name))))
     if node.op_type == "Constant":
         return bool(_value(next((entry.t for entry in node.attribute if entry.name == "value"), None)))
     return node.op_type in _PASS_ON and _stays_true(body, node.input[0], condition, constants)
 
 
 def _value(tensor: onnx.TensorProto | None) -> float | None:
-    """The one number of a constant."""
+    """Return the one number of a constant."""
     if tensor is None or math.prod(tensor.dims) != 1 or tensor.data_location == tensor.EXTERNAL:
         return None
     return float(onnx.numpy_helper.to_array(tensor).reshape(-1)[0])
 
 
 def _inputs(node: onnx.NodeProto) -> tuple[list[str], list[str]]:
-    """What is carried from trip to trip, and what is scanned."""
+    """Return the values carried from trip to trip, and the scanned ones."""
     if node.op_type == "Loop":
         return list(node.input[2:]), []
     count = next(entry.i for entry in node.attribute if entry.name == "num_scan_inputs")
@@ -235,17 +236,17 @@ def _inputs(node: onnx.NodeProto) -> tuple[list[str], list[str]]:
 
 
 def _numbers(node: onnx.NodeProto, name: str, count: int) -> Sequence[int]:
-    found: Any = next((entry.ints for entry in node.attribute if entry.name == name), None)
-    return [0] * count if found is None else list(found)
+    opened: Any = next((entry.ints for entry in node.attribute if entry.name == name), None)
+    return [0] * count if opened is None else list(opened)
 
 
-# Where their constant weights are, which of their axes are multiplied with and summed over.
+# Position of constant weights, and their axes that are multiplied with and summed over.
 _WINDOWS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
 _PRODUCTS = ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
 
 
 def without_control_flow(model: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, int]:
-    """A model whose branches and loops are the nodes that run, and how many weights the branches left out have.
+    """Return a model whose branches and loops are the nodes that run, and how many weights the branches left out have.
 
     Shapes say which branch is costlier and often how many trips a loop makes, and what is within branches and loops
     says more shapes, so both go on until neither is left. Raises ``GraphError`` for a loop of which nobody knows how
@@ -254,8 +255,8 @@ def without_control_flow(model: onnx.ModelProto, name: str) -> tuple[onnx.ModelP
     idle, number = 0, 0
     while any(branches_of(node) or body_of(node) is not None for node in model.graph.node):
         model = with_shapes(model)
-        found, number = _opened(model, name, number)
-        idle += found
+        opened, number = _opened(model, name, number)
+        idle += opened
     return model, idle
 
 
@@ -269,14 +270,14 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
     for node in graph.node:
         prefix = f"{node.name or f'{node.op_type.lower()}_{number + opened}'}/"
         if branches_of(node):
-            taken, left = branch_taken(inlining, node, prefix, shapes, constants)
-            nodes += taken
+            chosen, left = branch_taken(inlining, node, prefix, shapes, constants)
+            nodes += chosen
             idle += left
         elif body_of(node) is not None:
             try:
                 trips = trips_of(node, shapes, constants, opset)
             except GraphError as error:
-                # What is opened now may say more.
+                # The opened graph may reveal more.
                 why = why or f"{name}: node {node.name or node.output[0]!r} ({node.op_type}) {error}"
                 nodes.append(copy_of(node))
                 continue
@@ -297,7 +298,7 @@ def _opset(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
 
 
 def branches_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Both branches of an ``If``; none of any other node."""
+    """Return both branches of an ``If``; none of any other node."""
     if node.op_type != "If" or node.domain not in ("", "ai.onnx"):
         return []
     return [entry.g for entry in node.attribute if entry.name in ("then_branch", "else_branch")]
@@ -310,18 +311,22 @@ def branch_taken(
     shapes: Mapping[str, Shape],
     constants: Mapping[str, onnx.TensorProto],
 ) -> tuple[list[onnx.NodeProto], int]:
-    """The nodes of the costlier branch, and how many weights the other has. ``shapes`` and ``constants`` are of
-    values around it."""
+    """Return the nodes of the costlier branch, and the number of the other's weights.
+
+    ``shapes`` and ``constants`` are of values around it.
+    """
     branches = branches_of(choice)
-    taken = costliest(branches, lambda branch: _flops(branch, shapes, constants), lambda branch: len(branch.node))
-    idle = sum(_weights(branch) for branch in branches if branch is not taken)
-    names = inlining.add_weights(taken, prefix)
-    return list(inlining.nodes(taken, names, choice.output, prefix)), idle
+    chosen = costliest(branches, lambda branch: _flops(branch, shapes, constants), lambda branch: len(branch.node))
+    idle = sum(_weights(branch) for branch in branches if branch is not chosen)
+    names = inlining.add_weights(chosen, prefix)
+    return list(inlining.nodes(chosen, names, choice.output, prefix)), idle
 
 
 def _flops(graph: onnx.GraphProto, shapes: Mapping[str, Shape], constants: Mapping[str, onnx.TensorProto]) -> int:
-    """FLOPs of a branch's matrix products and convolutions; of branches within it the costlier one's, of loops those of
-    all trips, of one where nobody knows how many there are."""
+    """Return FLOPs of a branch's matrix products and convolutions.
+
+    For inner branches the costlier one counts, for loops all trips, or one if unknown.
+    """
     shapes = {**shapes, **dict(known_shapes(graph)), **{each.name: tuple(each.dims) for each in graph.initializer}}
     constants = {**constants, **constants_of(graph)}
     total = 0
@@ -335,22 +340,22 @@ def _flops(graph: onnx.GraphProto, shapes: Mapping[str, Shape], constants: Mappi
 
 
 def _product_flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
-    """Where shapes are not known, those of one product with each weight."""
-    inputs, made = [shapes.get(name, ()) for name in node.input], shapes.get(node.output[0], ())
+    """Return a product's FLOPs; without shapes, those of one product with each weight."""
+    inputs, outputs = [shapes.get(name, ()) for name in node.input], shapes.get(node.output[0], ())
     if node.op_type in _PRODUCTS and len(inputs) > 1:
         rows, columns = inputs[0], inputs[3 if node.op_type == "QLinearMatMul" else 1]
         turned = any(entry.name == "transB" and entry.i for entry in node.attribute)
         inner = columns[-1 if turned else -2 :][0] if len(columns) > 1 else rows[-1] if rows else 1
-        return 2 * math.prod(made) * inner if made else 2 * math.prod(columns)
+        return 2 * math.prod(outputs) * inner if outputs else 2 * math.prod(columns)
     if node.op_type in _WINDOWS and len(inputs) > 1:
         weights = inputs[3 if node.op_type == "QLinearConv" else 1]
-        values = inputs[0] if node.op_type == "ConvTranspose" else made
+        values = inputs[0] if node.op_type == "ConvTranspose" else outputs
         return 2 * math.prod(weights[1:]) * math.prod(values) if values else 2 * math.prod(weights)
     return 0
 
 
 def _weights(graph: onnx.GraphProto) -> int:
-    """Numbers of floating point that are a branch's own, those of the graphs within it too."""
+    """Return the numbers of floating point that are a branch's own, those of the graphs within it too."""
     return sum(math.prod(tensor.dims) for tensor in _tensors(graph) if tensor.data_type not in _whole_numbers())
 
 

@@ -34,7 +34,7 @@ COMPUTED = {
 
 
 def with_shapes(model: onnx.ModelProto, empty: Iterable[str] = ()) -> onnx.ModelProto:
-    """A copy with inferred shapes, in which small integers that depend on shapes and constants are initialisers.
+    """Return a copy with inferred shapes, in which small integers that depend on shapes and constants are initialisers.
 
     ``empty``: inputs without elements. Each helps to find more of the other, so both go on until neither does. Raises
     what onnx raises.
@@ -49,22 +49,24 @@ def with_shapes(model: onnx.ModelProto, empty: Iterable[str] = ()) -> onnx.Model
 
 
 def _pass_on_shapes(graph: onnx.GraphProto) -> bool:
-    """Give what operators make that keep their input's shape this shape, where onnx infers none: of versions before
-    they were standard; whether there were any."""
+    """Set the output shape of operators that keep it, if onnx infers none; return True if there were any.
+
+    These are versions from before the operators were standard.
+    """
     values, known = {value.name: value for value in (*graph.value_info, *graph.output)}, dict(known_shapes(graph))
     sources = {value.name: value for value in (*graph.input, *values.values())}
-    found = False
+    changed = False
     for node in graph.node:
         if node.op_type not in KEEP_SHAPE or node.input[0] not in known or node.output[0] in known:
             continue
-        made = values.get(node.output[0]) or graph.value_info.add(name=node.output[0])
-        made.type.CopyFrom(sources[node.input[0]].type)
-        found = True
-    return found
+        info = values.get(node.output[0]) or graph.value_info.add(name=node.output[0])
+        info.type.CopyFrom(sources[node.input[0]].type)
+        changed = True
+    return changed
 
 
 def known_shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:
-    """Values whose every axis has a size."""
+    """Yield values with a size for every axis."""
     for value in [*graph.input, *graph.value_info, *graph.output]:
         kind = value.type.tensor_type
         if value.type.HasField("tensor_type") and kind.HasField("shape"):
@@ -74,8 +76,10 @@ def known_shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:
 
 
 def empty_values(graph: onnx.GraphProto, inputs: Iterable[str]) -> frozenset[str]:
-    """Return the names of values without elements: these inputs, what is made of them, and parts of other values. Of
-    others a size of 0 may mean that an exporter did not know it."""
+    """Return the names of values without elements: these inputs, their results, and parts of other values.
+
+    For others a size of 0 may mean that an exporter did not know it.
+    """
     sized = {value.name: value.type.tensor_type.shape.dim for value in graph.value_info}
     empty = set(inputs)
     for node in graph.node:
@@ -86,8 +90,7 @@ def empty_values(graph: onnx.GraphProto, inputs: Iterable[str]) -> frozenset[str
 
 
 def _fold(model: onnx.ModelProto, empty: Iterable[str]) -> bool:
-    """Replace nodes by the integers they make, and the floats through which sizes are computed; whether there were
-    any."""
+    """Replace nodes by their integers, and the floats that sizes are computed from; return True if any."""
     import onnx
 
     graph, opsets = model.graph, model.opset_import
@@ -101,13 +104,13 @@ def _fold(model: onnx.ModelProto, empty: Iterable[str]) -> bool:
     dims = {value.name: value.type.tensor_type.shape.dim for value in graph.input}
     shapes |= {name: tuple(axis.dim_value for axis in dims[name]) for name in empty}
     for node in graph.node:
-        made = _computed(node, values, shapes, opsets)
-        if made is None or (made.dtype.kind == "f" and not _is_size(node, values, numbers)):
+        info = _computed(node, values, shapes, opsets)
+        if info is None or (info.dtype.kind == "f" and not _is_size(node, values, numbers)):
             left.append(node)
             continue
         folded = True
-        values[node.output[0]] = made
-        graph.initializer.append(onnx.numpy_helper.from_array(made, node.output[0]))
+        values[node.output[0]] = info
+        graph.initializer.append(onnx.numpy_helper.from_array(info, node.output[0]))
     if folded:
         del graph.node[:]
         graph.node.extend(left)
@@ -129,7 +132,7 @@ def _numbers(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _is_size(node: Any, values: dict[str, np.ndarray], numbers: Container[str]) -> bool:
-    """Whether floats that a node makes go back to integers. Those of a file's own numbers alone may be weights."""
+    """True if floats that a node makes go back to integers. Those of a file's own numbers alone may be weights."""
     if node.op_type == "Cast":
         return values[node.input[0]].dtype.kind != "f"
     return any(name in values and name not in numbers and values[name].dtype.kind == "f" for name in node.input)
@@ -141,7 +144,7 @@ def _has_integers(tensor: onnx.TensorProto) -> bool:
 
 
 def _computed(node: Any, values: dict[str, np.ndarray], shapes: dict[str, Shape], opsets: Any) -> np.ndarray | None:
-    """The one output of a node, if it is a few integers and its inputs are known."""
+    """Return the one output of a node, if it is a few integers and its inputs are known."""
     import numpy as np
 
     if node.domain or node.op_type not in COMPUTED or len(node.output) != 1:
@@ -158,22 +161,22 @@ def _computed(node: Any, values: dict[str, np.ndarray], shapes: dict[str, Shape]
     if node.op_type == "ConstantOfShape" and math.prod(feeds[inputs[0]].tolist()) > MAX_VALUES:
         return None
     try:
-        made = np.asarray(_run(node, feeds, opsets))
+        value = np.asarray(_run(node, feeds, opsets))
     except Exception:
         # A node that contradicts itself makes nothing that we could use; shape inference says what is wrong with it.
         return None
-    few = made.size <= (MAX_VALUES if made.dtype.kind in "ib" else MAX_FLOATS)
-    return made if few and made.dtype.kind in "ibf" else None
+    few = value.size <= (MAX_VALUES if value.dtype.kind in "ib" else MAX_FLOATS)
+    return value if few and value.dtype.kind in "ibf" else None
 
 
 def _run(node: onnx.NodeProto, feeds: dict[str, Any], opsets: Sequence[onnx.OperatorSetIdProto]) -> Any:
-    """The output of one node, by the meaning its operator has in this version: only a whole model says which."""
+    """Return the output of one node, by the meaning its operator has in this version: only a whole model says which."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 
     kind_of, describe = onnx.helper.np_dtype_to_tensor_dtype, onnx.helper.make_tensor_value_info
     inputs = [describe(name, kind_of(value.dtype), value.shape) for name, value in feeds.items()]
-    made = onnx.helper.make_empty_tensor_value_info(node.output[0])
-    graph = onnx.helper.make_graph([node], "node", inputs, [made])
+    info = onnx.helper.make_empty_tensor_value_info(node.output[0])
+    graph = onnx.helper.make_graph([node], "node", inputs, [info])
     outputs: Any = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets)).run(None, feeds)
     return next(iter(outputs))

@@ -48,7 +48,7 @@ class Writer:
         return position < len(self._node.output) and self._node.output[position] != ""
 
     def shape(self, name: str) -> Sequence[int] | None:
-        """That of an initialiser."""
+        """Return an initialiser's shape."""
         return self._shapes.get(name)
 
     def add(self, op: str, inputs: Iterable[str], **attributes: Any) -> str:
@@ -59,16 +59,16 @@ class Writer:
 
     def keep(self, op: str, inputs: Iterable[str]) -> str:
         """Append a node with the attributes of the one in whose place it stands."""
-        kept = {key: value for key, value in self._attributes.items() if key not in _OF_FUSIONS}
-        return self.add(op, inputs, **kept)
+        attributes = {key: value for key, value in self._attributes.items() if key not in _OF_FUSIONS}
+        return self.add(op, inputs, **attributes)
 
     def finish(self, value: str) -> bool:
-        """``value`` is what the node makes."""
+        """Make ``value`` the node's output and return True."""
         self.finish_as(value, 0)
         return True
 
     def finish_as(self, value: str, position: int) -> str:
-        """``value`` is the node's output at this position; its name from now on."""
+        """Make ``value`` the node's output at this position and return its new name."""
         name = str(self._node.output[position])
         last = self.nodes[-1] if self.nodes else None
         if last is not None and list(last.output) == [value]:
@@ -78,14 +78,14 @@ class Writer:
         return name
 
     def numbers(self, values: Sequence[int]) -> str:
-        """A constant of whole numbers: axes, sizes."""
+        """Return a constant of whole numbers: axes, sizes."""
         return self._constant(np.array(values, np.int64))
 
     def floats(self, values: Sequence[float] | float) -> str:
         return self._constant(np.array(values, np.float32))
 
     def weights(self, shape: Sequence[int]) -> str:
-        """Weights of a shape alone."""
+        """Return the weights of a shape alone."""
         name = self._name()
         self._graph.initializer.add(name=name, dims=shape, data_type=onnx.TensorProto.FLOAT)
         return name
@@ -94,7 +94,7 @@ class Writer:
         return self.add("Slice", [value, *(self.numbers([number]) for number in (start, end, axis))])
 
     def heads(self, value: str, heads: int) -> str:
-        """[batch, steps, heads x size] as [batch, heads, steps, size]."""
+        """Return [batch, steps, heads x size] as [batch, heads, steps, size]."""
         apart = self.add("Reshape", [value, self.numbers([0, 0, heads, -1])])
         return self.add("Transpose", [apart], perm=[0, 2, 1, 3])
 
@@ -108,7 +108,7 @@ class Writer:
         return f"{self._prefix}/{self._made}"
 
 
-# That of convolutions in blocks of channels, which fit one kind of processor.
+# Domain of convolutions in blocks of channels, for one kind of processor.
 BLOCKED = "com.microsoft.nchwc"
 Rewrite = Callable[[Writer], bool]
 
@@ -134,7 +134,7 @@ def without_fusions(graph: onnx.GraphProto, name: str) -> None:
 
 
 def _activated(writer: Writer, value: str) -> str:
-    """With the activation that is part of the operator."""
+    """Append the activation that is part of the operator."""
     activation = writer.attribute("activation", "")
     if not activation:
         return value
@@ -146,11 +146,11 @@ def _activated(writer: Writer, value: str) -> str:
 
 
 def _convolution(writer: Writer) -> bool:
-    """With what is added to it, as a third input, before its activation."""
-    made = writer.keep("Conv", writer.inputs[:3])
+    """Write a convolution, with a third input added before its activation."""
+    output = writer.keep("Conv", writer.inputs[:3])
     if writer.has(3):
-        made = writer.add("Add", [made, writer.inputs[3]])
-    return writer.finish(_activated(writer, made))
+        output = writer.add("Add", [output, writer.inputs[3]])
+    return writer.finish(_activated(writer, output))
 
 
 def _plain(op: str) -> Rewrite:
@@ -162,7 +162,7 @@ def _gemm(writer: Writer) -> bool:
 
 
 def _matrix_product(writer: Writer) -> bool:
-    """Of matrices that may be turned, times a number."""
+    """Write a product of matrices that may be transposed, times a number."""
     if writer.attribute("transBatchA", 0) or writer.attribute("transBatchB", 0):
         return False
     left, right = writer.inputs[:2]
@@ -171,22 +171,22 @@ def _matrix_product(writer: Writer) -> bool:
         right, turned[1] = writer.add("Transpose", [right], perm=[1, 0]), 0
     if any(turned):
         rows, columns = ("ji" if turned[0] else "ij"), ("kj" if turned[1] else "jk")
-        made = writer.add("Einsum", [left, right], equation=f"...{rows},...{columns}->...ik")
+        output = writer.add("Einsum", [left, right], equation=f"...{rows},...{columns}->...ik")
     else:
-        made = writer.add("MatMul", [left, right])
+        output = writer.add("MatMul", [left, right])
     scale = writer.attribute("alpha", 1.0)
-    return writer.finish(made if scale == 1.0 else writer.add("Mul", [made, writer.floats(scale)]))
+    return writer.finish(output if scale == 1.0 else writer.add("Mul", [output, writer.floats(scale)]))
 
 
 def _packed_product(writer: Writer) -> bool:
-    """By weights of a few bits each, several in a number of the file."""
+    """Write a product with weights of a few bits each, several in a number of the file."""
     weight = writer.weights([writer.attribute("K", 0), writer.attribute("N", 0)])
-    made = writer.add("MatMul", [writer.inputs[0], weight])
-    return writer.finish(writer.add("Add", [made, writer.inputs[5]]) if writer.has(5) else made)
+    output = writer.add("MatMul", [writer.inputs[0], weight])
+    return writer.finish(writer.add("Add", [output, writer.inputs[5]]) if writer.has(5) else output)
 
 
 def _skip_norm(norm: str, bias: int) -> Rewrite:
-    """A sum, and its normalisation; the sum may be used, too."""
+    """Return a sum, and its normalisation; the sum may be used, too."""
 
     def skip_norm(writer: Writer) -> bool:
         total = writer.add("Add", writer.inputs[:2])
@@ -201,7 +201,7 @@ def _skip_norm(norm: str, bias: int) -> Rewrite:
 
 
 def _embedded(writer: Writer) -> bool:
-    """Words, their positions and their segments, added and normalised."""
+    """Write words, their positions and their segments, added and normalised."""
     tokens, segments, words, places, kinds, scale, centre = writer.inputs[:7]
     value = writer.add("Gather", [words, tokens])
     if writer.has(8):
@@ -217,7 +217,7 @@ def _embedded(writer: Writer) -> bool:
 
 
 def _biased(*chain: str) -> Rewrite:
-    """An activation of what may have a bias added to it."""
+    """Return an activation of what may have a bias added to it."""
 
     def biased(writer: Writer) -> bool:
         value = writer.inputs[0]
@@ -231,13 +231,13 @@ def _biased(*chain: str) -> Rewrite:
 
 
 def _gated(writer: Writer) -> bool:
-    """x · sigmoid(1.702 x), which is as a Swish is."""
+    """Write x · sigmoid(1.702 x) like a Swish."""
     value = writer.inputs[0]
     return writer.finish(writer.add("Mul", [value, writer.add("Sigmoid", [value])]))
 
 
 def _attention(writer: Writer) -> bool:
-    """Of one input, whose projections to queries, keys and values are one matrix."""
+    """Write attention of one input with one projection matrix for queries, keys and values."""
     weight = writer.shape(writer.inputs[1])
     if weight is None or len(weight) != 2 or writer.has(4):
         return False
@@ -251,7 +251,7 @@ def _attention(writer: Writer) -> bool:
 
 
 def _multi_head(writer: Writer) -> bool:
-    """Of queries, keys and values that are projected already, and may have biases."""
+    """Write attention of projected queries, keys and values, which may have biases."""
     if not (writer.has(1) and writer.has(2)) or writer.has(6):
         return False
     parts = writer.inputs[:3]
@@ -263,8 +263,10 @@ def _multi_head(writer: Writer) -> bool:
 
 
 def _grouped(writer: Writer) -> bool:
-    """Of fewer heads of keys and values than of queries, behind those of earlier steps; that positions are turned into
-    them, a few values of each, is left out."""
+    """Write attention with fewer heads of keys and values than of queries, after those of earlier steps.
+
+    Their rotary positions, a few values each, are left out.
+    """
     if not (writer.has(1) and writer.has(2)):
         return False
     heads = writer.attribute("num_heads", 1)
@@ -282,8 +284,8 @@ def _grouped(writer: Writer) -> bool:
         shape = writer.add("Concat", [one, writer.numbers([1]), rest], axis=0)
         parts.append(writer.add("Reshape", [value, shape]))
     query, key, value = parts
-    made = _scored(writer, query, key, value, [0, 1, 2, 4, 3])
-    joined = writer.add("Transpose", [made], perm=[0, 3, 1, 2, 4])
+    output = _scored(writer, query, key, value, [0, 1, 2, 4, 3])
+    joined = writer.add("Transpose", [output], perm=[0, 3, 1, 2, 4])
     return writer.finish(writer.add("Reshape", [joined, writer.numbers([0, 0, -1])]))
 
 
@@ -302,22 +304,22 @@ def _standard_attention(writer: Writer) -> bool:
         if writer.gives(at):
             parts[at] = writer.finish_as(parts[at], at)
     masks = writer.inputs[3:4] if writer.has(3) else []
-    made = writer.add("Attention", [*parts, *masks], is_causal=writer.attribute("is_causal", 0))
+    output = writer.add("Attention", [*parts, *masks], is_causal=writer.attribute("is_causal", 0))
     if heads[0]:
-        made = writer.add("Transpose", [made], perm=[0, 2, 1, 3])
-        made = writer.add("Reshape", [made, writer.numbers([0, 0, -1])])
-    return writer.finish(made)
+        output = writer.add("Transpose", [output], perm=[0, 2, 1, 3])
+        output = writer.add("Reshape", [output, writer.numbers([0, 0, -1])])
+    return writer.finish(output)
 
 
 def _attended(writer: Writer, parts: Sequence[str], heads: int) -> str:
     query, key, value = (writer.heads(name, heads) for name in parts)
-    made = _scored(writer, query, key, value, [0, 1, 3, 2])
-    joined = writer.add("Transpose", [made], perm=[0, 2, 1, 3])
+    output = _scored(writer, query, key, value, [0, 1, 3, 2])
+    joined = writer.add("Transpose", [output], perm=[0, 2, 1, 3])
     return writer.add("Reshape", [joined, writer.numbers([0, 0, -1])])
 
 
 def _scored(writer: Writer, query: str, key: str, value: str, turned: Sequence[int]) -> str:
-    """What masks leave out is not: their values are not known."""
+    """Append the products of attention without masks, whose values are unknown."""
     scores = writer.add("MatMul", [query, writer.add("Transpose", [key], perm=turned)])
     scaled = writer.add("Mul", [scores, writer.floats(0.5)])
     return writer.add("MatMul", [writer.add("Softmax", [scaled], axis=-1), value])

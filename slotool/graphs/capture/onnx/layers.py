@@ -100,7 +100,7 @@ def _transposed(call: Call) -> Chain:
 
 
 def _window_padding(call: Call, rank: int) -> Any:
-    """As much on opposite sides, or 'same'; None where it is neither."""
+    """Return padding equal on opposite sides, or 'same'; None if it is neither."""
     way, pads = call.attribute("auto_pad", "NOTSET"), call.attribute("pads", [0] * 2 * rank)
     if way == "SAME_UPPER":
         return "same"
@@ -108,7 +108,7 @@ def _window_padding(call: Call, rank: int) -> Any:
 
 
 def _fold(call: Call) -> Chain:
-    """Columns added up into images, whose size and windows are inputs."""
+    """Return columns added up into images, with size and windows as inputs."""
     size, kernel, pads = call.numbers(1), call.numbers(2), call.attribute("pads", [0] * 4)
     if size is None or kernel is None or [len(size), len(kernel), len(pads)] != [2, 2, 4]:
         return None
@@ -155,11 +155,11 @@ def _global_pool(op: str, pooling: str) -> Callable[[Call], Chain]:
 
 
 def _resize(call: Call) -> Chain:
-    kept, shape = call.first.example, call.made.example
-    if len(kept) != len(shape) or kept[:1] != shape[:1]:
+    before, shape = call.first.example, call.made.example
+    if len(before) != len(shape) or before[:1] != shape[:1]:
         return None
     mode = call.attribute("mode", "nearest")
-    return [] if kept == shape else [("Resize", {"size": shape[1:], "mode": mode})]
+    return [] if before == shape else [("Resize", {"size": shape[1:], "mode": mode})]
 
 
 def _recurrent(op: str) -> Callable[[Call], Chain]:
@@ -195,8 +195,7 @@ def _of_several(call: Call, layer: list[tuple[str, dict[str, Any]]], value: Batc
 
 
 def deformable_convolution(call: Call) -> Steps:
-    """Return a convolution as torchvision computes it: values at the offsets of each place of the kernel, perhaps by a
-    mask, then a product with the weights."""
+    """Return a convolution as torchvision computes it: values at offsets, perhaps masked, then a product."""
     weight, groups = call.constants.get(1), call.attribute("group", 1)
     if weight is None or len(weight.shape) != 4 or not call.is_plain or call.attribute("offset_group", 1) != 1:
         return None

@@ -29,8 +29,8 @@ def chain_of(call: Call) -> Chain:
         return None
     if (known := OPERATORS.get(call.node.op)) is not None:
         return known(call)
-    found = captured_as("onnx", call.node.op, call)
-    return None if found is None else [found]
+    steps = captured_as("onnx", call.node.op, call)
+    return None if steps is None else [steps]
 
 
 def product_flops(call: Call) -> int:
@@ -50,15 +50,17 @@ def product_flops(call: Call) -> int:
 
 
 def fourier_flops(call: Call) -> int:
-    """Return the FLOPs per example of a Fourier transform as torch's are counted, 5 n log2 n of n complex values and
-    half of them where one side is real; 0 of any other node."""
+    """Return the FLOPs per example of a Fourier transform, 5 n log2 n for n complex values, 0 of other nodes.
+
+    They are halved if one side is real, as torch's are.
+    """
     if call.node.op != "DFT" or not call.inputs or len(call.inputs[0]) < 2:
         return 0
-    value, made = call.inputs[0], call.shape
+    value, output = call.inputs[0], call.shape
     axis = (call.numbers(2, "axis") or [-2 if call.opset >= 20 else 1])[0]
-    length = max(shape[axis - 1 if axis > 0 else axis] for shape in (value, made))
-    complete = 5 * max(math.prod(shape[:-1]) for shape in (value, made)) * math.log2(max(length, 2))
-    return round(complete / 2 if 1 in (value[-1], made[-1]) else complete)
+    length = max(shape[axis - 1 if axis > 0 else axis] for shape in (value, output))
+    complete = 5 * max(math.prod(shape[:-1]) for shape in (value, output)) * math.log2(max(length, 2))
+    return round(complete / 2 if 1 in (value[-1], output[-1]) else complete)
 
 
 def _mat_mul(call: Call) -> Chain:
@@ -87,7 +89,7 @@ def _without_last_axis(shape: Shape) -> tuple[str, dict[str, Any]]:
 
 
 def _gemm(call: Call) -> Chain:
-    """A product with weights, whose first axis may be the batch with steps folded into it."""
+    """Return a product with weights, whose first axis may be the batch with steps folded into it."""
     weight, turned = call.constants.get(1), call.attribute("transB", 0)
     plain = call.attribute("alpha", 1.0) == call.attribute("beta", 1.0) == 1.0 and not call.attribute("transA", 0)
     if weight is None or not plain or len(weight.shape) != 2 or 0 not in call.values or len(call.values) > 1:
@@ -234,12 +236,12 @@ def _pad(call: Call) -> Chain:
     if pads is None or len(pads) != 2 * len(axes):
         return None
     whole = dict(zip([*axes, *(rank + axis for axis in axes)], pads, strict=True))
-    kept = [axis for axis in range(rank) if value.inner(axis) is not None]
-    before, after = ([whole.get(side + axis, 0) for axis in kept] for side in (0, rank))
+    attributes = [axis for axis in range(rank) if value.inner(axis) is not None]
+    before, after = ([whole.get(side + axis, 0) for axis in attributes] for side in (0, rank))
     if not any(before + after):
         return []
     zeros = mode == "constant" and not any(call.settings(2, "value") or [0])
-    if call.is_plain and len(kept) == 3 and zeros and not before[0] and not after[0]:
+    if call.is_plain and len(attributes) == 3 and zeros and not before[0] and not after[0]:
         around = (before[1], after[1], before[2], after[2])
         if min(around) >= 0:
             return [("ZeroPadding2D", {"padding": around})]
@@ -318,8 +320,8 @@ def _gather_nd(call: Call) -> Steps:
 
 def _triangle(call: Call) -> Steps:
     """Return a choice between values and zeros."""
-    kept = {"shape": call.first.example[-2:], "dtype": "bool"}
-    return [("kept", "Constant", kept, ()), (OUTPUT, "Where", {}, ("kept", 0))]
+    axes = {"shape": call.first.example[-2:], "dtype": "bool"}
+    return [("kept", "Constant", axes, ()), (OUTPUT, "Where", {}, ("kept", 0))]
 
 
 # Nodes that are several operators, some of which take one value.
@@ -345,17 +347,17 @@ def _is_rescaling(call: Call) -> bool:
 
 
 def _combined(op: str) -> Callable[[Call], Chain]:
-    """With one number it rescales."""
+    """Return the translator of a sum or product; with one number it rescales."""
     return lambda call: [("Rescaling", {})] if _is_rescaling(call) else [(op, {})]
 
 
 def _multiplied(call: Call) -> Chain:
-    """By one trained number per channel it is a LayerScale."""
+    """Return a product; by one trained number per channel it is a LayerScale."""
     factors = [constant for constant in call.constants.values() if not constant.single]
     trained = len(factors) == 1 and factors[0].weights == math.prod(factors[0].shape)
     if call.is_plain and len(call.values) == 1 and trained and call.shape == call.inputs[0]:
-        wanted = call.shape[:1] if call.channels_last and len(call.shape) == 3 else per_channel(call.shape)
-        if stretches_as(factors[0].shape, wanted):
+        expected = call.shape[:1] if call.channels_last and len(call.shape) == 3 else per_channel(call.shape)
+        if stretches_as(factors[0].shape, expected):
             return [("LayerScale", {})]
     return _combined("Multiply")(call)
 
@@ -388,13 +390,13 @@ ACTIVATIONS = {
     "HardSigmoid": "hard_sigmoid",
     "HardSwish": "hard_silu",
 }
-# They do the same wherever the channels stand, or have an axis that they work along.
+# Operators that ignore the place of channels, or state their axis.
 ANY_LAYOUT = {
     *ACTIVATIONS,
     *("Add", "Sum", "Mul", "Sub", "Div", "Clip", "Identity", "Dropout"),
     *("LayerNormalization", "MatMul", "Softmax", "Concat", "ReduceMean", "ReduceMax"),
 }
-# As the operators' own table has them; of two that ONNX writes by one name the first.
+# Table of the operators; the first of two with one name in ONNX.
 _FUNCTIONS = {
     **{names.onnx: function for function, names in reversed(FUNCTIONS.items()) if names.onnx},
     "Not": "not",

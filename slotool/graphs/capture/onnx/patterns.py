@@ -8,19 +8,24 @@ from dataclasses import replace
 
 from slotool.graphs.capture.onnx.reading import Constant, Node, Reading
 
-# What x is multiplied with, a function of x itself, and what the product is.
+# Operator of the factor, a function of x, and of its product with x.
 GATES = {("Sigmoid",): "Swish", ("HardSigmoid",): "HardSwish", ("Tanh", "Softplus"): "Mish"}
 
 
 def join_patterns(reading: Reading, constants: Mapping[str, Constant]) -> list[Node]:
-    """The model's nodes, in order, with such groups of them as one node: ``Gelu``, ``Swish``, ``Mish``, ``HardSwish``,
-    and ``MatMul`` or ``Conv`` with the bias that was added after it as third input."""
+    """Return the nodes in order, with patterns as one node each.
+
+    These are ``Gelu``, ``Swish``, ``Mish``, ``HardSwish``, and ``MatMul`` or ``Conv`` with a bias added after it, as
+    third input.
+    """
     return _Joining(reading, constants).run()
 
 
 def without_empty(reading: Reading) -> Reading:
-    """The model without values of no elements, as slices that exporters write for a roll by nothing, or a cache before
-    the first token; concatenations have what is left of their inputs."""
+    """Return the model without empty values, such as slices for a roll by nothing, or a cache before the first token.
+
+    Concatenations keep the rest of their inputs.
+    """
     nodes = [_without(reading.empty, node) for node in reading.nodes if not reading.empty.issuperset(node.outputs)]
     return replace(reading, nodes=tuple(nodes))
 
@@ -54,7 +59,7 @@ class _Joining:
         return list({id(node): node for node in self._made.values()}.values())
 
     def _only_used_here(self, value: str, op: str) -> Node | None:
-        """The node of this operator that makes ``value``, if nobody else needs the value."""
+        """Return the node of this operator that makes ``value``, if nobody else needs the value."""
         node = self._made.get(value)
         return node if node is not None and node.op == op and self._uses[value] == 1 else None
 
@@ -82,18 +87,18 @@ class _Joining:
             for chain, activation in GATES.items():
                 absorbed, inner = [], gate
                 for op in chain:
-                    found = self._only_used_here(inner, op)
-                    if found is None:
+                    producer = self._only_used_here(inner, op)
+                    if producer is None:
                         break
                     absorbed.append(inner)
-                    inner = found.inputs[0]
+                    inner = producer.inputs[0]
                 if len(absorbed) == len(chain) and inner == value:
                     self._absorbed = absorbed
                     return replace(node, op=activation, inputs=(value,), attributes={})
         return None
 
     def _gelu(self, node: Node) -> Node | None:
-        """0.5 · x · (1 + erf(x / √2)), in whichever order it is multiplied."""
+        """Return 0.5 · x · (1 + erf(x / √2)), in whichever order it is multiplied."""
         numbers, factors, absorbed = 0, [], []
         waiting = list(node.inputs)
         while waiting:
@@ -116,7 +121,7 @@ class _Joining:
         return None
 
     def _error_function_of(self, value: str) -> tuple[str, list[str]] | None:
-        """The x of a ``value`` = 1 + erf(x · constant), and the values between."""
+        """Return the x of a ``value`` = 1 + erf(x · constant), and the values between."""
         total = self._only_used_here(value, "Add")
         erf_at = next((name for name in total.inputs if not self._single(name)), "") if total else ""
         erf = self._only_used_here(erf_at, "Erf")

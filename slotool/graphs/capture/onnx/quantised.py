@@ -18,27 +18,29 @@ OWN = ("", "ai.onnx", MICROSOFT)
 
 
 def in_floats(model: onnx.ModelProto, max_values: int) -> None:
-    """Rewrite a model in place; large weights keep their shape but no values. One that is not quantised stays as it
-    is."""
+    """Rewrite a quantised model in place in floats; large weights keep their shape but no values."""
     graph = model.graph
     if not any(is_quantised(node) for node in graph.node):
         return
-    made = _Rewriting(graph).run()
+    rewritten = _Rewriting(graph).run()
     del graph.node[:]
-    graph.node.extend(made.nodes)
-    _retype(graph, made.weights, made.values, max_values)
-    for name in made.ones:
+    graph.node.extend(rewritten.nodes)
+    _retype(graph, rewritten.weights, rewritten.values, max_values)
+    for name in rewritten.ones:
         graph.initializer.append(_one(name))
 
 
 def is_quantised(node: onnx.NodeProto) -> bool:
-    """Whether a node quantises, scales back, or computes on whole numbers."""
+    """True if a node quantises, scales back, or computes on whole numbers."""
     return node.domain in OWN and (node.op_type in _REWRITES or node.op_type in ("QuantizeLinear", "DequantizeLinear"))
 
 
 class _Rewriting:
-    """``weights``: initialisers that become floating point, ``values``: so do these values; ``ones``: scales that were
-    computed from the data, now one number each."""
+    """Rewriting of a quantised model.
+
+    ``weights``: initialisers that become floating point, ``values``: so do these values; ``ones``: scales computed from
+    the data, now one number each.
+    """
 
     def __init__(self, graph: onnx.GraphProto):
         self._graph = graph
@@ -68,26 +70,26 @@ class _Rewriting:
         return self
 
     def _pass_on(self, node: onnx.NodeProto) -> None:
-        """What only moves weights of 8 bits, such as those of words that are looked up, moves floating point now."""
+        """Make 8-bit weights floating point through nodes that only move them, such as look-ups of words."""
         if node.op_type in _MOVES and node.input[0] in self._small | self.values:
             self.weights |= self._small.intersection(node.input)
             self.values |= {*node.output}
 
     def _rewrite(self, node: onnx.NodeProto, op: str, kept: tuple[int, ...], bias: int | None) -> None:
-        given = [*node.input, *[""] * 10]
-        found = [*node.input[2::3]] if op == "Concat" else [given[at] for at in kept]
-        last = given[bias] if bias is not None else ""
+        inputs = [*node.input, *[""] * 10]
+        moved = [*node.input[2::3]] if op == "Concat" else [inputs[at] for at in kept]
+        last = inputs[bias] if bias is not None else ""
         if op in ("Conv", "Gemm") and last:
-            found, last = [*found, last], ""
-        while found and not found[-1]:
-            found.pop()
+            moved, last = [*moved, last], ""
+        while moved and not moved[-1]:
+            moved.pop()
         if any(entry.name == "channels_last" and entry.i for entry in node.attribute):
-            turned, made = node.output[0] + ".turned", node.output[0] + ".made"
-            self._turn(found[0], turned, TO_FIRST)
-            self._add(op, [turned, *found[1:]], node, made)
-            self._turn(made, node.output[0], TO_LAST)
+            turned, rewritten = node.output[0] + ".turned", node.output[0] + ".made"
+            self._turn(moved[0], turned, TO_FIRST)
+            self._add(op, [turned, *moved[1:]], node, rewritten)
+            self._turn(rewritten, node.output[0], TO_LAST)
             return
-        self._add(op, found, node, node.output[0] + ".product" if last else "")
+        self._add(op, moved, node, node.output[0] + ".product" if last else "")
         if last:
             self._add("Add", [node.output[0] + ".product", last], node)
         if node.op_type.endswith("Integer"):
@@ -97,24 +99,24 @@ class _Rewriting:
         import onnx
 
         outputs = node.output if op in _SEVERAL_OUTPUTS else [output or node.output[0]]
-        made = onnx.NodeProto(op_type=op, name=node.name, input=inputs, output=outputs)
+        rewritten = onnx.NodeProto(op_type=op, name=node.name, input=inputs, output=outputs)
         if op in _FUSED:
-            made.domain = MICROSOFT
+            rewritten.domain = MICROSOFT
         if op not in ("Identity", "Add", "MatMul"):
             allowed = _ATTRIBUTES.get(op, ())
-            made.attribute.extend(entry for entry in node.attribute if entry.name in allowed)
-        self.nodes.append(made)
+            rewritten.attribute.extend(entry for entry in node.attribute if entry.name in allowed)
+        self.nodes.append(rewritten)
         self.weights |= self._initialisers.intersection(inputs)
-        self.values |= {*made.output}
+        self.values |= {*rewritten.output}
 
-    def _turn(self, value: str, made: str, order: list[int]) -> None:
+    def _turn(self, value: str, rewritten: str, order: list[int]) -> None:
         import onnx
 
-        self.nodes.append(onnx.helper.make_node("Transpose", [value], [made], perm=order))
-        self.values.add(made)
+        self.nodes.append(onnx.helper.make_node("Transpose", [value], [rewritten], perm=order))
+        self.values.add(rewritten)
 
     def _scales_back(self, node: onnx.NodeProto) -> bool:
-        """Whether a node only brings the result of whole numbers back to floats, or makes the scale for that."""
+        """True if a node only brings the result of whole numbers back to floats, or makes the scale for that."""
         if node.op_type == "Cast" and node.input[0] in self._products:
             self._products.add(node.output[0])
             self._add("Identity", [node.input[0]], node)
@@ -157,7 +159,7 @@ def _one(name: str) -> Any:
 
 
 _MOVES = ("Gather", "Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze", "Expand", "Identity", "Concat", "Flatten")
-# Those that are fused operators of floating point, and those of which more than the first output may be used.
+# Fused operators in floats, and operators of which more than the first output may be used.
 _FUSED = ("Attention", "EmbedLayerNormalization")
 _SEVERAL_OUTPUTS = (*_FUSED, "LSTM")
 _Rewrite = tuple[str, tuple[int, ...], int | None]

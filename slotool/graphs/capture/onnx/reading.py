@@ -36,7 +36,7 @@ FLOATING = {"FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "D
 
 @dataclass(frozen=True)
 class Constant:
-    """What does not depend on the network's input: its shape, the weights behind it, its values where few and known."""
+    """Value independent of the network's input: its shape, its weights, and its numbers if few and known."""
 
     shape: Shape
     weights: int = 0
@@ -44,13 +44,13 @@ class Constant:
 
     @property
     def single(self) -> bool:
-        """Whether it is one number, whatever its rank."""
+        """True if it is one number, whatever its rank."""
         return math.prod(self.shape) == 1
 
 
 @dataclass(frozen=True)
 class Node:
-    """One call of an operator. An optional input left out is ``""``; operators of other domains carry theirs."""
+    """Call of an operator. A missing optional input is ``""``; operators of other domains carry theirs."""
 
     name: str
     op: str
@@ -61,10 +61,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Reading:
-    """A model. ``inputs`` are those that are no weights, ``dtypes`` their types, ``axes`` where each has the examples,
-    None where it is the same for all. ``shapes`` of values are with the batch, which is ``batch`` examples; ``empty``
-    names values without elements. ``element_type`` is what it computes in, as ``OperatorGraph`` has it.
-    ``idle_weights``: how many weights branches have that are not among the nodes."""
+    """Model as read from ONNX.
+
+    ``inputs`` are those that are no weights, ``dtypes`` their types, ``axes`` the axis of the examples in each, or
+    None. ``shapes`` of values include the batch of ``batch`` examples; ``empty`` names values without elements.
+    ``element_type`` is the type of its computation, as in ``OperatorGraph``. ``idle_weights``: number of weights in
+    branches that are not among the nodes.
+    """
 
     name: str
     opset: int
@@ -129,7 +132,7 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
 
 
 def constant_of(node: Node, name: str) -> Constant | None:
-    """What a ``Constant`` node holds, whichever of its attributes holds it; None for what is no tensor of numbers."""
+    """Return the value of a ``Constant`` node, in any of its attributes; None for no tensor of numbers."""
     value: Any = next(iter(node.attributes.values()), None)
     if hasattr(value, "data_type"):
         return _constant(value, name)
@@ -157,14 +160,14 @@ def _loaded(path: Path) -> onnx.ModelProto:
         raise GraphError(f"{path}: cannot be read ({error.strerror})") from error
     except DecodeError as error:
         raise GraphError(f"{path}: not an ONNX model, or a torn one") from error
-    # Many a foreign file decodes to a message that says nothing.
+    # Many foreign files decode to an empty message.
     if not model.graph.node or not model.opset_import:
         raise GraphError(f"{path}: not an ONNX model, or one without operators")
     return model
 
 
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which large initialisers have a shape but no values: inference copies its model several times."""
+    """Return a copy whose large initialisers have no values: inference copies its model several times."""
     light = onnx.ModelProto()
     light.ir_version = model.ir_version
     light.opset_import.extend(model.opset_import)
@@ -187,10 +190,10 @@ def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def _batch_axes(graph: onnx.GraphProto, name: str) -> dict[str, int | None]:
-    """Axis of the examples of each input; None of one that is the same for every example, as a sampling rate is.
+    """Return each input's axis of examples; None if it is equal for every example, as a sampling rate.
 
-    It is the first axis, unless that has another size or name, and one behind it those of the batch, as in states of
-    recurrent layers. A model whose inputs have one axis at most computes one example.
+    It is the first axis, unless that has another size or name, and a later one is the batch's, as in states of
+    recurrent layers. A model whose inputs have at most one axis computes one example.
     """
     inputs = {value.name: _axes(value, name) for value in _inputs(graph)}
     if not inputs:
@@ -230,8 +233,8 @@ def _fix_batch(graph: onnx.GraphProto, name: str, places: Mapping[str, int | Non
         free = " and ".join(
             f"{key!r} has a free axis in its shape [{', '.join(map(str, stated[key]))}]" for key in missing
         )
-        wanted = {key: _of_example(axes, places[key]) for key, axes in missing.items()}
-        sizes = {key: ",".join(str(max(axis.dim_value, 0) or 32) for axis in axes) for key, axes in wanted.items()}
+        expected = {key: _of_example(axes, places[key]) for key, axes in missing.items()}
+        sizes = {key: ",".join(str(max(axis.dim_value, 0) or 32) for axis in axes) for key, axes in expected.items()}
         example = (
             next(iter(sizes.values()))
             if len(inputs) == 1
@@ -255,8 +258,10 @@ def _of_example(axes: Sequence[Any], place: int | None) -> list[Any]:
 def _set_sizes(
     graph: onnx.GraphProto, name: str, given: InputShape, places: Mapping[str, int | None]
 ) -> frozenset[str]:
-    """Give the inputs' axes but that of the batch their sizes; fixed ones must be of these already. Return the names of
-    inputs without elements."""
+    """Set the sizes of the inputs' axes except the batch's; return the names of inputs without elements.
+
+    Fixed axes must have these sizes already.
+    """
     inputs = {value.name: _axes(value, name) for value in _inputs(graph)}
     if given and not isinstance(given, Mapping):
         if len(inputs) != 1:
@@ -295,7 +300,7 @@ def _dtype(value: onnx.ValueInfoProto) -> str:
 
 
 def _element_type(graph: onnx.GraphProto) -> str:
-    """That of the weights of more than one number, or int8 where nodes quantise or compute on whole numbers."""
+    """Return the type of weights of more than one number, or int8 if nodes quantise or compute on integers."""
     if any(is_quantised(node) or node.op_type.startswith(QUANTISED) for node in graph.node):
         return "int8"
     weights = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > 1]
@@ -303,8 +308,8 @@ def _element_type(graph: onnx.GraphProto) -> str:
         entry.t for node in graph.node if node.op_type == "Constant" for entry in node.attribute if entry.t.dims
     ]
     names = {kind: name for name, kind in onnx.TensorProto.DataType.items()}
-    found = {FLOATING.get(names.get(tensor.data_type, "")) for tensor in weights}
-    return "+".join(sorted(name for name in found if name)) or FLOAT32
+    types = {FLOATING.get(names.get(tensor.data_type, "")) for tensor in weights}
+    return "+".join(sorted(name for name in types if name)) or FLOAT32
 
 
 def _initialisers(graph: onnx.GraphProto, name: str) -> Iterator[tuple[str, Constant]]:
@@ -315,8 +320,8 @@ def _initialisers(graph: onnx.GraphProto, name: str) -> Iterator[tuple[str, Cons
 
 
 def _node(position: int, node: onnx.NodeProto) -> Node:
-    own = node.domain in OWN_DOMAINS
-    op = node.op_type if own else f"{node.domain}.{node.op_type}"
+    is_own = node.domain in OWN_DOMAINS
+    op = node.op_type if is_own else f"{node.domain}.{node.op_type}"
     attributes = {entry.name: _plain(onnx.helper.get_attribute_value(entry)) for entry in node.attribute}
     name = node.name or f"{node.op_type.lower()}_{position}"
     return Node(name, op, tuple(node.input), tuple(filter(None, node.output)), attributes)
@@ -329,7 +334,7 @@ def _plain(value: Any) -> Any:
 
 
 def _constant(tensor: onnx.TensorProto, name: str) -> Constant:
-    """Integers of 32 or 64 bits say how layers work (sizes, axes, indices) and are no weights; all others are."""
+    """Return a constant; integers of 32 or 64 bits are settings (sizes, axes, indices), all others weights."""
     shape = tuple(tensor.dims)
     kinds = onnx.TensorProto
     count = math.prod(shape)

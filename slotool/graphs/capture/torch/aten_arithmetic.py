@@ -32,9 +32,9 @@ ACTIVATIONS = {
         "hardswish": "hard_silu",
     }.items()
 }
-# One operand a number or a constant of one value: a rescaling by it.
+# An operand that is a number or a constant of one value makes a rescaling.
 _RESCALING = ("add", "sub", "mul", "div", "rsub", "true_divide", "subtract", "multiply")
-# What the operators' own tables say; then calls of other names.
+# Tables of the operators; then calls of other names.
 _FUNCTIONS = {
     **{names.torch: function for function, names in FUNCTIONS.items()},
     **{"negative": "negative", "clip": "clamp", "clamp_min": "clamp", "clamp_max": "clamp", "isinf": "is_finite"},
@@ -64,7 +64,7 @@ def activation(call: Call) -> Names:
 
 
 def elementwise(call: Call) -> Names:
-    """Of one tensor, of one and a number, or of several."""
+    """Append a function of one tensor, of one and a number, or of several."""
     if call.name == "mul" and _is_layer_scale(call):
         return [call.emit.add("LayerScale", [call.source(value) for value in call.tensors if value.is_data])]
     tensors = [value for value in call.tensors if value.is_data or math.prod(value.whole) != 1]
@@ -91,7 +91,7 @@ def _is_layer_scale(call: Call) -> bool:
 
 
 def _to_size(call: Call, name: str) -> str:
-    """Of operands with axes of size one before the others these are there again."""
+    """Append axes of size one that operands had before the others."""
     return (
         call.emit.reshape(name, call.out.shape)
         if math.prod(call.out.shape) == math.prod(call.emit.shape(name))
@@ -126,10 +126,10 @@ def where(call: Call) -> Names:
 
 
 def triangle(call: Call) -> Names:
-    """A choice between values and zeros."""
+    """Return a choice between values and zeros."""
     value = call.data()
-    kept = call.emit.add("Constant", [], shape=value.shape[-2:], dtype="bool")
-    return [call.emit.add("Where", [kept, call.source(value)])]
+    constant = call.emit.add("Constant", [], shape=value.shape[-2:], dtype="bool")
+    return [call.emit.add("Where", [constant, call.source(value)])]
 
 
 def softmax(call: Call) -> Names:
@@ -163,7 +163,7 @@ def reduction(call: Call) -> Names:
 
 
 def maximum(call: Call) -> Names:
-    """Of two tensors, or along an axis with the places."""
+    """Append a maximum of two tensors, or along an axis with the places."""
     return (
         elementwise_as("maximum" if call.name == "max" else "minimum")(call)
         if isinstance(call["other"], Value)
@@ -180,20 +180,20 @@ def elementwise_as(function: str) -> Translator:
 
 
 def ordered(call: Call) -> Names:
-    """Values, and where they were."""
+    """Return the values, and where they were."""
     value = call.data()
     axis = value.at(-1 if call["dim"] is None else call["dim"])
-    given: dict[str, Any] = {"axis": axis}
+    attributes: dict[str, Any] = {"axis": axis}
     if call.name == "topk":
-        given["k"] = call["k"]
+        attributes["k"] = call["k"]
     op, source = "TopK" if call.name == "topk" else "Sort", call.source(value)
     if call.name == "argsort":
-        return [call.emit.add(op, source, **given, indices=True)]
-    return [call.emit.add(op, source, **given), call.emit.add(op, source, **given, indices=True)]
+        return [call.emit.add(op, source, **attributes, indices=True)]
+    return [call.emit.add(op, source, **attributes), call.emit.add(op, source, **attributes, indices=True)]
 
 
 def glu(call: Call) -> Names:
-    """One half by the sigmoid of the other."""
+    """Append one half times the sigmoid of the other."""
     value = call.data()
     axis = value.at(-1 if call["dim"] is None else call["dim"])
     source, half = call.source(value), value.shape[axis] // 2

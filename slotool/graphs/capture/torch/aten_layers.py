@@ -19,7 +19,7 @@ Translator = Callable[[Call], Names]
 
 
 def recurrent(op: str) -> Translator:
-    """A recurrent layer over (steps, features); its last state is the last step of its output."""
+    """Return a recurrent layer over (steps, features); its last state is the last step of its output."""
 
     def translate(call: Call) -> Names:
         value = call.data("input")
@@ -28,12 +28,12 @@ def recurrent(op: str) -> Translator:
         if rank not in (2, 3):
             raise Untranslatable("no steps of features")
         answer = call.out.whole[-1] // directions
-        given = {"layers": call["num_layers"], "bias": bool(call["has_biases"]), **_units(call, op, answer)}
+        attributes = {"layers": call["num_layers"], "bias": bool(call["has_biases"]), **_units(call, op, answer)}
         # Sequences that are folded with the batch come first.
         order = [*(axis for axis in range(rank - 1) if axis != steps_axis), steps_axis, rank - 1]
         source = call.emit.transpose(call.source(value), order)
-        first = _first_states(call, directions * given["layers"] * answer) if rank == 2 else []
-        name = call.emit.add(op, [source, *first], **given, bidirectional=directions == 2)
+        first = _first_states(call, directions * attributes["layers"] * answer) if rank == 2 else []
+        name = call.emit.add(op, [source, *first], **attributes, bidirectional=directions == 2)
         trained = [each for each in call["params"] if isinstance(each, Value)]
         if trained and call.emit.weights != sum(math.prod(each.whole) for each in trained):
             raise Untranslatable("other weights than such a layer has")
@@ -47,7 +47,7 @@ def recurrent(op: str) -> Translator:
 
 
 def cell(op: str) -> Translator:
-    """A cell: a recurrent layer over one step. The state of an LSTM besides its output is taken for that."""
+    """Return a cell: a recurrent layer over one step. The state of an LSTM besides its output is taken for that."""
 
     def translate(call: Call) -> Names:
         value, (units,) = call.data("input"), call["w_hh"].whole[-1:]
@@ -64,36 +64,37 @@ def cell(op: str) -> Translator:
 
 
 def steps_over_examples(name: str, node: fx.Node, batch: int) -> bool:
-    """Whether a recurrent layer takes the axis of the batch for steps, as one that has steps first does of inputs whose
-    first axis is the batch."""
+    """True if a recurrent layer takes the batch's axis for steps: steps first, inputs with the batch first."""
     if name not in RECURRENT or name.endswith("_cell"):
         return False
     arguments = arguments_of(node)
-    found = axis_of(arguments.get("input") or (), batch)
-    return found is not None and found[0] == int(bool(arguments.get("batch_first")))
+    axis = axis_of(arguments.get("input") or (), batch)
+    return axis is not None and axis[0] == int(bool(arguments.get("batch_first")))
 
 
 def _first_states(call: Call, size: int) -> list[str]:
-    """What it begins with, where that is computed, as a decoder's by an encoder."""
-    given = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
-    states = [each for each in given if isinstance(each, Value) and each.is_data and math.prod(each.shape) == size]
+    """Return initial states that are computed, as a decoder's by an encoder."""
+    attributes = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
+    states = [each for each in attributes if isinstance(each, Value) and each.is_data and math.prod(each.shape) == size]
     return [call.source(each) for each in states]
 
 
 def _state(call: Call, last: str, shape: Shape) -> str:
-    """A layer's last state, which is there already: a view of ``last``, the last step of what the layer answers, as
-    often as there are layers; empty where it is of another size."""
-    size, wanted = math.prod(call.emit.shape(last)), math.prod(shape)
-    if wanted % size:
+    """Append a layer's last state as a view of ``last``, its last step, repeated by layer.
+
+    Empty if it is of another size.
+    """
+    size, expected = math.prod(call.emit.shape(last)), math.prod(shape)
+    if expected % size:
         return ""
-    if wanted == size:
+    if expected == size:
         return call.emit.reshape(last, shape)
     row = call.emit.reshape(last, [1, size])
-    return call.emit.reshape(call.emit.add("Expand", row, shape=(wanted // size, size)), shape)
+    return call.emit.reshape(call.emit.add("Expand", row, shape=(expected // size, size)), shape)
 
 
 def _units(call: Call, op: str, answer: int) -> dict[str, int]:
-    """Of an LSTM the matrix of the state, [4 × units, answer], tells units from what a projection makes of them."""
+    """Return units; an LSTM's state matrix [4 × units, answer] tells them from a projection's size."""
     matrix = call["params"][1]
     units = matrix.whole[0] // 4 if op == "LSTM" and isinstance(matrix, Value) else answer
     return {"units": units, **({"projection": answer} if units != answer else {})}
@@ -133,14 +134,14 @@ def _dense(call: Call, value: Value, units: int, bias: bool) -> str:
 
 
 def quantised(call: Call) -> Names:
-    """Weight and bias are packed as one."""
+    """Append a layer with packed weight and bias."""
     weight, *bias = call["W_prepack"]
     name = _dense(call, call.data("X"), int(weight.shape[0]), bool(bias))
     return [call.emit.activation(name, "relu") if "relu" in call.name else name]
 
 
 def product(first: str, second: str, shift: str = "") -> Translator:
-    """A product of matrices, with what is added to it: of activations with weights, or with activations."""
+    """Return a product of matrices, with what is added to it: of activations with weights, or with activations."""
 
     def translate(call: Call) -> Names:
         left, right = call.value(first), call.value(second)
@@ -166,7 +167,7 @@ def _product(call: Call, left: Value, right: Value) -> str:
     if rows_of_batch and left.folded_axis is None and not right.is_data and right.found is None:
         return call.emit.add("MatMul", [call.source(left), call.source(right)])
     if rows_of_batch and not right.is_data and right.found is None:
-        # One row of each example.
+        # A row of each example.
         row = call.emit.reshape(call.source(left), [*left.shape[:-1], 1, left.shape[-1]])
         return call.emit.reshape(call.emit.add("MatMul", [row, call.source(right)]), call.out.shape)
     for value in (left, right):
@@ -181,7 +182,7 @@ def _product(call: Call, left: Value, right: Value) -> str:
 
 
 def _with_vectors(call: Call, left: Value, right: Value) -> str:
-    """A matrix by a vector is a product of matrices, of which one has an axis of one."""
+    """Return a matrix by a vector as a product of matrices, one with an axis of one."""
     if not left.is_data or len(right.whole) != 1 or right.is_data:
         raise Untranslatable("a product of vectors")
     left.at(-1)
@@ -190,7 +191,7 @@ def _with_vectors(call: Call, left: Value, right: Value) -> str:
 
 
 def bilinear(call: Call) -> Names:
-    """All products of two inputs' features, and of these a product with the weights."""
+    """Return all products of two inputs' features, and of these a product with the weights."""
     left, weight, right = call.data("i1"), call.value("i2"), call.data("i3")
     if weight.is_data or (list(call["expand1"]), list(call["expand3"]), list(call["sumdim"])) != (
         [1, 3],
@@ -205,7 +206,7 @@ def bilinear(call: Call) -> Names:
 
 
 def distances(call: Call) -> Names:
-    """Distances of all rows of two matrices: by a product of them where torch takes one, else by differences."""
+    """Append distances of all rows of two matrices: by a product if torch uses one, else by differences."""
     left, right = call.value("x1"), call.value("x2")
     first, second = call.source(left), call.source(right)
     if call.name == "_euclidean_dist":
@@ -232,7 +233,7 @@ def attention(call: Call) -> Names:
 
 
 def _mask(call: Call, mask: Value, query: Value, key: Value) -> str:
-    """The mask, of a shape that stretches to the scores."""
+    """Return the mask, of a shape that stretches to the scores."""
     scores = Value(None, (*query.whole[:-1], key.whole[-2]), query.batch, True)
     return call.stretched(mask, scores)
 
@@ -246,7 +247,7 @@ def embedding(call: Call) -> Names:
 
 
 def embedding_bag(call: Call) -> Names:
-    """Rows of a table, as many of each example, and what their bag makes of them."""
+    """Return the rows of a table, as many of each example, and what their bag makes of them."""
     weight, indices = call.value("weight"), call.data("indices")
     if weight.is_data or indices.found is None or len(indices.whole) != 1 or call.out.found is None:
         raise Untranslatable("a table that depends on the input")
@@ -290,7 +291,7 @@ def convolution(axes: int, transposed: bool = False) -> Translator:
 
 
 def _convolution_of_windows(call: Call, value: Value, weight: Value, axes: int, transposed: bool) -> str:
-    """Of windows that are folded with the batch: a convolution of one axis more, along which its kernel has one."""
+    """Append a convolution of windows folded with the batch: of one axis more, with a kernel of one along it."""
     if transposed or isinstance(call["padding"], str):
         raise Untranslatable("windows of such a convolution")
     if axes == MAX_WINDOW_AXES:
@@ -313,8 +314,10 @@ def _convolution_of_windows(call: Call, value: Value, weight: Value, axes: int, 
 
 
 def _convolution_of_rows(call: Call, value: Value, weight: Value, axes: int) -> str:
-    """Of windows where there is no axis more for them: one after the other along the first axis, of which the padding
-    keeps the size. Raises ``GraphError`` for others, whose shapes then differ."""
+    """Append a convolution of windows without a further axis: one after the other along the first.
+
+    The padding must keep that axis' size. Raises ``GraphError`` otherwise.
+    """
     windows, channels, first, *rest = value.shape
     attributes: dict[str, Any] = {
         "kernel": list(weight.whole[2:]),
@@ -332,20 +335,20 @@ def _convolution_of_rows(call: Call, value: Value, weight: Value, axes: int) -> 
 
 
 def any_convolution(call: Call) -> Names:
-    """The call beneath all convolutions."""
+    """Return the call beneath all convolutions."""
     return convolution(len(call.value("weight").whole) - 2, bool(call["transposed"]))(call)
 
 
 def sized(value: Any, axes: int, default: int) -> list[int]:
-    """A number for each axis of a window."""
+    """Return a number for each axis of a window."""
     sizes = [value] if isinstance(value, int) else list(value or [default])
     return sizes * axes if len(sizes) == 1 else sizes
 
 
 def batch_norm(call: Call) -> Names:
     value = call.data("input")
-    given = {"scale": call["weight"] is not None, "center": call["bias"] is not None}
-    name = call.emit.add("BatchNormalization", call.source(value), **given, axis=value.at(1))
+    attributes = {"scale": call["weight"] is not None, "center": call["bias"] is not None}
+    name = call.emit.add("BatchNormalization", call.source(value), **attributes, axis=value.at(1))
     return [name] + [name] * (len(call.outs) - 1)
 
 
@@ -354,28 +357,28 @@ def layer_norm(call: Call) -> Names:
     axes = [value.at(-1 - i) for i in range(len(call["normalized_shape"]))]
     if call.turned and axes != [0]:
         raise Untranslatable("normalises more than the channels of an image")
-    given = {"scale": call["weight"] is not None}
+    attributes = {"scale": call["weight"] is not None}
     if "rms" not in call.name:
         name = call.emit.add(
-            "LayerNormalization", call.source(value), **given, center=call["bias"] is not None, axes=axes
+            "LayerNormalization", call.source(value), **attributes, center=call["bias"] is not None, axes=axes
         )
     else:
-        name = call.emit.add("RMSNormalization", call.source(value), **given, axes=axes)
+        name = call.emit.add("RMSNormalization", call.source(value), **attributes, axes=axes)
     return [name] + [name] * (len(call.outs) - 1)
 
 
 def group_norm(call: Call) -> Names:
     value = call.data("input")
     groups = call["num_groups"] or call["group"] or value.whole[1]
-    given = {"scale": call["weight"] is not None, "center": call["bias"] is not None}
-    if value.found is not None and value.found[0] == 0 and value.folded_axis is None and not any(given.values()):
+    attributes = {"scale": call["weight"] is not None, "center": call["bias"] is not None}
+    if value.found is not None and value.found[0] == 0 and value.folded_axis is None and not any(attributes.values()):
         # Without weights, windows that are folded with the batch are as good as channels.
         windows, channels, *rest = value.shape
         source = call.emit.reshape(call.source(value), [windows * channels, *rest])
-        name = call.emit.add("GroupNormalization", source, groups=windows * groups, **given)
+        name = call.emit.add("GroupNormalization", source, groups=windows * groups, **attributes)
         name = call.emit.reshape(name, value.shape)
     elif value.folded_axis == 0:
-        name = call.emit.add("GroupNormalization", call.source(value), groups=groups, **given)
+        name = call.emit.add("GroupNormalization", call.source(value), groups=groups, **attributes)
     else:
         raise Untranslatable("channels that are not second")
     return [name] + [name] * (len(call.outs) - 1)
@@ -412,7 +415,7 @@ def pooling(op: str, axes: int) -> Translator:
 
 
 def adaptive_pooling(function: str) -> Translator:
-    """To one place it is a mean or a maximum, to as many as there are nothing."""
+    """Return the translator: to one place a mean or maximum, to as many as before nothing."""
 
     def translate(call: Call) -> Names:
         value = call.data()

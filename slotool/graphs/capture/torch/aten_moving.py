@@ -15,15 +15,15 @@ Names = list[str]
 
 
 def by_type(call: Call) -> Names:
-    """A call that is in ``captured`` of an operator's type."""
-    if (found := captured_as("torch", call.name, call)) is None:
+    """Return a call that is in ``captured`` of an operator's type."""
+    if (place := captured_as("torch", call.name, call)) is None:
         raise Untranslatable("is another call of that name")
-    op, attributes = found
+    op, attributes = place
     return [call.emit.add(op, call.source(call.data()), **attributes)]
 
 
 def view(call: Call) -> Names:
-    """A view where torch can make one, else a copy seen in another shape."""
+    """Return a view where torch can make one, else a copy seen in another shape."""
     value = call.data()
     source = call.source(value)
     if call.copies and not is_view(value.stride, value.whole, call.out.whole):
@@ -40,7 +40,7 @@ def copy(call: Call) -> Names:
 
 
 def written(call: Call) -> Names:
-    """One tensor's values written into another's place."""
+    """Append one tensor's values written into another's place."""
     value = call.value("src")
     source = call.stretched(value)
     if call.emit.shape(source) != call.out.shape:
@@ -51,7 +51,7 @@ def written(call: Call) -> Names:
 
 
 def filled(call: Call) -> Names:
-    """One number written into every place of a tensor."""
+    """Append one number written into every place of a tensor."""
     return [call.emit.add("Copy", call.source(call.data()))]
 
 
@@ -77,7 +77,7 @@ def permute(call: Call) -> Names:
 
 
 def order_of(name: str, arguments: Any, rank: int) -> list[int]:
-    """Which axis of its input each axis of a turned tensor is."""
+    """Return the input axis of each axis of a transposed tensor."""
     axes = list(range(rank))
     if name == "permute":
         return [axis % rank for axis in arguments["dims"]]
@@ -123,7 +123,7 @@ def narrow(call: Call) -> Names:
 
 
 def split(call: Call) -> Names:
-    """The parts of a split, a chunk or an unbind, as slices."""
+    """Return the parts of a split, a chunk or an unbind, as slices."""
     value, axis = call.data(), call["dim"] or 0
     if call.name == "unbind":
         return [_part(call, value, axis, i, 1, keepdims=False) for i in range(len(call.outs))]
@@ -143,7 +143,7 @@ def _part(call: Call, value: Value, axis: int, start: int, size: int, step: int 
 
 
 def _parts_of_windows(call: Call, value: Value) -> Names:
-    """The parts of a batch of several inputs, one after the other: windows that are folded with the batch."""
+    """Return the parts of a batch of several inputs, one after the other: windows that are folded with the batch."""
     names, start = [], 0
     for out in call.outs:
         if out.found is None or out.found[0] != value.found[0]:  # type: ignore[index]
@@ -167,7 +167,7 @@ def concatenate(call: Call) -> Names:
 
 
 def _batches_joined(call: Call, tensors: Sequence[Value], axis: int) -> str:
-    """A batch of several inputs, one after the other: windows that are folded with the batch."""
+    """Return a batch of several inputs, one after the other: windows that are folded with the batch."""
     if any(value.found is None or value.found[0] != axis for value in tensors):
         raise Untranslatable("a constant joins the batch")
     parts = []
@@ -182,28 +182,28 @@ def stack(call: Call) -> Names:
 
 
 def repeat(call: Call) -> Names:
-    """Of a tensor as many axes are said as it has, or more before these."""
+    """Append repetitions; there are as many axes as in the tensor, or more before these."""
     value, out = call.data(), call.out
     shape = [1] * (len(out.whole) - len(value.whole)) + list(value.whole)
     repeats = [size // before for size, before in zip(out.whole, shape, strict=True)]
     if value.found is None or out.found is None or repeats[out.found[0]] != 1:
         raise Untranslatable("repeats the batch")
-    kept = [axis for axis in range(len(shape)) if axis != out.folded_axis]
+    remaining = [axis for axis in range(len(shape)) if axis != out.folded_axis]
     source = call.emit.reshape(
-        call.source(value), [size for axis, size in enumerate(_shares(call, shape)) if axis in kept]
+        call.source(value), [size for axis, size in enumerate(_shares(call, shape)) if axis in remaining]
     )
-    times = [repeats[axis] for axis in kept]
+    times = [repeats[axis] for axis in remaining]
     return [source if set(times) <= {1} else call.emit.add("Repeat", source, repeats=times)]
 
 
 def _shares(call: Call, shape: Sequence[int]) -> list[int]:
-    """Sizes without what the batch multiplies them by."""
+    """Return the sizes without what the batch multiplies them by."""
     axis, windows = call.out.found or (0, 1)
     return [windows if i == axis else size for i, size in enumerate(shape)]
 
 
 def repeat_interleave(call: Call) -> Names:
-    """Each value so many times: a view stretched, and written out."""
+    """Return each value so many times: a view stretched, and written out."""
     value, axis, times = call.data(), call["dim"], call["repeats"]
     if not isinstance(times, int) or axis is None:
         raise Untranslatable("repeats differ")
@@ -276,14 +276,14 @@ def gather(call: Call) -> Names:
 
 
 def index(call: Call) -> Names:
-    """Values by their numbers along one axis, or along several neighbouring ones, which are taken for one."""
+    """Append values by indices along one axis, or along several adjacent ones, taken for one."""
     value = call.value("self")
     chosen = {axis: each for axis, each in enumerate(call["indices"]) if each is not None}
     if any(each.dtype in ("bool", "uint8") for each in chosen.values()):
         raise Untranslatable("chooses by a mask")
     own_number = None
     if value.is_data and value.folded_axis in chosen and chosen[value.folded_axis].found is not None:
-        # Of each example by its own number.
+        # Each example has its own index.
         own_number = chosen.pop(value.folded_axis)
     axes = [value.at(axis) if value.is_data else axis for axis in chosen]
     if not axes or axes != list(range(axes[0], axes[0] + len(axes))):
@@ -305,21 +305,23 @@ def index(call: Call) -> Names:
 
 
 def _places_without_batch(call: Call, indices: Sequence[Value], widest: Value) -> str | None:
-    """Constant places of one example, of indices that stretch to each other, the first by the number of the example;
-    None where that is a single place."""
+    """Return the constant places of one example from broadcast indices, the first by the example's number.
+
+    None if that is a single place.
+    """
     shape = list(broadcast([each.whole for each in indices]))
-    found = indices[0].found
-    assert found is not None
-    del shape[len(shape) - len(indices[0].whole) + found[0]]
+    place = indices[0].found
+    assert place is not None
+    del shape[len(shape) - len(indices[0].whole) + place[0]]
     return call.constant(widest, tuple(shape)) if shape else None
 
 
 def scatter(call: Call) -> Names:
-    """Values written or added at places."""
+    """Return the values written or added at places."""
     value = call.value("self")
     like = call.out
     indices = [each for each in (call["index"], *_list(call["indices"])) if isinstance(each, Value)]
-    # Of one for each axis the longest: the places are as many, and a position of each example is none of its own.
+    # Take the longest index of all axes: there are as many places, and positions do not differ by example.
     places = [max(indices, key=lambda each: math.prod(each.whole))] if indices else []
     values = [each for each in (call["src"], call["values"], call["source"]) if isinstance(each, Value)]
     names = [call.source(each) for each in (*places, *values)][:2]
@@ -327,7 +329,7 @@ def scatter(call: Call) -> Names:
 
 
 def unfold(call: Call) -> Names:
-    """A view of windows that overlap, written out where it is used."""
+    """Return a view of overlapping windows, copied where it is used."""
     value = call.data()
     at, size, step = value.at(call["dimension"]), call["size"], call["step"]
     source, places = call.source(value), (value.shape[value.at(call["dimension"])] - size) // step + 1

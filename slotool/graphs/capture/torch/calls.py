@@ -83,47 +83,49 @@ class Calls:
             return cls(program, input_shape, batch, Forms(module), kind)
 
     def source(self, node: fx.Node) -> str:
-        """The operator whose output ``node`` is."""
+        """Return the operator with the output ``node``."""
         return self._drafts.source(self._walk.names[node])
 
     def activation_of(self, operator: str) -> str:
-        """The call of the activation that is part of an operator; the operator itself where there is none."""
+        """Return the call of the activation that is part of an operator; the operator itself where there is none."""
         calls = (
             name for name, node in self.nodes.items() if call_name(node) in ACTIVATIONS and node in self._walk.names
         )
         return next((name for name in calls if self.source(self.nodes[name]) == operator), operator)
 
     def name(self, operator: str) -> str:
-        """What an operator's call calls, in its plain form: ``add`` for ``add_.Tensor``."""
+        """Return the plain name of an operator's call: ``add`` for ``add_.Tensor``."""
         return call_name(self.nodes[operator])
 
     def is_data(self, value: Any) -> bool:
         return value in self._walk.names
 
     def arguments(self, operator: str) -> dict[str, Any]:
-        """Arguments by their schema's names, defaults filled in; constants as tensors, data as nodes."""
+        """Return the arguments by their schema's names, defaults filled in; constants as tensors, data as nodes."""
         return arguments_of(self.nodes[operator], self._constants)
 
     def value(self, operator: str, argument: str) -> Tensor | None:
-        """A constant among the arguments, None where there is none."""
-        found = self.arguments(operator).get(argument)
-        return found if isinstance(found, Tensor) else None
+        """Return a constant among the arguments, None where there is none."""
+        constant = self.arguments(operator).get(argument)
+        return constant if isinstance(constant, Tensor) else None
 
     def constant(self, operator: str) -> Tensor | None:
-        """The only constant tensor of a call, None where there is none or several."""
-        found = [self._constants[value] for value in self.nodes[operator].all_input_nodes if value in self._constants]
-        tensors = [value for value in found if isinstance(value, Tensor)]
+        """Return the only constant tensor of a call, None where there is none or several."""
+        constants = [
+            self._constants[value] for value in self.nodes[operator].all_input_nodes if value in self._constants
+        ]
+        tensors = [value for value in constants if isinstance(value, Tensor)]
         return tensors[0] if len(tensors) == 1 else None
 
     def data_position(self, operator: str) -> int:
-        """Where the data stand in a call of one data input: 0 for the first of its tensors."""
+        """Return the position of the data in a call with one data input, 0 for the first of its tensors."""
         return [self.is_data(value) for value in _flat(self.nodes[operator].args)].index(True)
 
     def is_product(self, operator: str) -> bool:
         return self.name(operator) in PRODUCTS
 
     def product(self, operator: str) -> tuple[Tensor, Tensor | None]:
-        """Weight [units, features] and bias of a product with a matrix."""
+        """Return the weight [units, features] and bias of a product with a matrix."""
         return self.product_of(self.nodes[operator])
 
     def product_of(self, node: fx.Node) -> tuple[Tensor, Tensor | None]:
@@ -136,25 +138,25 @@ class Calls:
         return arguments["other" if call == "matmul" else "mat2"].T, None
 
     def label(self, operator: str) -> str:
-        """The user's own name of the layer that an operator is part of, where the trace knows it."""
+        """Return the user's own name of the layer that an operator is part of, where the trace knows it."""
         return label_of(self.nodes[operator])
 
     def refuse(self, operator: str, why: str) -> InputError:
         return InputError(f"layer {self.label(operator)!r} cannot be imported: {why}")
 
     def moved(self, node: fx.Node, values: dict[fx.Node, Tensor]) -> Any:
-        """What a call that only moves values makes of ``values``, where constants are as they are."""
+        """Return the result of a call that only moves ``values``, with constants unchanged."""
         known = {**self._constants, **values}
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def run(self, x: Tensor) -> Tensor:
-        """The user's network on float32 [batch, *input_shape]."""
+        """Return the user's network on float32 [batch, *input_shape]."""
         answers: Tensor = self._program.module(check_guards=False)(x)
         return answers
 
     def values(self, x: Tensor, wanted: set[str]) -> dict[str, Tensor]:
-        """Outputs of calls by their names."""
+        """Return the outputs of calls by their names."""
         recorder = _Recorder(self._program.module(check_guards=False), wanted)
         recorder.run(x)
         return recorder.found
@@ -183,7 +185,7 @@ def call_name(node: fx.Node) -> str:
 
 
 def arguments_of(node: fx.Node, constants: dict[fx.Node, Any]) -> dict[str, Any]:
-    """As ``Calls.arguments``."""
+    """Return arguments by name, as ``Calls.arguments``."""
     return {
         name: constants.get(value, value) if isinstance(value, fx.Node) else value
         for name, value in given_arguments(node).items()
@@ -191,14 +193,14 @@ def arguments_of(node: fx.Node, constants: dict[fx.Node, Any]) -> dict[str, Any]
 
 
 def label_of(node: fx.Node) -> str:
-    """The module's own name where the trace knows it, else the call's."""
+    """Return the module's own name where the trace knows it, else the call's."""
     stack = node.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()))[0]) if stack else ""
     return path.removeprefix("L['self'].").strip(".") or node.name
 
 
 def parameters(program: ExportedProgram) -> dict[fx.Node, Any]:
-    """Parameters, buffers and constants by the node that stands for them."""
+    """Return the parameters, buffers and constants by the node that stands for them."""
     signature, state = program.graph_signature, {**program.constants, **program.state_dict}
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     names.update(getattr(signature, "inputs_to_lifted_tensor_constants", {}))

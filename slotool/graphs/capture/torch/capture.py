@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 # Examples that a module is really run on: two, so that what squeezes axes of size one leaves the batch alone.
 BATCH = 2
-# In what torch says of an embedding that is given floating-point numbers.
+# Part of torch's error for an embedding of floating-point numbers.
 WANTS_WHOLE_NUMBERS = "scalar types: Long, Int"
-# Of so many inputs at most each way to type them is tried.
+# Maximum number of inputs for which each combination of types is tried.
 MAX_UNDECIDED = 6
 # Names of inputs that are mostly whole numbers.
 WHOLE_NUMBERS = re.compile(r"ids?\b|_ids?_|token|index|indices|label|position|mask|categor|class", re.IGNORECASE)
-# In what torch and Python say of a tensor that is taken for a dictionary.
+# Part of torch's and Python's errors for a tensor used as a dictionary.
 _BY_NAME = re.compile(r"data type 'str'|indices must be .*not str|has no attribute '(keys|items|get)'")
 _OF_TYPES = re.compile(r"dtype|scalar type|torch\.(Float|Long|Int|float|int)|indices|same type", re.IGNORECASE)
 
@@ -43,7 +43,7 @@ def capture_torch(
     input_shape: Sequence[int] | Mapping[str, Sequence[int]],
     input_dtype: str | Mapping[str, str] | None = None,
 ) -> OperatorGraph:
-    """The graph of a module in inference mode, ``input_shape`` without the batch.
+    """Return the graph of a module in inference mode, ``input_shape`` without the batch.
 
     A module of several inputs takes a mapping: shapes by the names of its forward's parameters, in the order in which
     the graph is to have them. ``input_dtype`` is one of ``INPUT_DTYPES``, or a mapping of these; None: that of the
@@ -106,7 +106,7 @@ def capture_torch(
 
 
 def _input_layer(drafts: Drafts, given: TorchInput, example: torch.Tensor) -> tuple[str, str]:
-    """An input as a layer, and its values; its type is said where it is no float."""
+    """Return an input as a layer, and its values; its type is said where it is no float."""
     kind = {} if example.is_floating_point() else {"dtype": str(example.dtype).removeprefix("torch.")}
     return drafts.add_input(given.label, given.shape, **kind)
 
@@ -132,7 +132,7 @@ def _refusal(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype
 
 
 def _require_inputs(module: nn.Module, names: Sequence[str]) -> None:
-    """Raises ``GraphError`` for inputs that the module's forward does not take, or does not go without."""
+    """Raise ``GraphError`` for inputs that the module's forward does not take, or does not go without."""
     from inspect import Parameter, signature
 
     try:
@@ -231,7 +231,7 @@ def _weight_shapes(module: nn.Module) -> list[Sequence[int]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """torch warns, logs and prints about a trace that failed, for its authors; we say what matters in one sentence."""
+    """Mute torch's warnings, logs and prints about a failed trace; we state the reason in one sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -244,23 +244,22 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def without_cache(module: nn.Module) -> Iterator[None]:
-    """Networks of transformers return keys and values for a next call where their configuration says so; torch.export
-    does not know that kind of output."""
+    """Switch off transformers' returned keys and values, an output that torch.export does not support."""
     config = getattr(module, "config", None)
-    kept = getattr(config, "use_cache", None)
-    if kept is not True:
+    previous = getattr(config, "use_cache", None)
+    if previous is not True:
         yield
         return
     config.use_cache = False  # type: ignore[union-attr]
     try:
         yield
     finally:
-        config.use_cache = kept  # type: ignore[union-attr]
+        config.use_cache = previous  # type: ignore[union-attr]
 
 
 @contextmanager
 def inference(module: nn.Module) -> Iterator[None]:
-    """The module in inference mode, afterwards every part in the mode it was in."""
+    """Set the module to inference mode, and every part back afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -21,7 +21,7 @@ from slotool.llvm import without_late_triton
 with without_late_triton():
     from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-# Of operators that torch itself brings.
+# Namespaces of torch's own operators.
 COSTED_NAMESPACES = ("aten", "prim", "prims", "higher_order", "quantized", "_quantized", "quantized_decomposed")
 _UNCOSTED = re.compile(
     r"_?(linalg_|pdist|matrix_exp|matrix_power|cholesky|svd|qr\b|geqrf|orgqr|ormqr"
@@ -32,7 +32,7 @@ _COSTED = re.compile(r"_?linalg_(vector_norm|cross|vecdot|diagonal|matmul|multi_
 # has them.
 FOURIER = ("_fft_r2c", "_fft_c2r", "_fft_c2c")
 GROUPED = ("grouped_mm_fallback", "grouped_mm", "_grouped_mm")
-# They end by values, so that nobody can say how often they run.
+# Loops that end by values run an unknown number of times.
 LOOPS = ("while_loop",)
 # Products that torch's counter leaves out: how many multiplications they take, by the shapes of their arguments.
 PRODUCTS: Mapping[str, Callable[..., int]] = {
@@ -48,7 +48,7 @@ _COUNTED: dict[Any, int] = {}
 
 
 def flops_of(node: Any) -> int:
-    """FLOPs of a call of a recorded graph on its whole batch; 0 for one that cannot run on shapes alone."""
+    """Return FLOPs of a call of a recorded graph on its whole batch; 0 for one that cannot run on shapes alone."""
     if graphs := inner_graphs(node):
         each = [sum(map(flops_of, calls_of(graph))) for graph in graphs]
         return max(each) if is_choice(node) else sum(each) * _times(node) + _flex_attention_flops(node)
@@ -81,14 +81,16 @@ def _counted(target: Any, args: Any, kwargs: Any) -> int:
         with torch.no_grad(), flop_counter() as counter:
             target(*args, **{**kwargs, **({"device": "meta"} if "device" in kwargs else {})})
     except Exception:
-        # What depends on values has no FLOPs that follow from shapes; the module's own count still sees it.
+        # FLOPs that depend on values do not follow from shapes; the module's own count still has them.
         return 0
     return int(counter.get_total_flops())
 
 
 def _grouped_flops(args: Any) -> int:
-    """Each row by the matrix of its group: as many FLOPs wherever rows are sent, which torch's counter misses where a
-    library registers the product as its own."""
+    """Return FLOPs of each row times its group's matrix, equal for any routing of rows.
+
+    Torch's counter misses them if a library registers the product as its own.
+    """
     shapes = [tuple(each.shape) for each in args if isinstance(each, Tensor)]
     if len(shapes) < 2 or len(shapes[0]) != 2 or len(shapes[1]) != 3:
         return 0
@@ -97,8 +99,10 @@ def _grouped_flops(args: Any) -> int:
 
 
 def fourier_flops(node: Any) -> int:
-    """FLOPs of a Fourier transform on its whole batch: 5 n log2 n for n complex values, half of them for real ones, as
-    FFTW's benchmarks count; 0 of any other call."""
+    """Return FLOPs of a Fourier transform on its whole batch, 0 of any other call.
+
+    As in FFTW's benchmarks: 5 n log2 n for n complex values, half of them for real ones.
+    """
     name = called(node)
     if name not in FOURIER:
         return 0
@@ -109,8 +113,7 @@ def fourier_flops(node: Any) -> int:
 
 
 def is_uncosted(node: Any) -> bool:
-    """Whether a call's cost follows neither from the bytes it moves nor from FLOPs that are counted: decompositions,
-    distances, and operators registered by others."""
+    """True if cost follows from neither bytes nor counted FLOPs: decompositions, distances, foreign operators."""
     if called(node) in GROUPED:
         return False
     if called(node) in LOOPS:
@@ -122,12 +125,12 @@ def is_uncosted(node: Any) -> bool:
 
 
 def is_choice(node: Any) -> bool:
-    """Whether a call runs one of its graphs, as ``torch.cond`` does, and not all of them."""
+    """True if a call runs one of its graphs, as ``torch.cond`` does, and not all of them."""
     return node.target is torch.ops.higher_order.cond
 
 
 def _times(node: Any) -> int:
-    """How often a call runs its graph: once for each step of what it goes along; once of a loop that ends by values."""
+    """Return the number of runs of a call's graph: its steps, or 1 for a loop that ends by values."""
     at = {"map_impl": 1, "scan": 2, "associative_scan": 1}.get(called(node))
     if at is None or len(node.args) <= at:
         return 1
@@ -135,14 +138,14 @@ def _times(node: Any) -> int:
 
 
 def _flex_attention_flops(node: Any) -> int:
-    """Those of both products over all scores, which its block mask may make fewer."""
+    """Return FLOPs of both products over all scores, which its block mask may reduce."""
     if called(node) != "flex_attention":
         return 0
     return int(sdpa_flop_count(*(tuple(value.meta["val"].shape) for value in node.args[:3])))
 
 
 def inner_graphs(node: Any) -> list[torch.fx.GraphModule]:
-    """The graphs that a call runs, as one of a block under autocast does."""
+    """Return the graphs that a call runs, such as a block under autocast."""
     owner = node.graph.owning_module
     targets = [str(value.target) for value in node.all_input_nodes if value.op == "get_attr"]
     graphs = [getattr(owner, target, None) for target in targets]
@@ -150,7 +153,7 @@ def inner_graphs(node: Any) -> list[torch.fx.GraphModule]:
 
 
 def inner_calls(node: Any) -> list[Any]:
-    """The calls of all of these graphs."""
+    """Return the calls of all of these graphs."""
     return [inner for graph in inner_graphs(node) for inner in calls_of(graph)]
 
 
@@ -160,8 +163,10 @@ def calls_of(graph: torch.fx.GraphModule) -> list[Any]:
 
 @contextmanager
 def without_fast_paths() -> Iterator[None]:
-    """torch replaces a transformer's layer in inference by one fused call; without that its parts are seen. Nor does
-    it then compare a mask with the causal one, which takes values where tracing has shapes."""
+    """Switch off torch's fused call for a transformer's layer in inference, so that its parts are recorded.
+
+    Nor does torch then compare a mask with the causal one, which needs values.
+    """
     before, detect = torch.backends.mha.get_fastpath_enabled(), transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
     transformer._detect_is_causal_mask = _as_said
@@ -173,7 +178,7 @@ def without_fast_paths() -> Iterator[None]:
 
 
 def _as_said(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
-    """Whether a mask is causal by what the caller says: its products are the same either way."""
+    """True if a mask is causal by what the caller says: its products are the same either way."""
     return is_causal is True
 
 
@@ -191,29 +196,31 @@ Inner = tuple[fx.Graph, Sequence[Any]]
 
 
 def block_of(node: fx.Node) -> Inner | None:
-    """What a call of a block runs, as one under autocast or without gradients; of two branches that which has more
-    FLOPs, as torch's counter has it. None of a call of anything else, and of loops."""
+    """Return the graph that a block's call runs, as under autocast or without gradients; None of others and loops.
+
+    Of two branches it is the one with more FLOPs, as in torch's counter.
+    """
     if not isinstance(node.target, torch._ops.HigherOrderOperator):
         return None
     graphs = inner_graphs(node)
     if is_choice(node) and len(graphs) == 2:
-        given = node.args[3] if len(node.args) > 3 else node.kwargs.get("operands", ())
+        values = node.args[3] if len(node.args) > 3 else node.kwargs.get("operands", ())
         costly = costliest(
             graphs, lambda graph: sum(map(flops_of, calls_of(graph))), lambda graph: len(calls_of(graph))
         )
-        return costly.graph, list(given)  # type: ignore[arg-type]
+        return costly.graph, list(values)  # type: ignore[arg-type]
     arguments = list(node.args)
     at = next((i for i, each in enumerate(arguments) if isinstance(each, fx.Node) and each.op == "get_attr"), None)
     if at is None or len(graphs) != 1:
         return None
-    given, places = arguments[at + 1 :], [each for each in graphs[0].graph.nodes if each.op == "placeholder"]
-    # What goes along an axis takes lists of tensors, and a step of each.
-    once = all(not isinstance(each, list | tuple) for each in given) and len(given) >= len(places)
-    return (graphs[0].graph, given) if once else None
+    values, places = arguments[at + 1 :], [each for each in graphs[0].graph.nodes if each.op == "placeholder"]
+    # Loops along an axis read lists of tensors, and a step of each.
+    once = all(not isinstance(each, list | tuple) for each in values) and len(values) >= len(places)
+    return (graphs[0].graph, values) if once else None
 
 
 def parts_of(node: fx.Node) -> Inner | None:
-    """A call that is made of others, traced on shapes alone; None where torch runs it as one or it cannot be traced."""
+    """Trace a composite call on shapes; None if torch runs it as one or it cannot be traced."""
     target = node.target
     if not _is_composed(target) or isinstance(node.meta.get("val"), tuple | list):
         return None
@@ -235,7 +242,7 @@ def parts_of(node: fx.Node) -> Inner | None:
 
 
 def _is_composed(target: Any) -> bool:
-    """Whether torch itself runs a call as others."""
+    """True if torch itself runs a call as others."""
     try:
         return bool(target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
     except (AttributeError, RuntimeError):

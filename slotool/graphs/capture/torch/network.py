@@ -46,9 +46,9 @@ from slotool.graphs.operators import DTYPES, Shape
 from slotool.graphs.operators.base import CAPTURED
 
 CALLS = {**MOVING, **ARITHMETIC, **LAYERS}
-# What leaves an image with its channels last as it is, unless it must copy.
+# Calls that leave an image stored channels last as it is, unless they must copy.
 MAY_COPY = ("contiguous", "clone", "reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "to", "_to_copy")
-# What images with their channels last may stay that way for.
+# Calls that accept images stored channels last.
 LAST_CALLS = {
     *ACTIVATIONS,
     *("linear", "layer_norm", "add", "mul", "sub", "div", "mean", "amax", "cat", "softmax"),
@@ -64,7 +64,7 @@ LAYER_OPERATORS = {
 
 INT8 = "int8"
 TURNS = ("permute", "transpose", "movedim", "swapaxes", "moveaxis", "t")
-# They take a tensor for its type and its device, not for its numbers.
+# Calls that use a tensor's type and device, not its numbers.
 FILLED = ("new_zeros", "new_ones", "new_full", "new_empty")
 
 
@@ -79,18 +79,18 @@ class Forms:
         floating = [tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point()]
         self._weights = {_name(tensor.dtype) for tensor in floating}
         self._products: set[str] = set()
-        # Whether a product was met whose output has not one share of the batch for each example.
+        # True after a product whose output has no equal share of the batch per example.
         self.batch_lost = False
         # Calls whose cost follows neither from the bytes they move nor from FLOPs that torch counts.
         self.uncosted: set[str] = set()
-        # How many weights were met again by another operator.
+        # Number of weights that a further operator reads.
         self.shared_weights = 0
         # FLOPs of one example as torch's counter has those of each call.
         self.counted_flops = 0.0
         self._quantised = any(map(_is_quantised, module.modules()))
 
     def note(self, name: str, value: Any, *, is_product: bool) -> None:
-        """A call of this name whose first output is ``value``; ``is_product`` when it has FLOPs that torch counts."""
+        """Record a call with first output ``value``; ``is_product``: it has FLOPs that torch counts."""
         if name.startswith(("quantize_", "dequantize", "_int_mm", "_weight_int")) or "int8" in name:
             self._quantised = True
         dtype = getattr(value, "dtype", None)
@@ -127,22 +127,24 @@ class NetworkWalk:
         self._last: set[Any] = set()
         # FLOPs of products of weights alone, which run once however many examples there are.
         self._fixed_flops: dict[Any, int] = {}
-        # Of a call with several outputs the names of all.
+        # Names of all outputs, for calls with several.
         self._parts: dict[Any, list[str]] = {}
         self._stand_ins: dict[Any, str] = {}
-        # Of what depends on no input the parameters behind it, and how large each is; how much of each operators have.
+        # Parameters behind values that depend on no input, their sizes, and the parts that operators have claimed.
         self._behind: dict[Any, frozenset[Any]] = {}
         self._sizes: dict[Any, int] = {}
         self._claimed: dict[Any, int] = {}
         self._stood_in: set[Any] = set()
         # Parameters that branches take, of which one branch alone is walked.
         self._of_choices: set[Any] = set()
-        # Whether the calls are those that another is made of.
+        # True if the calls are parts of another call.
         self._within = False
 
     def place(self, node: Any, source: str | None, last: bool = False) -> None:
-        """An input of the program: ``source`` for data, None for a parameter, buffer or constant; ``last``: an image
-        with its channels last."""
+        """Add an input of the program: ``source`` for data, None for a parameter, buffer or constant.
+
+        ``last``: an image stored channels last.
+        """
         if source is not None:
             self.names[node] = source
             self._last |= {node} if last else set()
@@ -150,7 +152,7 @@ class NetworkWalk:
             self.constants[node] = count_of(node)
 
     def place_parameter(self, node: fx.Node, key: Any) -> None:
-        """A parameter of the program; equal keys are of tied ones."""
+        """Add a parameter of the program; tied ones have equal keys."""
         self.place(node, None)
         self._behind[node], self._sizes[key] = frozenset({key}), self.constants[node]
 
@@ -198,7 +200,7 @@ class NetworkWalk:
             self._written(node)
 
     def result(self, node: fx.Node) -> tuple[str, bool]:
-        """The operator behind an output, and whether it is an image with its channels last in the program."""
+        """Return the operator behind an output, and whether it is an image with its channels last in the program."""
         if node in self.names:
             return self.names[node], node in self._last
         try:
@@ -213,8 +215,7 @@ class NetworkWalk:
             self._drafts.idle_weights(weights, self._prefix)
 
     def _written(self, node: fx.Node) -> None:
-        """Of a call in place: who asks for its first input later gets this, and who asks for what that is a view of
-        gets it with this written in."""
+        """Redirect later readers of a call in place to it: those of its first input, and of that one's base."""
         place, base = node.args[0], base_of(node.args[0])
         self.names[place] = self.names[node]
         share = share_of(shape_of(base) or (), self._batch)
@@ -234,20 +235,22 @@ class NetworkWalk:
                 self._forms.shared_weights += self._claimed_size(value)
 
     def _claimed_size(self, value: Any) -> int:
-        """How many weights behind a constant are some operator's already; the others become so. Of one parameter it may
-        be a part, as attention's matrices are of ``in_proj_weight``."""
+        """Claim a constant's weights and return the number that operators had claimed before.
+
+        A constant may be a part of one parameter, as attention's matrices of ``in_proj_weight``.
+        """
         behind, shared = self._behind.get(value, frozenset()), 0
         for key in behind:
             size, before = self._sizes[key], self._claimed.get(key, 0)
-            own = min(math.prod(shape_of(value) or (size,)), size) if len(behind) == 1 else size
-            self._claimed[key] = min(before + own, size)
-            shared += before + own - self._claimed[key]
+            size_here = min(math.prod(shape_of(value) or (size,)), size) if len(behind) == 1 else size
+            self._claimed[key] = min(before + size_here, size)
+            shared += before + size_here - self._claimed[key]
         return shared
 
     # Images with their channels last.
 
     def _keeps_last(self, node: fx.Node, data: list[Any]) -> bool:
-        """Whether a call leaves an image with its channels last as it is."""
+        """True if a call leaves an image with its channels last as it is."""
         if len(data) != 1 or data[0] not in self._last or shape_of(node) != shape_of(data[0]):
             return False
         if dtype_of(node) != dtype_of(data[0]):
@@ -257,7 +260,7 @@ class NetworkWalk:
         return True
 
     def _turns_channels(self, node: fx.Node, value: Any) -> bool:
-        """Whether a call turns an image's channels last, or first again: no operator, but remembered."""
+        """True if a call turns an image's channels last, or first again: no operator, but remembered."""
         order = axes_of_turn(node, len(shape_of(value) or ()))
         if value not in self.names or axis_of(shape_of(value) or (), self._batch) != (0, 1):
             return False
@@ -270,7 +273,7 @@ class NetworkWalk:
         return True
 
     def _moves_batch(self, node: fx.Node, value: Any) -> bool:
-        """Alias a call that moves the batch alone, and return True if it is one."""
+        """Redirect a call that moves the batch alone to its input, and return True if it is one."""
         before, after = shape_of(value) or (), shape_of(node) or ()
         order = axes_of_turn(node, len(before))
         old, new = share_of(before, self._batch), share_of(after, self._batch)
@@ -292,16 +295,15 @@ class NetworkWalk:
         return (last and self._translated(node, name, turned=True)) or self._translated(node, name, turned=False)
 
     def _translated(self, node: fx.Node, name: str, *, turned: bool) -> bool:
-        """As ``_as_operators``, with images that have their channels last seen with their channels first if
-        ``turned``."""
+        """Translate as ``_as_operators``; ``turned`` views images stored channels last as channels first."""
         emit = Emitter(self._drafts, self._prefix + node.name)
         try:
             outs = tuple(self._value(node, val, turned=turned) for val in values_of(node))
             arguments = self._arguments(node, turned=turned)
             translate = by_type if f"torch.{name}" in CAPTURED else CALLS[name]
-            made = translate(Call(name, arguments, outs, emit, self._name_of, turned, not self._layers_alone))
-            right = len(made) >= len(outs) and all(
-                not part or self._drafts.shape(part) == out.shape for part, out in zip(made, outs, strict=False)
+            outputs = translate(Call(name, arguments, outs, emit, self._name_of, turned, not self._layers_alone))
+            right = len(outputs) >= len(outs) and all(
+                not part or self._drafts.shape(part) == out.shape for part, out in zip(outputs, outs, strict=False)
             )
         except (Untranslatable, GraphError, KeyError, TypeError, ValueError, IndexError, AttributeError):
             right = False
@@ -309,9 +311,9 @@ class NetworkWalk:
             emit.undo()
             return False
         self._note_forms(node, name, is_product=bool(emit.product_flops))
-        self.names[node] = made[0]
+        self.names[node] = outputs[0]
         if isinstance(node.meta.get("val"), tuple | list):
-            self._parts[node] = made
+            self._parts[node] = outputs
         if turned and outs[0].turned:
             self._last.add(node)
         return True
@@ -339,8 +341,10 @@ class NetworkWalk:
             self._keep_by_name(node, "getitem", [source])
 
     def _part_of_unknown(self, node: fx.Node, source: Any) -> str | None:
-        """One output of a call that is kept by name, as a view of its largest: the call is one unknown operator,
-        whatever number of outputs it has. None where the batch is lost."""
+        """Append an output of a call kept by name as a view of its largest; None if the batch is lost.
+
+        The call is one unknown operator for any number of outputs.
+        """
         whole, share = self.names.get(source), share_of(shape_of(node) or (), self._batch)
         if whole is None or (share is None and position_of(node)):
             return None
@@ -355,7 +359,7 @@ class NetworkWalk:
             return None
 
     def _name_of(self, value: Value, shape: Shape | None = None) -> str:
-        """The operator behind a value: of a constant one that stands for it, in a shape without the batch."""
+        """Return the operator behind a value: of a constant one that stands for it, in a shape without the batch."""
         if value.is_data:
             name = self.names[value.node]
             if value.turned or value.node not in self._last:
@@ -374,14 +378,14 @@ class NetworkWalk:
             weights = sum(self._sizes[key] - self._claimed.get(key, 0) for key in behind)
             self._claimed |= {key: self._sizes[key] for key in behind}
             flops = self._fixed_flops.pop(value.node, 0)
-            given = {"shape": shape, "weights": weights, "flops": flops, "dtype": value.dtype}
+            attributes = {"shape": shape, "weights": weights, "flops": flops, "dtype": value.dtype}
             self._stand_ins[value.node, shape] = self._drafts.add(
-                f"{self._prefix}{value.node.name}", "Constant", [], given, shape, weights
+                f"{self._prefix}{value.node.name}", "Constant", [], attributes, shape, weights
             )
         return self._stand_ins[value.node, shape]
 
     def _arguments(self, node: fx.Node, *, turned: bool) -> dict[str, Any]:
-        """By schema name, tensors as ``Value``s."""
+        """Return arguments by schema name, tensors as ``Value``s."""
         return {name: self._argument(value, turned) for name, value in given_arguments(node).items()}
 
     def _argument(self, value: Any, turned: bool) -> Any:
@@ -406,7 +410,7 @@ class NetworkWalk:
         )  # fmt: skip
 
     def _keep_by_name(self, node: fx.Node, name: str, data: Sequence[Any]) -> None:
-        """As an operator that slotool does not know, with its shape, weights and FLOPs."""
+        """Append an unknown operator with its shape, weights and FLOPs."""
         shape = largest_shape(node)
         share = share_of(shape, self._batch)
         weights = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
@@ -425,7 +429,7 @@ class NetworkWalk:
         self._forms.note(name, first_value(node), is_product=is_product and not inner)
 
     def _flops(self, node: Any, share: Shape | None) -> int:
-        """Of one example, with those of the weights that only this call needs."""
+        """Return FLOPs for one example, with those of weights that only this call needs."""
         flops = flops_of(node)
         self._forms.batch_lost |= bool(flops) and share is None
         return round(flops / self._batch) + self._take_fixed(node)
@@ -434,7 +438,7 @@ class NetworkWalk:
         return sum(self._fixed_flops.pop(value, 0) for value in node.all_input_nodes)
 
     def _counted(self, node: Any, examples: int) -> int:
-        """FLOPs of a call by the example, which torch's count of the whole includes."""
+        """Return FLOPs of a call by the example, which torch's count of the whole includes."""
         flops = flops_of(node) / examples
         self._forms.counted_flops += 0 if self._within else flops
         return round(flops)
@@ -442,10 +446,10 @@ class NetworkWalk:
     # Calls that are made of calls.
 
     def _inline(self, node: fx.Node, graph: fx.Graph, inputs: Sequence[Any]) -> None:
-        given = iter(inputs)
+        attributes = iter(inputs)
         for each in graph.nodes:
             if each.op == "placeholder":
-                self._alias(each, next(given))
+                self._alias(each, next(attributes))
             elif each.op == "get_attr":
                 self.constants[each] = 0
             elif each.op == "call_function":
@@ -459,7 +463,7 @@ class NetworkWalk:
             self._constant_parts(node, ends)
 
     def _constant_parts(self, node: fx.Node, ends: Sequence[Any]) -> None:
-        """What comes out of a block and depends on no input is a constant after it too."""
+        """Mark outputs of a block that depend on no input as constants."""
         for user in node.users:
             if user.target is operator.getitem and ends[position_of(user)] not in self.names:
                 self.constants[user] = self.constants.get(ends[position_of(user)], 0)

@@ -1,4 +1,4 @@
-"""What a node of an exported torch program says of itself: its values, its name, the tensor that it is a view of."""
+"""Properties of a node in an exported torch program: its values, its name, and the tensor it is a view of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY_VALUES = (
 
 
 def base_of(node: Any) -> Any:
-    """The tensor that a value is a view of; itself where it is none."""
+    """Return the tensor that a value is a view of; itself where it is none."""
     while isinstance(node, fx.Node) and node.op == "call_function" and node.all_input_nodes:
         whole = node.all_input_nodes[0]
         if not getattr((whole if node.target is operator.getitem else node).target, "is_view", False):
@@ -35,13 +35,13 @@ def values_of(node: fx.Node) -> list[Any]:
 
 
 def largest_shape(node: fx.Node) -> Shape:
-    """Of a node's output with its batch; of several the one of most values, of nothing else ()."""
+    """Return a node's largest output shape with its batch, or ()."""
     shapes = [tuple(map(int, each.shape)) for each in values_of(node) if isinstance(each, torch.Tensor)]
     return max(shapes, key=math.prod, default=())
 
 
 def position_of(node: fx.Node) -> int:
-    """Which of several outputs a node takes."""
+    """Return the number of the output that a node takes."""
     position = node.args[1]
     assert isinstance(position, int)
     return position
@@ -71,9 +71,10 @@ def first_value(node: Any) -> Any:
 
 
 def shape_of(node: Any) -> Shape | None:
-    """Shape of a node's output with its batch, of the first tensor where there are several; None for no tensor.
+    """Return the shape of a node's (first) output with its batch; None for no tensor.
 
-    Raises ``GraphError`` for a size that the values of the input decide, as of a selection by a mask."""
+    Raises ``GraphError`` for a size that depends on input values, as of a selection by a mask.
+    """
     shape = getattr(first_value(node), "shape", None)
     try:
         return tuple(int(size) for size in shape) if shape is not None else None
@@ -86,18 +87,18 @@ def given_arguments(node: Any) -> dict[str, Any]:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {}
-    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
+    arguments = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
     return {
-        argument.name: given.get(argument.name, argument.default_value)
+        argument.name: arguments.get(argument.name, argument.default_value)
         for argument in schema.arguments
-        if argument.name in given or argument.has_default_value()
+        if argument.name in arguments or argument.has_default_value()
     }
 
 
 def arguments_of(node: Any) -> Mapping[str, Any]:
     """Return the arguments of a call by name, tensors as their shapes."""
-    found = given_arguments(node)
-    return {name: shape_of(value) if hasattr(value, "meta") else value for name, value in found.items()}
+    arguments = given_arguments(node)
+    return {name: shape_of(value) if hasattr(value, "meta") else value for name, value in arguments.items()}
 
 
 def count_of(node: Any) -> int:

@@ -29,8 +29,10 @@ INPUT_DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "
 
 @dataclass(frozen=True)
 class TorchInput:
-    """One input: its ``shape`` without the batch, its ``dtype`` (None: found out), the ``name`` of the parameter of
-    ``forward`` that takes it (empty: the first)."""
+    """Input of a module: ``shape`` without the batch, ``dtype`` (None: detected), parameter ``name`` of ``forward``.
+
+    An empty name is the first parameter.
+    """
 
     shape: tuple[int, ...]
     dtype: str | None = None
@@ -42,7 +44,7 @@ class TorchInput:
 
 
 def inputs_of(shape: Any, dtype: Any) -> tuple[TorchInput, ...]:
-    """One input of a ``shape``, or several by name as a mapping; ``dtype`` one for all, or a mapping as well.
+    """Return one input of a ``shape``, or several from a mapping; ``dtype``: one for all, or a mapping too.
 
     Raises ``GraphError`` for a size below 1, a dtype that is none of ``INPUT_DTYPES``, or a name without a shape.
     """
@@ -84,7 +86,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def zeros(inputs: Sequence[TorchInput], dtype: torch.dtype, batch: int, device: torch.device) -> list[Tensor]:
-    """An example of each input, ``dtype`` where it has none of its own."""
+    """Return an example of each input, ``dtype`` where it has none of its own."""
     types = [dtype if each.dtype is None else getattr(torch, each.dtype) for each in inputs]
     return [lazy_zeros((batch, *each.shape), kind, device) for each, kind in zip(inputs, types, strict=True)]
 
@@ -99,7 +101,7 @@ def export(module: nn.Module, examples: Sequence[Tensor]) -> ExportedProgram:
 
 
 def uncompiled(module: nn.Module) -> tuple[nn.Module, bool]:
-    """The module as it was before ``torch.compile``, and whether it was compiled.
+    """Return the module as it was before ``torch.compile``, and whether it was compiled.
 
     Raises ``GraphError`` for a TorchScript module, which does not show what it was made from.
     """
@@ -115,12 +117,11 @@ def uncompiled(module: nn.Module) -> tuple[nn.Module, bool]:
 
 
 def _has_compiled_functions(part: nn.Module) -> bool:
-    """Whether its own attributes, its class's functions, or what these call by a global name went through
-    ``torch.compile``."""
-    own = type(part).__mro__[: type(part).__mro__.index(nn.Module)]
-    if any(_is_compiled(value) for scope in (part, *own) for value in vars(scope).values()):
+    """True if its attributes, class functions, or their global functions went through ``torch.compile``."""
+    classes = type(part).__mro__[: type(part).__mro__.index(nn.Module)]
+    if any(_is_compiled(value) for scope in (part, *classes) for value in vars(scope).values()):
         return True
-    functions = [value for scope in own for value in vars(scope).values() if inspect.isfunction(value)]
+    functions = [value for scope in classes for value in vars(scope).values() if inspect.isfunction(value)]
     return any(
         _is_compiled(function.__globals__.get(name)) for function in functions for name in function.__code__.co_names
     )
@@ -130,9 +131,9 @@ def _is_compiled(value: Any) -> bool:
     value = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
     if not callable(value) or isinstance(value, type):
         return False
-    # What torch.compiler.disable returns has an original too.
-    made = getattr(value, "_torchdynamo_orig_callable", None) is not None
-    return made and not getattr(value, "_torchdynamo_disable", False)
+    # Results of torch.compiler.disable have an original too.
+    original = getattr(value, "_torchdynamo_orig_callable", None) is not None
+    return original and not getattr(value, "_torchdynamo_disable", False)
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def _recorded(module: nn.Module, examples: Sequence[Tensor], compiled: bool) -> 
 
 @contextmanager
 def _as_exporting(compiled: bool) -> Iterator[None]:
-    """Libraries leave out branches by values where torch exports; what was compiled runs as it was written."""
+    """Set torch's export state, as libraries then skip branches by values; compiled code runs as written."""
     flags: Any = torch.compiler
     before = flags._is_compiling_flag, flags._is_exporting_flag
     flags._is_compiling_flag = flags._is_exporting_flag = True
@@ -213,10 +214,10 @@ def walked(
     ``images`` among the sources have their channels last in the recording, and first in the drafts.
     """
     walk = NetworkWalk(drafts, recording.batch, forms, prefix)
-    given = dict(zip(recording.inputs, sources, strict=True))
+    sources_by_node = dict(zip(recording.inputs, sources, strict=True))
     for node in recording.graph.nodes:
-        if node in given:
-            walk.place(node, given[node], last=given[node] in images)
+        if node in sources_by_node:
+            walk.place(node, sources_by_node[node], last=sources_by_node[node] in images)
         elif node in recording.parameters:
             walk.place_parameter(node, recording.parameters[node])
         elif node.op in ("placeholder", "get_attr"):
@@ -228,7 +229,7 @@ def walked(
 
 
 def require_products_of_one_kind(recording: Recording, called: str) -> None:
-    """Raises ``GraphError`` for a product of whole numbers with floats, which tracing lets pass and running refuses."""
+    """Raise ``GraphError`` for a product of whole numbers with floats, which tracing lets pass and running refuses."""
     for node in recording.graph.nodes:
         if plain_name(node) not in PRODUCTS:
             continue

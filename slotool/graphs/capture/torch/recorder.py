@@ -62,21 +62,23 @@ def _recorded(
     mode: Any,
 ) -> tuple[fx.Graph, Sequence[fx.Node]]:
     recorder = Recorder(shaped)
-    given = {name: shaped(tensor) for name, tensor in state.items()}
+    arguments = {name: shaped(tensor) for name, tensor in state.items()}
     examples = [shaped(tensor) for tensor in inputs]
-    names = [*(name.replace(".", "_") for name in given), *(f"input_{at}" for at in range(len(inputs)))]
-    places = [recorder.place(name, tensor) for name, tensor in zip(names, [*given.values(), *examples], strict=True)]
+    names = [*(name.replace(".", "_") for name in arguments), *(f"input_{at}" for at in range(len(inputs)))]
+    places = [
+        recorder.place(name, tensor) for name, tensor in zip(names, [*arguments.values(), *examples], strict=True)
+    ]
     with mode, enable_python_dispatcher(), recorder:
-        results = function(given, *examples)
+        results = function(arguments, *examples)
     recorder.finish(results)
     return recorder.graph, places
 
 
 class Recorder(ProxyTorchDispatchMode):
-    """Dispatch mode that appends each call to a graph. ``shaped`` turns tensors of numbers into shapes where they meet
-    such; what is computed of numbers alone stays numbers. ``key`` None: calls after autograd.
+    """Dispatch mode that appends each call to a graph.
 
-    Before autograd torch allows no mode of any other class, of which nothing else is used.
+    ``shaped`` turns tensors of numbers into shapes when they meet such; results of numbers alone stay numbers. ``key``
+    None: calls after autograd. Before autograd torch allows no mode of any other class, of which nothing else is used.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Recorder(ProxyTorchDispatchMode):
         self.pre_dispatch = key is not None
         self.graph, self._root, self._shaped = fx.Graph(), nn.Module(), shaped
         self.graph.owning_module = self._root  # type: ignore[assignment]
-        # By identity, and by storage, which is all that copies within torch share with what was recorded.
+        # Look up by identity and by storage, the only link of torch's copies to recorded tensors.
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[Any] = []
         self._numbers = count()
@@ -111,8 +113,8 @@ class Recorder(ProxyTorchDispatchMode):
             # Keras moves what is on the meta device to memory, without values.
             raise _NeedsDevice
         if any(isinstance(each, Tensor) for each in (result if isinstance(result, list | tuple) else [result])):
-            given = self.noted(args), self.noted(kwargs)
-            self.append(func, *given, result, name=func.overloadpacket.__name__)
+            arguments = self.noted(args), self.noted(kwargs)
+            self.append(func, *arguments, result, name=func.overloadpacket.__name__)
         return result
 
     def place(self, name: str, tensor: Tensor) -> fx.Node:
@@ -153,8 +155,8 @@ class Recorder(ProxyTorchDispatchMode):
         for at, example in enumerate(examples):
             recorder.place(f"input_{at}", example)
         with recorder:
-            made = function(*examples)
-        results = made if isinstance(made, list | tuple) else [made]
+            outputs = function(*examples)
+        results = outputs if isinstance(outputs, list | tuple) else [outputs]
         recorder.finish(results)
         return fx.GraphModule(recorder._root, recorder.graph), results
 
@@ -206,8 +208,8 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
         raise _NeedsDevice
     key = (func, signature(args), signature(kwargs)) if on_meta and not func._schema.is_mutable else None
     if key in _KNOWN:
-        single, made = _KNOWN[key]
-        results = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in made]
+        single, outputs = _KNOWN[key]
+        results = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in outputs]
         return results[0] if single else tuple(results)
     with no_python_dispatcher():
         result = func(*args, **kwargs)
@@ -238,8 +240,8 @@ def _record_block(op: Any, recorder: Recorder, *args: Any, **kwargs: Any) -> Any
     # A loop has a condition before its body; branches make the same.
     results = [*inner.values()][-1][1]
     result = tuple(_MADE[name](args, results) if name in _MADE else results)
-    given = [inner[at][0] if at in inner else each for at, each in enumerate(args)]
-    recorder.append(op, recorder.noted(given), recorder.noted(kwargs), result, name)
+    arguments = [inner[at][0] if at in inner else each for at, each in enumerate(args)]
+    recorder.append(op, recorder.noted(arguments), recorder.noted(kwargs), result, name)
     return result
 
 
@@ -256,8 +258,8 @@ def _flexible(args: Sequence[Any]) -> list[Any]:
     return [args[0].new_empty(()), *places]
 
 
-def _rows(made: Sequence[Tensor], count: int) -> list[Tensor]:
-    return [each.new_empty((count, *each.shape)) for each in made]
+def _rows(outputs: Sequence[Tensor], count: int) -> list[Tensor]:
+    return [each.new_empty((count, *each.shape)) for each in outputs]
 
 
 # Tensors that the functions of a call take, by its arguments.
@@ -269,7 +271,7 @@ _EXAMPLES: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
     "associative_scan": lambda args: [*_first(args[1]), *_first(args[1]), *args[2]],
     "flex_attention": _flexible,
 }
-# What a call makes, by its arguments and what its function makes.
+# Results of a call, by its arguments and its function's results.
 _MADE: dict[str, Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]] = {
     "map_impl": lambda args, made: _rows(made, len(args[1][0])),
     "scan": lambda args, made: [*made[: len(args[1])], *_rows(made[len(args[1]) :], len(args[2][0]))],

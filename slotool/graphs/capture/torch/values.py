@@ -47,14 +47,14 @@ class Value:
 
     @cached_property
     def shape(self) -> Shape:
-        """Of one example; of a constant without a batch the whole."""
+        """Shape of one example, or of a whole constant without a batch."""
         share = share_of(self.whole, self.batch)
         if share is None and self.is_data:
             raise Untranslatable("the batch is lost")
         return self.whole if share is None else share
 
     def at(self, axis: int) -> int:
-        """An axis of the whole as one of one example's. Raises ``Untranslatable`` for that of the batch."""
+        """Return an axis of the whole as one of one example's. Raises ``Untranslatable`` for that of the batch."""
         axis %= max(1, len(self.whole))
         if self.turned:
             axis = (0, 2, 3, 1)[axis]
@@ -68,7 +68,7 @@ class Value:
         return self.folded_axis == 0 and len(self.whole) == 4
 
     def kept(self) -> list[int]:
-        """The axes of the whole that are one example's, in order."""
+        """Return the axes of the whole that are one example's, in order."""
         return [axis for axis in range(len(self.whole)) if axis != self.folded_axis]
 
 
@@ -85,11 +85,11 @@ class Emitter:
         from slotool.graphs.operators import OPERATORS
 
         sources = [inputs] if isinstance(inputs, str) else list(inputs)
-        given = {name: value for name, value in attributes.items() if value is not None}
-        effect: Effect = infer(op, given, [self._drafts.shape(name) for name in sources])
+        present = {name: value for name, value in attributes.items() if value is not None}
+        effect: Effect = infer(op, present, [self._drafts.shape(name) for name in sources])
         self.weights += effect.weights
         self.product_flops += effect.flops if OPERATORS[op].is_product else 0
-        name = self._drafts.add(self._label, op, sources, given, effect.shape)
+        name = self._drafts.add(self._label, op, sources, present, effect.shape)
         self.added.append(name)
         return name
 
@@ -99,7 +99,7 @@ class Emitter:
         return name
 
     def reshape(self, source: str, shape: Sequence[int]) -> str:
-        """The same values in another shape, as a view; nothing is appended where it is that already."""
+        """Return the same values in another shape, as a view; nothing is appended where it is that already."""
         if tuple(shape) == self.shape(source):
             return source
         if len(shape) == 1:
@@ -124,10 +124,12 @@ class Emitter:
 
 @dataclass(frozen=True)
 class Call:
-    """A call: its ``name`` without overload, ``arguments`` by schema name, tensors as ``Value``s, what comes ``out``
-    (several values of a call with several outputs), and the walk that knows the names of its inputs.
+    """Call in a trace.
 
-    ``turned``: its images have their channels last in the program; ``copies``: copies and casts are operators."""
+    ``name`` is without overload, ``arguments`` by schema name, tensors as ``Value``s, ``out`` the result (several
+    values for several outputs), ``walk`` has the names of inputs. ``turned``: its images are stored channels last in
+    the program; ``copies``: copies and casts are operators.
+    """
 
     name: str
     arguments: Mapping[str, Any]
@@ -145,26 +147,26 @@ class Call:
         return self.outs[0]
 
     def value(self, name: str) -> Value:
-        """A tensor among the arguments. Raises ``Untranslatable`` for anything else."""
-        found = self.arguments.get(name)
-        if not isinstance(found, Value):
+        """Return a tensor among the arguments. Raises ``Untranslatable`` for anything else."""
+        argument = self.arguments.get(name)
+        if not isinstance(argument, Value):
             raise Untranslatable(f"{name} is no tensor")
-        return found
+        return argument
 
     def data(self, name: str = "self") -> Value:
-        """A tensor that depends on the input."""
-        found = self.value(name)
-        if not found.is_data:
+        """Return a tensor that depends on the input."""
+        argument = self.value(name)
+        if not argument.is_data:
             raise Untranslatable(f"{name} is a constant")
-        return found
+        return argument
 
     def source(self, value: Value) -> str:
-        """The operator whose output a value is; a ``Constant`` where it depends on no input."""
+        """Return the operator whose output a value is; a ``Constant`` where it depends on no input."""
         name: str = self.namer(value)
         return name
 
     def constant(self, value: Value, shape: Shape) -> str:
-        """A ``Constant`` of this shape for a value that depends on no input."""
+        """Return a ``Constant`` of this shape for a value that depends on no input."""
         name: str = self.namer(value, shape)
         return name
 
@@ -173,7 +175,7 @@ class Call:
         return [value for value in self.arguments.values() if isinstance(value, Value)]
 
     def stretched(self, value: Value, like: Value | None = None) -> str:
-        """As ``source``, of a shape that stretches to that of ``like``, by default the output's."""
+        """Return the source, in a shape that broadcasts to that of ``like``, by default the output's."""
         if self.turned and not value.is_data:
             raise Untranslatable("a constant meets an image with its channels last")
         like = like or self.out
@@ -182,8 +184,8 @@ class Call:
             raise Untranslatable("the batch is lost")
         axis, windows = like.found
         if value.found is not None:
-            own, own_windows = value.found
-            if own + pad != axis or own_windows != windows:
+            place, own_windows = value.found
+            if place + pad != axis or own_windows != windows:
                 raise Untranslatable("batches of different axes meet")
             return self.source(value)
         if value.is_data or (axis >= pad and whole[axis - pad] != 1):
@@ -198,7 +200,7 @@ class Call:
 
 
 def is_view(stride: Sequence[int], before: Shape, after: Shape) -> bool:
-    """Whether torch can look at a tensor in another shape without a copy."""
+    """True if torch can look at a tensor in another shape without a copy."""
     import torch
 
     try:
