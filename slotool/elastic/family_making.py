@@ -144,9 +144,8 @@ class Measuring:
             if self.calibration == NONE:
                 continue
             right = rightness(error[:, p])
-            before = np.array(
-                [float(calibration[0]) for calibration in map(family.task.confidences, answered.outputs[point])]
-            )  # type: ignore[index]
+            raw = map(family.task.confidences, answered.outputs[point])
+            before = np.array([float(each[0]) for each in raw])  # type: ignore[index]
             row["calibration_error_before"] = expected_calibration_error(before, right)
             row["calibration_error"] = expected_calibration_error(sure[:, p], right)
         return rows

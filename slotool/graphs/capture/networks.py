@@ -1,4 +1,4 @@
-"""What functions take as networks: graphs, files of them, and models of Keras, PyTorch and ONNX."""
+"""Networks as arguments of functions: graphs, files of them, and models of Keras, PyTorch and ONNX."""
 
 from __future__ import annotations
 
@@ -67,8 +67,7 @@ class PackageNetworks:
 
 @dataclass(frozen=True)
 class InMemory:
-    """A model object: ``framework`` is torch or keras, ``input_shape`` of one example, for torch and
-    for free axes and models of Keras that are not built."""
+    """Model object of torch or keras; ``input_shape``: of one example, for torch and free axes of Keras."""
 
     framework: str
     model: Any
@@ -76,7 +75,7 @@ class InMemory:
     input_dtype: Dtypes | None
 
     def captured(self) -> OperatorGraph:
-        """Its graph, captured in this process."""
+        """Capture the model's graph in this process."""
         name = type(self.model).__name__
         if self.framework == "torch":
             from slotool.graphs.capture import capture_torch
@@ -90,8 +89,7 @@ class InMemory:
 
 @dataclass(frozen=True)
 class Captured:
-    """A network by its name of ``Networks.distinct_names``, with its ``graph``, or the ``error`` where it cannot be
-    captured."""
+    """Network by its name of ``Networks.distinct_names``, with its ``graph``, or the ``error`` of its capture."""
 
     name: str
     graph: OperatorGraph | None = None
@@ -100,8 +98,10 @@ class Captured:
 
 @dataclass(frozen=True)
 class Networks:
-    """Networks that were asked about, in order; nothing is read or captured before ``graphs``. ``called``: names that
-    whoever asked gave them, none or one for each; ``reporter`` hears of their capture."""
+    """Requested networks, in order; nothing is read or captured before ``graphs``.
+
+    ``called``: names given to them, none or one for each; ``reporter`` receives the progress of their capture.
+    """
 
     parts: Sequence[OperatorGraph | Path | Source | InMemory]
     called: Sequence[str] = ()
@@ -117,7 +117,7 @@ class Networks:
         argument: str = "networks",
         reporter: Reporter | None = None,
     ) -> Networks:
-        """One network, several, several by name, or those of a package.
+        """Return one network, several, several by name, or those of a package, as ``Networks``.
 
         Each is an ``OperatorGraph``, a graph file (.parquet or .jsonl, all graphs in it), an .onnx file, a .keras file,
         a name in keras.applications, ``module:factory`` of a torch module, a ``torch.nn.Module``, a ``keras.Model``, or
@@ -149,12 +149,12 @@ class Networks:
 
     @property
     def framework(self) -> str | None:
-        """torch, keras or onnx: of the first model. Graphs name none."""
+        """Framework of the first model, torch, keras or onnx; graphs have none."""
         return next((part.framework for part in self.parts if _is_model(part)), None)
 
     @property
     def names(self) -> list[str]:
-        """What each was called by whoever asked; of an object its type, of a graph its name."""
+        """Names given to the networks; for an object its type, for a graph its name."""
         return list(self.called) or [_called(part) for part in self.parts]
 
     @property
@@ -165,11 +165,10 @@ class Networks:
         return [f"{name} ({n + 1})" if n else name for name, n in zip(names, before, strict=True)]
 
     def versions(self, argument: str) -> list[str]:
-        """Names of the networks as versions of a family: those given, or the last part of what each was called, such as
-        ``small`` of ``nets/small.onnx`` and ``nets:small``.
+        """Return version names: the given ones, or last parts, such as ``small`` of ``nets/small.onnx``.
 
-        Raises ``ArgumentError`` naming ``argument`` for graph files, whose networks were not named one by one, and for
-        two of one name.
+        Raises ``ArgumentError`` naming ``argument`` for graph files, whose networks have no given names, and for two of
+        one name.
         """
         if any(isinstance(part, Path) for part in self.parts):
             raise ArgumentError(argument, "versions are named one by one: give models, not files of graphs")
@@ -179,7 +178,7 @@ class Networks:
         return names
 
     def provenance(self) -> dict[str, Any]:
-        """For the header of a graph file: names by framework, and the shapes that torch modules were given."""
+        """Return the header of a graph file: names by framework, and the shapes for torch modules."""
         key = self.framework or "graphs"
         found: dict[str, Any] = {key: self.names if len(self.names) > 1 else self.names[0]}
         if key == "torch":
@@ -188,8 +187,10 @@ class Networks:
 
     @contextmanager
     def capturing(self, times: int = 1) -> Iterator[Progress | None]:
-        """A phase with a step for each model, captured so many times: it takes seconds to import what a model needs.
-        None where there are graphs only."""
+        """Report a phase with a step for each model, captured ``times`` times; None for graphs only.
+
+        Importing a model's libraries takes seconds.
+        """
         models = [name for name, part in zip(self.distinct_names, self.parts, strict=True) if _is_model(part)]
         if not models:
             yield None
@@ -200,8 +201,10 @@ class Networks:
             yield steps
 
     def captured(self, limits: Limits | None = None, steps: Progress | None = None) -> Iterator[Captured]:
-        """Every network in order, of a graph file each in it. Models named are captured in processes of their own, each
-        within ``limits``, when they are asked for; ``steps`` advance by each model, see ``capturing``."""
+        """Yield every network in order, all of a graph file; models are captured in processes, within ``limits``.
+
+        ``steps`` advance by each model, see ``capturing``.
+        """
         from slotool.graphs.capture import Source, all_captured_apart
         from slotool.graphs.store import read_graphs
 
@@ -219,10 +222,11 @@ class Networks:
                 yield Captured(name, replace(answer, name=name) if self.called else answer)
 
     def graphs(self, limits: Limits | None = None, failed: dict[str, str] | None = None) -> list[OperatorGraph]:
-        """All graphs, in the order given; see ``captured``.
+        """Return all graphs in order; see ``captured``.
 
-        Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails; with ``failed``,
-        which receives why by name, only where all do."""
+        Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` if a capture fails; with ``failed``, which
+        receives reasons by name, only if all do.
+        """
         found: list[OperatorGraph] = []
         errors: dict[str, SlotoolError] = {}
         with self.capturing() as steps:
@@ -240,8 +244,7 @@ class Networks:
         return found
 
     def not_captured(self, errors: Mapping[str, SlotoolError]) -> SlotoolError:
-        """Why these networks could not be captured, as one error; of several networks it names each, once where
-        several fail alike."""
+        """Return one error for networks that could not be captured; equal reasons are named once."""
         if len(self.parts) == 1:
             return next(iter(errors.values()))
         reasons: dict[str, str] = {}
@@ -294,7 +297,7 @@ def _called(part: OperatorGraph | Path | Source | InMemory) -> str:
 
 
 def _needs_shape(one: Network) -> bool:
-    """Whether it is a torch module, or names one."""
+    """True for a torch module, or the name of one."""
     if isinstance(one, str):
         return ":" in one and Path(one).suffix not in (*GRAPH_SUFFIXES, ".onnx", ".keras")
     return _is_torch_module(one)
@@ -310,14 +313,13 @@ def _may_take_dtype(one: Network) -> bool:
 
 
 def _may_take_shape(one: Network) -> bool:
-    """Whether it may have free axes: a file of ONNX or Keras, or a Keras model."""
+    """True if free axes are possible: a file of ONNX or Keras, or a Keras model."""
     is_file = isinstance(one, str | Path) and Path(one).suffix in (".onnx", ".keras")
     return is_file or _is_instance(one, "keras", "Model")
 
 
 def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
-    """One shape for each of the networks that take one: torch modules, or where there is none what may have
-    free axes."""
+    """Return one shape for each torch module or, without any, for each network with possible free axes."""
     if given is None:
         if modules:
             raise ArgumentError("input_shape", "a torch module needs the shape of one example, such as (3, 32, 32)")
@@ -341,7 +343,7 @@ def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
 
 
 def _sizes(shape: Any, least: int = 0) -> tuple[int, ...]:
-    """Themselves; one of several inputs may be a number for each example, or empty, and ``least`` is 0 for it."""
+    """Return valid sizes; for several inputs one may be a number per example, or empty with ``least`` 0."""
     whole = isinstance(shape, Sequence) and len(shape) >= least
     if not whole or not all(isinstance(size, int) and size >= least for size in shape):
         raise ArgumentError("input_shape", f"{shape!r} is not a list of sizes such as (3, 32, 32)")
@@ -349,7 +351,7 @@ def _sizes(shape: Any, least: int = 0) -> tuple[int, ...]:
 
 
 def _plain(shape: Any) -> Any:
-    """A shape, or shapes by name, as JSON has them."""
+    """Return a shape, or shapes by name, as JSON."""
     return {name: list(sizes) for name, sizes in shape.items()} if isinstance(shape, Mapping) else list(shape)
 
 
@@ -358,7 +360,7 @@ def _is_model(part: OperatorGraph | Path | Source | InMemory) -> TypeGuard[Sourc
 
 
 def _is_instance(value: Any, package: str, *path: str) -> bool:
-    """Whether ``value`` is of this class of a package; never imports the package."""
+    """True if ``value`` is of this class of a package, which is never imported here."""
     found = sys.modules.get(package)
     for name in path:
         found = getattr(found, name, None)

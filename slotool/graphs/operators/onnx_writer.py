@@ -69,7 +69,7 @@ class Writer:
         return output
 
     def weight(self, *shape: int, trained: bool = True) -> str:
-        """Name an initialiser that is stored elsewhere."""
+        """Return the name of an initialiser that is stored elsewhere."""
         import onnx
 
         name = f"weight_{len(self.weights)}"

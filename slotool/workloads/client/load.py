@@ -147,8 +147,7 @@ def stated_shares(shares: Mapping[int, float] | Mapping[float, float]) -> str | 
 
 
 def _require_accepted(server: TargetServer, x: Any) -> None:
-    """Raise ``ArgumentError`` with the server's sentence where it refuses a request of this tolerance: 5 is meant as
-    5 %, and every request would end so."""
+    """Raise ``ArgumentError`` if the server rejects this tolerance: every request would end so, as 5 means 5 %."""
 
     async def ask() -> RequestResult:
         channel = server.connect()
