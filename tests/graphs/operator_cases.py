@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 from slotool.graphs import OPERATORS, GraphBuilder, OperatorGraph
+from slotool.profiling.backends import Backend
 
+AnyBackend = TypeVar("AnyBackend", bound=Backend)
 Sources = Sequence[tuple[Sequence[int], str]]
 IMAGE, STEPS, VECTOR = ((4, 6, 8), "float32"), ((5, 6), "float32"), ((6,), "float32")
 HEADS = ((2, 5, 4), "float32")
+
+
+@cache
+def shared_backend(kind: type[AnyBackend]) -> AnyBackend:
+    """Return one backend of a kind for all graphs: each draws four million weights, which takes longer than a run."""
+    return kind(threads=1)
 
 
 def image(*shape: int) -> Sources:

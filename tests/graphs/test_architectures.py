@@ -12,6 +12,7 @@ from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
 from slotool.graphs.generators import NetworkLimits
 from slotool.graphs.store import read_graphs
 from slotool.profiling.backends.torch_backend import TorchBackend
+from tests.graphs.operator_cases import shared_backend
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "random-networks.md").read_text()
 PUBLISHED = {
@@ -27,7 +28,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("kind", ARCHITECTURES.values(), ids=list(ARCHITECTURES))
 def test_the_smallest_of_each_kind_runs(kind) -> None:
-    graph, backend = kind.graph((0,) * len(kind.sizes)), TorchBackend()
+    graph, backend = kind.graph((0,) * len(kind.sizes)), shared_backend(TorchBackend)
     assert graph.kind == kind.name
     assert not graph.unknown
     assert backend.array(backend.prepare(graph, 1)()).shape == (1, *graph.output_shape)

@@ -18,6 +18,7 @@ from slotool.graphs.capture import capture_keras, capture_torch, load_keras
 from slotool.graphs.capture.sources import Source, capture_source
 from slotool.graphs.torch_module import GraphModule
 from slotool.profiling.backends.torch_backend import TorchBackend
+from tests.graphs.operator_cases import shared_backend
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +293,7 @@ def test_a_transformer_and_a_decoder_of_images_are_captured_and_run(keras: Any) 
     decoder = capture_keras(model)
     for graph in (text, decoder):
         assert not graph.unknown
-        backend = TorchBackend()
+        backend = shared_backend(TorchBackend)
         assert backend.array(backend.prepare(graph, 2)()).shape == (2, *graph.output_shape)
     assert decoder.weights == model.count_params()
     turned = [o.attributes["axes"] for o in decoder.operators if o.op == "Transpose"]

@@ -11,6 +11,7 @@ import pytest
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture import capture_keras
 from slotool.profiling.backends.torch_backend import TorchBackend
+from tests.graphs.operator_cases import shared_backend
 
 VIEWS = ("InputLayer", "Constant", "Transpose", "Reshape", "Slice", "Expand")
 
@@ -26,7 +27,7 @@ def costs(graph: OperatorGraph) -> list[str]:
 
 
 def runs(graph: OperatorGraph) -> bool:
-    backend = TorchBackend()
+    backend = shared_backend(TorchBackend)
     return bool(backend.array(backend.prepare(graph, 2)()).shape == (2, *graph.output_shape))
 
 

@@ -26,6 +26,7 @@ from slotool.graphs.generators import RandomGraphs
 from slotool.graphs.store import read_graphs
 from slotool.profiling.backends.torch_backend import TorchBackend
 from tests.graphs.graph_strategies import graphs
+from tests.graphs.operator_cases import shared_backend
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; pip install 'slotool[onnx]'")
 helper = onnx.helper
@@ -103,12 +104,12 @@ def add_as_captured(drafts: Drafts, operator: Operator, inputs: list[str]) -> st
 def test_onnxruntime_and_torch_compute_the_same_from_the_same_weights(graph: OperatorGraph) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; pip install 'slotool[onnx]'")
     from slotool.profiling.backends.onnx_backend import OnnxBackend
-    from slotool.profiling.backends.torch_backend import TorchBackend
 
     # A rescaling's number is no part of a graph.
     if any(o.op == "Rescaling" for o in graph.operators):
         return
-    found, wanted = (backend.array(backend.prepare(graph, 2)()) for backend in (OnnxBackend(), TorchBackend()))
+    backends = map(shared_backend, (OnnxBackend, TorchBackend))
+    found, wanted = (backend.array(backend.prepare(graph, 2)()) for backend in backends)
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
 
 
@@ -319,7 +320,7 @@ def test_several_inputs_of_several_types_are_captured_and_run() -> None:
     assert not graph.unknown
     assert graph.matrix_flops == 2 * (2 * 6 * 6 * 8) + 2 * 8 * 3
     assert graph.weights == 20 * 8 + 8 * 3 + 3
-    backend = TorchBackend()
+    backend = shared_backend(TorchBackend)
     assert backend.array(backend.prepare(graph, 2)()).shape == (2, 3)
 
 
@@ -506,7 +507,7 @@ def test_an_einsum_whose_first_axis_is_no_batch_is_a_product_too(positions: tupl
     assert not graph.unknown
     assert graph.matrix_flops == 2 * 6 * 8 * 8 + 2 * 2 * 6 * 7 * 4
     assert (graph.weights, graph.output_shape) == (8 * 8 + 7 * 8, (2, 6, 7))
-    backend = TorchBackend()
+    backend = shared_backend(TorchBackend)
     assert backend.array(backend.prepare(graph, 3)()).shape == (3, 2, 6, 7)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture import capture_onnx, capture_torch
 from slotool.profiling.backends.torch_backend import TorchBackend
+from tests.graphs.operator_cases import shared_backend
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; pip install 'slotool[onnx]'")
 
@@ -48,7 +49,7 @@ def test_an_exported_encoder_is_known_and_runs(batch_size: int) -> None:
     assert graph.output_shape == (5, 16)
     assert graph.weights == count(encoder)
     assert product_flops(graph) == 2 * (2 * 5 * 16 * (48 + 16 + 24 + 24) + 2 * 2 * 5 * 5 * 16)
-    backend = TorchBackend()
+    backend = shared_backend(TorchBackend)
     assert backend.array(backend.prepare(graph, 2)()).shape == (2, 5, 16)
 
 
@@ -69,7 +70,7 @@ def test_values_without_elements_are_left_out() -> None:
     assert not graph.unknown
     assert graph.weights == count(module)
     assert product_flops(graph) == 3 * 2 * 64 * 3
-    backend = TorchBackend()
+    backend = shared_backend(TorchBackend)
     assert backend.array(backend.prepare(graph, 2)()).shape == (2, 3)
 
 
@@ -102,7 +103,7 @@ def test_recurrent_layers_are_known_and_cost_as_in_torch(
     assert graph.weights == count(module)
     found = sum(operator.flops for operator in graph.operators if operator.op == op)
     assert found == sum(operator.flops for operator in other.operators if operator.op == op) > 0
-    backend = TorchBackend()
+    backend = shared_backend(TorchBackend)
     assert backend.array(backend.prepare(graph, 2)()).shape == (2, *graph.output_shape)
 
 
@@ -183,7 +184,7 @@ def test_what_exporters_fold_into_the_batch_is_known(kind: str) -> None:
     assert not graph.unknown
     assert (graph.matrix_flops, graph.output_shape) == (original.matrix_flops, original.output_shape)
     assert graph.weights == original.weights
-    backend = TorchBackend()
+    backend = shared_backend(TorchBackend)
     assert backend.array(backend.prepare(graph, 2)()).shape == (2, *original.output_shape)
 
 
@@ -214,7 +215,7 @@ def test_states_that_several_layers_or_directions_begin_with_are_followed(kind: 
     again = capture_onnx(onnx_model(graph, 1)[0])
     assert not again.unknown
     assert (again.weights, again.matrix_flops) == (graph.weights, graph.matrix_flops)
-    backend = TorchBackend()
+    backend = shared_backend(TorchBackend)
     assert backend.array(backend.prepare(graph, 2)()).shape == (2, 5, 4 * (1 + both))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
 from torch import nn
@@ -13,14 +11,15 @@ from slotool.graphs import OPERATORS, GraphBuilder, OperatorGraph
 from slotool.graphs.operators import OperatorType
 from slotool.graphs.torch_module import GraphModule
 from slotool.profiling.backends.torch_backend import TorchBackend
-from tests.graphs.operator_cases import CASES, case_names, computed_places, constants_meet_data, graph_of
+from tests.graphs.operator_cases import (
+    CASES,
+    case_names,
+    computed_places,
+    constants_meet_data,
+    graph_of,
+    shared_backend,
+)
 from tests.graphs.test_operator_vocabulary import CASES as IN_TORCH
-
-
-@cache
-def backend() -> TorchBackend:
-    """One for all operators: each draws four million weights, which take longer than an operator."""
-    return TorchBackend()
 
 
 def test_every_operator_can_be_built() -> None:
@@ -32,7 +31,7 @@ def test_every_operator_can_be_built() -> None:
 def test_an_operator_leaves_its_shape_and_has_its_weights(op: str, attributes: dict, sources: list) -> None:
     graph = graph_of(op, attributes, sources)
     module = GraphModule(graph).eval()
-    inputs = [torch.from_numpy(values) for values in backend().feeds(graph, 3)]
+    inputs = [torch.from_numpy(values) for values in shared_backend(TorchBackend).feeds(graph, 3)]
     if attributes.get("function") == "asin":
         inputs = [x.tanh() for x in inputs]  # of values beyond 1 it is NaN, which equals nothing
     with torch.inference_mode():
@@ -76,7 +75,7 @@ def test_an_operator_computes_what_torch_does(op: str, attributes: dict, shapes:
 
 @pytest.mark.parametrize("make", [constants_meet_data, computed_places])
 def test_constants_and_lookups_are_within_bounds(make) -> None:
-    graph, backend = make(), TorchBackend()
+    graph, backend = make(), shared_backend(TorchBackend)
     together = backend.array(backend.prepare(graph, 3)())
     assert together.shape == (3, *graph.output_shape)
     alone = backend.feeds(graph, 3)[0][1:2]
@@ -92,7 +91,7 @@ def test_tokens_are_drawn_from_the_vocabulary_and_masks_are_ones() -> None:
     mask = builder.add("InputLayer", shape=[50], dtype="int64")
     last = builder.add("Embedding", tokens, vocabulary=9, units=2)
     builder.add("Multiply", [last, builder.add("Reshape", mask, shape=[50, 1])])
-    ids, hidden = TorchBackend().feeds(builder.graph(), 4)
+    ids, hidden = shared_backend(TorchBackend).feeds(builder.graph(), 4)
     assert (ids.shape, ids.dtype, hidden.shape) == ((4, 50), "int64", (4, 50))
     assert (ids.min(), ids.max()) == (0, 8)
     assert (hidden == 1).all()

@@ -26,6 +26,7 @@ from tests.graphs.operator_cases import (
     computed_places,
     constants_meet_data,
     graph_of,
+    shared_backend,
 )
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; pip install 'slotool[onnx]'")
@@ -84,12 +85,12 @@ SCALED = ("Rescaling", "Normalization")
 
 @pytest.mark.parametrize(("op", "attributes", "sources"), CASES, ids=case_names())
 def test_an_operator_computes_what_it_does_in_torch(op: str, attributes: dict, sources: list) -> None:
-    graph, backend = graph_of(op, attributes, sources), OnnxBackend(threads=1)
+    graph, backend = graph_of(op, attributes, sources), shared_backend(OnnxBackend)
     if op in (*CANNOT, "AdaptivePooling"):
         with pytest.raises(GraphError, match="cannot be built in ONNX"):
             backend.prepare(graph, 1)
         return
-    found, wanted = (b.array(b.prepare(graph, 3)()) for b in (backend, TorchBackend(threads=1)))
+    found, wanted = (b.array(b.prepare(graph, 3)()) for b in (backend, shared_backend(TorchBackend)))
     assert found.shape == wanted.shape
     if op not in SCALED:
         np.testing.assert_allclose(found.astype(float), wanted.astype(float), rtol=1e-3, atol=1e-5)
