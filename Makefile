@@ -18,7 +18,7 @@ INPUTS := pyproject.toml constraints.txt
 demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
 
-# Tests that compare times have the machine to themselves; the others share it, in their order: the longest files come first.
+# Tests that compare times have the machine to themselves; the others share it, in the order of tests/conftest.py.
 ALONE := $(patsubst %,tests/profiling/test_profiling_%.py,colocated interference timer)
 
 test: test-shared test-alone

@@ -34,9 +34,17 @@ run_as(os.environ.get("SLOTOOL_TEST_MACHINE", UNKNOWN))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Of one worker each, and minutes long: started late, they would end long after all others.
+LONGEST = ("test_examples.py", "test_demo.py", "test_notebooks.py")
+
 # Packages of so many modules that came since then are worth freezing too: TensorFlow's, for one.
 _MANY_MODULES = 500
 _frozen_modules = 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests of the longest files first; the others keep their order."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def pytest_collection_finish() -> None:
