@@ -10,7 +10,8 @@ _INTRODUCTION = """# Metrics
 
 `GET /metrics` shows these in Prometheus' text format. Names of counters end in `_total` there; a histogram has
 `_bucket`, `_sum` and `_count`. `outcome` is `ok`, `late` (answered after the deadline), or the cause of a
-[rejection](protocol.md).
+[rejection](protocol.md). CPU time, memory, open files and start of the server's process have Prometheus' usual names,
+such as `process_cpu_seconds_total`.
 
 | metric | type | labels | meaning |
 |---|---|---|---|

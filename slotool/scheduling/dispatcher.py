@@ -250,9 +250,11 @@ class Dispatcher:
         second = self.workers.second_idle(worker) if decision.concurrent else None
         examples = queries[0].examples if len(queries) == 1 else sum([query.examples for query in queries])
         decisions = [self._decision_for(query, decision) for query in queries] if len(queries) > 1 else ()
-        batch = Batch(
-            worker, queries, decision, now_us, second, self.planned_us(decision.point, examples), decisions
-        )  # fmt: skip
+        bound = "queue-empty"
+        if behind is not None and self.queue:
+            bound = "alone" if first.alone else "full" if examples >= room else "no-fit"
+        planned_us = self.planned_us(decision.point, examples)
+        batch = Batch(worker, queries, decision, now_us, second, planned_us, decisions, bound)
         self.workers.begins(batch)
         return batch
 

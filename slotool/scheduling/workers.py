@@ -20,7 +20,8 @@ class Batch(NamedTuple):
 
     ``second_worker``: the worker of an ensemble's second version, when both begin at the same time. ``planned_us``: how
     long it is expected to take, 0 where that is not known. ``decisions``: of each of several queries, what ``decision``
-    is for it; empty where only one is there.
+    is for it; empty where only one is there. ``bound``: what kept further queries out: ``queue-empty``, ``full``,
+    ``no-fit`` (the next is too large or unlike), ``alone``.
     """
 
     worker: int
@@ -30,6 +31,7 @@ class Batch(NamedTuple):
     second_worker: int | None = None
     planned_us: float = 0.0
     decisions: Sequence[Decision] = ()
+    bound: str = "queue-empty"
 
     def decision_of(self, at: int) -> Decision:
         """Return the decision for the query at this place."""

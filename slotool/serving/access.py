@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import math
 import os
+import re
 import ssl
 import stat
 import time
@@ -13,6 +14,7 @@ import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -265,7 +267,16 @@ class Certificate:
         current = self._read()
         authorities = None if self._clients is None else read_bytes(self._clients)
         self.texts = read_bytes(self._key), read_bytes(self._certificate), authorities
-        self._current = current
+        self._current, self._expires_s = current, _expiry_s(self.texts[1])
+
+    @property
+    def file(self) -> str:
+        """File of the certificate."""
+        return str(self._certificate)
+
+    def expires_s(self) -> float:
+        """Return the Unix time at which the certificate in use expires."""
+        return self._expires_s
 
     def _begin(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self._current
@@ -297,6 +308,21 @@ class Certificate:
             raise InputError(
                 f"{files}: a certificate and its private key, PEM, are expected ({_why(error)})"
             ) from error
+
+
+# Validity in a certificate's DER: two times, each a tag (UTCTime or GeneralizedTime), a length and digits.
+_VALIDITY = re.compile(rb"(?:\x17\x0d|\x18\x0f)\d+Z(?:\x17\x0d|\x18\x0f)(\d+)Z")
+
+
+def _expiry_s(pem: bytes) -> float:
+    """Return the Unix time at which the first certificate of a PEM text expires; NaN for a form that is not read."""
+    block = re.search(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL)
+    validity = block and _VALIDITY.search(ssl.PEM_cert_to_DER_cert(block[0].decode("latin-1")))
+    if not validity:
+        return math.nan
+    digits = validity[1].decode()
+    until = datetime.strptime(digits, "%y%m%d%H%M%S" if len(digits) == 12 else "%Y%m%d%H%M%S")
+    return until.replace(tzinfo=UTC).timestamp()
 
 
 class _Locked(Exception):

@@ -35,6 +35,7 @@ ALERTS = yaml.safe_load((DEPLOY / "alerts.yml").read_text())
 EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]] + [
     rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]
 ]
+RECORDED = {rule.get("record") for group in ALERTS["groups"] for rule in group["rules"]}
 
 
 def labels_by_metric() -> dict[str, set[str]]:
@@ -42,14 +43,22 @@ def labels_by_metric() -> dict[str, set[str]]:
     collectors: Any = Metrics().registry._collector_to_names
     added = {"instance", "job", "le"}
     of_server = {name: {*collector._labelnames, *added} for collector, names in collectors.items() for name in names}
-    return of_server | {"up": added}
+    of_process = re.findall("^# TYPE (process_.*) .*$", Metrics().text().decode(), re.MULTILINE)
+    return of_server | dict.fromkeys(("up", *of_process), added)
+
+
+def test_alerts_say_whether_somebody_is_woken() -> None:
+    alerts = [rule for group in ALERTS["groups"] for rule in group["rules"] if "alert" in rule]
+    assert {rule["labels"]["severity"] for rule in alerts} == {"critical", "warning"}
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_dashboard_and_alerts_read_metrics_that_the_server_has(expression: str) -> None:
     known = labels_by_metric()
-    named = re.findall(r"\b(slotool_\w+|up\b)(?:\{([^}]*)\})?", expression)
-    assert named
+    named = re.findall(r"\b(slotool_\w+|process_\w+|up\b)(?:\{([^}]*)\})?", expression)
+    recorded = set(re.findall(r"\bslotool:[\w:]+", expression))
+    assert named or recorded
+    assert recorded <= RECORDED
     for metric, matchers in named:
         assert metric in known
         assert set(re.findall(r"(\w+)=~?\"", matchers)) <= known[metric]
@@ -57,9 +66,9 @@ def test_dashboard_and_alerts_read_metrics_that_the_server_has(expression: str) 
     assert grouped <= {label for metric, _ in named for label in known[metric]}
 
 
-def test_dashboard_and_alert_of_missed_deadlines_leave_out_what_the_live_page_does() -> None:
+def test_dashboard_and_alerts_of_missed_deadlines_leave_out_what_the_live_page_does() -> None:
     excluded = [found for text in EXPRESSIONS for found in re.findall(r'outcome!~"([^"]*)"', text)]
-    assert len(excluded) == 2
+    assert len(excluded) > 2
     assert all(set(causes.split("|")) == CLIENTS_OWN for causes in excluded)
 
 
@@ -95,7 +104,7 @@ def test_the_service_is_served_found_healthy_and_stopped() -> None:
     check = json.loads(re.findall(r"HEALTHCHECK .*? CMD (\[.*\])", DOCKERFILE)[0])
     file = str(DEPLOY / "service.toml")
     with serving(ROOT, "--config", file, "--host", "127.0.0.1", "--grpc-port", "0") as (process, ready):
-        healthy = [sys.executable, "-c", check[2].replace("8000", str(ready["port"]))]
+        healthy = [*check[:2], check[2].replace("8000", str(ready["port"]))]
         assert subprocess.run(healthy, capture_output=True).returncode == 0
         assert HTTP.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes()).status_code == 200
         process.send_signal(signal.SIGTERM)
@@ -198,7 +207,7 @@ def test_prometheus_takes_configuration_and_alerts() -> None:
 
 
 def series(metrics: Metrics, growth: dict[str, int]) -> list[dict[str, str]]:
-    """What a server shows, as Prometheus stores it for ten minutes. ``growth``: beginnings of lines, each with by how
+    """What a server shows, as Prometheus stores it for forty minutes. ``growth``: beginnings of lines, each with by how
     much it grows a minute."""
     shown = []
     for line in metrics.text().decode().splitlines():
@@ -207,7 +216,7 @@ def series(metrics: Metrics, growth: dict[str, int]) -> list[dict[str, str]]:
             metric, _, labels = name.partition("{")
             labels = ",".join(filter(None, ('job="slotool",instance="a"', labels.rstrip("}"))))
             grows = sum(by for start, by in growth.items() if name.startswith(start))
-            shown.append({"series": f"{metric}{{{labels}}}", "values": f"{value}+{grows}x10"})
+            shown.append({"series": f"{metric}{{{labels}}}", "values": f"{value}+{grows}x40"})
     return shown
 
 
@@ -239,38 +248,68 @@ def one_group(metrics: Metrics) -> None:
     metrics.violated("m", {"de": 1}, ["de", "fr"])
 
 
+def reload_failed(metrics: Metrics) -> None:
+    metrics.reloaded(False)
+
+
+def stuck(metrics: Metrics) -> None:
+    metrics.oldest_wait_s.set_function(lambda: 60)
+
+
+def expires_within_a_week(metrics: Metrics) -> None:
+    # Tests of Prometheus begin at 0.
+    metrics.certificate_expiry_s.labels("server.pem").set_function(lambda: 6 * 86400)
+
+
+def expires_later(metrics: Metrics) -> None:
+    metrics.certificate_expiry_s.labels("server.pem").set_function(lambda: 60 * 86400)
+
+
 def nothing(metrics: Metrics) -> None:
     pass
 
 
+OK, LATE = (f'slotool_requests_total{{model="m",outcome="{outcome}"}}' for outcome in ("ok", "late"))
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 @pytest.mark.parametrize(
-    ("happened", "growth", "fires"),
+    ("happened", "growth", "after", "fires"),
     [
-        (nothing, {}, set()),
-        (nothing, {'slotool_requests_total{model="m",outcome="ok"}': 60}, set()),
-        (beyond_its_rate, {'slotool_requests_total{model="m",outcome="quota"}': 60}, set()),
+        (nothing, {}, "10m", set()),
+        (nothing, {OK: 60}, "10m", set()),
+        (beyond_its_rate, {'slotool_requests_total{model="m",outcome="quota"}': 60}, "10m", set()),
         # None was ever in time: there is no rate of a series that no request has started.
-        (all_late, {'slotool_requests_total{model="m",outcome="late"}': 60}, {"DeadlinesMissed"}),
-        (nothing, {"slotool_worker_restarts_total": 1}, {"WorkersRestarted"}),
-        (no_worker, {}, {"NoWorkers"}),
-        (one_tier, {}, {"GuaranteeViolated"}),
-        (one_group, {}, {"GroupGuaranteeViolated"}),
-        (None, {}, {"ServerDown"}),
+        (all_late, {LATE: 60}, "10m", {"DeadlinesMissedFast"}),
+        # One request in a minute or two is no traffic to wake somebody for.
+        (all_late, {LATE: 1}, "40m", set()),
+        (all_late, {OK: 92, LATE: 8}, "10m", set()),
+        (all_late, {OK: 92, LATE: 8}, "40m", {"DeadlinesMissed"}),
+        (all_late, {OK: 995, LATE: 5}, "40m", set()),
+        (nothing, {"slotool_worker_restarts_total": 1}, "10m", {"WorkersRestarted"}),
+        (no_worker, {}, "10m", {"NoWorkers"}),
+        (one_tier, {}, "10m", {"GuaranteeViolated"}),
+        (one_group, {}, "10m", {"GroupGuaranteeViolated"}),
+        (reload_failed, {}, "10m", {"ReloadFailed"}),
+        (stuck, {}, "10m", {"QueueStuck"}),
+        (expires_within_a_week, {}, "10m", {"CertificateExpires"}),
+        (expires_later, {}, "10m", set()),
+        (nothing, {"slotool_cpu_throttled_seconds_total": 6}, "40m", {"Throttled"}),
+        (None, {}, "10m", {"ServerDown"}),
     ],
     ids=lambda case: getattr(case, "__name__", None),
 )
 def test_prometheus_fires_each_alert_for_what_it_is_about_and_no_other(
-    tmp_path: Path, happened: Callable[[Metrics], None] | None, growth: dict[str, int], fires: set[str]
+    tmp_path: Path, happened: Callable[[Metrics], None] | None, growth: dict[str, int], after: str, fires: set[str]
 ) -> None:
-    shown = [{"series": 'up{job="slotool",instance="a"}', "values": f"{int(happened is not None)}x10"}]
+    shown = [{"series": 'up{job="slotool",instance="a"}', "values": f"{int(happened is not None)}x40"}]
     if happened is not None:
         metrics = healthy()
         happened(metrics)
         shown += series(metrics, growth)
     query = {
         "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
-        "eval_time": "10m",
+        "eval_time": after,
         "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(fires)],
     }
     test = {"interval": "1m", "input_series": shown, "promql_expr_test": [query]}

@@ -164,6 +164,7 @@ class Accounts:
         self._uncounted_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._metrics.before_reading(self._count_all)
+        self._metrics.watch_spent(self._spent_s)
         router.events.listen(self._hear)
 
     def _hear(self, kind: str, sentence: str, fields: Mapping[str, Any]) -> None:
@@ -187,6 +188,13 @@ class Accounts:
             if len(names) > 1 and name not in self._live_of:
                 self._live_of[name] = Live(partial(self._waiting, name))
         self._live_of = {name: live for name, live in self._live_of.items() if name in names}
+
+    def _spent_s(self) -> dict[str, tuple[float, float]]:
+        """Return the seconds that requests of each model have spent until dispatch and from there to the result."""
+        return {
+            name: (1e-6 * (own.read.spent_us + own.queue.spent_us), 1e-6 * own.compute.spent_us)
+            for name, own in self._statistics.items()
+        }
 
     @property
     def statistics(self) -> Mapping[str, Statistics]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import platform
+import time
 from bisect import bisect_left
+from collections import Counter as Totals
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from slotool import __version__
 from slotool.machine import throttled
 
 
@@ -70,8 +74,31 @@ BATCHES = tuple(2**i for i in range(11))
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
-class _Reading(Collector):
-    """Collector that has counts settled before others are read, and reports the waits for the CPU quota."""
+# Values of a counter by its labels.
+Sums = Mapping[tuple[str, ...], float]
+
+
+class ReadCounter(Collector):
+    """Counter whose values ``read`` returns whenever metrics are read: counting costs a request nothing."""
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str], read: Callable[[], Sums]):
+        self._name, self._documentation, self._labelnames, self._read = name, documentation, tuple(labels), read
+
+    def describe(self) -> Iterable[Metric]:
+        return [self._family()]
+
+    def collect(self) -> Iterable[Metric]:
+        family = self._family()
+        for labels, value in self._read().items():
+            family.add_metric(labels, value)
+        return [family]
+
+    def _family(self) -> CounterMetricFamily:
+        return CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
+
+class _Settling(Collector):
+    """Collector of nothing that has counts settled before others are read."""
 
     def __init__(self) -> None:
         self.settle: Callable[[], None] = lambda: None
@@ -81,12 +108,7 @@ class _Reading(Collector):
 
     def collect(self) -> Iterable[Metric]:
         self.settle()
-        periods, seconds = throttled()
-        for name, what, value in (
-            ("slotool_cpu_throttled_periods", "Periods in which the CPU quota stopped the server's group", periods),
-            ("slotool_cpu_throttled_seconds", "Seconds for which the CPU quota stopped the server's group", seconds),
-        ):
-            yield CounterMetricFamily(name, what, value)
+        return ()
 
 
 class LabelledAccuracy(Protocol):
@@ -110,8 +132,15 @@ class Metrics:
         self.registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         # The first that is collected.
-        self._reading = _Reading()
-        self.registry.register(self._reading)
+        self._settling = _Settling()
+        self.registry.register(self._settling)
+        ProcessCollector(registry=self.registry)
+        build = gauge("slotool_build_info", "Always 1; versions of slotool and Python", ["version", "python"])
+        build.labels(__version__, platform.python_version()).set(1)
+        self._sum("slotool_cpu_throttled_periods", "Periods in which the CPU quota stopped the server's group",
+                  [], lambda: {(): throttled()[0]})  # fmt: skip
+        self._sum("slotool_cpu_throttled_seconds", "Seconds for which the CPU quota stopped the server's group",
+                  [], lambda: {(): throttled()[1]})  # fmt: skip
         self._requests = counter("slotool_requests", "Requests by outcome", ["model", "outcome"])
         self._latency_s = Distribution(
             "slotool_request_latency_seconds",
@@ -120,6 +149,11 @@ class Metrics:
             BUCKETS_S,
         )
         self.registry.register(self._latency_s)
+        self._spent_s: Callable[[], Mapping[str, tuple[float, float]]] = dict
+        self._sum("slotool_queue_seconds", "Seconds from arrival to dispatch, over all answered requests", ["model"],
+                  lambda: {(model,): spent[0] for model, spent in self._spent_s().items()})  # fmt: skip
+        self._sum("slotool_compute_seconds", "Seconds from dispatch to result, over all answered requests", ["model"],
+                  lambda: {(model,): spent[1] for model, spent in self._spent_s().items()})  # fmt: skip
         self._points = counter(
             "slotool_operating_point_requests", "Answered requests by operating point", ["model", "point"]
         )
@@ -127,6 +161,9 @@ class Metrics:
         # ``labels`` checks and joins its arguments under a lock each time: more than the counting itself costs.
         self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
         self.waiting = gauge("slotool_queue_requests", "Requests waiting to be served")
+        self.oldest_wait_s = gauge(
+            "slotool_oldest_wait_seconds", "For how long the oldest request in a queue has waited"
+        )
         self.workers = gauge("slotool_workers", "Workers that are alive and warm")
         self.device_workers = gauge(
             "slotool_device_workers", "Workers that are alive and warm, by the device that they compute on", ["device"]
@@ -178,10 +215,46 @@ class Metrics:
         )
         self._batch = Distribution("slotool_batch_examples", "Examples in a call", ("model",), BATCHES)
         self.registry.register(self._batch)
+        self._calls: Totals[tuple[str, ...]] = Totals()
+        self._sum(
+            "slotool_calls",
+            "Calls by what kept further requests out: queue-empty, full (the policy's batch size), no-fit (the next "
+            "request is too large, or needs another shape or operating point), alone (the model takes one at a time)",
+            ["model", "bound"],
+            lambda: self._calls,
+        )
+        self._call_s: Totals[tuple[str, ...]] = Totals()
+        self._sum("slotool_call_seconds", "Seconds of calls; by workers and time, the share in which they are busy",
+                  ["model"], lambda: self._call_s)  # fmt: skip
+        self._reload = gauge(
+            "slotool_last_reload_successful", "1 if the last reload (SIGHUP) was carried out or there was none, else 0"
+        )
+        self._reload_s = gauge(
+            "slotool_last_reload_success_timestamp_seconds", "Unix time of the last start or successful reload"
+        )
+        self.reloaded(True)
+        self.certificate_expiry_s = gauge(
+            "slotool_certificate_expiry_timestamp_seconds",
+            "Unix time at which the server's TLS certificate expires, by its file",
+            ["file"],
+        )
+
+    def _sum(self, name: str, documentation: str, labels: Sequence[str], read: Callable[[], Sums]) -> None:
+        self.registry.register(ReadCounter(name, documentation, labels, read))
 
     def before_reading(self, settle: Callable[[], None]) -> None:
         """Call ``settle`` whenever metrics are read, to have everything counted."""
-        self._reading.settle = settle
+        self._settling.settle = settle
+
+    def watch_spent(self, spent_s: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
+        """Report the seconds in queue and in compute that ``spent_s`` returns by model."""
+        self._spent_s = spent_s
+
+    def reloaded(self, success: bool) -> None:
+        """Report the outcome of a reload."""
+        self._reload.set(success)
+        if success:
+            self._reload_s.set(time.time())
 
     def serves(self, model: str) -> None:
         """Show a model's counters from 0 on: a rate knows no increase of a series that was not there before it, and an
@@ -209,9 +282,11 @@ class Metrics:
         """A client with a token of its own has asked for an inference."""
         self._child(self._clients, client, "let-in" if within_rate else "quota").inc()
 
-    def computed(self, model: str, examples: int) -> None:
-        """A call of so many examples was made."""
+    def computed(self, model: str, examples: int, bound: str, took_us: float) -> None:
+        """Count a call. ``bound``: what kept further requests out of it."""
         self._batch.observe((model,), (examples,))
+        self._calls[model, bound] += 1
+        self._call_s[model,] += took_us * 1e-6
 
     def answered(self, model: str, point: str, latencies_us: Sequence[float], *, late: int) -> None:
         """Requests were answered so long after they arrived; so many of them after their deadlines."""

@@ -115,6 +115,8 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
             default_deadline_us=settings.default_deadline_us,
             events=events,
         )
+        if certificate is not None:
+            router.metrics.certificate_expiry_s.labels(certificate.file).set_function(certificate.expires_s)
         runtime_settings = ReloadableSettings(sources, router, report.warn, read)
         autoscaling = None
         if settings.max_replicas is not None:
@@ -276,10 +278,12 @@ async def _reload(
         reloads["tokens"] = lambda: front.read_clients(settings.token_file)
     if front.access_log is not None:
         reloads["access log"] = front.access_log.reopen
+    metrics, failed = front.router.metrics, False
     for what, reload in reloads.items():
         try:
             reload()
         except SlotoolError as error:
+            failed = True
             report.warn(f"not reloaded, the old {what} stay in use: {error}")
         else:
             report.note(f"{what} reloaded")
@@ -294,9 +298,11 @@ async def _reload(
     except Exception as error:
         # Another kind is a fault of ours, and is said all the same: nobody else waits for this.
         said = str(error) if isinstance(error, SlotoolError) else f"{type(error).__name__}: {error}"
+        failed = True
         report.warn(f"not reloaded, the old models, tables and rules stay in use: {said}")
         runtime_settings.report_failed(said)
     else:
         report.note(f"{what} reloaded")
         if changed:
             report.warn(f"{', '.join(changed)}: changed in the service file, in force when the server starts again")
+    metrics.reloaded(not failed)

@@ -214,7 +214,7 @@ class DispatchLoop:
         planned_us = 0.0 if fallback else batch.planned_us
         if not fallback:
             model_queue.dispatcher.observe(batch.decision.point, examples, took_us)
-        self._metrics.computed(model_queue.served.name, examples)
+        self._metrics.computed(model_queue.served.name, examples, batch.bound, took_us)
         for query in batch.queries:
             del model_queue.pending[query.id]
         first, answered, shared = 0, 0, len(wanted) > 1

@@ -100,6 +100,7 @@ class Router:
         self.arrived = 0
         self._ids = request_ids()
         self.metrics.waiting.set_function(self.waiting)
+        self.metrics.oldest_wait_s.set_function(self.oldest_wait_s)
         self.metrics.workers.set_function(self.alive)
         for device in self.engine.devices:
             self.metrics.device_workers.labels(device).set_function(partial(self.alive_on, device))
@@ -124,6 +125,13 @@ class Router:
         if model is not None:
             return len(self._queues[model].dispatcher.queue)
         return self._dispatch_loop.waiting()
+
+    def oldest_wait_s(self) -> float:
+        """Return for how long the oldest request in a queue has waited, in seconds; 0 where none waits."""
+        now_us, queues = self.now_us(), self._queues.values()
+        return max(
+            (1e-6 * (now_us - query.arrival_us) for own in queues for query in own.dispatcher.queue), default=0.0
+        )
 
     def alive(self) -> int:
         """Number of live workers, busy or not."""
