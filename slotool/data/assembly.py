@@ -38,7 +38,7 @@ def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False)
     """
     if not len(table):
         raise DataError(f"{table.source}: it has no rows")
-    label = _label_column(table, options)
+    label, kept = _label_column(table, options), {name: _kept(table, name) for name in options.keep}
     targets = targets_of(table, label, options.target, options.classes) if label else _no_targets(table, options)
     plans, as_array = _plans(table, options, label)
     rows = _split_rows(table, targets.labelled, taken={*options.inputs, label})
@@ -47,9 +47,21 @@ def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False)
         x = StoredExamples(table, plans, chosen, as_array=as_array)
         y = targets.y.take(chosen) if isinstance(targets.y, LabelSets) else targets.y[chosen]
         splits[name] = Split(x if stored else x.load(), y, chosen)
-    return Dataset(
-        table.name, **splits, classes=len(targets.names), labels=targets.names, target=options.target, label=label
-    )
+    about = {"classes": len(targets.names), "labels": targets.names, "target": options.target, "label": label}
+    return Dataset(table.name, **splits, **about, kept=kept)
+
+
+def _kept(table: ColumnSource, name: str) -> np.ndarray:
+    """Return the text of a column to keep: object [rows]."""
+    field = table.fields.get(name)
+    if field is None:
+        raise DataError(f"{table.source}: no column is called {name!r}; there are {name_list(table.fields)}")
+    if field.is_image or field.unreadable or field.shape or not (field.dtype == np.object_ or field.class_names):
+        raise DataError(f"{table.source}: column {name!r} holds {field}; what is kept is text, such as a region")
+    values = np.asarray(table.read([name], np.arange(len(table)))[name]).tolist()
+    names = field.class_names
+    texts = [names[own] if names else own.decode(errors="replace") if isinstance(own, bytes) else own for own in values]
+    return np.array(texts, dtype=object)
 
 
 def _label_column(table: ColumnSource, options: DataOptions) -> str:
@@ -92,7 +104,7 @@ def _plans(table: ColumnSource, options: DataOptions, label: str) -> tuple[dict[
 def _groups(table: ColumnSource, options: DataOptions, label: str) -> dict[str, list[str]]:
     """Return columns grouped by their tensor."""
     split = {SPLIT_COLUMN} if SPLIT_COLUMN in table.fields else set()
-    remaining = [name for name in table.fields if name not in {label, *split, *options.inputs}]
+    remaining = [name for name in table.fields if name not in {label, *split, *options.inputs, *options.keep}]
     groups: dict[str, list[str]] = {tensor.name: [] for tensor in options.tensors}
     for column, tensor in options.inputs.items():
         groups.setdefault(tensor, []).append(column)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -53,7 +53,8 @@ class Dataset:
     ``train`` fits weights and tables, ``validation`` chooses and calibrates, ``test`` scores and is used for nothing
     else. ``target``: what labels are: class, numbers, sets or text. ``classes``: how many there are, ``labels``: their
     names; none of numbers and text. ``label``: the column they come from, "" where they have none.
-    ``source``: what ``load_dataset`` takes to load it again, as JSON.
+    ``source``: what ``load_dataset`` takes to load it again, as JSON. ``kept``: further columns, text by row of
+    the file.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Dataset:
     target: str = "class"
     label: str = ""
     source: Any = ""
+    kept: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -107,6 +107,7 @@ class DataOptions:
     names of the model, in its order; () for the data set's own. ``features``: column names of the model's only tensor,
     in its order; () for any. ``needs_labels``: a set without labels is rejected; else its labels are −1, no class.
     ``usual_label``: the column with the labels if ``label`` is None and this column exists.
+    ``keep``: text columns that are no features, kept beside the examples.
     """
 
     label: str | None = None
@@ -118,6 +119,7 @@ class DataOptions:
     features: tuple[str, ...] = ()
     needs_labels: bool = True
     usual_label: str | None = None
+    keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:

@@ -266,8 +266,10 @@ def outcome_table(
     truth: Any,
     prices: Mapping[str, float],
     provenance: Mapping[str, Any] | None = None,
+    kept: Mapping[str, np.ndarray] | None = None,
 ) -> OutcomeTable:
-    """Return the outcome table of ``taken`` responses to examples whose answers should be ``truth``."""
+    """Return the outcome table of ``taken`` responses to examples whose answers should be ``truth``. ``kept``: further
+    columns, by example."""
     import pandas as pd
 
     from slotool.tables import OutcomeTable
@@ -294,7 +296,7 @@ def outcome_table(
         part = {"example": [str(i) for i in range(len(each))], "version": name, "error": errors, "confidence": sure}
         cost = {"cost": prices[name]} if name in prices else {}
         assert answered.turns is not None
-        parts.append(pd.DataFrame({**part, **timing_columns(answered.turns, p), **cost}))
+        parts.append(pd.DataFrame({**part, **timing_columns(answered.turns, p), **cost, **(kept or {})}))
     return OutcomeTable(pd.concat(parts, ignore_index=True), provenance)
 
 

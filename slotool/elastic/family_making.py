@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +60,7 @@ class Measuring:
 
     ``keep``: keep a calibration even if it increases the held-out error. ``prices``: of one answer by version.
     ``is_stated``: the task is right about the scores although their values contradict.
+    ``kept``: further columns of the outcome table, text by example.
     """
 
     family: Family
@@ -71,6 +72,7 @@ class Measuring:
     provenance: Mapping[str, Any]
     keep: bool = False
     is_stated: bool = False
+    kept: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def run(self, reporter: Reporter) -> tuple[Family, OutcomeTable, list[dict[str, Any]]]:
         """Return the calibrated family, its outcome table, and a summary of each version (``by_cost``).
@@ -92,7 +94,7 @@ class Measuring:
         if self.learning is None:
             family = self._reading(answered)
         provenance = {**self.provenance, "models": identities(family)}
-        table = outcome_table(family, answered, self.examples.y, self.prices, provenance)
+        table = outcome_table(family, answered, self.examples.y, self.prices, provenance, self.kept)
         rows = by_cost(self._rows(family, answered, table, learnt), answered.turns)
         return family.in_order([row["version"] for row in rows]), table, rows
 

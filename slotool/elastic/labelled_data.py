@@ -30,6 +30,7 @@ def labelled_data(
     data: str | DataSource | tuple[Any, Any],
     inputs: Mapping[str, str] | None,
     images: ImageOptions | None,
+    keep: Sequence[str] = (),
 ) -> tuple[Dataset, DataOptions, Any]:
     """Return the data set in the form that versions take, how it is read, and where it is, for an artifact.
 
@@ -39,13 +40,16 @@ def labelled_data(
         data: Name or source of a data set, or (features, labels) with as many labels as rows of features.
         inputs: Tensor by column of the data set, where names differ.
         images: How images become tensors.
+        keep: Text columns that are kept beside the examples.
 
     Raises:
         InputError: Data set and versions have other classes.
         ArgumentError: ``data`` in memory is no such pair.
     """
     signature = common_signature([(version.name, model) for version, model in opened])
-    requested = DataOptions(None, task.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
+    requested = DataOptions(
+        None, task.target, dict(inputs or {}), signature.inputs, images or ImageOptions(), keep=tuple(keep)
+    )
     requested = with_names(requested, opened)
     options = requested if isinstance(data, tuple) else requested.of_source(DataSource.of(data))
     source = IN_MEMORY if isinstance(data, tuple) else DataSource.of(data).document()

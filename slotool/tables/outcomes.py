@@ -42,7 +42,7 @@ OUTCOME_SCHEMA = Schema(
 # Columns that may be there too: what the version answered, and what would have been right; seconds of each timed call
 # as a list, and as a list of the same length true where other processes disturbed it.
 ANSWER, TRUTH, SAMPLES, DISTURBED = "answer", "truth", "samples_s", "disturbed"
-_OWN = frozenset([*(column.name for column in OUTCOME_SCHEMA.columns), ANSWER, TRUTH, SAMPLES, DISTURBED])
+OUTCOME_COLUMNS = frozenset([*(column.name for column in OUTCOME_SCHEMA.columns), ANSWER, TRUTH, SAMPLES, DISTURBED])
 
 
 class OutcomeTable(Table):
@@ -68,7 +68,7 @@ class OutcomeTable(Table):
             self.text(TRUTH)
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
-        numbers = {str(name): _as_numbers(rows[name]) for name in rows if name not in _OWN}
+        numbers = {str(name): _as_numbers(rows[name]) for name in rows if name not in OUTCOME_COLUMNS}
         labels = {name: label_texts(rows[name]) for name in (ANSWER, TRUTH) if name in rows}
         return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **numbers, **labels)
 
@@ -119,7 +119,8 @@ class OutcomeTable(Table):
     @property
     def features(self) -> list[str]:
         """Names of the further columns that hold numbers: what is known of a request before any version is asked."""
-        return [str(name) for name in self.rows if name not in _OWN and pd.api.types.is_numeric_dtype(self.rows[name])]
+        further = [name for name in self.rows if name not in OUTCOME_COLUMNS]
+        return [str(name) for name in further if pd.api.types.is_numeric_dtype(self.rows[name])]
 
     def feature(self, name: str) -> np.ndarray:
         """Return a further column by example, float64 [examples].

@@ -10,6 +10,7 @@ import pytest
 from text_models import text_network, texts
 
 from slotool import factories
+from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.elastic.family import Family
 from slotool.errors import ArtifactError
@@ -144,3 +145,24 @@ def test_regression_and_what_makes_no_model(here: Path, slotool: Slotool) -> Non
         wrong = slotool(*f"family a={model} {options}".split())
         assert said in " ".join(wrong.stderr.split())
         assert wrong.exit_code == 2
+
+
+def test_a_kept_column_is_the_group_of_rules(here: Path, slotool: Slotool) -> None:
+    for name, words in (("small", 6), ("large", 60)):
+        text_network(here / f"{name}.onnx", words)
+    drawn = texts(400, 3)
+    drawn["language"] = np.where(np.arange(400) % 3 > 0, "de", "fr")
+    np.savez(here / "texts.npz", **drawn)
+    versions = ("small=small.onnx", "large=large.onnx", "--data", "texts.npz", "--repeats", "1")
+    made = slotool("family", *versions, "--keep", "language", "-o", "family", "--outcomes", "outcomes.parquet")
+    assert made.exit_code == 0, made.stderr
+    table = OutcomeTable.load(here / "outcomes.parquet")
+    rows = load_dataset("texts.npz").everything.rows
+    assert table.text("language").tolist() == drawn["language"][rows].tolist()
+    rules = slotool("gen-rules", "outcomes.parquet", "--tolerances", "0.3", "--group", "language", "-o", "rules.json")
+    assert rules.exit_code == 0, rules.stderr
+    assert "each tolerance holds for each language (examples): de (266), fr (134)" in rules.stdout
+    unknown = slotool("family", *versions, "--keep", "region", "-o", "other")
+    assert (unknown.exit_code, "no column is called 'region'" in unknown.stderr) == (2, True)
+    taken = slotool("family", *versions, "--keep", "error", "-o", "other")
+    assert (taken.exit_code, "the outcome table has a column 'error' of its own" in taken.stderr) == (2, True)

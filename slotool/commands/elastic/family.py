@@ -17,7 +17,7 @@ from slotool.machine import cores_given
 from slotool.printable import counted, duration
 from slotool.process import using_torch_threads
 from slotool.progress import Reporting, reporter_of
-from slotool.sources import FilePath, numbers_in
+from slotool.sources import FilePath, as_list, numbers_in
 from slotool.timing.interference import NOT_DECIDED, state
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def renamed_in(texts: Sequence[str]) -> dict[str, dict[str, str]]:
             *("task", "output", "scores", "confidence", "calibration", "keep_calibration", "cost"),
         ),
         "Measuring": ("split", "repeats", "batch_sizes", "threads"),
-        "Files to write": ("outcomes", "latency", "copy"),
+        "Files to write": ("outcomes", "keep", "latency", "copy"),
     },
     ineffective=(Ineffective(("batch_sizes",), "latency"),),
 )  # fmt: skip
@@ -85,6 +85,7 @@ def family(
     *,
     out: FilePath | None = None,
     outcomes: FilePath | None = None,
+    keep: str | Sequence[str] = (),
     latency: FilePath | None = None,
     name: str | None = None,
     task: str = "classification",
@@ -121,6 +122,7 @@ def family(
             ``(features, labels)``: a pandas frame or an array, and the label of each row.
         out: Artifact to write.
         outcomes: Outcome table to write, for ``gen_rules``.
+        keep: Text columns of ``data``, such as a region, to keep in ``outcomes``: groups for ``gen_rules``.
         latency: Latencies by batch size to write, for serve, simulate.
         name: Name of the family; None: that of ``out``.
         task: classification, multi-label, regression, text or module:Class. The error of text is the word error rate;
@@ -162,6 +164,7 @@ def family(
     from slotool.machine import machine_id
     from slotool.models.tasks import make_task
     from slotool.profiling.family_batches import measure_batches
+    from slotool.tables.outcomes import OUTCOME_COLUMNS
 
     if not isinstance(versions, Mapping):
         raise ArgumentError("versions", "models by the names of their versions are expected")
@@ -170,12 +173,14 @@ def family(
     _require_arguments(located, sizes, calibration, cost or {}, in_memory=out is None)
     files = {"artifact": out, "outcomes": outcomes, "latency": latency}
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
-    reporter = reporter_of(progress)
+    reporter, columns = reporter_of(progress), as_list(keep) if keep else []
+    if taken := sorted({*columns} & OUTCOME_COLUMNS):
+        raise ArgumentError("keep", f"the outcome table has a column {taken[0]!r} of its own: rename it in the data")
     with using_torch_threads(cores_given(threads)):
         opened = open_versions(located, threads, rename)
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
-        dataset, options, source = labelled_data(opened, chosen, data, inputs, images)
+        dataset, options, source = labelled_data(opened, chosen, data, inputs, images, columns)
         examples, learning = _splits(dataset, split, calibration)
         title = name or ("family" if out is None else Path(out).name)
         made = Family(
@@ -192,6 +197,7 @@ def family(
         measuring = Measuring(
             made, examples, learning, calibration, repeats, cost or {}, provenance, keep_calibration, scores is not None
         )
+        measuring = replace(measuring, kept={name: dataset.kept[name][examples.rows] for name in columns})
         made, table, rows = measuring.run(reporter)
         latencies = None
         if latency is not None:
