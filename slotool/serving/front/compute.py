@@ -20,7 +20,7 @@ from slotool.models.signature import FREE, TensorSpec
 from slotool.serving.front.frontend import FrontEnd, explanation
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.bodies import client_disconnected
-from slotool.serving.protocol.reply import Reply, ReplyListener, awaited, listener
+from slotool.serving.protocol.reply import ACCEPTED, Reply, ReplyListener, awaited, listener
 from slotool.serving.rejections import bad_request
 from slotool.serving.request import InferenceResult, Request
 from slotool.serving.request_options import DEFAULT_OPTIONS, MODEL, RequestOptions, from_headers, merged, require_single
@@ -53,7 +53,7 @@ class Compute:
         stated = from_headers(request.headers)
         reply = await awaited(partial(self.submit, request.headers, stated, body, arrival_us, is_disconnected))
         request.state.answer = reply.answer
-        return reply.response()
+        return reply.encoded(request.headers.get(ACCEPTED, "")).response()
 
     def submit(
         self,

@@ -23,7 +23,7 @@ from slotool.serving.front.frontend import (
 from slotool.serving.front.middleware import is_from_browser
 from slotool.serving.protocol import bounds, tensors
 from slotool.serving.protocol.bodies import client_disconnected
-from slotool.serving.protocol.reply import BINARY, Reply, ReplyListener, awaited, listener
+from slotool.serving.protocol.reply import ACCEPTED, BINARY, Reply, ReplyListener, awaited, listener
 from slotool.serving.protocol.shared_memory import CUDA_NOT_SHARED, EXTENSION, NOT_SHARED, Regions
 from slotool.serving.protocol.tensors import json_object
 from slotool.serving.rejections import Rejection
@@ -125,7 +125,7 @@ class OpenInference:
         is_disconnected, stated = partial(client_disconnected, request.receive), from_headers(request.headers)
         reply = await awaited(partial(self.submit, served, request.headers, stated, body, arrival_us, is_disconnected))
         request.state.answer = reply.answer
-        return reply.response()
+        return reply.encoded(request.headers.get(ACCEPTED, "")).response()
 
     def submit(
         self,

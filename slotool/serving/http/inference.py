@@ -14,7 +14,7 @@ from slotool.serving.http.requests import Head, HttpRequest, KnownHeads, read_he
 from slotool.serving.monitoring.access_log import facts_of
 from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id
 from slotool.serving.protocol import bounds
-from slotool.serving.protocol.reply import Reply, ReplyListener
+from slotool.serving.protocol.reply import ACCEPTED, Reply, ReplyListener
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 
@@ -117,6 +117,8 @@ class InferenceHandler:
         front, head = self._front, exchange.head
         if head is not None and TRACE_HEADER in head.headers:
             reply = returning_trace(reply, head.headers[TRACE_HEADER])
+        if head is not None and ACCEPTED in head.headers:
+            reply = reply.encoded(head.headers[ACCEPTED])
         if not front.has_records:
             return reply
         front.record(
