@@ -37,10 +37,10 @@ class ServedModel:
     """A model and the policy that chooses its operating points.
 
     ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
-    load it in worker processes. ``accuracy``: mean accuracy by point, as far as it is known.
-    ``space``: points with the latencies of the table, before any correction. ``manifest``: the artifact's when it was
-    read, by which another one at the same path is noticed. ``version``: of several of one model, of which the ``name``
-    of all but the latest ends with ``/`` and the version.
+    load it in worker processes; ``before``: those of the steps before it, of a pipeline. ``accuracy``: mean accuracy by
+    point, as far as it is known. ``space``: points with the latencies of the table, before any correction.
+    ``manifest``: the artifact's when it was read, by which another one at the same path is noticed. ``version``: of
+    several of one model, of which the ``name`` of all but the latest ends with ``/`` and the version.
     """
 
     name: str
@@ -52,6 +52,7 @@ class ServedModel:
     space: ControlSpace | None = None
     manifest: bytes = b""
     version: str = VERSION
+    before: tuple[Path, ...] = ()
 
     @property
     def model_name(self) -> str:
@@ -254,10 +255,17 @@ class Interface:
             "platform": "slotool",
             "backend": "slotool",
             "max_batch_size": self.max_batch,
-            "input": [self._triton_tensor(tensor) for tensor in self.inputs],
+            "input": [{**self._triton_tensor(tensor), **self._image_format(tensor)} for tensor in self.inputs],
             "output": [self._triton_tensor(tensor) for tensor in self.outputs],
             **({"parameters": parameters} if parameters else {}),
         }
+
+    def _image_format(self, tensor: TensorSpec) -> dict[str, str]:
+        """Return the format of what may be images: one or three channels before or behind height and width."""
+        shape = self.example_shape(tensor)
+        if len(shape) != 3 or not {shape[0], shape[2]} & {1, 3}:
+            return {}
+        return {"format": "FORMAT_NCHW" if shape[0] in (1, 3) else "FORMAT_NHWC"}
 
     def _triton_tensor(self, tensor: TensorSpec) -> dict[str, Any]:
         # Triton has no tensor without dimensions: one of a single number is reshaped.

@@ -290,7 +290,10 @@ def test_a_model_that_the_file_comes_to_list_is_added_and_one_it_lists_no_more_i
             (folder / "service.toml").write_text(added)
             assert "net removed; tables and rules reloaded" in hang_up(process)
             gone = HTTP.post(url + PATH, json=INFER)
-            assert (gone.status_code, gone.json()["error"]) == (404, "no model is called 'net'; there are more")
+            assert (gone.status_code, gone.json()["error"]) == (
+                404,
+                "Request for unknown model: 'net' is not found; there are more",
+            )
         # One that comes back, by another artifact, is a model of its own.
         describe(folder, "v2", added)
         hang_up(process)

@@ -96,9 +96,9 @@ def test_a_token_goes_to_its_own_server_only() -> None:
 
 
 def test_an_unknown_model_and_a_wrong_address(live: LiveServer) -> None:
-    with pytest.raises(InputError, match="answered 404: no model is called 'four'"):
+    with pytest.raises(InputError, match="answered 404: Request for unknown model: 'four'"):
         HttpModel(f"{live.url}/v2/models/four")
-    with pytest.raises(InputError, match="no model is called 'four'"):
+    with pytest.raises(InputError, match="unknown model: 'four'"):
         GrpcModel(f"grpc://{live.grpc_address}/four")
     with pytest.raises(InputError, match="http://host:port/v2/models/NAME or"):
         HttpModel(live.url)

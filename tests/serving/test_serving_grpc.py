@@ -92,11 +92,16 @@ def test_tritonclient_finds_server_and_models(client: triton.InferenceServerClie
     assert [o.name for o in metadata.outputs] == ["logits", "label", "confidence"]
     config = client.get_model_config("three").config
     assert (config.max_batch_size, list(config.input[0].dims)) == (8, [1, 2, 3])
+    # What Triton's example of an image client reads.
+    assert config.input[0].format == config.input[0].FORMAT_NCHW
     with pytest.raises(InferenceServerException, match="'plane'; there are three, plain; did you mean 'plain'"):
         client.get_model_metadata("plane")
-    with pytest.raises(InferenceServerException, match="no model is called 'four'") as caught:
+    with pytest.raises(InferenceServerException, match="unknown model: 'four'") as caught:
         client.get_model_metadata("four")
     assert caught.value.status() == "StatusCode.NOT_FOUND"
+    # Words that Triton's example of explicit contents looks for.
+    with pytest.raises(InferenceServerException, match="from specified version string 'wrong_specification'"):
+        client.get_model_metadata("three", model_version="wrong_specification")
 
 
 def test_tritonclient_infers(live: LiveServer, client: triton.InferenceServerClient) -> None:
@@ -191,7 +196,7 @@ BAD_REQUESTS = {
     "overflow": (request(np.full_like(X, 3e38)), "are not numbers", grpc.StatusCode.INVALID_ARGUMENT),
     "a bad parameter": (request(timeout="soon"), "not a number", grpc.StatusCode.INVALID_ARGUMENT),
     "no rules": (request(tolerance=0.1), "no tolerance tiers", grpc.StatusCode.INVALID_ARGUMENT),
-    "no model": (request(model="four"), "no model is called", grpc.StatusCode.NOT_FOUND),
+    "no model": (request(model="four"), "unknown model", grpc.StatusCode.NOT_FOUND),
 }
 
 

@@ -467,7 +467,7 @@ def test_rejections_keep_their_reason_over_both_protocols(
     stranger = slotool("loadtest", address, "--protocol", protocol, "-o", out, "--force", "--data", "digits",
                        "--model", "nobody")  # fmt: skip
     assert stranger.exit_code == 2
-    assert "rejects the request (404): no model is called 'nobody'" in stranger.stderr
+    assert "rejects the request (404): Request for unknown model: 'nobody'" in stranger.stderr
 
 
 def test_nothing_is_left_of_what_the_processes_share(

@@ -183,12 +183,16 @@ class FrontEnd:
         served = self.router.model(name)
         if served is None:
             there = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
-            raise rejections.not_found(f"no model is called {name[:80]!r}; {there}")
+            # Triton's own words, which its clients look for, as those for a version that is no number.
+            raise rejections.not_found(f"Request for unknown model: {name[:80]!r} is not found; {there}")
         if version in (None, served.version):
             return served
         if (other := self.router.model(f"{name}/{version}")) is not None:
             return other
         there = ", ".join(self.versions(served))
+        if not str(version).isdecimal():
+            what = f"failed to get model version from specified version string {str(version)[:80]!r}"
+            raise rejections.not_found(f"{what}: a number is expected; model {name} has {there}")
         raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {there}")
 
     def versions(self, served: ServedModel) -> list[str]:
