@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -172,6 +172,21 @@ class OutcomeTable(Table):
             # Tables of artifacts state the whole of it; a family of a user's own files is more than those files.
             stated = {} if self.provenance.get("kind") == "model-family" else dict.fromkeys(self.versions, whole)
         return {name: str(stated[name]) for name in self.versions if isinstance(stated.get(name), str)}
+
+    @classmethod
+    def joined(cls, tables: Sequence[OutcomeTable]) -> OutcomeTable:
+        """Return one table of the examples of several, such as of several servers, one table after the other.
+
+        Raises ``TableError`` for tables of other models.
+        """
+        first, *others = tables
+        for other in others:
+            if other.models != first.models:
+                raise TableError(f"{other.source}: outcomes of other models than those in {first.source}")
+        if not others:
+            return first
+        parts = [table.rows.assign(example=f"{at}: " + table.rows["example"]) for at, table in enumerate(tables, 1)]
+        return cls(pd.concat(parts, ignore_index=True), first.provenance, first.source)
 
     def examples_at(self, indices: np.ndarray) -> OutcomeTable:
         """Return the table of the examples at ``indices``, distinct integers into ``examples``."""

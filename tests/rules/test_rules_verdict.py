@@ -170,6 +170,9 @@ def test_the_commands_say_so_by_their_exit_code(slotool, tmp_path) -> None:
     assert slotool("evaluate-drift", rules, good).exit_code == 0
     drifted = slotool("evaluate-drift", rules, bad, "--json")
     assert (drifted.exit_code, json.loads(drifted.stdout)["alarms"]) == (1, 1)
+    # Tables of two servers, whose requests have the same numbers.
+    both = slotool("evaluate-drift", rules, good, bad, "--json")
+    assert (both.exit_code, json.loads(both.stdout)["requests"]) == (1, 600)
 
 
 def test_drift_is_found_from_python_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.display import Column, Part, records_table
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @writes()
 def evaluate_drift(
     rules: FilePath | RuleSet,
-    feedback: FilePath | OutcomeTable,
+    feedback: FilePath | OutcomeTable | Sequence[FilePath],
     *,
     confidence: Annotated[float, inside(0, 1)] = 0.99,
     labelled: str | None = None,
@@ -38,7 +39,7 @@ def evaluate_drift(
 
     Args:
         rules: Rules, as ``gen_rules`` writes them.
-        feedback: Outcome table of labelled requests, in the order of arrival.
+        feedback: Outcome table of labelled requests, in the order of arrival; of several servers one each.
         confidence: Probability of no alarm while all guarantees hold. It is also that of no confirmed guarantee that
             does not hold.
         labelled: Column of the probability with which each request was labelled, where some are labelled more often.
@@ -50,14 +51,16 @@ def evaluate_drift(
     Raises:
         ArgumentError: ``confidence`` does not lie between 0 and 1.
         InputError: The feedback lacks a version that the rules consult, or holds an error beyond theirs.
-        TableError: The outcome table cannot be used, or lacks the column of the rules' groups or of ``labelled``.
+        TableError: An outcome table cannot be used, lacks the column of the rules' groups or of ``labelled``, or is of
+            other models than another one.
     """
     from slotool.rules import RuleSet
     from slotool.rules.monitor.drift import watch
     from slotool.tables import OutcomeTable
 
     watched = loaded(RuleSet, rules)
-    given = loaded(OutcomeTable, feedback)
+    several = feedback if isinstance(feedback, Sequence) and not isinstance(feedback, str) else [feedback]
+    given = OutcomeTable.joined([loaded(OutcomeTable, table) for table in several])
     changed = watched.changed_words(given.models)
     found = watch(watched, given, confidence, labelled)
     return DriftVerdict(watched, found, len(given.examples), confidence, changed)
