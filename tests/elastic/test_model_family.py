@@ -90,7 +90,7 @@ def test_rules_are_of_the_models_they_were_made_of(files: Path, slotool: Slotool
                       "--deadline-ms", "100", "--rate", "1", "--tolerance", "0.5")  # fmt: skip
     assert planned.exit_code == 2
     for command in ("evaluate-rules", "evaluate-drift"):
-        assert "another model of small" in " ".join(slotool(command, "rules.json", "new.parquet").stderr.split())
+        assert "certified with another small" in " ".join(slotool(command, "rules.json", "new.parquet").stderr.split())
     # Rules of a table that states no checksums are served, and it is said that nothing was compared.
     table = OutcomeTable.load(files / "new.parquet")
     OutcomeTable(table.rows).save(files / "bare.parquet")

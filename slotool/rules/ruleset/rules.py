@@ -113,8 +113,8 @@ class RuleSet:
         if not (changed := self.changed(models)):
             return ""
         return (
-            f"made of another model of {' and '.join(changed)} than the one here; certify again: slotool evaluate "
-            f"{artifact} -o outcomes.parquet, then {self.certify_again}"
+            f"certified with another {' and '.join(changed)} than the one here, of which they promise nothing; certify "
+            f"again: slotool evaluate {artifact} -o outcomes.parquet, then {self.certify_again}"
         )
 
     @property
