@@ -8,6 +8,7 @@ import gc
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -188,3 +189,11 @@ def using_torch_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def notify_service_manager(state: str) -> None:
+    """Send systemd a state such as ``READY=1``, where it started this process and waits for one (``Type=notify``)."""
+    if address := os.environ.get("NOTIFY_SOCKET"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, suppress(OSError):
+            # A name that begins with @ is abstract: no file.
+            manager.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)

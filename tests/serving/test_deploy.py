@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -133,12 +134,22 @@ def options_of_serve() -> set[str]:
     return {option for parameter in commands["serve"].params for option in parameter.opts}
 
 
+KINDS = ("ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler")
+
+
+def manifest(kind: str) -> dict[str, Any]:
+    """The only one of a kind in ``kubernetes.yaml``; all but the namespace itself lie in it."""
+    (found,) = [document for document in documents("kubernetes.yaml") if document["kind"] == kind]
+    assert kind == "Namespace" or found["metadata"]["namespace"] == "slotool"
+    return found
+
+
 def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
 
 
 def test_manifests_start_a_server_by_options_that_there_are() -> None:
-    described, deployment, service = documents("kubernetes.yaml")
+    described, deployment, service, budget, scaler = (manifest(kind) for kind in KINDS)
     served = tomllib.loads(described["data"]["service.toml"])
     assert {f"--{key}" for key in served} <= options_of_serve()
     container = deployment["spec"]["template"]["spec"]["containers"][0]
@@ -147,7 +158,18 @@ def test_manifests_start_a_server_by_options_that_there_are() -> None:
     assert {port["targetPort"] for port in service["spec"]["ports"]} == set(ports)
     volumes = {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
+    assert budget["spec"]["selector"]["matchLabels"] == labels
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", deployment["metadata"]["name"])
+    assert "replicas" not in deployment["spec"], "it would fight with the autoscaler"
+    assert scaler["spec"]["minReplicas"] > budget["spec"]["maxUnavailable"]
+    of_pods = [own["pods"]["metric"]["name"] for own in scaler["spec"]["metrics"] if own["type"] == "Pods"]
+    page = (ROOT / "docs/how-to/deploy.md").read_text()
+    assert all(name in labels_by_metric() or f"as: {name}" in page for name in of_pods)
     runtime, _ = documents("kserve.yaml")
+    assert runtime["kind"] == "ClusterServingRuntime"
     (container,) = runtime["spec"]["containers"]
     arguments = container["args"]
     # Knative rejects a container of several ports, and probes of another port.
@@ -155,6 +177,39 @@ def test_manifests_start_a_server_by_options_that_there_are() -> None:
     assert str(port["containerPort"]) == arguments[arguments.index("--port") + 1]
     assert container["readinessProbe"]["httpGet"]["port"] == port["containerPort"]
     assert {argument for argument in arguments if argument.startswith("--")} <= options_of_serve()
+
+
+def test_pods_pass_the_restricted_standard_of_pod_security() -> None:
+    namespace = manifest("Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    template, runtime = manifest("Deployment")["spec"]["template"]["spec"], documents("kserve.yaml")[0]["spec"]
+    for spec in (template, runtime):
+        assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+        allowed = {"configMap", "persistentVolumeClaim", "emptyDir", "secret", "projected", "downwardAPI", "ephemeral"}
+        assert all(volume.keys() - {"name"} <= allowed for volume in spec.get("volumes", ()))
+        for container in spec["containers"]:
+            context = {**spec.get("securityContext", {}), **container["securityContext"]}
+            assert context["runAsNonRoot"] is True
+            assert context.get("runAsUser") != 0
+            assert context["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost")
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert "hostPort" not in str(container["ports"])
+
+
+def test_systemd_hears_when_the_server_is_ready_and_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Type=notify" in (DEPLOY / "slotool.service").read_text()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(WAIT_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with serving(ROOT, str(ROOT / "models" / "family")) as (process, _):
+            assert manager.recv(100) == b"READY=1"
+            process.send_signal(signal.SIGTERM)
+            assert manager.recv(100) == b"STOPPING=1"
+            assert process.wait(WAIT_S) == 0
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

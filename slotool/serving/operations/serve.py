@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from slotool.errors import ArgumentError, InputError, SlotoolError
 from slotool.extras import import_failed
 from slotool.machine import given_cores, quota_warning
-from slotool.process import limit_threads
+from slotool.process import limit_threads, notify_service_manager
 from slotool.serving.access import Certificate, others_can_read, read_clients
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 from slotool.serving.engines.choice import chosen_engine, make_engine
@@ -256,6 +256,7 @@ def _report_ready(
     and_grpc = f" and, over gRPC, at {grpc_address}" if grpc_address else ""
     wait = f"; requests without a deadline wait up to {default_ms * 1e-3:g} s" if default_ms else ""
     where = "" if devices == ("cpu",) else f", computed on {' and '.join(devices)}"
+    notify_service_manager("READY=1")
     report.ready(document, f"serving {', '.join(router.models)} at {url}{and_grpc}{where}{wait}")
 
 

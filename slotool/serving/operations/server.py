@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 from uvicorn.logging import DefaultFormatter
 
 from slotool.errors import ArgumentError
-from slotool.process import allow_connections, keep_freed_memory
+from slotool.process import allow_connections, keep_freed_memory, notify_service_manager
 from slotool.serving.access import HANDSHAKE_S
 from slotool.serving.front.frontend import FrontEnd, LoopSelector
 from slotool.serving.http import HttpProtocol
@@ -211,6 +211,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Both fronts stop accepting at once; the router, which uvicorn's shutdown ends, outlives the companion.
+        notify_service_manager("STOPPING=1")
         self._router.begin_drain()
         ends_s = time.monotonic() + self._drain_s
         # Requests not answered by then are rejected, with time to send the rejections.
