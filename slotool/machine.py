@@ -156,6 +156,12 @@ def usable_memory() -> int:
     return available if left is None else min(available, left)
 
 
+def memory_within() -> int:
+    """Return the memory of this machine, or what the control groups of this process allow of it, in bytes."""
+    facts = machine_facts()
+    return int(min(facts["memory_bytes"], facts["memory_limit_bytes"] or facts["memory_bytes"]))
+
+
 def machine_id(facts: Mapping[str, Any] | None = None) -> str:
     """Twelve hexadecimal digits that change when a fact that latency depends on does; of this machine unless ``facts``.
 

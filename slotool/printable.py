@@ -58,3 +58,8 @@ def duration(seconds: float) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.4g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes for people: ``412 MiB``."""
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{math.ceil(size / 2**20)} MiB"

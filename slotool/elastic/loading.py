@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slotool import strict_json
@@ -26,7 +26,9 @@ def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
     return model
 
 
-def load_served(source: str, *, mapped: bool = False, max_batch: int | None = None) -> ElasticModel:
+def load_served(
+    source: str, *, mapped: bool = False, max_batch: int | None = None, before: Sequence[str] = ()
+) -> ElasticModel:
     """Load a model as a server offers it.
 
     Args:
@@ -34,7 +36,13 @@ def load_served(source: str, *, mapped: bool = False, max_batch: int | None = No
             or ``module:factory``, which is served as it is (``BareModel``).
         mapped: As for ``load_model``.
         max_batch: Maximum number of examples in a call of a bare model, as for ``BareModel``.
+        before: Sources of the steps before it, of which it is the last (``Pipeline``).
     """
+    if before:
+        from slotool.elastic.pipeline import Pipeline
+
+        steps = [load_served(step, mapped=mapped) for step in (*before, source)]
+        return Pipeline(steps[-1].name, steps)
     from slotool.elastic.best_labels import BestLabels
     from slotool.models.loading import is_location, load
     from slotool.process import torch_threads
@@ -47,8 +55,19 @@ def load_served(source: str, *, mapped: bool = False, max_batch: int | None = No
             return BareModel(loaded, max_batch)
         except InputError as error:
             raise InputError(f"{source}: {error}") from error
+    if Path(source).is_file():
+        raise InputError(
+            f"{source}: this is no model: an artifact's folder, a folder of models, or a file such as model.onnx, "
+            ".pt2, .keras or .skops is expected; labelled data are for slotool family --data"
+        )
     model = load_model(source, mapped=mapped)
     return BestLabels(model) if model.sparse else model
+
+
+def file_bytes(path: Path) -> int:
+    """Return what the files of a model take: of an artifact's folder, or a file; 0 of code."""
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def require_unchanged(source: str) -> None:

@@ -21,8 +21,11 @@ from slotool.serving.engines.ray import RayInferenceEngine, _Place
 from slotool.serving.engines.ray_cluster import workers_that_fit
 from slotool.serving.engines.ray_worker import CANCELLED, DONE, FAILED, MISSING, Load, Worker
 from slotool.serving.operations.runtime_changes import Autoscaling
+from slotool.serving.operations.sources import Sources
+from slotool.tables import FULL
 from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions
 from tests.ray_nodes import Nodes, cluster_of_nodes
+from tests.serving.onnx_files import save_scaling
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +184,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
 def entry(served: ServedModel, **other: Any) -> dict[str, Any]:
     assert served.path is not None
     manifest = (served.path / "manifest.json").read_bytes()
-    known = {"name": NAME, "path": str(served.path), "manifest": manifest, "allows_code": False}
+    known = {"name": NAME, "paths": [str(served.path)], "contents": [manifest], "allows_code": False, "max_batch": None}
     return {**known, "points": [], "batch_sizes": (2,), **other}
 
 
@@ -189,14 +192,14 @@ def packed_inputs(examples: int) -> bytes:
     return pack(tensors_of_inputs(X[:examples]))
 
 
-@pytest.mark.parametrize("other", [{"path": "/nowhere"}, {"manifest": b"of another model"}])
+@pytest.mark.parametrize("other", [{"paths": ["/nowhere"]}, {"contents": [b"of another model"]}])
 def test_an_artifact_that_does_not_lie_where_the_worker_is_comes_as_bytes(
     artifact: ServedModel, other: dict[str, Any]
 ) -> None:
     worker, entries = Worker(), [entry(artifact, **other)]
     assert worker.load(entries, 1) == (MISSING, [NAME])
     assert artifact.path is not None
-    files = {NAME: {file.name: file.read_bytes() for file in artifact.path.iterdir()}}
+    files = {NAME: [{file.name: file.read_bytes() for file in artifact.path.iterdir()}]}
     assert worker.load(entries, 1, files) == (DONE,)
     kind, packed = worker.compute(1, NAME, encode_point(LARGE), packed_inputs(3))
     assert kind == DONE
@@ -206,10 +209,31 @@ def test_an_artifact_that_does_not_lie_where_the_worker_is_comes_as_bytes(
 def test_a_worker_says_what_is_wrong_and_obeys_when_it_is_called_off(artifact: ServedModel, tmp_path: Path) -> None:
     worker = Worker()
     (tmp_path / "manifest.json").write_bytes(b"{}")
-    assert worker.load([entry(artifact, path=str(tmp_path), manifest=b"{}")], 1)[0] == FAILED
+    assert worker.load([entry(artifact, paths=[str(tmp_path)], contents=[b"{}"])], 1)[0] == FAILED
     assert worker.load([entry(artifact)], 1) == (DONE,)
     worker.cancel(7)
     assert worker.compute(7, NAME, encode_point(SMALL), packed_inputs(1)) == (CANCELLED,)
     assert worker.compute(8, NAME, encode_point(SMALL), packed_inputs(1))[0] == DONE
     kind, said = worker.compute(9, "nobody", encode_point(SMALL), packed_inputs(1))
     assert (kind, "nobody" in said) == (FAILED, True)
+
+
+def test_files_of_models_and_the_steps_of_a_chain_are_sent_to_a_node(tmp_path: Path) -> None:
+    for name, by in (("double", 2), ("triple", 3)):
+        save_scaling(tmp_path / f"{name}.onnx", by)
+    double, triple = tmp_path / "double.onnx", tmp_path / "triple.onnx"
+    chain = next(iter(Sources((triple,), before=(double,)).load(print).values()))
+    load, actor = Load({"chain": chain}, 1), Mock()
+    worker = Worker()
+    actor.load.remote = worker.load
+    # On a node that has the first file alone, and another one in place of the second.
+    triple.write_bytes(double.read_bytes())
+    assert load.on(actor) == (MISSING, ["chain"])
+    save_scaling(triple, 3)
+    sent = load._files(["chain"])
+    double.unlink()
+    triple.unlink()
+    assert worker.load(load._entries, 1, sent) == (DONE,)
+    kind, packed = worker.compute(1, "chain", encode_point(FULL), pack(tensors_of_inputs(np.ones((2, 2), np.float32))))
+    assert kind == DONE
+    assert (unpack(packed)["y"] == 6).all()

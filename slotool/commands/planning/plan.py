@@ -14,7 +14,7 @@ from slotool.commands.planning.planned import Plan
 from slotool.commands.values import above, at_least, between
 from slotool.commands.values import tolerance as tolerance_in
 from slotool.devices import devices_of
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import ArgumentError, InputError, RunError
 from slotool.planning.demands import (
     PlannedModel,
     demands_of,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
+    from slotool.planning.fleet import Pool
     from slotool.planning.planner import Fleets, Planner
     from slotool.planning.tiers import Tiers
     from slotool.rules import RuleSet
@@ -314,6 +315,20 @@ def _note_sharing(planner: Planner, fleets: Fleets, reporter: Reporter) -> None:
         reporter.note(remark if len(names) == len(fleets.apart) else f"{', '.join(names)}: {remark}")
 
 
+def _memory_lacking(service: Path, pool: Pool, reporter: Reporter) -> str:
+    """Return a sentence where workers of a service file that run here take more memory than there is; else empty."""
+    from slotool.planning.worker_memory import memory_lacking
+
+    if not pool.runs_here or pool.worker.is_gpu:
+        return ""
+    try:
+        with reporter.progress("measuring the memory of a worker"):
+            return memory_lacking(service, pool)
+    except (InputError, RunError) as error:
+        reporter.note(f"memory is not checked: {error}")
+        return ""
+
+
 def _served(
     plan: Plan, planner: Planner, fleets: Fleets, out: Path, verify_s: float | None, reporter: Reporter
 ) -> Plan:
@@ -332,6 +347,9 @@ def _served(
             reporter.warn(remark)
         if (scaling := write_service(own, fleet, path)) is not None:
             limits[name] = scaling.document()
+        if lacking := _memory_lacking(path, fleet.pool, reporter):
+            path.unlink()
+            return replace(plan, kept=False, verdict=lacking)
     paths = [path for path, *_ in services]
     if best is None:
         sentence = "; ".join(f"{name}: {own['sentence']}" for name, own in limits.items())

@@ -78,6 +78,11 @@ class InferenceEngine(ABC):
         """That workers compute on: of worker n it is the n-th, from the first again after the last."""
         return (CPU,)
 
+    def worker_bytes(self) -> int:
+        """Return the memory that a worker takes by itself, as measured when the first was warm; 0 where that is not
+        known."""
+        return 0
+
     def is_starting(self, worker: int) -> bool:
         """Of a worker that is not alive: whether another is loading the models in its place. By default one is."""
         return True

@@ -7,12 +7,19 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import psutil
 
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
-from slotool.errors import InputError, RunError
+from slotool.elastic.loading import file_bytes
+from slotool.errors import ArgumentError, InputError, RunError
+from slotool.machine import usable_memory
+from slotool.printable import size_text
 from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, ReplicatedEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.ensemble import PointRunner
@@ -57,22 +64,49 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         super().__init__(replicas, threads, hang_s, max_replicas)
         self._devices = tuple(devices)
         self._start_took_s = 0.0
+        self._worker_bytes = 0
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         _require_loadable(models)
         self._loaded, self._on_change = dict(models), on_change
         cores = self._cores(self.workers, self._threads)
-        self._replicas = [
-            self._new(worker, self._loaded, own, self._threads, low_priority=False) for worker, own in enumerate(cores)
-        ]
         deadline_s = time.monotonic() + START_TIMEOUT_S
         try:
-            for process in self._replicas:
-                process.wait_until_warm(max(0.0, deadline_s - time.monotonic()))
-                self._note_start(process)
-        except RunError:
+            # The others once it is known what a worker takes, unless there is plenty of memory.
+            for first, last in pairwise(
+                [0, self.workers] if _is_plenty(models, self.workers) else [0, 1, self.workers]
+            ):
+                self._require_memory(last - first)
+                self._replicas += [
+                    self._new(worker, self._loaded, cores[worker], self._threads, low_priority=False)
+                    for worker in range(first, last)
+                ]
+                for process in self._replicas[first:]:
+                    process.wait_until_warm(max(0.0, deadline_s - time.monotonic()))
+                    self._note_start(process)
+        except (InputError, RunError):
             self.close()
             raise
+
+    def _require_memory(self, more: int) -> None:
+        """Raise ``ArgumentError`` where so many more workers do not fit into the memory that is left."""
+        free = usable_memory()
+        if more * self._worker_bytes > free:
+            fitting = len(self._replicas) + free // self._worker_bytes
+            raise ArgumentError(
+                "replicas",
+                f"{self.workers} workers do not fit: each takes {size_text(self._worker_bytes)} of memory by itself, "
+                f"as measured, and {size_text(free)} are left beside {len(self._replicas)}; {fitting} fit",
+            )
+
+    def worker_bytes(self) -> int:
+        return self._worker_bytes
+
+    def room_for(self, workers: int) -> int | None:
+        """As many more as memory is left for."""
+        if workers <= self.workers or not self._worker_bytes:
+            return workers
+        return min(workers, self.workers + usable_memory() // self._worker_bytes)
 
     async def stage(
         self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
@@ -85,6 +119,11 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
             self._require_reconfigurable()
         count, threads = workers or (self.workers, self._threads)
         _require_loadable(models)
+        if count * self._worker_bytes > (free := usable_memory()):
+            raise RunError(
+                f"{count} workers do not fit beside those that serve: each takes {size_text(self._worker_bytes)} of "
+                f"memory, and {size_text(free)} are left; start the server again"
+            )
         self.listen()
         models = dict(models)
         loop = asyncio.get_running_loop()
@@ -245,6 +284,8 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
 
     def _note_start(self, process: WorkerProcess) -> None:
         self._start_took_s = time.monotonic() - process.started_s
+        with suppress(psutil.Error):  # it has ended meanwhile
+            self._worker_bytes = process.memory_bytes()
 
     def _lost(self, worker: int) -> None:
         """Replace the process; its call ends as lost."""
@@ -311,6 +352,19 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
                 process.raise_priority()
         assert self._loop is not None
         self._watch = self._loop.call_later(self._hang.look_s, self._look_for_hung)
+
+
+# What a worker may take: so many times the files of its models, beside what this process takes that loaded them too.
+COPIES = 3
+
+
+def _is_plenty(models: Mapping[str, ServedModel], workers: int) -> bool:
+    """True if half of the memory that is left certainly holds so many workers."""
+    if workers == 1:
+        return True
+    files = sum(file_bytes(path) for served in models.values() for path in (*served.before, served.path) if path)
+    most = psutil.Process().memory_info().rss + COPIES * files
+    return bool(2 * workers * most < usable_memory())
 
 
 def _require_loadable(models: Mapping[str, ServedModel]) -> None:

@@ -74,7 +74,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
     machine. A process that is connected already stays so. ray starts an actor that is lost again, on another node where
     its own is lost too, as soon as it has the CPUs; one that takes longer over a call than ``HangLimit`` of ``hang_s``
     counts as lost.
-    Nodes need this version of slotool. An artifact is read at its path where it lies there, else its files are sent.
+    Nodes need this version of slotool. A model is read at its path where it lies there, else its files are sent.
     Other models or workers get ready beside those that serve, so that the cluster needs CPUs for both for that time.
     ``max_replicas``: workers come and go by ``scale_to``, so many at most.
 

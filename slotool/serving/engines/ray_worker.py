@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 from slotool import factories
 from slotool.artifacts.bundle import MANIFEST
 from slotool.errors import InputError
+from slotool.models.loading import is_code
 from slotool.models.packing import pack, unpack
 from slotool.models.signature import RowCountError
 from slotool.process import limit_threads
@@ -20,8 +22,8 @@ from slotool.serving.engines.messages import decode_point, encode_point, inputs_
 from slotool.serving.served import ServedModel
 
 DONE, FAILED, CANCELLED, MISSING, MISCOUNTED = "done", "failed", "cancelled", "missing", "miscounted"
-# Of one bundle: what its files hold, by name.
-Files = Mapping[str, bytes]
+# Of the models of one entry: what their files hold, by name.
+Files = list[Mapping[str, bytes]]
 
 
 class Worker:
@@ -47,7 +49,8 @@ class Worker:
             if any(entry["allows_code"] for entry in entries):
                 factories.allow_code()
             for entry in entries:
-                self._load(entry, self._unpacked(files[entry["name"]]) if files and entry["name"] in missing else None)
+                is_sent = files is not None and entry["name"] in missing
+                self._load(entry, self._unpacked(entry, files[entry["name"]]) if files and is_sent else entry["paths"])
         except Exception as error:
             return FAILED, f"{type(error).__name__}: {error}"
         return (DONE,)
@@ -87,30 +90,43 @@ class Worker:
         if self._cancelled == self._call:
             raise CallCancelled("the call was cancelled")
 
-    def _load(self, entry: Mapping[str, Any], instead: str | None) -> None:
+    def _load(self, entry: Mapping[str, Any], paths: list[str]) -> None:
         from slotool.elastic import load_served
 
-        model = load_served(instead or entry["path"])
+        *before, path = paths
+        model = load_served(path, max_batch=entry["max_batch"], before=before)
         runner = PointRunner(model, map(decode_point, entry["points"]))
         runner.warm(batch_sizes=entry["batch_sizes"])
         model.set_cancellation_check(self._check_cancelled)
         self._runners[entry["name"]] = runner
 
-    def _unpacked(self, files: Files) -> str:
-        """A folder with them, which lasts as long as this worker."""
-        self._received.append(tempfile.TemporaryDirectory(prefix="slotool-"))
-        for name, content in files.items():
-            (Path(self._received[-1].name) / Path(name).name).write_bytes(content)
-        return self._received[-1].name
+    def _unpacked(self, entry: Mapping[str, Any], files: Files) -> list[str]:
+        """Return folders, and files in folders, that hold what was sent and last as long as this worker."""
+        paths = list(entry["paths"])
+        for at, held in enumerate(files):
+            if held:
+                self._received.append(tempfile.TemporaryDirectory(prefix="slotool-"))
+                folder = Path(self._received[-1].name)
+                for name, content in held.items():
+                    (folder / Path(name).name).write_bytes(content)
+                paths[at] = str(folder if MANIFEST in held else folder / Path(paths[at]).name)
+        return paths
 
 
 def _has(entry: Mapping[str, Any]) -> bool:
-    """Whether the very artifact lies at the same path here."""
-    manifest = Path(entry["path"]) / MANIFEST
+    """True if the very models lie at the same paths here."""
     try:
-        return bool(manifest.read_bytes() == entry["manifest"])
+        return list(map(_content, map(Path, entry["paths"]))) == entry["contents"]
     except OSError:
         return False
+
+
+def _content(path: Path) -> bytes:
+    """Return what tells a model from another one at its path: an artifact's manifest, or a file's checksum. Code, which
+    each node has itself, is not compared."""
+    if is_code(str(path)):
+        return b""
+    return (path / MANIFEST).read_bytes() if path.is_dir() else hashlib.sha256(path.read_bytes()).digest()
 
 
 class Load:
@@ -118,7 +134,7 @@ class Load:
 
     def __init__(self, models: Mapping[str, ServedModel], threads: int):
         for name, served in models.items():
-            if served.path is None or not served.path.is_dir():
+            if served.path is None:
                 raise InputError(f"{name} does not come from an artifact: the nodes of a cluster cannot load it")
             PointRunner(served.model, served.policy.points)
         self.models, self.threads = dict(models), threads
@@ -129,16 +145,28 @@ class Load:
         return actor.load.remote(self._entries, self.threads, missing and self._files(missing))
 
     def _files(self, names: list[str]) -> dict[str, Files]:
-        paths = {name: self.models[name].path for name in names}
-        return {name: {file.name: file.read_bytes() for file in path.iterdir()} for name, path in paths.items() if path}
+        return {name: list(map(_held, _paths(self.models[name]))) for name in names}
+
+
+def _held(path: Path) -> dict[str, bytes]:
+    """Return what an artifact's files, or a model's file, hold; nothing of code."""
+    files = list(path.iterdir()) if path.is_dir() else [] if is_code(str(path)) else [path]
+    return {file.name: file.read_bytes() for file in files}
+
+
+def _paths(served: ServedModel) -> list[Path]:
+    """Return where its models are, those of the steps before it first."""
+    assert served.path is not None
+    return [path if is_code(str(path)) else path.resolve() for path in (*served.before, served.path)]
 
 
 def _entry(name: str, served: ServedModel) -> dict[str, Any]:
-    assert served.path is not None
+    paths = _paths(served)
     return {
         "name": name,
-        "path": str(served.path.resolve()),
-        "manifest": (served.path / MANIFEST).read_bytes(),
+        "paths": list(map(str, paths)),
+        "contents": list(map(_content, paths)),
+        "max_batch": served.model.max_batch,
         "allows_code": factories.is_allowed(),
         "points": [encode_point(point) for point in served.policy.points],
         "batch_sizes": served.policy.batch_sizes,

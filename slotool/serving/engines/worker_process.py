@@ -19,6 +19,7 @@ import psutil
 from slotool import devices
 from slotool.data.columns import Inputs
 from slotool.errors import RunError
+from slotool.machine import read_system_file
 from slotool.models.signature import RowCountError
 from slotool.process import bound_to, module_command, schedule, thread_variables
 from slotool.serving.engines.base import CallCancelled, Done
@@ -133,6 +134,13 @@ class WorkerProcess:
             raise RunError(f"a worker process cannot run its models: {self._tensors.read_text(length)}")
         self.was_warm = True
 
+    def memory_bytes(self) -> int:
+        """Return the memory that this process alone takes: its own pages now, and what its calls took beyond them."""
+        memory = psutil.Process(self.popen.pid).memory_full_info()
+        status = (read_system_file(f"/proc/{self.popen.pid}/status") or "").split()
+        peak = 1024 * int(status[status.index("VmHWM:") + 1]) if "VmHWM:" in status else memory.rss
+        return int(memory.uss + max(0, peak - memory.rss))
+
     def begin(self, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         """Raises ``OSError`` when the process is gone; the caller then calls ``done``."""
         self._tensors.cancelled = False
@@ -205,6 +213,7 @@ def _options(served: ServedModel) -> dict[str, Any]:
     return {
         "name": served.name,
         "path": str(served.path),
+        "before": [str(path) for path in served.before],
         "max_batch": served.model.max_batch,
         "points": [encode_point(point).decode() for point in served.policy.points],
         "batch_sizes": served.policy.batch_sizes,

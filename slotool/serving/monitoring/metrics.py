@@ -168,6 +168,9 @@ class Metrics:
         self.device_workers = gauge(
             "slotool_device_workers", "Workers that are alive and warm, by the device that they compute on", ["device"]
         )
+        self.worker_bytes = gauge(
+            "slotool_worker_memory_bytes", "Memory of a worker process by itself when it was warm; 0 where not measured"
+        )
         self.threads = gauge("slotool_worker_threads", "Compute threads of each worker")
         self.reconfigurations = counter(
             "slotool_worker_reconfigurations", "Times that all workers were replaced by others in number or threads"

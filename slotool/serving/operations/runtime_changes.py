@@ -227,7 +227,7 @@ class Autoscaling:
         if room is None:  # it is asked again in a second
             return
         if room < workers:
-            reason = f"{reason}; there are free CPUs for {max(room - before, 0)} more now"
+            reason = f"{reason}; there are free CPUs and memory for {max(room - before, 0)} more now"
         if before >= room and workers > before:
             if self._lacking != workers:  # say so once
                 router.events.emit("scale-waits", reason, workers=before, wanted=workers)

@@ -40,10 +40,12 @@ class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_
     """One ``[[models]]`` table: an artifact (a network, family, SLO-NN or supernet) or a model's file, and the options
     of ``slotool serve`` for it. What it leaves out is as at the top of the file.
 
-    ``name``: to serve it under, by default the artifact's.
+    ``name``: to serve it under, by default the artifact's. ``steps``: in place of ``artifact``, those of a pipeline:
+    names of other tables, or artifacts and files.
     """
 
-    artifact: Text
+    artifact: Text | None = None
+    steps: Annotated[list[Text], msgspec.Meta(min_length=2)] | None = None
     name: Text | None = None
     rules: Text | None = None
     latency: Text | None = None
@@ -138,11 +140,19 @@ def read_models(
     if not entries:
         raise InputError(f"{file}: models: at least one [[models]] table is expected")
     parts: list[Sources] = []
-    for number, entry in enumerate(entries):
+    tables = [_entry(entry, f"{file}: models[{number}]") for number, entry in enumerate(entries)]
+    artifacts = {
+        model.name or usual_name(file.parent / model.artifact): model.artifact for model in tables if model.artifact
+    }
+    for number, model in enumerate(tables):
         where = f"{file}: models[{number}]"
-        model = _entry(entry, where)
         settings = {**stated, **_given(model), **overriding}
-        name = model.name or usual_name(file.parent / model.artifact)
+        if steps := settings.pop("steps", None):
+            settings["artifact"], settings["before"] = (
+                artifacts.get(steps[-1], steps[-1]),
+                [artifacts.get(step, step) for step in steps[:-1]],
+            )
+        name = model.name or usual_name(file.parent / settings["artifact"])
         if "/" in name or not name.isprintable():
             raise InputError(f"{where}.name: {name!r} cannot name a model; printable text without / is expected")
         if any(name in part.names for part in parts):
@@ -152,13 +162,9 @@ def read_models(
 
 
 def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, common: Sources) -> Sources:
-    artifact = file.parent / settings["artifact"]
-    if is_code(str(artifact)):
-        factories.require_allowed(f"{where}.artifact is {settings['artifact']}")
-    elif not artifact.is_dir() and not artifact.is_file():
-        raise InputError(
-            f"{where}.artifact: there is no folder {artifact}; an artifact, or a model's file, is expected"
-        )
+    *before, artifact = (
+        _model(given, where, file.parent) for given in (*settings.get("before", ()), settings["artifact"])
+    )
     paths = {key: _file(key, settings[key], where, file.parent) for key in _FILES if settings.get(key)}
     deadline_ms = settings.get("deadline-ms")
     return Sources(
@@ -175,14 +181,30 @@ def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, com
         common.mapped,
         where,
         devices=common.devices,
+        before=tuple(before),
     )
+
+
+def _model(given: str, where: str, folder: Path) -> Path:
+    """Return where a model is. Raises ``InputError``."""
+    path = folder / given
+    if is_code(str(path)):
+        factories.require_allowed(f"{where}.artifact is {given}")
+    elif not path.is_dir() and not path.is_file():
+        raise InputError(f"{where}.artifact: there is no folder {path}; an artifact, or a model's file, is expected")
+    return path
 
 
 def _entry(entry: Any, where: str) -> ModelEntry:
     try:
-        return msgspec.convert(entry, ModelEntry)
+        model = msgspec.convert(entry, ModelEntry)
     except msgspec.ValidationError as error:
         raise InputError(sentence_of(str(error), where)) from None
+    if model.artifact is None and model.steps is None:
+        raise InputError(f"{where}: the key 'artifact' is missing")
+    if model.steps is not None and (model.artifact is not None or model.name is None):
+        raise InputError(f"{where}: a pipeline has steps and a name, and no artifact")
+    return model
 
 
 def sentence_of(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) -> str:

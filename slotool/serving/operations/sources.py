@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from slotool.artifacts.bundle import MANIFEST
 from slotool.devices import CPU, is_cuda
 from slotool.elastic import ElasticModel, load_served
-from slotool.elastic.loading import require_unchanged
+from slotool.elastic.loading import file_bytes, require_unchanged
 from slotool.elastic.model import identities, version_name
 from slotool.errors import ArtifactError, InputError
 from slotool.factories import source_file
-from slotool.machine import likeness
+from slotool.machine import likeness, usable_memory
 from slotool.models.loading import is_code
-from slotool.printable import printable
+from slotool.printable import printable, size_text
 from slotool.regular_files import read_bytes
 from slotool.rules.ruleset.rules import RuleSet
 from slotool.rules.switching import SwitchingPlan
@@ -63,7 +63,8 @@ class Sources:
     ``mapped``: workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the
     table of a service file that states them, for sentences.
     ``devices``: that workers compute on; latencies of others do not count. ``version`` and ``config``: of the only
-    artifact, where it lies in a folder of models.
+    artifact, where it lies in a folder of models. ``before``: models of the steps before the only artifact, of a
+    pipeline.
     """
 
     artifacts: tuple[Path, ...]
@@ -81,6 +82,7 @@ class Sources:
     devices: tuple[str, ...] = (CPU,)
     version: str = VERSION
     config: ModelConfig | None = None
+    before: tuple[Path, ...] = ()
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -137,10 +139,13 @@ class Sources:
         return self._match(named, warn)
 
     def _read(self, path: Path) -> _Read:
+        if (held := file_bytes(path)) > (free := usable_memory()):
+            raise InputError(f"{path}: its files hold {size_text(held)}, and {size_text(free)} of memory are left here")
         # Before the model: one that is written meanwhile is noticed the next time.
         manifest = self._manifest(path)
         max_batch = None if self.config is None else self.config.max_batch
-        model = load_served(str(path), mapped=self.mapped, max_batch=max_batch)
+        before = tuple(map(str, self.before))
+        model = load_served(str(path), mapped=self.mapped, max_batch=max_batch, before=before)
         if self.config is not None:
             self.config.require(model)
         placed = model if self.mapped else model.on(self.devices[0])
@@ -149,7 +154,8 @@ class Sources:
 
     def _manifest(self, path: Path) -> bytes:
         """Return what tells this model from another one at the same path."""
-        return _manifest(path) + (b"" if self.config is None else self.config.text.encode())
+        own = b"" if self.config is None else self.config.text.encode()
+        return b"".join([*map(_manifest, (*self.before, path)), own])
 
     def _require_latency(self) -> None:
         if self.policy == BY_DEMAND:
@@ -196,7 +202,9 @@ class Sources:
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
             policy = self._policy(model, space, mine, latency, conditions)
             accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
-            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest, self.version)
+            served[name] = ServedModel(
+                name, model, policy, mine, path, accuracy, space, manifest, self.version, self.before
+            )
         self._nothing_unused(served, rules, tables)
         return served
 

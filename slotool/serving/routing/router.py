@@ -102,6 +102,7 @@ class Router:
         self.metrics.waiting.set_function(self.waiting)
         self.metrics.oldest_wait_s.set_function(self.oldest_wait_s)
         self.metrics.workers.set_function(self.alive)
+        self.metrics.worker_bytes.set_function(self.engine.worker_bytes)
         for device in self.engine.devices:
             self.metrics.device_workers.labels(device).set_function(partial(self.alive_on, device))
         self.engine.open(models, self._dispatch_loop.calls.worker_changed)
