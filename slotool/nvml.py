@@ -129,6 +129,11 @@ class NvmlDevice:
         return self._as(int, "the highest clock", "nvmlDeviceGetMaxClockInfo", _SM_CLOCK)
 
     @property
+    def energy_j(self) -> float | None:
+        """Joules since the driver was loaded."""
+        return self._as(lambda mj: mj / 1000, "the energy", "nvmlDeviceGetTotalEnergyConsumption")
+
+    @property
     def persistence(self) -> bool | None:
         """True if the driver keeps the unused device ready."""
         return self._as(bool, "the persistence mode", "nvmlDeviceGetPersistenceMode")

@@ -784,6 +784,9 @@ effective_accuracy number?      share of all requests answered correctly and in 
 accuracy_of_answered number?    share of answered requests that are correct
 send_delay_p99_s number?        how late the client sent, seconds
 send_delay_max_s number         greatest such delay, seconds
+energy_j        number?         joules that the machine took meanwhile, all that runs on it included
+energy_unknown  text?           why that is not known
+energy_j_per_answer number?     the same by answered request
 statuses[].status integer       HTTP status, 0 for none
 statuses[].requests integer     requests with it
 statuses[].error text           one of their errors

@@ -62,6 +62,7 @@ class LoadTest(Result):
         return {
             **log.provenance,
             **self.summary,
+            "energy_j_per_answer": self.energy_j_per_answer,
             **super().findings(),
             "statuses": log.statuses(),
             "points": log.points(),
@@ -71,10 +72,20 @@ class LoadTest(Result):
             "over_time": over_time(log),
         }
 
+    @property
+    def energy_j_per_answer(self) -> float | None:
+        """Joules that the machine took meanwhile by answered request, client and idle parts included; None where it
+        does not say."""
+        joules, answered = self.log.provenance.get("energy_j"), self.summary["answered"]
+        return joules / answered if joules is not None and answered else None
+
     def shown(self) -> list[Part]:
         log, summary = self.log, self.summary
         title = f"{summary['requests']:,} requests to {log.provenance['subject']}"
-        shown: list[Part] = [table(title, ["figure", "value"], _figures(summary, self.target))]
+        figures = _figures(summary, self.target)
+        if (joules := self.energy_j_per_answer) is not None:
+            figures.append(["energy per answer, of the whole machine", f"{joules:.3g} J"])
+        shown: list[Part] = [table(title, ["figure", "value"], figures)]
         some = len(log.statuses()) > 1 or summary["answered"] < summary["requests"]
         for caption, rows, columns in (
             ("HTTP status", log.statuses() if some else (), _STATUSES),

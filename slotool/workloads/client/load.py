@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from slotool.data import DataSource, has_many_labels, load_multilabel, numbered, open_dataset
 from slotool.data.options import DataOptions
 from slotool.data.registry import locate
+from slotool.energy import EnergyMeter
 from slotool.errors import ArgumentError
 from slotool.machine import machine_id
 from slotool.progress import Quiet, Reporter
@@ -21,7 +23,7 @@ from slotool.workloads.client.endpoint import RequestResult, Terms
 from slotool.workloads.client.faults import Fault, FaultInjection, read_faults
 from slotool.workloads.client.many_processes import ManyProcesses
 from slotool.workloads.client.open_loop import LoadPlan, LoadRun, LocalRun, drawn_times, drive_together
-from slotool.workloads.client.target import ANSWER_WITHIN_S
+from slotool.workloads.client.target import ANSWER_WITHIN_S, is_loopback
 from slotool.workloads.requests import RequestLog
 
 
@@ -98,7 +100,8 @@ class Load:
                 if processes == 1
                 else ManyProcesses(plan, server, processes, steps.advance, **began)
             )
-            return _driven(run, out, provenance, injection), len(plan)
+            meter = EnergyMeter() if is_loopback(urlsplit(self.address).hostname or "") else None
+            return _driven(run, out, provenance, injection, meter), len(plan)
 
     def _planned(self) -> tuple[LoadPlan, TargetServer, dict[str, Any]]:
         """Return the requests, whose examples the server's model takes, the server, and the provenance of their log."""
@@ -161,8 +164,15 @@ def _require_accepted(server: TargetServer, x: Any) -> None:
         raise ArgumentError("tolerance", result.error)
 
 
-def _driven(run: LoadRun, out: Path | None, provenance: dict[str, Any], injection: FaultInjection | None) -> RequestLog:
-    """Return the whole log, saved; on Ctrl-C what had finished is saved before the interruption goes on."""
+def _driven(
+    run: LoadRun,
+    out: Path | None,
+    provenance: dict[str, Any],
+    injection: FaultInjection | None,
+    meter: EnergyMeter | None,
+) -> RequestLog:
+    """Return the whole log, saved; on Ctrl-C what had finished is saved before the interruption goes on. ``meter``: of
+    this machine, where the server is on it."""
     try:
         run.drive()
     except KeyboardInterrupt:
@@ -172,6 +182,8 @@ def _driven(run: LoadRun, out: Path | None, provenance: dict[str, Any], injectio
     finally:
         if injection is not None:
             provenance["faults"] = injection.end()
+    reason = "the server may be on another machine" if meter is None else meter.reason
+    provenance |= {"energy_j": meter and meter.joules(), "energy_unknown": reason or None}
     log = run.log(provenance)
     if out is not None:
         log.save(out)
