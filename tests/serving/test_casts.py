@@ -69,6 +69,43 @@ def test_kserves_sample_of_scikit_learn_is_answered(server: LiveServer, datatype
     assert (named["datatype"], named["data"], label["data"]) == ("BYTES", ["versicolor"] * 2, [1, 1])
 
 
+ROW = {"name": "predict", "shape": [1, 4], "datatype": "FP32", "data": [[6.8, 2.8, 4.8, 1.4]]}
+PEOPLE = [
+    {
+        "name": "First Name",
+        "datatype": "BYTES",
+        "parameters": {"content_type": "str"},
+        "shape": [2],
+        "data": ["J", "M"],
+    },
+    {"name": "Age", "datatype": "INT32", "shape": [2], "data": [34, 22]},
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"inputs": [ROW]}, 200, ""),
+        ({"parameters": {"content_type": "np"}, "inputs": [{**ROW, "parameters": {"content_type": "np"}}]}, 200, ""),
+        (
+            {"id": "7", "inputs": [ROW], "outputs": [{"name": "probabilities", "parameters": {"content_type": "np"}}]},
+            200,
+            "",
+        ),
+        ({"inputs": [ROW], "outputs": [{"name": "predict"}]}, 400, "predict"),
+        ({"parameters": {"content_type": "pd"}, "inputs": PEOPLE}, 400, "input"),
+        ({"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["hello"]}]}, 400, "BYTES"),
+    ],
+)
+def test_samples_of_mlserver_are_answered_or_rejected_with_the_reason(
+    server: LiveServer, body: dict[str, Any], status: int, said: str
+) -> None:
+    answer = infer(server, "iris", body)
+    assert answer.status_code == status, answer.text
+    assert said in answer.json().get("error", "")
+    assert answer.json().get("id") == (body.get("id") if status == 200 else None)
+
+
 def test_class_names_stand_in_the_metadata(server: LiveServer) -> None:
     document = HTTP.get(f"{server.url}/v2/models/iris").json()
     assert document["parameters"] == {"classes": ["setosa", "versicolor", "virginica"]}
