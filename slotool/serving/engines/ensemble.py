@@ -110,10 +110,11 @@ class PointRunner:
 
         Then one of every batch size at each point, as far as ``BATCHES_WARMED_S`` allow, the largest first: a first
         call of more examples allocates memory, and may take several times as long. A model that leaves sizes of its
-        inputs open and keeps no examples may not take the smallest: its first call is then not warm.
+        inputs open, or takes text, and keeps no examples may not take the one that is made up: its first call is then
+        not warm.
         """
         x = warm_up_example(self.model)
-        with suppress(*([Exception] if self.model.examples is None and _has_open_sizes(self.model) else [])):
+        with suppress(*([Exception] if self.model.examples is None and _takes_any_size_or_text(self.model) else [])):
             if self.model.estimates_each:
                 self.model.expected_accuracy(x)
             for plan in self._plans.values():
@@ -163,14 +164,14 @@ def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: f
 
 
 def warm_up_example(model: ElasticModel) -> Inputs:
-    """One example of the model's own, else one of zeros and of empty texts; of size 1 where a size is open."""
+    """One example of the model's own, else one of zeros, as text too; of size 1 where a size is open."""
     if model.examples is not None:
         return model.examples[:1]
     return Columns(
         {
             spec.name: np.full(
                 [1, *(1 if size == FREE else size for size in spec.shape[1:])],
-                b"" if spec.datatype == "BYTES" else 0,
+                b"0" if spec.datatype == "BYTES" else 0,
                 spec.dtype,
             )
             for spec in model.signature.inputs
@@ -183,8 +184,8 @@ def ensemble_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan:
     return _plan(model, _own(model), point)
 
 
-def _has_open_sizes(model: ElasticModel) -> bool:
-    return any(FREE in spec.shape[1:] for spec in model.signature.inputs)
+def _takes_any_size_or_text(model: ElasticModel) -> bool:
+    return any(FREE in spec.shape[1:] or spec.datatype == "BYTES" for spec in model.signature.inputs)
 
 
 def _own(model: ElasticModel) -> dict[str, OperatingPoint]:
