@@ -268,8 +268,10 @@ def outcome_table(
     provenance: Mapping[str, Any] | None = None,
     kept: Mapping[str, np.ndarray] | None = None,
 ) -> OutcomeTable:
-    """Return the outcome table of ``taken`` responses to examples whose answers should be ``truth``. ``kept``: further
-    columns, by example."""
+    """Return the outcome table of responses to examples whose answers should be ``truth``.
+
+    ``kept``: further columns, by example.
+    """
     import pandas as pd
 
     from slotool.tables import OutcomeTable

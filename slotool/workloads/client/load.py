@@ -171,8 +171,10 @@ def _driven(
     injection: FaultInjection | None,
     meter: EnergyMeter | None,
 ) -> RequestLog:
-    """Return the whole log, saved; on Ctrl-C what had finished is saved before the interruption goes on. ``meter``: of
-    this machine, where the server is on it."""
+    """Return the whole log, saved; on Ctrl-C what had finished is saved before the interruption goes on.
+
+    ``meter``: of this machine, where the server is on it.
+    """
     try:
         run.drive()
     except KeyboardInterrupt:
