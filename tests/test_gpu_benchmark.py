@@ -167,6 +167,17 @@ def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
         pages.record(tmp_path, tmp_path / "results")
 
 
+def test_results_of_two_cards_are_not_mixed(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        document = {"schema": pages.SCHEMA, "piece": "timm", "rehearsal": False, "device": {"name": f"{name} card"}}
+        (tmp_path / name / "timm.json").write_text(json.dumps(document))
+    pages.record(tmp_path / "one", tmp_path / "kept")
+    pages.record(tmp_path / "one", tmp_path / "kept")
+    with pytest.raises(ValueError, match=r"is of other card, and .* holds results of one card"):
+        pages.record(tmp_path / "other", tmp_path / "kept")
+
+
 def test_goals_say_what_was_reached() -> None:
     def of(figure: float) -> dict[str, Any]:
         return {"actuation": {"steps": {"small": {"switch_s": 1e-5}, "large": {"switch_s": figure}}}}

@@ -37,8 +37,8 @@ PEERS = Path(__file__).parents[1] / "peers" / "torch_server.py"
 MODELS = Path(__file__).parents[2] / "models"
 CLOSED, OPEN_SHARES, FIXED_PER_S = (1, 32), (0.6, 0.9), (100.0, 200.0, 800.0)
 OPEN_CONNECTIONS, SECONDS, WARM_UP_S, TIMEOUT_US = 128, 3.0, 1.0, 30_000_000
-# How slotool serves without CUDA graphs.
-NO_GRAPHS: list[str] = []
+# slotool without CUDA graphs: no batch size is captured.
+_EAGER = "import slotool.transfers as t; t.CAPTURED_SIZES = (); from slotool.cli import main; main()"
 SLOTOOL, EAGER, LITSERVE, FASTAPI = "slotool", "slotool, eager", "LitServe", "FastAPI"
 
 PACKAGES = {LITSERVE: "litserve", FASTAPI: "fastapi"}
@@ -52,8 +52,6 @@ def run(piece: Piece) -> None:
 
 def loaded(piece: Piece, model: str, server: str) -> Figures:
     """Rates and latencies of one model behind one server."""
-    if server == EAGER and not piece.on_gpu:
-        raise Left("a CPU has no CUDA graphs, so that slotool always runs eager")
     if (package := PACKAGES.get(server)) and find_spec(package) is None:
         raise Left(f"{package} is not installed")
     seconds = piece.sized(SECONDS, 0.3)
@@ -89,9 +87,9 @@ def running(piece: Piece, model: str, server: str) -> Iterator[Running]:
     x = np.random.default_rng(0).random((1, *graph.input_shape), dtype=np.float32)
     port, cores = free_port(), cores_by_preference()
     if server in (SLOTOOL, EAGER):
-        command = [sys.executable, "-m", "slotool", "serve", str(artifact), "--name", "net", "--port", str(port)]
+        program = ["-c", _EAGER] if server == EAGER else ["-m", "slotool"]
+        command = [sys.executable, *program, "serve", str(artifact), "--name", "net", "--port", str(port)]
         command += ["--device", piece.device] if piece.on_gpu else []
-        command += NO_GRAPHS if server == EAGER else []
         question = binary_question(x, "net", parameters={"timeout": TIMEOUT_US})
     else:
         write_graphs(folder / "graph.parquet", [graph])

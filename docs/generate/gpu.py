@@ -138,20 +138,27 @@ def documents(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def record(made: Path, folder: Path = RESULTS) -> None:
-    """Take over the documents of a run. Raises ``ValueError`` for a folder without any, for files that are others, and
-    for a rehearsal, whose figures mean nothing."""
+    """Take over the documents of a run.
+
+    Raises ``ValueError`` for a folder without any, for files that are others, for a rehearsal, whose figures mean
+    nothing, and for another card than that of the documents there.
+    """
     from benchmarks.gpu import PIECES
 
     found = {name: made / f"{name}.json" for name in PIECES if (made / f"{name}.json").is_file()}
     if not found:
         raise ValueError(f"{made} has no document of `make gpu`")
+    cards = {document["device"]["name"] for document in documents(folder).values()} - {CPU}
     for path in found.values():
         try:
-            rehearsal = json.loads(path.read_text())["rehearsal"]
+            document = json.loads(path.read_text())
+            rehearsal, card = document["rehearsal"], document["device"]["name"]
         except (ValueError, KeyError, TypeError) as wrong:
             raise ValueError(f"{path} is no document of `make gpu`: {wrong!r}") from None
         if rehearsal:
             raise ValueError(f"{path} is of a rehearsal; its figures mean nothing, so they are not taken over")
+        if cards and card not in {*cards, CPU}:
+            raise ValueError(f"{path} is of {card}, and {folder} holds results of {', '.join(cards)}: cards differ")
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in found.items():
         (folder / f"{name}.json").write_bytes(path.read_bytes())
