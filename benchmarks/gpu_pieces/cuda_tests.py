@@ -5,6 +5,7 @@ Several run at a time where pytest-xdist is installed; what fails then runs agai
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -16,7 +17,9 @@ from benchmarks.record import ROOT
 
 MARKED = "mark.cuda"
 # Each takes some 500 MiB of the device.
-WORKERS = 4
+WORKERS = 8
+# What pytest takes to report after an interrupt.
+END_S = 15.0
 
 
 def run(piece: Piece) -> None:
@@ -27,27 +30,39 @@ def marked(piece: Piece) -> Figures:
     if find_spec("pytest") is None or find_spec("hypothesis") is None:
         raise Left("pytest and hypothesis are not installed")
     side_by_side = ["-n", str(WORKERS)] if find_spec("xdist") is not None else []
-    found = counted(ran(piece, "all", side_by_side))
+    report, ended = ran(piece, "all", side_by_side)
+    found = {**counted(report), "cut_off": not ended}
     if side_by_side and found["failed"]:
-        alone = counted(ran(piece, "failed", ["--last-failed"]))
+        alone = counted(ran(piece, "failed", ["--last-failed"])[0])
         found["failed_beside_others"] = found["failed"]
         found["failed"] = alone["failed"]
         found["passed"] += alone["passed"]
     return found
 
 
-def ran(piece: Piece, name: str, options: list[str]) -> Path:
-    """JUnit's XML of those tests."""
+def ran(piece: Piece, name: str, options: list[str]) -> tuple[Path, bool]:
+    """Return JUnit's XML of the tests that ended, and True if that is all of them: the time may be over before."""
     report = (piece.folder / f"{name}.xml").absolute()
     report.unlink(missing_ok=True)
     # A plugin for benchmarks, where it is installed, warns of the workers, and a warning is an error here.
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:benchmark", f"--junitxml={report}"]
     command += ["-o", f"cache_dir={(piece.folder / 'cache').absolute()}", *options, *files(ROOT / "tests")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    (piece.folder / f"{name}.txt").write_text(done.stdout + done.stderr)
+    path = piece.folder / f"{name}.txt"
+    ended = True
+    with path.open("w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        try:
+            process.wait(piece.left_s if piece.full else None)
+        except subprocess.TimeoutExpired:
+            # As after Ctrl-C pytest reports what has ended.
+            ended = False
+            process.send_signal(signal.SIGINT)
+            process.wait(END_S)
+        finally:
+            process.kill()
     if not report.is_file():
-        raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
-    return report
+        raise RuntimeError(f"pytest ended with {process.returncode}: {path.read_text()[-400:]}")
+    return report, ended
 
 
 def files(folder: Path) -> list[str]:

@@ -203,8 +203,8 @@ def _left_out(steps: Steps) -> list[str]:
 
 
 def tests(steps: Steps) -> list[Table]:
-    rows = [[str(step["passed"]), str(step["not_run"]), str(len(step["failed"])), ", ".join(step["failed"]) or "–"]
-            for step in steps.values()]  # fmt: skip
+    rows = [[f"{step['passed']}{', then cut off' if step.get('cut_off') else ''}", str(step["not_run"]),
+             str(len(step["failed"])), ", ".join(step["failed"]) or "–"] for step in steps.values()]  # fmt: skip
     return [Table("", ["passed", "lack a package or a device", "failed", "which"], rows)] if rows else []
 
 
