@@ -312,11 +312,11 @@ def started(name: str, out: Path, device: str, limit_s: float, rehearse: bool) -
 
 
 def tell(log: Path, begins_at: int, name: str) -> None:
-    """Print the lines on steps, and the last one before them, which is the message of what failed."""
+    """Print the lines on steps; before that of a failed one the last line of its traceback."""
     lines = log.read_bytes()[begins_at:].decode(errors="replace").splitlines()
-    for before, line in itertools.pairwise(["", *lines]):
+    for before, line in itertools.pairwise(["", *filter(None, lines)]):
         if line.startswith((f"{name}: ", "   ", "make gpu: ")) and not line.startswith("    "):
-            shown = [before, line] if ": failed" in line else [line]
+            shown = [before, line] if line.startswith("   ") and line.endswith(": failed") else [line]
             print("\n".join(each[:SHOWN_CHARACTERS] for each in shown), flush=True)
 
 

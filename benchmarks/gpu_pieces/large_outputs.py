@@ -48,7 +48,7 @@ def measured(piece: Piece, nodes: int, hidden: int, batch: int) -> Figures:
     device = piece.device
     x, weight, bias = (torch.randn(size, device=device) for size in ((batch, hidden), (nodes, hidden), (nodes,)))
     found: Figures = {"nodes": nodes, "hidden": hidden, "batch": batch, "ways": {}}
-    short = [tensor.bfloat16() for tensor in (x, weight, bias)]
+    short = (x.bfloat16(), weight.bfloat16(), bias.bfloat16())
 
     def keep(way: str, function: Callable[[], object], read_bytes: float) -> None:
         figures = timed(captured(function, device), device, piece.full)
@@ -68,7 +68,7 @@ def measured(piece: Piece, nodes: int, hidden: int, batch: int) -> Figures:
         count = int(share * nodes)
         lists = torch.stack([torch.randperm(nodes, device=device)[:count] for _ in range(1 << BUCKETS_LOG2)]).int()
         chosen = lists[torch.arange(batch, device=device) % len(lists)]
-        for form, tensors in {"float32": (x, weight, bias), "bf16": tuple(short)}.items():
+        for form, tensors in {"float32": (x, weight, bias), "bf16": short}.items():
             read = batch * count * hidden * tensors[0].element_size()
             label = f"{share:.1%} of nodes, {form}"
             keep(f"gather, {label}", partial(gathered, *tensors, chosen), read)
@@ -134,7 +134,7 @@ def _kernel() -> Any:
         globals()["tl"] = tl
 
         @triton.jit
-        def score(x, weight, bias, listed, scores, count, HIDDEN: tl.constexpr, NODES: tl.constexpr):  # type: ignore[no-untyped-def]
+        def score(x, weight, bias, listed, scores, count, HIDDEN: tl.constexpr, NODES: tl.constexpr):
             query = tl.program_id(0)
             at = tl.program_id(1) * NODES + tl.arange(0, NODES)
             inside = at < count

@@ -7,10 +7,15 @@ of one operator graph; the weights are random.
 
 import base64
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
+
+LitAPI: Any = object
+with suppress(ImportError):
+    from litserve import LitAPI
 
 MAX_BATCH, TIMEOUT_S = 32, 0.002
 
@@ -35,30 +40,36 @@ class Network:
         return found
 
 
+class Served(LitAPI):
+    """The network for LitServe, which pickles it for a process of its own."""
+
+    graph: str
+
+    def setup(self, device: str) -> None:
+        self.network = Network(self.graph, device)
+
+    def decode_request(self, request: dict[str, str]) -> bytes:
+        return base64.b64decode(request["input"])
+
+    def batch(self, inputs: list[bytes]) -> list[bytes]:
+        return inputs
+
+    def predict(self, x: list[bytes]) -> list[int]:
+        return self.network.labels(x)
+
+    def unbatch(self, output: list[int]) -> list[int]:
+        return output
+
+    def encode_response(self, output: int) -> dict[str, int]:
+        return {"label": output}
+
+
 def litserve(port: int, graph: str, device: str) -> None:
-    import litserve as ls
-
-    class Served(ls.LitAPI):
-        def setup(self, device: str) -> None:
-            self.network = Network(graph, device)
-
-        def decode_request(self, request: dict[str, str]) -> bytes:
-            return base64.b64decode(request["input"])
-
-        def batch(self, inputs: list[bytes]) -> list[bytes]:
-            return inputs
-
-        def predict(self, x: list[bytes]) -> list[int]:
-            return self.network.labels(x)
-
-        def unbatch(self, output: list[int]) -> list[int]:
-            return output
-
-        def encode_response(self, output: int) -> dict[str, int]:
-            return {"label": output}
+    from litserve import LitServer
 
     api = Served(max_batch_size=MAX_BATCH, batch_timeout=TIMEOUT_S)
-    server = ls.LitServer(api, accelerator="cpu" if device == "cpu" else "cuda", devices=1)
+    api.graph = graph
+    server = LitServer(api, accelerator="cpu" if device == "cpu" else "cuda", devices=1)
     server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="error")
 
 
