@@ -17,7 +17,7 @@ mkdir -p "$results" "$out"
 
 pack() {
   nvidia-smi -q >"$results/nvidia-smi-window-$window.txt" 2>/dev/null || rm -f "$results/nvidia-smi-window-$window.txt"
-  tar -czf "$out/gpu-window-$window.tar.gz" --exclude=lock --exclude=cache -C "$(dirname "$results")" "$(basename "$results")"
+  tar -czf "$out/gpu-window-$window.tar.gz" --exclude=lock --exclude=cache --exclude='*.safetensors' -C "$(dirname "$results")" "$(basename "$results")"
   du -h "$out/gpu-window-$window.tar.gz"
 }
 trap pack EXIT

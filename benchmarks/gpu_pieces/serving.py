@@ -12,9 +12,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -81,9 +82,16 @@ def summed_up(samples: Samples) -> Figures:
 @contextmanager
 def running(piece: Piece, model: str, server: str) -> Iterator[Running]:
     """A server of the model, on all cores but the client's."""
-    folder = (piece.folder / f"{model}-{server}".replace(", ", "-")).absolute()
-    folder.mkdir(exist_ok=True)
-    artifact, graph = made(piece, model)
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        with started(piece, folder, *made(piece, model, folder), server) as process:
+            yield process
+
+
+def started(
+    piece: Piece, folder: Path, artifact: Path, graph: OperatorGraph, server: str
+) -> AbstractContextManager[Running]:
+    """A server of ``artifact``, or by a peer of ``graph``, with the question to it."""
     x = np.random.default_rng(0).random((1, *graph.input_shape), dtype=np.float32)
     port, cores = free_port(), cores_by_preference()
     if server in (SLOTOOL, EAGER):
@@ -96,8 +104,7 @@ def running(piece: Piece, model: str, server: str) -> Iterator[Running]:
         kind, question = {LITSERVE: ("litserve", base64_question(x)), FASTAPI: ("fastapi", raw_question(x))}[server]
         command = [sys.executable, str(PEERS), kind, str(port), str(folder / "graph.parquet"), piece.device]
     path = os.pathsep.join([str(PEERS.parents[2]), os.environ.get("PYTHONPATH", "")])
-    with served(command, port, question, None, folder, {"PYTHONPATH": path}, [*cores[:1], *cores[2:]]) as process:
-        yield process
+    return served(command, port, question, None, folder, {"PYTHONPATH": path}, [*cores[:1], *cores[2:]])
 
 
 def base64_question(x: np.ndarray) -> Question:
@@ -105,16 +112,14 @@ def base64_question(x: np.ndarray) -> Question:
     return Question("/predict", JSON, body, raw_question(x).label)
 
 
-def made(piece: Piece, model: str) -> tuple[Path, OperatorGraph]:
+def made(piece: Piece, model: str, place: Path) -> tuple[Path, OperatorGraph]:
     """The folder that slotool serves, and the graph of the largest network in it, for the other servers."""
     if model == "resnet50":
         graphs = read_graphs(GRAPHS) if piece.full else applications(1)
         graph = next(each for each in graphs if each.name == model or not piece.full)
-        folder = (piece.folder / model).absolute()
-        if not folder.is_dir():
-            network = Network("one", GraphModule(graph).eval().requires_grad_(False))
-            Family.of(model, [network]).save(folder, config={}, seed=0)
-        return folder, graph
+        network = Network("one", GraphModule(graph).eval().requires_grad_(False))
+        Family.of(model, [network]).save(place / model, config={}, seed=0)
+        return place / model, graph
     folder = MODELS / model
     known = load_model(str(folder))
     if isinstance(known, Supernet):
