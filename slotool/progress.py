@@ -52,19 +52,19 @@ Callback = Callable[[str, int, int | None], None]
 Reporting = Reporter | Callback | bool | Literal["auto"] | None
 
 
-def reporter_of(wanted: Reporting) -> Reporter:
+def reporter_of(shown: Reporting) -> Reporter:
     """Return the reporter that ``progress=wanted`` means. Raises ``TypeError`` for anything else."""
-    if wanted == "auto":
-        wanted = _in_notebook() or hasattr(sys, "ps1")
-    if wanted is None or wanted is False:
+    if shown == "auto":
+        shown = _in_notebook() or hasattr(sys, "ps1")
+    if shown is None or shown is False:
         return Quiet()
-    if wanted is True:
+    if shown is True:
         return Drawing()
-    if isinstance(wanted, Reporter):
-        return wanted
-    if callable(wanted):
-        return Calling(wanted)
-    raise TypeError(f'progress is "auto", True, None, a function or a Reporter, not {wanted!r}')
+    if isinstance(shown, Reporter):
+        return shown
+    if callable(shown):
+        return Calling(shown)
+    raise TypeError(f'progress is "auto", True, None, a function or a Reporter, not {shown!r}')
 
 
 def short_phase(reporter: Reporter, text: str, total: int | None = None) -> AbstractContextManager[Progress]:

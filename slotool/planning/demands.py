@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Tried where nobody names any; and those that are tried where these need more workers than the rate does, as they take
 # seconds to compile.
 POLICIES, SLOW_POLICIES = ("slackfit", "maxacc", "fixed"), ("value-iteration",)
-# Of traffic that is drawn.
+# Length of drawn traffic.
 DURATION_S = 60.0
 
 
@@ -78,8 +78,8 @@ class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, k
             raise ArgumentError("artifact", "is needed for out: the service file names what is to be served")
         if not Path(str(self.artifact)).is_dir():
             raise ArgumentError("artifact", f"there is no folder {self.artifact}; an artifact is expected")
-        for name, given in (("latency", self.tables), ("outcomes", [self.outcomes]), ("rules", [rules])):
-            if not all(each is None or isinstance(each, str | Path) for each in given):
+        for name, sources in (("latency", self.tables), ("outcomes", [self.outcomes]), ("rules", [rules])):
+            if not all(each is None or isinstance(each, str | Path) for each in sources):
                 raise ArgumentError(name, "a file is needed for out: the service file names it")
 
 
@@ -105,28 +105,28 @@ def models_by_name(models: Sequence[Mapping[str, Any]], of_all: Mapping[str, Any
     """
     from slotool.serving.operations.service_file import sentence_of
 
-    found: dict[str, PlannedModel] = {}
+    by_name: dict[str, PlannedModel] = {}
     for number, model in enumerate(models):
         where = f"models[{number}]"
         if not isinstance(model, Mapping):
             raise ArgumentError("models", f"{where}: a table is expected, as each [[models]] of a file of options is")
-        own = {key.replace("-", "_"): value for key, value in model.items()}
+        settings = {key.replace("-", "_"): value for key, value in model.items()}
         stated = {key: value for key, value in of_all.items() if value is not None}
-        if own.keys() & {"arrivals", "rate"}:  # its own traffic, in place of all that the plan says
+        if settings.keys() & {"arrivals", "rate"}:  # its own traffic, in place of all that the plan says
             stated = {key: value for key, value in stated.items() if key not in ("arrivals", "rate")}
-        entry = {key.replace("_", "-"): value for key, value in {**stated, **own}.items()}
+        entry = {key.replace("_", "-"): value for key, value in {**stated, **settings}.items()}
         try:
             read = msgspec.convert(entry, PlannedModel)
         except msgspec.ValidationError as error:
             raise ArgumentError("models", sentence_of(str(error), where, PlannedModel)) from None
         name = read.name or (where if read.artifact is None else Path(str(read.artifact)).resolve().name)
-        if name in found:
+        if name in by_name:
             raise ArgumentError("models", f"{where}.name: {name!r} is the name of another model; give each its own")
-        found[name] = read
-    if len(found) < 2:
-        there = "there is one" if found else "there is none"
-        raise ArgumentError("models", f"two models at least are expected, and {there}; one is planned for without this")
-    return found
+        by_name[name] = read
+    if len(by_name) < 2:
+        hint = "there is one" if by_name else "there is none"
+        raise ArgumentError("models", f"two models at least are expected, and {hint}; one is planned for without this")
+    return by_name
 
 
 def demands_of(
@@ -180,19 +180,21 @@ def demands_of(
                 entry.data, () if entry.policies else SLOW_POLICIES if tiers is None else (),
             )
         )  # fmt: skip
-    there = list(dict.fromkeys(key for demand in demands for key in demand.workers))
+    keys = list(dict.fromkeys(key for demand in demands for key in demand.workers))
     for key, price in prices.items():
-        if key not in there:
-            raise ArgumentError("prices", f"there is no worker type {key!r}; there are {'; '.join(there)}")
+        if key not in keys:
+            raise ArgumentError("prices", f"there is no worker type {key!r}; there are {'; '.join(keys)}")
         if not price > 0:
             raise ArgumentError("prices", f"the price of {key} is {price:g}; one above 0 is expected")
     return demands
 
 
 def _of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
-    """Return ``outcomes`` with errors of at most 1, so that an accuracy is 1 − error: larger ones as shares of the
-    greatest that the rules allow. Raises ``InputError`` for larger ones without rules, and for rules of other
-    models."""
+    """Return ``outcomes`` with errors of at most 1, so that accuracy is 1 − error.
+
+    Larger ones become shares of the greatest that the rules allow. Raises ``InputError`` for larger ones without rules,
+    and for rules of other models.
+    """
     if rules is not None and (changed := rules.changed_words(outcomes.models)):
         raise InputError(f"{outcomes.source}: the rules were {changed}")
     errors = outcomes.matrix("error")
@@ -216,21 +218,23 @@ def _placement(
     of: str,
     reporter: Reporter,
 ) -> Placement | None:
-    """Return the placement of workers on machines; None where each is as if alone. Warn of points and batch sizes for
-    which others stand in."""
+    """Return the placement of workers on machines, or None if each is as if alone.
+
+    Warns of points and batch sizes for which others stand in.
+    """
     from slotool.machine import usable_cores
     from slotool.planning.interference import Interference, Placement
     from slotool.tables import LatencyTable
 
-    given = entry.interference
-    if given is None:
+    stated = entry.interference
+    if stated is None:
         return None
-    source = given if isinstance(given, int | float) else loaded(LatencyTable, given)
-    found = {name: Interference.of(source, worker, quantile) for name, worker in workers.items()}
+    source = stated if isinstance(stated, int | float) else loaded(LatencyTable, stated)
+    effects = {name: Interference.of(source, worker, quantile) for name, worker in workers.items()}
     for name, worker in workers.items():
-        for remark in found[name].remarks(worker.profile):
+        for remark in effects[name].remarks(worker.profile):
             reporter.warn(f"{of}{name}: {remark}" if len(workers) > 1 else f"{of}{remark}")
-    return Placement(usable_cores() if machine_cores is None else machine_cores, found)
+    return Placement(usable_cores() if machine_cores is None else machine_cores, effects)
 
 
 def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter) -> dict[str, np.ndarray]:
@@ -239,27 +243,27 @@ def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter
 
     from slotool.workloads import ArrivalTable, Poisson
 
-    given = {}
+    recorded = {}
     for name, entry in entries.items():
         if entry.arrivals is not None:
             table = entry.arrivals
             if hasattr(table, "dtype"):  # instants, of which the table says what is wrong
                 table = ArrivalTable(pd.DataFrame({"arrival_s": table}))
-            given[name] = loaded(ArrivalTable, table).times_s
-    until_s = min((float(times_s[-1]) for times_s in given.values()), default=DURATION_S)
-    found: dict[str, np.ndarray] = {}
+            recorded[name] = loaded(ArrivalTable, table).times_s
+    until_s = min((float(times_s[-1]) for times_s in recorded.values()), default=DURATION_S)
+    arrivals: dict[str, np.ndarray] = {}
     for name, entry in entries.items():
         if entry.rate is not None:
             with of_model(name):
-                found[name] = Poisson(entry.rate).times(until_s, seed + len(found.keys() - given.keys()))
+                arrivals[name] = Poisson(entry.rate).times(until_s, seed + len(arrivals.keys() - recorded.keys()))
             continue
-        found[name] = given[name][given[name] <= until_s]
-        if len(found[name]) < 0.99 * len(given[name]):
+        arrivals[name] = recorded[name][recorded[name] <= until_s]
+        if len(arrivals[name]) < 0.99 * len(recorded[name]):
             reporter.warn(
-                f"{name}: of {given[name][-1]:.4g} s of arrivals the first {until_s:.4g} s count, as another model has "
-                "no more"
+                f"{name}: of {recorded[name][-1]:.4g} s of arrivals the first {until_s:.4g} s count, as another model "
+                "has no more"
             )
-    return found
+    return arrivals
 
 
 def require_points(demands: Sequence[Demand]) -> None:

@@ -19,7 +19,7 @@ def rows_of(fleets: Fleets, planner: Planner) -> list[dict[str, Any]]:
     if "" in planner.models:
         return [_fleet_row(each, planner) for each in fleets.shared]
     rows = [*(_shared_row(each, planner) for each in fleets.shared), _apart_row(fleets, planner)]
-    # Of equal cost the shared one: one service in place of several.
+    # Prefer the shared one at equal cost: one service in place of several.
     return sorted(rows, key=lambda row: (not row["holds"], row["cost"], row["kind"] == "apart"))
 
 
@@ -28,15 +28,15 @@ def explanation_of(fleets: Fleets, planner: Planner) -> str:
     return explained(fleets.shared, planner.promises[""]) if "" in planner.models else _compared(fleets, planner)
 
 
-def _fleet_row(found: SmallestFleet, planner: Planner) -> dict[str, Any]:
+def _fleet_row(fleets: SmallestFleet, planner: Planner) -> dict[str, Any]:
     """Return the row of a fleet of the only model."""
-    fleet, promise = found.fleet, planner.promises[""]
-    fewer = found.fewer
+    fleet, promise = fleets.fleet, planner.promises[""]
+    fewer = fleets.fewer
     return {
         **_pool(fleet),
         "policy": fleet.pool.policy,
-        "holds": found.holds,
-        "confirmed": found.confirmed,
+        "holds": fleets.holds,
+        "confirmed": fleets.confirmed,
         **_figures(fleet.verdict, promise),
         "tiers": planner.models[""].promised(fleet),
         "fewer": None if fewer is None else {"replicas": fewer.replicas, **_figures(fewer.verdict, promise)},
@@ -45,20 +45,20 @@ def _fleet_row(found: SmallestFleet, planner: Planner) -> dict[str, Any]:
     }
 
 
-def _shared_row(found: SmallestFleet, planner: Planner) -> dict[str, Any]:
+def _shared_row(fleets: SmallestFleet, planner: Planner) -> dict[str, Any]:
     """Return the row of a fleet that all models share."""
-    fleet, misses, fewer = found.fleet, found.fleet.misses(planner.promises), None
-    if found.fewer is not None:
+    fleet, misses, fewer = fleets.fleet, fleets.fleet.misses(planner.promises), None
+    if fleets.fewer is not None:
         fewer = {
-            "replicas": found.fewer.replicas,
-            "utilisation": found.fewer.utilisation,
-            "misses": found.fewer.misses(planner.promises),
-            "models": [{"model": name, **asdict(verdict)} for name, verdict in found.fewer.verdicts.items()],
+            "replicas": fleets.fewer.replicas,
+            "utilisation": fleets.fewer.utilisation,
+            "misses": fleets.fewer.misses(planner.promises),
+            "models": [{"model": name, **asdict(verdict)} for name, verdict in fleets.fewer.verdicts.items()],
         }
     return {
         "kind": "shared",
         **_pool(fleet),
-        "holds": found.holds,
+        "holds": fleets.holds,
         "utilisation": fleet.utilisation,
         "max_queue": planner.max_queue(fleet.pools),
         "models": [_model_row(name, fleet, planner, name not in misses) for name in fleet.pools],
@@ -68,8 +68,8 @@ def _shared_row(found: SmallestFleet, planner: Planner) -> dict[str, Any]:
 
 def _apart_row(fleets: Fleets, planner: Planner) -> dict[str, Any]:
     """Return the row of a fleet for each model."""
-    best = {name: found[0] for name, found in fleets.apart.items()}
-    pools = [_pool(found.fleet) for found in best.values()]
+    best = {name: ranked[0] for name, ranked in fleets.apart.items()}
+    pools = [_pool(chosen.fleet) for chosen in best.values()]
     threads, replicas = {pool["threads"] for pool in pools}, sum(pool["replicas"] for pool in pools)
     workers = dict.fromkeys(pool["worker"] for pool in pools)
     return {
@@ -78,10 +78,10 @@ def _apart_row(fleets: Fleets, planner: Planner) -> dict[str, Any]:
         "threads": min(threads) if len(workers) == 1 else None,
         "replicas": replicas,
         "cost": sum(pool["cost"] for pool in pools),
-        "holds": all(found.holds for found in best.values()) and replicas <= planner.max_workers,
-        "utilisation": sum(found.fleet.replicas * found.fleet.utilisation for found in best.values()) / replicas,
+        "holds": all(chosen.holds for chosen in best.values()) and replicas <= planner.max_workers,
+        "utilisation": sum(chosen.fleet.replicas * chosen.fleet.utilisation for chosen in best.values()) / replicas,
         "max_queue": None,
-        "models": [_model_row(name, found.fleet, planner, found.holds) for name, found in best.items()],
+        "models": [_model_row(name, chosen.fleet, planner, chosen.holds) for name, chosen in best.items()],
         "fewer": None,
     }
 
@@ -108,55 +108,53 @@ def _figures(verdict: Verdict, promise: Promise) -> dict[str, Any]:
     return {**asdict(verdict), "misses": verdict.misses(promise)}
 
 
-def explained(found: Sequence[SmallestFleet], promise: Promise) -> str:
-    """Explain of the first of ``found`` why not one worker fewer and, of the strictest tier that holds, why not a
-    stricter one."""
-    best, short = found[0], partial(_short_and_busy, promise=promise)
+def explained(fleets: Sequence[SmallestFleet], promise: Promise) -> str:
+    """Explain why the first fleet cannot have one worker fewer, or its strictest tier be stricter."""
+    best, short = fleets[0], partial(_short_and_busy, promise=promise)
     if not best.holds:
-        reaches = [each.most for each in found if each.most is not None]
-        if len(reaches) == len(found):
+        reaches = [each.most for each in fleets if each.most is not None]
+        if len(reaches) == len(fleets):
             most = max(reaches, key=lambda each: each.shown)
             return f"no fleet keeps the promise: {most.short_of(promise)}"
         limited = "; more workers would not change that" if best.limited else ""
         return f"no fleet keeps the promise; closest: {best.fleet}, with {short(best.fleet)}{limited}"
-    said = f"the promise holds with {best.fleet}; there is no smaller fleet"
+    text = f"the promise holds with {best.fleet}; there is no smaller fleet"
     if best.fewer is not None:
-        said = f"the promise holds with {best.fleet}, not with {best.fewer.replicas:,}: {short(best.fewer)}"
-    stricter = [each for each in found if not each.holds and each.rank < best.rank]
+        text = f"the promise holds with {best.fleet}, not with {best.fewer.replicas:,}: {short(best.fewer)}"
+    stricter = [each for each in fleets if not each.holds and each.rank < best.rank]
     if not stricter:
-        return said
+        return text
     closest = max(stricter, key=lambda each: (each.rank, -each.fleet.verdict.shortfall(promise)))
-    return f"{said}; a stricter tier does not: {closest.fleet}, {short(closest.fleet)}"
+    return f"{text}; a stricter tier does not: {closest.fleet}, {short(closest.fleet)}"
 
 
 def _compared(fleets: Fleets, planner: Planner) -> str:
-    """Explain what several models take together and apart, why not one worker fewer, and where sharing does not pay,
-    why."""
-    failing = [name for name, found in fleets.apart.items() if not found[0].holds]
+    """Explain several models' cost together and apart, the need of the last worker, and why sharing does not pay."""
+    failing = [name for name, ranked in fleets.apart.items() if not ranked[0].holds]
     if failing:
         return "; ".join(f"{name}: {explained(fleets.apart[name], planner.promises[name])}" for name in failing)
-    apart = [found[0].fleet for found in fleets.apart.values()]
+    apart = [ranked[0].fleet for ranked in fleets.apart.values()]
     cost, limit = sum(fleet.cost for fleet in apart), planner.max_workers
     over = sum(fleet.replicas for fleet in apart) > limit
-    said = f"apart {_together(apart)} (cost {cost:g}{', more than the limit' if over else ''}), together"
+    text = f"apart {_together(apart)} (cost {cost:g}{', more than the limit' if over else ''}), together"
     if not fleets.shared:
-        return f"{said} none: no type of workers serves all of the models in time"
+        return f"{text} none: no type of workers serves all of the models in time"
     best = fleets.shared[0]
     size = f"{best.fleet.replicas:,} of {best.fleet.pool.worker.name}"
     if not best.holds:
         none = f"no plan within the limit, {counted(limit, 'worker')} of all models: " if over else ""
         pays = "" if over else "sharing does not pay, as "
-        return f"{none}{said} no fewer: {pays}{size} would leave {_left(best.fleet, planner)}"
+        return f"{none}{text} no fewer: {pays}{size} would leave {_left(best.fleet, planner)}"
     fewer = "there is no smaller fleet"
     if best.fewer is not None:
         fewer = f"not with {best.fewer.replicas:,}, which would leave {_left(best.fewer, planner)}"
-    said = f"{said} {size} (cost {best.fleet.cost:g}), busy {best.fleet.utilisation:.0%} of the time; {fewer}"
+    text = f"{text} {size} (cost {best.fleet.cost:g}), busy {best.fleet.utilisation:.0%} of the time; {fewer}"
     if over or best.fleet.cost < cost:
-        return said
+        return text
     if best.fleet.cost > cost:
-        return f"{said}; sharing does not pay, as this costs more"
+        return f"{text}; sharing does not pay, as this costs more"
     return (
-        f"{said}; sharing saves nothing: of equal cost the shared fleet is the plan, as one service in place of "
+        f"{text}; sharing saves nothing: of equal cost the shared fleet is the plan, as one service in place of "
         f"{len(apart)}"
     )
 
@@ -239,11 +237,11 @@ def _promised(tier: Mapping[str, Any], best_version: str) -> str:
         named = f"tolerance {tier['tolerance']:g}{share}, stricter than every tier"
     elif tier["tier"] != tier["tolerance"]:
         named = f"tolerance {tier['tolerance']:g}{share}, answered by tier {tier['tier']:g}"
-    said = f"{named}: {tier['routing']}; "
+    text = f"{named}: {tier['routing']}; "
     if tier["bound"] == 0 and not tier["note"]:
-        return f"{said}answers as {best_version}"
+        return f"{text}answers as {best_version}"
     if not tier["certified"]:
-        return f"{said}{tier['note'] or 'no bound is proven'}"
+        return f"{text}{tier['note'] or 'no bound is proven'}"
     kind = str(tier["tolerance_kind"])
     bound = f"{tolerance_unit(kind, tier['max_error']).amount(tier['bound'])}{_OF.get(kind, '')}"
-    return f"{said}at most {bound} worse than {tier['above']}, at confidence {tier['confidence']:g}"
+    return f"{text}at most {bound} worse than {tier['above']}, at confidence {tier['confidence']:g}"

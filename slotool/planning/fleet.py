@@ -20,10 +20,12 @@ SamplesUs = Mapping[tuple[OperatingPoint, int], np.ndarray]
 
 @dataclass(frozen=True)
 class WorkerType:
-    """``profile``: latencies of the operating points on one worker of ``threads`` threads; ``price``: of one, per
-    hour or in any other unit. ``source``: the file of the latencies, or the table itself; ``device``: of its rows.
-    ``beside``: of one that shares its machine, ``samples_us`` next to 0, 1, … busy workers; the profile then is the one
-    next to all of them. ``machines``: ids of the machines that were measured."""
+    """Type of worker: ``profile`` holds latencies of operating points on one worker of ``threads`` threads.
+
+    ``price``: of one, per hour or in any other unit. ``source``: the file of the latencies, or the table itself;
+    ``device``: of its rows. ``beside``: for one that shares its machine, ``samples_us`` next to 0, 1, … busy workers;
+    the profile is then the one next to all of them. ``machines``: ids of the measured machines.
+    """
 
     name: str
     profile: Profile
@@ -69,7 +71,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The same workers by model: ``pools`` with the model's policy and latencies, ``verdicts`` of the simulation."""
+    """Workers that serve all models: ``pools`` with each model's policy and latencies, ``verdicts`` by simulation."""
 
     pools: Mapping[str, Pool]
     verdicts: Mapping[str, Verdict]
@@ -99,8 +101,8 @@ class Fleet:
 
     def misses(self, promises: Mapping[str, Promise]) -> dict[str, list[str]]:
         """Return by model what of its promise is not shown to hold; without models whose promise is."""
-        found = {name: verdict.misses(promises[name]) for name, verdict in self.verdicts.items()}
-        return {name: missed for name, missed in found.items() if missed}
+        distances = {name: verdict.misses(promises[name]) for name, verdict in self.verdicts.items()}
+        return {name: missed for name, missed in distances.items() if missed}
 
     def shortfall(self, promises: Mapping[str, Promise]) -> float:
         """Return by how much what is shown lies below the promises; 0 where all hold."""
@@ -112,10 +114,11 @@ class Fleet:
 
 @dataclass(frozen=True)
 class SmallestFleet:
-    """``fleet``: the smallest of its type and policies that ``holds`` the promises; where none does, the one that comes
-    closest. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on more of
-    long traffic. ``rank``: the lowest of those that hold is the plan, whatever it costs. ``most``: where no point has
-    the promised accuracy, how near the nearest comes; ``limited``: more workers would come no closer.
+    """Smallest ``fleet`` of its type and policies that ``holds`` the promises, or else the nearest one.
+
+    ``fewer``: with one worker less, if that does not hold. ``confirmed``: with latencies drawn anew, on more of long
+    traffic. ``rank``: the lowest of those that hold is the plan, whatever it costs. ``most``: closest approach if no
+    point has the promised accuracy; ``limited``: more workers would come no closer.
     """
 
     fleet: Fleet

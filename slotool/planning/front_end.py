@@ -20,14 +20,14 @@ from slotool.workloads.requests import RequestLog
 # A server that has just started is asked for so long, at this share of what its most accurate point answers one by one
 # and at most at this rate: no request waits for another.
 PROBE_S, PROBE_SHARE, MAX_PROBE_RATE_PER_S = 4.0, 0.2, 50.0
-# Where the most accurate point takes so much longer than the fastest, a server of the fastest is probed too.
+# Ratio of the most accurate point's latency to the fastest's beyond which a server of the latter is probed too.
 APART_US = 2e3
 # Before that it gets bursts at one instant of so many requests, small and large ones in turn: that many of each, or as
 # many as fit into the time.
 BURST, LARGE_BURST, BURSTS, BURSTS_S = 24, 96, 20, 6.0
 # Between two bursts, besides a deadline.
 PAUSE_S = 0.1
-# Then workers are kept busy for so long: as many requests as they answer one by one, and at most so many a second.
+# Seconds of busy workers: as many requests as they answer one by one, and at most so many a second.
 BUSY_S, MAX_BUSY_RATE_PER_S = 2.0, 400.0
 
 
@@ -68,8 +68,10 @@ class FrontEnd:
         return cls(np.maximum(outside_us, 0.0), Overhead(headroom_us, call_us, slower))
 
     def overhead_within(self, deadline_us: float, all_busy: float = 1.0) -> Overhead:
-        """``overhead`` of requests with such a deadline, of which a server keeps a share for calls however slow its
-        probe was, where calls take ``all_busy`` times as long while all workers are busy."""
+        """Return ``overhead`` of requests with such a deadline, ``all_busy`` times as long with all workers busy.
+
+        A server keeps a share of the deadline for calls, however slow its probe was.
+        """
         reserve_us = min(self.overhead.reserve_us, MAX_SHARE * deadline_us)
         return self.overhead._replace(reserve_us=reserve_us, all_busy=all_busy)
 
@@ -92,10 +94,10 @@ class FrontEnd:
 
 
 def read_in_turn(arrival_us: np.ndarray, each_us: np.ndarray, first_us: np.ndarray) -> np.ndarray:
-    """Instants at which requests have been read: one by one, each behind those before it. A request keeps the loop for
-    its ``each_us``, and one that finds it idle for ``first_us`` more; all float64 [n], arrivals ascending.
+    """Return the instants at which requests have been read one by one, float64 [n], after Lindley's recursion.
 
-    Source: Lindley's recursion.
+    A request keeps the loop for its ``each_us``, and one that finds it idle for ``first_us`` more; all are float64 [n],
+    arrivals ascending.
     """
     read_us, free_us = [], -math.inf
     for arrived_us, own_us, more_us in zip(arrival_us.tolist(), each_us.tolist(), first_us.tolist(), strict=True):
@@ -130,8 +132,7 @@ class _Excess(NamedTuple):
 
 
 def _probed(log: RequestLog, profile: Profile) -> tuple[np.ndarray, np.ndarray, _Excess]:
-    """Return by request, float64 [n], the time outside of queue and call, and how much later than planned it was
-    answered; and of its calls."""
+    """Return by request, float64 [n], the time outside queue and call, the delay against plan, and that of calls."""
     rows = log.rows[log.answered & log.rows["queue_s"].notna() & log.rows["compute_s"].notna()]
     if rows.empty:
         raise InputError("the server answered none of the requests that were to say how long its front end takes")
@@ -147,28 +148,30 @@ def _probed(log: RequestLog, profile: Profile) -> tuple[np.ndarray, np.ndarray, 
 
 
 def fastest_apart(profile: Profile) -> OperatingPoint | None:
-    """The fastest point, where it is to be probed too, as the most accurate takes ``APART_US`` longer."""
+    """Return the fastest point, where it is to be probed too, as the most accurate takes ``APART_US`` longer."""
     grid = profile.grid
     row = int(grid.latency_us[:, 0].argmin())
     return grid.points[row] if grid.latency_us[-1, 0] - grid.latency_us[row, 0] > APART_US else None
 
 
 def probe_rate_per_s(pool: Pool) -> float:
-    """Requests per second at which none waits for another."""
+    """Return the requests per second at which none waits for another."""
     slowest_us = float(pool.worker.profile.grid.latency_us[:, 0].max())
     return min(MAX_PROBE_RATE_PER_S, PROBE_SHARE * pool.replicas * 1e6 / slowest_us)
 
 
 def burst_times_s(deadline_s: float) -> np.ndarray:
-    """Instants of the bursts' requests, float64, ascending from 0: a burst begins when the one before it is over, and
-    of two the second is large."""
+    """Return the instants of the bursts' requests, float64, ascending from 0.
+
+    A burst begins when the one before it is over, and every second one is large.
+    """
     apart_s = deadline_s + PAUSE_S
     count = 2 * min(BURSTS, max(3, int(BURSTS_S / apart_s / 2)))
     return np.repeat(apart_s * np.arange(count), np.tile([BURST, LARGE_BURST], count // 2))
 
 
 def busy_times_s(pool: Pool) -> np.ndarray:
-    """Instants of requests that keep all workers busy, float64, ascending from 0."""
+    """Return the instants of requests that keep all workers busy, float64, ascending from 0."""
     slowest_us = float(pool.worker.profile.grid.latency_us[:, 0].max())
     rate_per_s = min(MAX_BUSY_RATE_PER_S, pool.replicas * 1e6 / slowest_us)
     return np.arange(max(2.0, BUSY_S * rate_per_s)) / rate_per_s

@@ -30,8 +30,11 @@ SPLIT = "split"
 
 @dataclass(frozen=True)
 class Interference:
-    """``ratios``: by number of busy co-runners, point key and batch size, float64 [QUANTILES], co-located over alone.
-    ``quantile``: of the latencies, that policies plan with."""
+    """Slowdown of a worker's calls by busy neighbours.
+
+    ``ratios``: by number of busy co-runners, point key and batch size, float64 [QUANTILES], co-located over alone.
+    ``quantile``: of the latencies, for policies' plans.
+    """
 
     ratios: Mapping[int, Mapping[tuple[str, int], np.ndarray]]
     quantile: float = PLANNING_QUANTILE
@@ -77,8 +80,8 @@ class Interference:
         ratios: dict[int, dict[tuple[str, int], np.ndarray]] = {}
         for row in _records(colocated):
             cell = str(row["point"]), int(row["batch_size"])
-            own = row.get("solo_s")
-            alone_s = alone.get(cell) if own is None or not len(own) else own
+            solo = row.get("solo_s")
+            alone_s = alone.get(cell) if solo is None or not len(solo) else solo
             if alone_s is None:
                 raise InputError(f"{table.source}: {subject} at {cell[0]}, batch size {cell[1]}, has no row alone")
             ratios.setdefault(int(row["copies"]), {})[cell] = _ratio(row["samples_s"], alone_s)
@@ -86,7 +89,7 @@ class Interference:
 
     @classmethod
     def constant(cls, ratio: float, quantile: float = PLANNING_QUANTILE) -> Interference:
-        """All calls take ``ratio`` times as long next to one busy worker, and so much longer for each other one."""
+        """Return a slowdown of all calls by ``ratio`` next to one busy worker, and by as much again for each other."""
         return cls({1: {("", 1): np.full(len(QUANTILES), ratio)}}, quantile)
 
     @property
@@ -95,7 +98,7 @@ class Interference:
         return max(self.ratios)
 
     def ratio(self, point: OperatingPoint, batch_size: int, co_runners: int) -> np.ndarray:
-        """float64 [QUANTILES], 1 at least: how many times as long a call takes next to so many busy workers.
+        """Return float64 [QUANTILES], 1 at least: how many times as long a call takes next to so many busy workers.
 
         Between numbers of co-runners that are known, and beyond them, it grows in proportion. A point or batch size
         that is not known takes the ratio of the nearest batch size of the point, else the mean of all (``remarks``).
@@ -106,13 +109,13 @@ class Interference:
         known |= {count: self._at(count, point.key, batch_size) for count in sorted(self.ratios)}
         counts = list(known)
         if co_runners >= counts[-1]:
-            found = 1 + (known[counts[-1]] - 1) * co_runners / counts[-1]
+            slowdown = 1 + (known[counts[-1]] - 1) * co_runners / counts[-1]
         else:
             above = next(count for count in counts if count >= co_runners)
             below = max(count for count in counts if count < co_runners)
             share = (co_runners - below) / (above - below)
-            found = (1 - share) * known[below] + share * known[above]
-        least: np.ndarray = np.maximum(found, 1.0)
+            slowdown = (1 - share) * known[below] + share * known[above]
+        least: np.ndarray = np.maximum(slowdown, 1.0)
         return least
 
     def remarks(self, profile: Profile) -> Iterator[str]:
@@ -149,7 +152,7 @@ class Interference:
             )
 
     def raised(self, profile: Profile, co_runners: int) -> Profile:
-        """``profile`` next to so many busy workers."""
+        """Return ``profile`` next to so many busy workers."""
         grid, at = profile.grid, float(self.quantile)
         known = {
             (point, int(size)): float(grid.latency_us[row, column])
@@ -158,11 +161,11 @@ class Interference:
             for column, size in enumerate(grid.sizes)
         }
         space = ControlSpace(grid.points, known, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
-        samples_us = {cell: self.longer(*cell, own, co_runners) for cell, own in profile.samples_us.items()}
+        samples_us = {cell: self.longer(*cell, alone, co_runners) for cell, alone in profile.samples_us.items()}
         return Profile(profile.subject, ControlGrid(space, all_points=True), samples_us)
 
     def longer(self, point: OperatingPoint, batch_size: int, samples: np.ndarray, co_runners: int) -> np.ndarray:
-        """``samples`` of calls alone, each longer by the ratio at its own quantile."""
+        """Return ``samples`` of calls alone, each longer by the ratio at its own quantile."""
         samples = np.asarray(samples, dtype=np.float64)
         ranks = np.full(1, 0.5) if len(samples) == 1 else np.argsort(np.argsort(samples)) / (len(samples) - 1)
         longer: np.ndarray = samples * np.interp(ranks, QUANTILES, self.ratio(point, batch_size, co_runners))
@@ -170,17 +173,16 @@ class Interference:
 
     def _at(self, count: int, key: str, batch_size: int) -> np.ndarray:
         cells = self.ratios[count]
-        own = [size for point, size in cells if point == key]
-        if own:
-            return cells[key, min(own, key=lambda size: abs(np.log(size / batch_size)))]
+        sizes = [size for point, size in cells if point == key]
+        if sizes:
+            return cells[key, min(sizes, key=lambda size: abs(np.log(size / batch_size)))]
         mean: np.ndarray = np.exp(np.mean([np.log(ratio) for ratio in cells.values()], axis=0))
         return mean
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Workers of a fleet on machines of ``cores`` each, filled one after the other; ``interference``: by name of their
-    type, what they do to each other."""
+    """Placement of workers on machines of ``cores`` each, filled in turn; ``interference``: by name of their type."""
 
     cores: int
     interference: Mapping[str, Interference]
@@ -190,24 +192,25 @@ class Placement:
             raise ArgumentError("machine_cores", f"{self.cores} is not 1 or more")
 
     def per_machine(self, worker: WorkerType, replicas: int) -> int:
-        """Workers of a machine that is full, or of the only one."""
+        """Return the workers of a machine that is full, or of the only one."""
         return min(replicas, max(1, self.cores // worker.threads))
 
     def sizes(self, worker: WorkerType, fewest: int, most: int) -> Iterator[int]:
-        """Above ``fewest``, by steps of an eighth, up to as many workers as fill a machine: until then each further one
-        makes all others slower."""
+        """Yield sizes above ``fewest``, by steps of an eighth, up to the workers that fill a machine.
+
+        Until then each further worker slows down all others.
+        """
         replicas, full = fewest, self.per_machine(worker, most)
         while replicas < full:
             replicas = min(full, replicas + max(1, replicas // 8))
             yield replicas
 
     def placed(self, worker: WorkerType, replicas: int) -> WorkerType:
-        """``worker`` as one of so many: policies plan with the latencies next to all others of its machine busy, and
-        calls take those next to the ones that are."""
-        found, together = self.interference.get(worker.name), self.per_machine(worker, replicas)
-        if found is None or together == 1:
+        """Return ``worker`` as one of ``replicas``: policies plan with all neighbours busy, calls take actual ones."""
+        effect, together = self.interference.get(worker.name), self.per_machine(worker, replicas)
+        if effect is None or together == 1:
             return worker
-        profiles = [found.raised(worker.profile, count) for count in range(together)]
+        profiles = [effect.raised(worker.profile, count) for count in range(together)]
         name, beside = f"{worker.name}, {together} to a machine", tuple(each.samples_us for each in profiles)
         return replace(worker, name=name, profile=profiles[-1], beside=beside)
 

@@ -25,25 +25,23 @@ if TYPE_CHECKING:
 # Requests that one server reads per second, at most; 30,000 were the most that one was seen to answer. More can never
 # wait at the same time than come within a deadline.
 MAX_READ_PER_S = 50_000
-# Where the fastest call takes longer, and several deadlines, its table may be in another unit.
+# Fastest call, and its deadlines, beyond which a table may be in another unit.
 FAR_TOO_LONG_US = 1e5
-# Of the cores' time, that is counted for other processes at most: beyond it nothing is known.
+# Largest share of the cores' time for other processes: beyond it nothing is known.
 MAX_CORES_SHARE = 0.5
 
 
 def all_busy(cpu_us: float, rate_per_s: float, cores: int) -> float:
-    """Return how many times as long calls take while workers keep all cores busy and other processes of the server
-    spend ``cpu_us`` of CPU time on each request.
+    """Return the slowdown of calls while workers keep all cores busy and a request costs others ``cpu_us`` of CPU time.
 
-    The kernel gives a core's time in turn to all that are ready to run, and spreads these over the cores: a worker
-    keeps what the others leave. Source: the fair scheduler of Linux.
+    The kernel gives a core's time in turn to all runnable processes, and spreads these over the cores: a worker keeps
+    the rest. Source: the fair scheduler of Linux.
     """
     return 1 / (1 - min(MAX_CORES_SHARE, 1e-6 * cpu_us * rate_per_s / cores))
 
 
 class Service(Protocol):
-    """Workers of one kind under one policy. ``fastest_us``: below it no deadline lets a call
-    begin; ``points``: all it could answer with."""
+    """Workers of one kind under one policy. ``fastest_us``: least slack for a call; ``points``: possible answers."""
 
     @property
     def fastest_us(self) -> float: ...
@@ -52,12 +50,14 @@ class Service(Protocol):
     def points(self) -> Points: ...
 
     def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
-        """``seed``: of the latencies drawn; ``overhead``: of each call; its reserve is taken off the deadlines."""
+        """Simulate; ``seed``: of the latencies; ``overhead``: of each call, with its reserve taken off deadlines."""
 
 
 class BatchingService:
-    """Batches under a policy that chooses points; calls take what the profile's samples say, or where there are some,
-    those ``beside`` as many workers of the machine as are busy."""
+    """Batches under a policy that chooses points; calls take the profile's samples, or those of ``beside``.
+
+    The latter are next to as many workers of the machine as are busy.
+    """
 
     def __init__(self, policy: BatchingPolicy, profile: Profile, beside: Sequence[SamplesUs] = ()):
         self.policy = policy
@@ -112,10 +112,10 @@ class ModelOnWorkers:
             )
         self.promise, self.seed = promise, seed
         self._arrival_s = np.asarray(arrival_s, dtype=np.float64)
-        # Where workers share machines, and what they do to each other there; None: each is as if alone.
+        # Placement on shared machines, with interference; None: each worker is as if alone.
         self.placement: Placement | None = None
         self._made: dict[tuple[str, str], Service] = {}
-        # What is left of a deadline for waiting and computing.
+        # Part of a deadline for waiting and computing.
         self.computing_us = promise.deadline_us - reserve_us
 
     @property
@@ -125,7 +125,7 @@ class ModelOnWorkers:
 
     @cached_property
     def whole(self) -> Traffic:
-        """All of the traffic, be it long."""
+        """Whole traffic, however long."""
         return Traffic.whole(self._arrival_s)
 
     @property
@@ -139,7 +139,7 @@ class ModelOnWorkers:
         return ()
 
     def placed(self, worker: WorkerType, replicas: int) -> WorkerType:
-        """``worker`` as one of so many, which may share its machine."""
+        """Return ``worker`` as one of so many, which may share its machine."""
         return worker if self.placement is None else self.placement.placed(worker, replicas)
 
     def fits(self, pool: Pool) -> bool:
@@ -147,8 +147,7 @@ class ModelOnWorkers:
         return self.placed(pool.worker, pool.replicas).profile.grid.fastest_us <= self.computing_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
-        """``names``, of which ``fixed`` stands for each point that is accurate enough; none where no call of the worker
-        fits into the deadline."""
+        """Return ``names``, with ``fixed`` as each accurate enough point; none if no call fits into the deadline."""
         grid = worker.profile.grid
         if grid.fastest_us > self.computing_us:
             return []
@@ -164,8 +163,10 @@ class ModelOnWorkers:
         return {}
 
     def max_queue(self, pool: Pool) -> int:
-        """Requests that may wait: what its workers can answer within a deadline (``_best_rate_per_s``), no more than a
-        server reads in that time, and one for each worker at least."""
+        """Return the limit of waiting requests, at least one for each worker.
+
+        It is what the workers can answer within a deadline (``_best_rate_per_s``), and a server can read in that time.
+        """
         rate_per_s = min(pool.replicas * self._best_rate_per_s(pool), MAX_READ_PER_S)
         return max(pool.replicas, math.ceil(rate_per_s * self.promise.deadline_us / 1e6))
 
@@ -178,10 +179,10 @@ class ModelOnWorkers:
         return []
 
     def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
-        """Why ``policies`` names none for any of ``workers``."""
+        """Return the reason why ``policies`` is empty for all ``workers``."""
         fastest_us = min(worker.profile.grid.fastest_us for worker in workers)
         if fastest_us > self.computing_us:
-            # As with milliseconds that are read as seconds.
+            # For example milliseconds read as seconds.
             is_far = fastest_us > FAR_TOO_LONG_US and fastest_us > 5 * self.computing_us
             unit = "; latency tables hold seconds" if is_far else ""
             return (

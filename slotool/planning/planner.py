@@ -34,22 +34,24 @@ from slotool.simulation.events import MAX_MODELS, simulate_together
 from slotool.simulation.service import Overhead
 from slotool.tables import OutcomeTable
 
-# Of longer traffic a search looks at so many requests, and confirms on so many.
+# Requests of longer traffic in a search, and in its confirmation.
 MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
-# Of each model the policies that do best on workers of its own, and of their combinations the likeliest.
+# Number of each model's best policies on its own workers, and of their most promising combinations.
 MAX_POLICIES, MAX_COMBINATIONS = 3, 27
-# Of a model that gets few of the requests of long traffic at least so many are simulated.
+# Least number of simulated requests of a model with few of long traffic.
 MIN_OF_A_MODEL = 20_000
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Requests for one model. ``arrival_s``: float64 [n], ascending from about 0; ``workers``: by name of the type,
-    with this model's latencies; ``policies``: names of those to try, ``slow_policies``: of those to try where
-    these need more workers than the rate does, as they take long to prepare; ``placement``: where workers share
-    machines, how they slow down this model's calls, None: each is as if alone; ``tiers``: what requests ask for of
-    rules, which then choose in place of policies; ``files``: by key, what a service file names besides latencies;
-    ``data``: examples that are sent to verify."""
+    """Requests for one model, ``arrival_s`` float64 [n], ascending from about 0, and the means to serve them.
+
+    ``workers``: by name of the type, with this model's latencies; ``policies``: names of those to try,
+    ``slow_policies``: of those to try if these need more workers than the rate does, as they take long to prepare;
+    ``placement``: workers' slowdown of this model's calls on shared machines, None: each is as if alone; ``tiers``:
+    requested tiers of rules, which then choose in place of policies; ``files``: by key, entries of a service file
+    besides latencies; ``data``: examples sent to verify.
+    """
 
     name: str
     arrival_s: np.ndarray
@@ -66,9 +68,10 @@ class Demand:
 
 @dataclass(frozen=True)
 class Fleets:
-    """Fleets that were searched. ``apart``: of each model by itself, ranked; ``shared``: of several models those that
-    all of them share, of a single one its own, the best first. ``best``: that serves all models, None where a fleet
-    for each costs less."""
+    """Results of a search. ``apart``: fleets of each model by itself, ranked; ``shared``: fleets of all, best first.
+
+    For a single model ``shared`` are its own. ``best``: serves all models, None if a fleet for each costs less.
+    """
 
     apart: Mapping[str, Sequence[SmallestFleet]]
     shared: Sequence[SmallestFleet]
@@ -77,14 +80,15 @@ class Fleets:
     @property
     def of_models(self) -> dict[str, Fleet]:
         """Fleet that serves each model."""
-        return {name: found[0].fleet if self.best is None else self.best.fleet for name, found in self.apart.items()}
+        return {name: result[0].fleet if self.best is None else self.best.fleet for name, result in self.apart.items()}
 
 
 class Planner:
-    """Search of fleets for the models of ``demands``. ``reserve_us``: of each deadline, kept for the front end and the
-    network; ``max_workers``: of all models, be they shared or not; ``seed``: of the latencies drawn.
+    """Search of fleets for the models of ``demands``.
 
-    Raises ``InputError`` for more models than can be simulated, and traffic that is too short to show a promise.
+    ``reserve_us``: part of each deadline for the front end and the network; ``max_workers``: of all models, shared or
+    not; ``seed``: of the latencies drawn. Raises ``InputError`` for too many models, and traffic too short to show a
+    promise.
     """
 
     def __init__(self, demands: Sequence[Demand], *, reserve_us: float = 0.0, max_workers: int = 1_000, seed: int = 0):
@@ -101,10 +105,10 @@ class Planner:
         self.promises = {demand.name: demand.promise for demand in demands}
         if not self.worker_types:
             types = {
-                own.name: [f"threads {each.threads} on {each.device}" for each in own.workers.values()]
-                for own in demands
+                entry.name: [f"threads {each.threads} on {each.device}" for each in entry.workers.values()]
+                for entry in demands
             }
-            of = "; ".join(f"{name}: {', '.join(own)}" for name, own in types.items())
+            of = "; ".join(f"{name}: {', '.join(texts)}" for name, texts in types.items())
             raise InputError(f"no worker serves all of the models, as their latency tables have none in common ({of})")
         self.max_workers, self.seed, self._reserve_us = max_workers, seed, reserve_us
 
@@ -145,7 +149,7 @@ class Planner:
 
     @property
     def whole(self) -> dict[str, Traffic]:
-        """All of the traffic by model."""
+        """Whole traffic, by model."""
         return {name: model.whole for name, model in self.models.items()}
 
     def _sampled(self, most: int) -> dict[str, Traffic]:
@@ -154,8 +158,10 @@ class Planner:
         return sampled_together(arrivals, most, deadline_s)
 
     def choices_of(self, name: str, policies: Sequence[str] | None = None) -> list[tuple[WorkerType, str]]:
-        """Return the types and policies that may serve the model by itself; none where none can answer in time, or is
-        accurate enough. ``policies``: None: those of its demand that are tried in any case."""
+        """Return types and policies that answer the model by itself in time and accurately enough.
+
+        ``policies``: None: those of its demand that are tried in any case.
+        """
         demand, model = self.demands[name], self.models[name]
         names = demand.policies if policies is None else policies
         return [(worker, policy) for worker in demand.workers.values() for policy in model.policies(worker, names)]
@@ -168,14 +174,14 @@ class Planner:
         alone, demand, model = self.only(name), self.demands[name], self.models[name]
         rate_per_s = alone.searched[name].rate_per_s
         least_cost = min(worker.price * model.least(worker, rate_per_s) for worker in demand.workers.values())
-        found: list[SmallestFleet] = []
+        result: list[SmallestFleet] = []
         for policies in (demand.policies, demand.slow_policies):
-            if not policies or any(each.holds and each.fleet.cost <= least_cost for each in found):
+            if not policies or any(each.holds and each.fleet.cost <= least_cost for each in result):
                 break
             for worker, policy in self.choices_of(name, policies):
-                found.append(alone._cheapest_under(worker, policy))
+                result.append(alone._cheapest_under(worker, policy))
                 advance()
-        ranks = alone._ranked(found)
+        ranks = alone._ranked(result)
         while True:
             at = next((at for at, each in enumerate(ranks) if not each.confirmed and (each.holds or at == 0)), None)
             if at is None or (at > 0 and alone.requests > MAX_SEARCHED):
@@ -183,62 +189,62 @@ class Planner:
             ranks[at] = alone._confirmed(ranks[at], self.max_workers)
             ranks = alone._ranked(ranks)
 
-    def _ranked(self, found: Sequence[SmallestFleet]) -> list[SmallestFleet]:
-        """Sort: those that hold first, the cheapest of them first; of equal cost the one with more right answers in
-        time. Of those that do not, the one that comes closest first."""
+    def _ranked(self, result: Sequence[SmallestFleet]) -> list[SmallestFleet]:
+        """Sort: holding fleets first, by cost and then by right answers in time; others by distance."""
 
         def order(each: SmallestFleet) -> tuple[bool, float, float, float, float]:
             right = sum(verdict.effective_accuracy for verdict in each.fleet.verdicts.values())
             rank = each.rank if each.holds else 0.0
             return not each.holds, each.fleet.shortfall(self.promises), rank, each.fleet.cost, -right
 
-        return sorted(found, key=order)
+        return sorted(result, key=order)
 
     def _cheapest_under(self, worker: WorkerType, policy: str) -> SmallestFleet:
-        """Return the least workers of this type, under this policy, that hold the promise of the only model on a sample
-        of the traffic."""
+        """Return the least workers of this type and policy that hold the only model's promise on a traffic sample."""
         ((name, model),) = self.models.items()
         least = min(self.max_workers, model.least(worker, self.searched[name].rate_per_s))
         pools = {name: Pool(worker, policy, least)}
         first = self.served(pools, least, 0)
         most = model.judge.most_accurate(model.service(worker, policy).points)
         if most.shown < model.promise.accuracy:  # more workers do not make points more accurate
-            found = SmallestFleet(first, holds=False, most=most, limited=True)
+            result = SmallestFleet(first, holds=False, most=most, limited=True)
         elif (
             policy.startswith(FixedBatching.name)
             and first.verdict.attainment > 0
             and "accuracy" in first.verdict.misses(model.promise)
         ):
-            found = SmallestFleet(first, holds=False, limited=True)
+            result = SmallestFleet(first, holds=False, limited=True)
         else:
-            found = self._smallest(pools, first, self.max_workers, 0)
-        return replace(found, rank=model.rank(policy))
+            result = self._smallest(pools, first, self.max_workers, 0)
+        return replace(result, rank=model.rank(policy))
 
-    def _confirmed(self, found: SmallestFleet, most: int) -> SmallestFleet:
-        """Simulate ``found`` on more of the traffic, with latencies drawn anew; also one that does not hold, whose
-        figures then are those of that size whatever else was tried."""
-        pools = found.fleet.pools
-        again = self.served(pools, found.fleet.replicas, 1)
-        if not found.holds and (found.most is not None or not self.holds(again)):
-            return replace(found, fleet=again, confirmed=True)
-        return replace(self._smallest(pools, again, most, 1), confirmed=True, rank=found.rank)
+    def _confirmed(self, result: SmallestFleet, most: int) -> SmallestFleet:
+        """Simulate a fleet, holding or not, on more of the traffic with latencies drawn anew.
+
+        Its figures are then those of that size whatever else was tried.
+        """
+        pools = result.fleet.pools
+        again = self.served(pools, result.fleet.replicas, 1)
+        if not result.holds and (result.most is not None or not self.holds(again)):
+            return replace(result, fleet=again, confirmed=True)
+        return replace(self._smallest(pools, again, most, 1), confirmed=True, rank=result.rank)
 
     def search(self, advance: Callable[[], None] = lambda: None) -> Fleets:
         """Return fleets of each model by itself, each of which some worker serves, and of all together."""
         apart = {name: self.apart(name, advance) for name in self.models}
-        fleets = [found[0].fleet for found in apart.values()]
+        fleets = [result[0].fleet for result in apart.values()]
         if self.is_of_one:
-            (own,) = apart.values()
-            return Fleets(apart, own, own[0])
-        if not all(found[0].holds for found in apart.values()):
+            (ranked,) = apart.values()
+            return Fleets(apart, ranked, ranked[0])
+        if not all(result[0].holds for result in apart.values()):
             return Fleets(apart, (), None)
         shared = []
         for worker_type in self.worker_types:
-            if (found := self.shared(worker_type, apart)) is not None:
-                shared.append(found)
+            if (result := self.shared(worker_type, apart)) is not None:
+                shared.append(result)
             advance()
         shared = self._ranked(shared)
-        # Of equal cost the shared one: one service in place of several.
+        # Prefer the shared one at equal cost: one service in place of several.
         is_best = (
             shared
             and shared[0].holds
@@ -250,18 +256,19 @@ class Planner:
         return Fleets(apart, shared, shared[0] if is_best else None)
 
     def shared(self, worker_type: str, apart: Mapping[str, Sequence[SmallestFleet]]) -> SmallestFleet | None:
-        """Return the least workers of this type that hold all promises, of no more than cost as much as the fleets
-        ``apart`` (by model), all of which hold. None where a model cannot be served by the type at all.
+        """Return the least workers of this type that hold all promises at no more cost than the fleets ``apart``.
 
-        It is confirmed with latencies drawn anew, on more of long traffic, whether it holds or not, as the verdict on a
-        fleet is to be the same whatever else was tried."""
-        found = self._cheapest(worker_type, apart)
-        if found is None:
+        All of ``apart``, by model, hold. None if the type cannot serve some model at all. The result is confirmed with
+        latencies drawn anew, on more of long traffic, holding or not, so that a fleet's verdict never depends on what
+        else was tried.
+        """
+        result = self._cheapest(worker_type, apart)
+        if result is None:
             return None
-        return self._confirmed(found, max(self._most(worker_type, apart), found.fleet.replicas))
+        return self._confirmed(result, max(self._most(worker_type, apart), result.fleet.replicas))
 
     def _cheapest(self, worker_type: str, apart: Mapping[str, Sequence[SmallestFleet]]) -> SmallestFleet | None:
-        choices = [self._choices(worker_type, found) for found in apart.values()]
+        choices = [self._choices(worker_type, result) for result in apart.values()]
         if not all(choices):
             return None
         most = self._most(worker_type, apart)
@@ -289,29 +296,29 @@ class Planner:
         return best
 
     def _most(self, worker_type: str, apart: Mapping[str, Sequence[SmallestFleet]]) -> int:
-        """Workers to be tried: that cost no more than a fleet for each model, where these are within the limit."""
-        fleets = [found[0].fleet for found in apart.values()]
+        """Return the largest number of workers that costs no more than a fleet for each model, within the limit."""
+        fleets = [result[0].fleet for result in apart.values()]
         if sum(fleet.replicas for fleet in fleets) > self.max_workers:
             return self.max_workers
         price = next(iter(self.demands.values())).workers[worker_type].price
         cost = sum(fleet.cost for fleet in fleets)
         return min(self.max_workers, max(1, math.floor(cost / price + 1e-9)))
 
-    def _choices(self, worker_type: str, found: Sequence[SmallestFleet]) -> list[SmallestFleet]:
-        """The best policies of a model on this type by itself, and the one that leaves most of the workers' time to
-        other models: where the best buy accuracy with all the time that there is, models of later deadlines get none.
+    def _choices(self, worker_type: str, result: Sequence[SmallestFleet]) -> list[SmallestFleet]:
+        """Return a model's best policies on this type, and the one that leaves most time to other models.
+
+        If the best buy accuracy with all the time that there is, models of later deadlines get none.
         """
-        own = [each for each in found if each.fleet.pool.worker.name == worker_type]
-        holding = [each for each in own if each.holds]
+        of_type = [each for each in result if each.fleet.pool.worker.name == worker_type]
+        holding = [each for each in of_type if each.holds]
         if not holding:
-            return own[:1]
+            return of_type[:1]
         modest = min(holding, key=lambda each: each.fleet.replicas * each.fleet.verdict.utilisation)
         best = [each for each in holding if each is not modest][: MAX_POLICIES - 1]
         return sorted([*best, modest], key=holding.index)
 
     def _smallest(self, pools: Mapping[str, Pool], first: Fleet, most: int, draw: int) -> SmallestFleet:
-        """Search from ``first`` on, up to ``most`` workers; where growing steps fail and workers share machines, by
-        lesser ones up to workers that fill a machine."""
+        """Search from ``first`` up to ``most`` workers; on shared machines then by smaller steps up to a full one."""
 
         def run(replicas: int) -> Fleet:
             return self.served(pools, replicas, draw)
@@ -319,10 +326,10 @@ class Planner:
         name, pool = next(iter(pools.items()))
         placement = self.models[name].placement
         sizes = () if placement is None else chain((1,), placement.sizes(pool.worker, 1, most))
-        found = smallest_fleet(run, first, most, self._is_enough, self._distance, sizes)
-        if found.holds and not self.holds(found.fleet):
-            return SmallestFleet(found.fleet, holds=False, limited=True)
-        return found
+        result = smallest_fleet(run, first, most, self._is_enough, self._distance, sizes)
+        if result.holds and not self.holds(result.fleet):
+            return SmallestFleet(result.fleet, holds=False, limited=True)
+        return result
 
     def _is_enough(self, fleet: Fleet) -> bool:
         """True if more workers would not help."""
@@ -344,8 +351,10 @@ class Planner:
     def served(
         self, pools: Mapping[str, Pool], replicas: int, draw: int, traffic: Mapping[str, Traffic] | None = None
     ) -> Fleet:
-        """Simulate so many workers, under each model's policy. ``draw``: of the latencies; ``traffic``: by default what
-        searches, or what confirms where they are drawn anew."""
+        """Simulate so many workers, under each model's policy.
+
+        ``draw``: of the latencies; ``traffic``: by default that of the search, or of the confirmation if drawn anew.
+        """
         traffic = traffic or (self.confirming if draw else self.searched)
         pools = {name: replace(pools[name], replicas=replicas) for name in self.models if name in pools}
         if self.is_of_one:
@@ -371,7 +380,7 @@ class Planner:
             deadline_us = max(self.promises[name].deadline_us - overhead.reserve_us, service.fastest_us)
             policies.append(service.policy)
             scenarios.append(Scenario.of(traffic[name].arrival_s, deadline_us / 1e6, pool.replicas))
-            # Each model's latencies are drawn apart; those of the first as in a fleet of its own.
+            # Draw each model's latencies apart; the first's as in a fleet of its own.
             times.append(service.times(self.seed + draw + at * 1_000_003, overhead, pool.replicas))
         return dict(zip(pools, simulate_together(policies, scenarios, times), strict=True))
 
@@ -401,18 +410,18 @@ def _model_of(demand: Demand, settings: dict[str, Any]) -> ModelOnWorkers:
 
 def _within(arrival_s: np.ndarray, begin_s: float, end_s: float) -> np.ndarray:
     first, last = np.searchsorted(arrival_s, (begin_s, end_s))
-    found: np.ndarray = arrival_s[first:last]
-    return found
+    result: np.ndarray = arrival_s[first:last]
+    return result
 
 
 def sampled_together(arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
-    """Sample about ``most`` requests of all models, as ``Traffic.sampled_together`` does: more where a model gets
-    few of them, so that ``MIN_OF_A_MODEL`` of its requests are left, or all."""
+    """Sample about ``most`` requests of all models, more if one gets fewer than ``MIN_OF_A_MODEL``."""
     total, fewest = sum(map(len, arrival_s.values())), min(map(len, arrival_s.values()))
-    found = Traffic.sampled_together(arrival_s, max(most, math.ceil(MIN_OF_A_MODEL * total / fewest)), deadline_s)
-    if any(found[name].counted.sum() < min(MIN_OF_A_MODEL, len(own)) / 2 for name, own in arrival_s.items()):
-        return {name: Traffic.whole(own) for name, own in arrival_s.items()}  # of one whose requests come in bursts
-    return found
+    result = Traffic.sampled_together(arrival_s, max(most, math.ceil(MIN_OF_A_MODEL * total / fewest)), deadline_s)
+    if any(result[name].counted.sum() < min(MIN_OF_A_MODEL, len(times_s)) / 2 for name, times_s in arrival_s.items()):
+        # A model's requests come in bursts.
+        return {name: Traffic.whole(times_s) for name, times_s in arrival_s.items()}
+    return result
 
 
 def smallest_fleet(
@@ -474,4 +483,4 @@ def _bisected(
 def _served_alike(fewer: Fleet, more: Fleet) -> bool:
     """True if more workers answer all alike, as no request waits for one any more."""
     pairs = ((fewer.verdicts[name], verdict) for name, verdict in more.verdicts.items())
-    return all(replace(own, utilisation=0.0) == replace(other, utilisation=0.0) for own, other in pairs)
+    return all(replace(one, utilisation=0.0) == replace(other, utilisation=0.0) for one, other in pairs)

@@ -23,10 +23,10 @@ BLOCKS = 20
 
 @dataclass(frozen=True)
 class Promise:
-    """``attainment``: least share of requests answered within ``deadline_us``; ``accuracy``: least mean accuracy of
-    these answers, 0 for none; ``confidence``: with which both are to hold.
+    """Promise of ``attainment``, least share of requests answered within ``deadline_us``, and of ``accuracy``.
 
-    Raises ``ArgumentError`` for shares that cannot be meant.
+    ``accuracy``: least mean accuracy of these answers, 0 for none; ``confidence``: of both. Raises ``ArgumentError``
+    for impossible shares.
     """
 
     deadline_us: float
@@ -83,12 +83,12 @@ class Verdict:
 
     def misses(self, promise: Promise) -> list[str]:
         """Return the parts of the promise that are not shown to hold; empty when all are."""
-        found = []
+        verdicts = []
         if self.attainment_at_least < promise.attainment:
-            found.append("attainment")
+            verdicts.append("attainment")
         if self.shown_accuracy < promise.accuracy:
-            found.append("accuracy")
-        return found
+            verdicts.append("accuracy")
+        return verdicts
 
     def shortfall(self, promise: Promise) -> float:
         """Return by how much what is shown lies below the promise; 0 where it holds."""
@@ -123,17 +123,20 @@ class Reach:
 
 
 class Judge:
-    """Says what simulations show of a promise. ``outcomes``: examples that the accuracies were estimated on, whose
-    own sampling error then counts, with that of the attainment; None: the accuracies count as known."""
+    """Verdicts of simulations on a promise.
+
+    ``outcomes``: examples that accuracies were estimated on, whose sampling error then counts beside the attainment's;
+    None: the accuracies count as known.
+    """
 
     def __init__(self, promise: Promise, outcomes: OutcomeTable | None = None):
         self.promise, self._outcomes = promise, outcomes
-        # Of each bound that is stated, also of one that nothing is promised of: it is read as one.
+        # Correct each stated bound, also one without a promise: it is read as one.
         self.significance = promise.significance(1 if outcomes is None else 2)
         self._known: dict[tuple[OperatingPoint, ...], np.ndarray] = {}
 
     def require_enough(self, requests: int) -> None:
-        """Raises ``InputError`` where not even traffic without a miss would show the attainment."""
+        """Raise ``InputError`` where not even traffic without a miss would show the attainment."""
         promise = self.promise
         least = math.ceil(math.log(self.significance) / math.log(promise.attainment))
         if requests < least:
@@ -151,7 +154,7 @@ class Judge:
         answered = np.bincount(result.row[in_time & counted], minlength=len(points.points)).astype(np.float64)
         total = max(1.0, float(answered.sum()))
         mix = answered / total
-        # Of known accuracies without the rounding of a long sum, so that one that is promised as known holds.
+        # Avoid the rounding of a long sum, so that a known accuracy holds as promised.
         accuracy = float(mix @ points.accuracy) if self._outcomes is None else float(right[counted].sum()) / total
         return Verdict(
             float(in_time[counted].mean()),
@@ -175,8 +178,10 @@ class Judge:
         return max(reaches, key=lambda each: each.shown)
 
     def _accuracy_at_least(self, points: Points, mix: np.ndarray, accuracy: float) -> float | None:
-        """Lower bound of the mean accuracy of the mix of points, from the examples; the answers in time may be worse
-        than the mix, and then count. None where accuracies count as known."""
+        """Return the lower bound of the mean accuracy of the mix of points, from the examples; None if known.
+
+        The answers in time may be worse than the mix, and then count.
+        """
         if self._outcomes is None:
             return None
         if not mix.any():
@@ -185,7 +190,7 @@ class Judge:
         return mean_at_least(each, self.significance, min(float(each.mean()), accuracy))
 
     def _correct(self, grid: Points, outcomes: OutcomeTable) -> np.ndarray:
-        """float64 [examples, points]."""
+        """Return float64 [examples, points]."""
         if grid.points not in self._known:
             self._known[grid.points] = 1 - errors_at(grid.points, outcomes)
         return self._known[grid.points]

@@ -16,7 +16,7 @@ from slotool.simulation import SimulationResult
 
 # Seconds until a worker that is added serves.
 START_S = 5.0
-# Of what each worker of the whole fleet gets at the peak: how many requests one is said to be good for.
+# Share of a worker's requests at the peak that one is good for.
 SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
 # Fewer workers on average than this share of the fleet are worth their coming and going.
 WORTH = 0.9
@@ -26,8 +26,10 @@ MAX_REPLICAS = 32
 
 @dataclass(frozen=True)
 class ScalingLimits:
-    """``least`` to ``most`` workers, each good for ``requests_per_worker`` a second; ``mean_workers``: over the
-    traffic. ``verdicts``: what is shown of the promise then, of each model that shares the workers."""
+    """Limits of scaling: ``least`` to ``most`` workers, each good for ``requests_per_worker`` a second.
+
+    ``mean_workers``: over the traffic. ``verdicts``: on the promise then, of each model that shares the workers.
+    """
 
     least: int
     most: int
@@ -54,14 +56,14 @@ class ScalingLimits:
 
 
 def limits_of(planner: Planner, fleet: Fleet) -> ScalingLimits | None:
-    """Return the limits with which the fewest workers on average keep the promise of each model; None where the mean
-    needs as many as the peaks, or no limits tried keep the promises, and of workers that are no processes of this
+    """Return the limits with the fewest workers on average that keep the promise of each model, or None.
+
+    None if the mean needs as many as the peaks, no tried limits keep the promises, or workers are no processes of this
     machine: each on a GPU has one of its own.
 
-    The server's own ``Autoscaler`` says how many workers there are at each second, by the requests of all models; one
-    that is added serves ``START_S`` later. Each request gets what became of it in a simulation of as many workers all
-    the time as there were when it came; after an increase, for a deadline, as many as there were before, whose queue
-    was left.
+    The server's own ``Autoscaler`` sets the workers of each second, by the requests of all models; a new one serves
+    ``START_S`` later. Each request gets its outcome in a simulation of a constant number of workers, that of its
+    arrival; for a deadline after an increase, that before it, whose queue was left.
     """
     if fleet.pool.worker.is_gpu or not fleet.pool.runs_here or planner.requests > MAX_CONFIRMED:
         return None
@@ -75,8 +77,8 @@ def limits_of(planner: Planner, fleet: Fleet) -> ScalingLimits | None:
         return planner.results(pools, 1, traffic)
 
     peak_per_s = float(_rates_per_s(times_s).max())
-    made = {fleet.replicas: simulated(fleet.replicas)}
-    found = []
+    by_size = {fleet.replicas: simulated(fleet.replicas)}
+    candidates = []
     for share in SHARES:
         autoscaler = Autoscaler(1, fleet.replicas, share * peak_per_s / fleet.replicas)
         workers = _workers_by_second(autoscaler, times_s)
@@ -87,39 +89,42 @@ def limits_of(planner: Planner, fleet: Fleet) -> ScalingLimits | None:
             for name, own in traffic.items()
         }
         for count in np.unique(np.concatenate(list(at_arrival.values()))).tolist():
-            if count not in made:
-                made[count] = simulated(count)
+            if count not in by_size:
+                by_size[count] = simulated(count)
         verdicts = {}
-        for name, there in at_arrival.items():
-            composed = _composed({count: each[name] for count, each in made.items()}, there)
+        for name, is_there in at_arrival.items():
+            composed = _composed({count: each[name] for count, each in by_size.items()}, is_there)
             verdicts[name] = planner.models[name].judged(composed, traffic[name])
         if not any(verdict.misses(planner.promises[name]) for name, verdict in verdicts.items()):
             rate = autoscaler.per_worker_per_s
-            found.append(ScalingLimits(int(workers.min()), fleet.replicas, rate, float(workers.mean()), verdicts))
-    return min(found, key=lambda limits: limits.mean_workers, default=None)
+            candidates.append(ScalingLimits(int(workers.min()), fleet.replicas, rate, float(workers.mean()), verdicts))
+    return min(candidates, key=lambda limits: limits.mean_workers, default=None)
 
 
 def _rates_per_s(arrival_s: np.ndarray) -> np.ndarray:
-    """Requests per second over the last ``RATE_S``, at each look."""
+    """Return the requests per second over the last ``RATE_S``, at each look."""
     looks = np.arange(arrival_s[0] + RATE_S, arrival_s[-1] + LOOK_S, LOOK_S)
     rates: np.ndarray = (np.searchsorted(arrival_s, looks) - np.searchsorted(arrival_s, looks - RATE_S)) / RATE_S
     return rates
 
 
 def _workers_by_second(autoscaler: Autoscaler, arrival_s: np.ndarray) -> np.ndarray:
-    """int64 [seconds]: that serve, from the first arrival on. The service began as large as the first seconds need."""
+    """Return the serving workers of each second from the first arrival on, int64 [seconds].
+
+    The service began as large as the first seconds need.
+    """
     first_s = float(arrival_s[0])
     seconds = int(np.ceil((arrival_s[-1] - first_s) / LOOK_S)) + 1
     first_rate = float(_rates_per_s(arrival_s)[0])
-    asked = int(min(autoscaler.most, max(autoscaler.least, np.ceil(first_rate / autoscaler.per_worker_per_s))))
-    serves = np.full(seconds, asked)
+    workers = int(min(autoscaler.most, max(autoscaler.least, np.ceil(first_rate / autoscaler.per_worker_per_s))))
+    serves = np.full(seconds, workers)
     for second, arrived in _looks(arrival_s, first_s, seconds):
-        change = autoscaler.look(second * LOOK_S, arrived, asked)
+        change = autoscaler.look(second * LOOK_S, arrived, workers)
         if change is None:
             continue
         # Fewer at once, more when they have started.
-        from_second = second if change.workers < asked else second + int(np.ceil(START_S / LOOK_S))
-        serves[from_second:] = asked = change.workers
+        from_second = second if change.workers < workers else second + int(np.ceil(START_S / LOOK_S))
+        serves[from_second:] = workers = change.workers
     return serves
 
 
@@ -130,19 +135,18 @@ def _looks(arrival_s: np.ndarray, first_s: float, seconds: int) -> Iterator[tupl
 
 
 def _as_queued(workers: np.ndarray, since_s: np.ndarray, deadline_s: float) -> np.ndarray:
-    """Per arrival, so long after the first of all, the number of workers to count with: the least of the deadline
-    before it."""
+    """Return the workers to count with per arrival: the least number of the deadline before it."""
     now, before = (np.clip(at_s / LOOK_S, 0, len(workers) - 1).astype(int) for at_s in (since_s, since_s - deadline_s))
     least: np.ndarray = np.minimum(workers[now], workers[before])
     return least
 
 
-def _composed(made: dict[int, SimulationResult], workers: np.ndarray) -> SimulationResult:
+def _composed(by_size: dict[int, SimulationResult], workers: np.ndarray) -> SimulationResult:
     """Put together what became of each request among the workers that there were."""
-    whole = made[max(made)]
+    whole = by_size[max(by_size)]
     fields = {name: getattr(whole, name).copy() for name in ("status", "started_us", "done_us", "row", "batch")}
     for count in np.unique(workers).tolist():
-        there = workers == count
+        is_there = workers == count
         for name, values in fields.items():
-            values[there] = getattr(made[count], name)[there]
+            values[is_there] = getattr(by_size[count], name)[is_there]
     return replace(whole, **fields)

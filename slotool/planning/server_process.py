@@ -20,7 +20,7 @@ from slotool.errors import InputError, RunError, TimedOut
 
 START_WITHIN_S = 120.0
 END_WITHIN_S = 30.0
-# Where its owner was interrupted, and whoever did that waits.
+# The owner was interrupted, and somebody waits.
 INTERRUPTED_WITHIN_S = 1.0
 # Exit code of a command that was given what it cannot use.
 _USAGE = 2
@@ -70,7 +70,7 @@ class RunningServer:
         return self._process.pid
 
     def log_text(self) -> str:
-        """Text that the server has written to stderr: warnings and remarks; empty after ``stop``."""
+        """Return the text that the server has written to stderr: warnings and remarks; empty after ``stop``."""
         if self._stderr.closed:
             return ""
         return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode(errors="replace")
@@ -114,7 +114,7 @@ class RunningServer:
         return f"{state} {', '.join(self.models)} at {self.url}"
 
     def _ready(self, timeout_s: float) -> dict[str, Any]:
-        """The document that the server prints when it is ready."""
+        """Return the document that the server prints when it is ready."""
         until, printed = time.monotonic() + timeout_s, b""
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
@@ -132,7 +132,7 @@ class RunningServer:
         return ready
 
     def _last_words(self) -> str:
-        """Its last line on stderr, without what every command begins its sentence with."""
+        """Return the last line on stderr, without the prefix of every command."""
         lines = [line.strip() for line in self.log_text().splitlines() if line.strip()]
         return f": {lines[-1].removeprefix('slotool: ').removeprefix('Error: ')}" if lines else ""
 
@@ -151,14 +151,14 @@ def _document(printed: bytes) -> dict[str, Any] | None:
 
 @contextmanager
 def server_process(arguments: Sequence[str]) -> Iterator[str]:
-    """The address of ``slotool serve ARGUMENTS`` on a free port; stopped by SIGTERM, as an operator would.
+    """Start ``slotool serve ARGUMENTS`` on a free port, yield its address, and stop it by SIGTERM.
 
-    Raises ``RunError`` with its last words when it does not start, ``TimedOut`` when that takes too long.
+    Raises ``RunError`` with its last words if it does not start, ``TimedOut`` if that takes too long.
     """
     try:
         server = RunningServer([*arguments, "--port", "0"])
     except InputError as error:
-        # What the caller made up, not what a person gave.
+        # An argument of the caller, not of a person.
         raise RunError(str(error)) from error
     with server:
         yield server.url

@@ -18,8 +18,10 @@ from slotool.tables import LatencyTable, OperatingPoint
 
 
 def write_service(planner: Planner, fleet: Fleet, path: Path) -> ScalingLimits | None:
-    """Write the service file of ``fleet``, and beside it latency tables of workers that share machines. Return the
-    limits of workers that come with the load, None where all are there always."""
+    """Write the service file of ``fleet``, and beside it latency tables of workers that share machines.
+
+    Return the limits of workers that come with the load, None where all are there always.
+    """
     limits = limits_of(planner, fleet)
     text = service_of(planner, fleet, raised_pools(planner, fleet, path), path.parent, limits)
     with whole_file(path) as file:
@@ -79,8 +81,8 @@ def service_text(
             f"latency = {_quoted(_relative(Path(str(pools[name].worker.source)), folder))}",
         ]
         if terms[name]:
-            asked = " and ".join(f"{option} {_stated(value)}" for option, value in terms[name].items())
-            lines.append(f"# Requests are to ask for {asked}.")
+            stated = " and ".join(f"{option} {_stated(value)}" for option, value in terms[name].items())
+            lines.append(f"# Requests are to ask for {stated}.")
         else:
             lines += [f"policy = {_quoted(pools[name].policy)}", f"deadline-ms = {deadline_ms!r}"]
     return "\n".join([*lines, ""])
@@ -130,7 +132,7 @@ def file_part(name: str, number: int) -> str:
 
 
 def _engine(pool: Pool) -> list[str]:
-    """Processes of this machine where it has the cores, or where GPUs are needed; else a cluster."""
+    """Return processes of this machine if it has the cores, or GPUs are needed; else a cluster."""
     remark = cluster_remark(pool)
     return ['engine = "ray"', f"# {remark}"] if remark else ['engine = "local"']
 
@@ -148,7 +150,7 @@ def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:
 
 
 def _device(pool: Pool) -> list[str]:
-    """GPUs, one for each worker."""
+    """Return GPUs, one for each worker."""
     device = pool.worker.device
     if not pool.worker.is_gpu:
         return []
@@ -157,7 +159,7 @@ def _device(pool: Pool) -> list[str]:
 
 
 def _stated(value: Any) -> str:
-    """A value that all requests have, or the shares of those that do."""
+    """Return a value that all requests have, or the shares of those that do."""
     if isinstance(value, Mapping):
         return ", ".join(f"{each} ({share:.0%} of them)" for each, share in value.items())
     return str(value)

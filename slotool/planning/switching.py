@@ -39,9 +39,9 @@ from slotool.workloads.requests import RequestLog
 TESTS_PER_POINT, START_S = 10, 8.0
 # A load test is run so often at most while the client is late: a hundredth of requests by this share of the deadline.
 MAX_TRIES, LATE_SHARE = 3, 0.25
-# Where the search for a point's rate begins: half of its rate at the best batch size, or what any front end can do.
+# Start of the search for a point's rate: half of its rate at the best batch size, or what any front end can do.
 FIRST_SHARE, FIRST_MAX_PER_S = 0.5, 500.0
-# How long the client waits for an answer before it counts as none.
+# Seconds until an answer counts as missing.
 ANSWER_WITHIN_S = 10.0
 
 Configuration = tuple[int, int]
@@ -99,7 +99,7 @@ class PlanSearch:
         return self.load_tests * (self.test_s + 1.0) + len(self.configurations) * START_S
 
     def run(self, advance: Callable[[], None] = lambda: None) -> list[SwitchingPlan]:
-        """One plan per configuration, measured; ``advance`` is called after each load test."""
+        """Return one measured plan per configuration; ``advance`` is called after each load test."""
         split = dataset_of(self._model[0], self.data, needs_labels=False).test
         return [self._plan(configuration, split, advance) for configuration in self.configurations]
 
@@ -126,10 +126,10 @@ class PlanSearch:
     def _served(
         self, configuration: Configuration, split: Split, advance: Callable[[], None]
     ) -> Iterator[Callable[[str, float], LoadTest]]:
-        """A server of all points, and a function that measures the one of a key at a rate.
+        """Start a server of all points and yield a function that measures one, by key, at a rate.
 
-        The least accurate that is accurate enough answers a request there, so a request names its point by the
-        accuracy; of points of one accuracy the first is measured.
+        A request names its point by accuracy: the least accurate sufficient point answers. Of points of equal accuracy
+        the first is measured.
         """
         replicas, threads = configuration
         accuracy = {
@@ -145,15 +145,15 @@ class PlanSearch:
                 terms = Terms(self.deadline_s, min_accuracy=accuracy[point])
                 target = TargetServer(url, "infer", name, terms, ANSWER_WITHIN_S).described()
                 load = LoadPlan.draw(Poisson(rate_per_s), self.test_s, split, self.seed).loaded()
-                found: list[LoadTest] = []
-                while len(found) < MAX_TRIES:
+                tests: list[LoadTest] = []
+                while len(tests) < MAX_TRIES:
                     log = _driven(load, target)
                     advance()
                     share, p99_s = float(log.in_time.sum() / len(load)), log.tail_of_all_s(0.99)
-                    found.append(LoadTest(point, replicas, threads, rate_per_s, p99_s, share))
+                    tests.append(LoadTest(point, replicas, threads, rate_per_s, p99_s, share))
                     if len(log) == len(load) and not _was_late(log, self.deadline_s):
                         break
-                return max(found, key=lambda load: load.attainment)
+                return max(tests, key=lambda load: load.attainment)
 
             yield measure
 
@@ -172,8 +172,10 @@ def _was_late(log: RequestLog, deadline_s: float) -> bool:
 def _confirmed(
     measure: Callable[[float], LoadTest], is_good: Callable[[LoadTest], bool]
 ) -> Callable[[float], LoadTest]:
-    """``measure``, again where a load test is not good, of which the better counts: a disturbance of a moment would
-    rule a point out for all rates above."""
+    """Return ``measure``, repeated for a bad load test, of which the better one counts.
+
+    A disturbance of a moment would rule a point out for all higher rates.
+    """
 
     def confirmed(rate_per_s: float) -> LoadTest:
         load = measure(rate_per_s)
@@ -183,7 +185,7 @@ def _confirmed(
 
 
 def possible_configurations() -> tuple[Configuration, ...]:
-    """⟨replicas, threads⟩, both powers of two, that the cores given to this process allow."""
+    """Return ⟨replicas, threads⟩, both powers of two, that the cores given to this process allow."""
     cores = usable_cores()
     powers = [2**i for i in range(cores.bit_length()) if 2**i <= cores]
     return tuple((r, t) for r in powers for t in powers if r * t <= cores)

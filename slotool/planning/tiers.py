@@ -26,8 +26,11 @@ from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 @dataclass(frozen=True)
 class TierMix:
-    """Mix of tolerance tiers of the requests. ``shares``: pairs of a tolerance and the share of the requests that have
-    it, the strictest first; ``objective``: what they save."""
+    """Mix of the requests' tolerance tiers.
+
+    ``shares``: pairs of a tolerance and its share of the requests, the strictest first; ``objective``: quantity to
+    save.
+    """
 
     shares: tuple[tuple[float, float], ...]
     objective: str
@@ -37,14 +40,14 @@ class TierMix:
         return tuple(tolerance for tolerance, _ in self.shares)
 
     def drawn(self, random: np.random.Generator, count: int) -> np.ndarray:
-        """int64 [count]: which of the tolerances each request has."""
+        """Return int64 [count]: which of the tolerances each request has."""
         if len(self.shares) == 1:
             return np.zeros(count, dtype=np.int64)
         ends = np.cumsum([share for _, share in self.shares])
         return np.minimum(np.searchsorted(ends, random.random(count), side="right"), len(ends) - 1)
 
     def rules(self, rules: RuleSet) -> list[Rule | None]:
-        """The rule of each tolerance; None below the strictest tier, where the best version answers."""
+        """Return the rule of each tolerance; None below the strictest tier, where the best version answers."""
         strictest = min(rule.tolerance for rule in rules.rules if rule.objective == self.objective)
         return [
             rules.rule_for(tolerance, self.objective) if tolerance >= strictest else None
@@ -59,7 +62,7 @@ class TierMix:
 
 
 def mixes_of(rules: RuleSet, shares: Mapping[float, float] | None, objective: str | None) -> list[TierMix]:
-    """The mix that requests ask for, of each objective that may be meant; without ``shares`` every tier by itself.
+    """Return the requests' mix of tiers for each possible objective; without ``shares`` every tier by itself.
 
     Raises ``InputError`` for an objective without tiers.
     """
@@ -83,19 +86,18 @@ def read_versions(
     devices: Sequence[str] = (),
     **conditions: Any,
 ) -> Profile:
-    """Calls at each version that the rules consult, as a profile whose grid leaves none of them out; in batches up to
-    the largest that was measured of all.
+    """Return calls of each version in the rules as a profile with all of them, in commonly measured batches.
 
     ``conditions`` and ``devices`` narrow the rows, as of ``read_profile``. Raises ``InputError`` as that does, and for
     a version of the rules that the table lacks or has only in batches: a request that waits alone is a call of one
     example.
     """
     subject, samples = read_samples(latency, subject=subject, devices=devices, **conditions)
-    wanted = {*rules.versions, rules.best_version}
-    points = [point for point in dict.fromkeys(point for point, _ in samples) if version_name(point) in wanted]
-    if missing := wanted - {version_name(point) for point in points}:
-        there = ", ".join(dict.fromkeys(version_name(point) for point, _ in samples))
-        raise InputError(f"the latency table has no version {min(missing)!r} of the rules; it has {there}")
+    versions = {*rules.versions, rules.best_version}
+    points = [point for point in dict.fromkeys(point for point, _ in samples) if version_name(point) in versions]
+    if missing := versions - {version_name(point) for point in points}:
+        names = ", ".join(dict.fromkeys(version_name(point) for point, _ in samples))
+        raise InputError(f"the latency table has no version {min(missing)!r} of the rules; it has {names}")
     for point in points:
         if (point, 1) not in samples:
             least = min(size for own, size in samples if own == point)
@@ -141,8 +143,10 @@ class _Answers:
 
 
 class TierService:
-    """Requests of a mix of tiers, each of an example that is drawn from the outcome table. ``tiers``: which of the
-    ``service`` each tolerance of the mix is."""
+    """Requests of a mix of tiers, each with an example drawn from the outcome table.
+
+    ``tiers``: index in the ``service`` of each tolerance of the mix.
+    """
 
     def __init__(self, service: TieredService, mix: TierMix, tiers: Sequence[int], examples: int):
         self._service, self._mix, self._tiers, self._examples = service, mix, np.array(tiers), examples
@@ -150,7 +154,7 @@ class TierService:
         rows = sorted({row for tier in tiers for row in service.rows(tier)})
         ensembles = service.ensembles
         self.points = _Answers(tuple(ensembles.points[row] for row in rows), ensembles.accuracy[rows])
-        # Of a request, on average.
+        # Mean of a request.
         self.worker_us = sum(
             share * service.worker_us(tier) for tier, (_, share) in zip(tiers, mix.shares, strict=True)
         )
@@ -159,15 +163,16 @@ class TierService:
     def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> TierResult:
         random = np.random.default_rng((seed, len(scenario)))
         tiers = self._tiers[self._mix.drawn(random, len(scenario))]
-        asked = Asked(random.integers(self._examples, size=len(scenario)), tiers)
-        return self._service.simulate(scenario, asked, seed=seed, overhead=overhead)
+        requests = Asked(random.integers(self._examples, size=len(scenario)), tiers)
+        return self._service.simulate(scenario, requests, seed=seed, overhead=overhead)
 
 
 @dataclass(frozen=True)
 class Tiers:
-    """Requests that are answered by ``rules``. ``mixes``: what they may ask for; ``strictest``: the plan is for the
-    strictest tier of ``mixes`` that some fleet holds, and not the cheapest fleet; ``cancels``: see
-    ``TieredService``."""
+    """Requests answered by ``rules``. ``mixes``: their possible tiers; ``cancels``: see ``TieredService``.
+
+    ``strictest``: the plan is for the strictest tier of ``mixes`` that some fleet holds, not the cheapest fleet.
+    """
 
     rules: RuleSet
     mixes: Sequence[TierMix]
@@ -199,15 +204,15 @@ class TiersOnWorkers(ModelOnWorkers):
     @property
     def remarks(self) -> list[str]:
         """Warnings of tolerances that no tier is as wide as."""
-        found = {}
+        result = {}
         for tolerance, objective in self._tiers:
             widest = max(rule.tolerance for rule in self._rules.rules if rule.objective == objective)
             if tolerance > widest + 1e-12:
-                found[tolerance, widest] = (
+                result[tolerance, widest] = (
                     f"tolerance {tolerance:g} is wider than every tier: as in serve, the widest answers, {widest:g} "
                     "(a tolerance is a share, so 1% is 0.01)"
                 )
-        return list(found.values())
+        return list(result.values())
 
     def fits(self, pool: Pool) -> bool:
         worker = self.placed(pool.worker, pool.replicas)
@@ -241,7 +246,7 @@ class TiersOnWorkers(ModelOnWorkers):
         return 1e6 / self.service(pool.worker, pool.policy).worker_us
 
     def is_enough(self, verdict: Verdict) -> bool:
-        """More workers than keep the deadline do not make answers more accurate: every request gets its own tier."""
+        """True if deadlines hold: more workers do not make answers more accurate, as requests get their own tier."""
         return "attainment" not in verdict.misses(self.promise)
 
     def verdict(self, pool: Pool, draw: int, traffic: Traffic) -> Verdict:

@@ -10,16 +10,19 @@ import numpy as np
 
 from slotool.workloads.arrivals.recorded import BURST_S
 
-# Of long traffic at most so many stretches at even distances.
+# Maximum number of stretches of long traffic.
 STRETCHES = 40
-# Of a stretch, in deadlines: until queues are as they would be, and at least counted behind that.
+# Warm-up of a stretch until queues are typical, and least counted part after it, in deadlines.
 WARM_UP, COUNTED = 5, 20
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """``arrival_s``: float64 [n], ascending from about 0. ``counted``: bool [n], those that a verdict counts.
-    ``recorded_s``: float64 [n], when they came in the traffic that is planned for, which may be longer."""
+    """Traffic: instants ``arrival_s`` float64 [n], ascending from about 0.
+
+    ``counted``: bool [n], those that a verdict counts. ``recorded_s``: float64 [n], instants in the traffic planned
+    for, which may be longer.
+    """
 
     arrival_s: np.ndarray
     counted: np.ndarray
@@ -33,14 +36,13 @@ class Traffic:
 
     @classmethod
     def sampled_together(cls, arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
-        """Sample the same stretches, at even distances, of the requests of all models: about ``most`` of them, or all
-        of traffic that is no longer.
+        """Sample equal, evenly spaced stretches of all models' requests: about ``most`` of them, or all.
 
         A stretch begins with idle workers and ends with no request behind it, so its first and last requests, by
         deadlines, are served but not counted.
         """
-        whole = {name: cls.whole(own) for name, own in arrival_s.items()}
-        of = np.repeat(np.arange(len(arrival_s)), [len(own) for own in arrival_s.values()])
+        whole = {name: cls.whole(selected) for name, selected in arrival_s.items()}
+        of = np.repeat(np.arange(len(arrival_s)), [len(selected) for selected in arrival_s.values()])
         times_s = np.concatenate(list(arrival_s.values()))
         order = np.argsort(times_s, kind="stable")
         of, times_s = of[order], times_s[order]
@@ -49,7 +51,7 @@ class Traffic:
             return whole
         count = min(STRETCHES, max(1, most // least))
         size = max(most // count, least)
-        # One stretch is the middle one.
+        # A single stretch is the middle one.
         places = np.linspace(0, len(times_s) - size, count + 2)[1:-1].astype(int)
         at = (places[:, None] + np.arange(size)).ravel()
         stretches = times_s[at].reshape(count, size) - times_s[places, None]
@@ -57,8 +59,8 @@ class Traffic:
         counted = ((stretches >= WARM_UP * deadline_s) & (stretches <= last_s - deadline_s)).ravel()
         begins_s = np.concatenate([[0.0], np.cumsum(last_s + 2 * deadline_s)[:-1]])
         sample_s = (stretches + begins_s[:, None]).ravel()
-        found = {}
+        sampled = {}
         for number, name in enumerate(arrival_s):
-            own = of[at] == number
-            found[name] = cls(sample_s[own], counted[own], whole[name].rate_per_s, times_s[at][own])
-        return found
+            selected = of[at] == number
+            sampled[name] = cls(sample_s[selected], counted[selected], whole[name].rate_per_s, times_s[at][selected])
+        return sampled

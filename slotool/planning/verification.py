@@ -31,14 +31,17 @@ def planned(
     front_ends: Mapping[str, FrontEnd],
     cores: int | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return by model ``figures`` of its requests. ``cores``: of a machine on which workers take each, and front end
-    and client a part of it; None where a core is left for these."""
+    """Return ``figures`` of the requests by model.
+
+    ``cores``: of a machine on which workers take each, and front end and client a part; None if a core is left for
+    these.
+    """
     longer = 1.0 if cores is None else all_busy(sum(mean_cpu_us(traffic, front_ends)), rate_per_s(traffic), cores)
     arrival_s = {name: own.arrival_s for name, own in traffic.items()}
-    found = answered(planner, pools, draw, arrival_s, front_ends, longer)
+    results = answered(planner, pools, draw, arrival_s, front_ends, longer)
     return {
         name: figures(took_us <= planner.promises[name].deadline_us, right, took_us)
-        for name, (took_us, right) in found.items()
+        for name, (took_us, right) in results.items()
     }
 
 
@@ -65,12 +68,12 @@ def answered(
         for name, each in front_ends.items()
     }
     traffic = {name: Traffic.whole(own / 1e6) for name, own in read_us.items()}
-    found = {}
+    results = {}
     for name, result in planner.results(pools, draw, traffic, overheads).items():
         random = np.random.default_rng((planner.seed, draw, len(result.row)))
         took_us = result.done_us - 1e6 * arrival_s[name] + random.choice(front_ends[name].outside_us, len(result.row))
-        found[name] = np.where(np.isnan(took_us), np.inf, took_us), result.right
-    return found
+        results[name] = np.where(np.isnan(took_us), np.inf, took_us), result.right
+    return results
 
 
 def mean_cpu_us(traffic: Mapping[str, Traffic], front_ends: Mapping[str, FrontEnd]) -> tuple[float, float]:
@@ -108,8 +111,8 @@ def with_bursts(planner: Planner, name: str, pool: Pool, front_end: FrontEnd, bu
 
     def simulated(each_us: float, first_us: float = 0.0) -> _Bursts:
         tried = replace(front_end, each_us=each_us, first_us=first_us)
-        found = answered(alone, {name: pool}, 0, {name: served.due_s}, {name: tried})
-        return served.had_they_taken(found[name][0])
+        results = answered(alone, {name: pool}, 0, {name: served.due_s}, {name: tried})
+        return served.had_they_taken(results[name][0])
 
     max_us = min(deadline_us / BURST, front_end.cpu_us + front_end.client_us or math.inf)
     if served.large_tell:
@@ -122,8 +125,7 @@ def with_bursts(planner: Planner, name: str, pool: Pool, front_end: FrontEnd, bu
 
 @dataclass(frozen=True)
 class _Bursts:
-    """Requests of small and of large bursts: ``due_s`` float64 [n], ``is_large`` bool [n], and ``took_us`` float64 [n],
-    at most the deadline."""
+    """Requests of small and large bursts: ``due_s``, ``is_large`` bool [n], ``took_us``, at most the deadline; [n]."""
 
     due_s: np.ndarray
     is_large: np.ndarray
@@ -159,7 +161,7 @@ class _Bursts:
 
 
 def _bisected(is_too_long: Callable[[float], bool], max_us: float) -> float:
-    """The longest time up to ``max_us`` that is not, to the precision of ``FITTED``."""
+    """Return the longest time up to ``max_us`` that is not, to the precision of ``FITTED``."""
     low_us, high_us = 0.0, max_us
     for _ in range(FITTED):
         middle_us = 0.5 * (low_us + high_us)
@@ -186,8 +188,10 @@ _SAID = {
 
 @dataclass(frozen=True)
 class ServedVerdict:
-    """Verdict on what was served; ``kept`` is None where too few requests, or a late client, leave it
-    open. ``sentence``: by how much."""
+    """Verdict on a served load; ``kept`` is None if too few requests, or a late client, leave it open.
+
+    ``sentence``: by how much.
+    """
 
     kept: bool | None
     sentence: str
@@ -200,16 +204,16 @@ def verdict(promise: Promise, planned: Mapping[str, Any], log: RequestLog) -> Se
     broken where it lies above the upper bound, at its confidence, of what was served.
     """
     in_time, least = log.in_time, min(promise.attainment, planned["attainment"])
-    found = [_judged("attainment", in_time, least, promise)]
+    results = [_judged("attainment", in_time, least, promise)]
     sent = float(log.in_time_from_sending.mean())
-    if not found[0].kept and sent >= least:  # the client kept them from their schedule, not the server
-        found = [ServedVerdict(None, f"{found[0].sentence}, but {sent:.4f} counted from when the client sent them")]
+    if not results[0].kept and sent >= least:  # the client kept them from their schedule, not the server
+        results = [ServedVerdict(None, f"{results[0].sentence}, but {sent:.4f} counted from when the client sent them")]
     right = _right(log)[in_time]
     if promise.accuracy and len(right) and not np.isnan(right).any():
         least = min(promise.accuracy, planned["accuracy"])
-        found.append(_judged("mean accuracy", right.astype(bool), least, promise))
-    kept = False if any(each.kept is False for each in found) else all(each.kept for each in found) or None
-    return ServedVerdict(kept, f"{_SAID[kept]}: {'; '.join(each.sentence for each in found)}")
+        results.append(_judged("mean accuracy", right.astype(bool), least, promise))
+    promises_kept = False if any(each.kept is False for each in results) else all(each.kept for each in results) or None
+    return ServedVerdict(promises_kept, f"{_SAID[promises_kept]}: {'; '.join(each.sentence for each in results)}")
 
 
 def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> ServedVerdict:
@@ -223,8 +227,11 @@ def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> Serve
 
 
 def figures(in_time: np.ndarray, right: np.ndarray, took_us: np.ndarray) -> dict[str, Any]:
-    """``requests``; ``attainment``; ``accuracy``: mean of ``right`` over those in time; ``p99_s``: of all requests,
-    infinite where more than a hundredth has no answer. Arrays of one value per request: bool, float64, float64."""
+    """Return ``requests``, ``attainment``, ``accuracy`` (mean of ``right`` over those in time) and ``p99_s``.
+
+    ``p99_s`` is of all requests, infinite if more than a hundredth have no answer. Arrays have one value per request:
+    bool, float64, float64.
+    """
     return {
         "requests": len(in_time),
         "attainment": float(in_time.mean()),

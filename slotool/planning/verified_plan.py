@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Options of requests besides their deadline: a tolerance, or shares by tolerance, and an objective.
 Terms = Mapping[str, Any]
-# Which of the draws what is served is compared with: the one that confirmed the plan.
+# Draw that served figures are compared with: the one that confirmed the plan.
 VERIFIED = 1
 FRONT_END = "with the front end"
 
@@ -45,8 +45,7 @@ def why_not_here(worker: WorkerType) -> str:
 
 
 def require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
-    """Warn of workers that could not be verified on this machine. Raises ``ArgumentError`` when none could: at once,
-    and not when the plan is made."""
+    """Warn of workers that this machine cannot verify; raise ``ArgumentError`` early if it can verify none."""
     missing = {worker.name: why for worker in workers if (why := why_not_here(worker))}
     if len(missing) == len(workers):
         raise ArgumentError("verify_s", f"no plan could be served here: {next(iter(missing.values()))}; leave it out")
@@ -94,8 +93,8 @@ class _Verification:
             served += ["--replicas", str(fleet.replicas)]
         with RunningServer(served) as server:
             front_ends = {name: self._front_end(name, server, fastest.get(name)) for name in pools}
-            for name, found in front_ends.items():
-                self._reporter.note(f"the front end{f' of {name}' if name else ''} takes {found}")
+            for name, front_end in front_ends.items():
+                self._reporter.note(f"the front end{f' of {name}' if name else ''} takes {front_end}")
             if takes_all:
                 spent_us = verification.mean_cpu_us(traffic, front_ends)
                 self._reporter.note(cores_shared(spent_us, verification.rate_per_s(traffic), cores))
@@ -115,8 +114,10 @@ class _Verification:
             ]
             judged = verification.verdict(planner.promises[name], planned, logs[name])
             verdicts.append(replace(judged, sentence=f"{name}: {judged.sentence}" if name else judged.sentence))
-        kept = False if any(each.kept is False for each in verdicts) else all(each.kept for each in verdicts) or None
-        return figures, kept, "\n".join(each.sentence for each in verdicts)
+        promises_kept = (
+            False if any(each.kept is False for each in verdicts) else all(each.kept for each in verdicts) or None
+        )
+        return figures, promises_kept, "\n".join(each.sentence for each in verdicts)
 
     def _front_end(self, name: str, server: Any, fastest: RequestLog | None) -> FrontEnd:
         """Probe the front end by requests for one model alone: bursts, low load, and full load."""
@@ -131,9 +132,9 @@ class _Verification:
         cpu_us, client_us = spent.each_us(len(bursts.rows))
         rested = self._probe(name, pool, server.url)
         busy = self._sent(name, server.url, front_end.busy_times_s(pool))
-        found = replace(FrontEnd.of_probe(rested, pool.worker.profile, fastest), cpu_us=cpu_us, client_us=client_us)
-        found = with_warm_up(found, model.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
-        return verification.with_bursts(self._planner, name, pool, found, bursts)
+        probed = replace(FrontEnd.of_probe(rested, pool.worker.profile, fastest), cpu_us=cpu_us, client_us=client_us)
+        probed = with_warm_up(probed, model.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
+        return verification.with_bursts(self._planner, name, pool, probed, bursts)
 
     def _fastest(self) -> dict[str, RequestLog]:
         """Probe, by a server of these, the fastest points of the models where they are to be probed too."""
@@ -161,31 +162,30 @@ class _Verification:
             file.unlink(missing_ok=True)
 
     def _probe(self, name: str, pool: Pool, url: str) -> RequestLog:
-        """Send requests for one model, none of which waits for another: by single versions, of which the latency table
-        has the latency."""
+        """Send isolated requests for one model, by single versions, whose latency is in the table."""
         from slotool.planning import front_end
         from slotool.workloads import Poisson
 
         rate = Poisson(front_end.probe_rate_per_s(pool))
         return self._load(name, rate, front_end.PROBE_S, url, {}).send(self._reporter)[0]
 
-    def _load(self, name: str, process: ArrivalProcess, duration_s: float, url: str, asked: Terms) -> Load:
+    def _load(self, name: str, process: ArrivalProcess, duration_s: float, url: str, terms: Terms) -> Load:
         """Return requests for one model, of the data and with the deadline of its demand."""
         from slotool.workloads.client import endpoint
         from slotool.workloads.client.load import Load
         from slotool.workloads.client.target import server_address
 
-        demand, tolerance = self._planner.demands[name], asked.get("tolerance")
+        demand, tolerance = self._planner.demands[name], terms.get("tolerance")
         return Load(
             server_address(url), process, duration_s, demand.data,
-            endpoint.Terms(demand.promise.deadline_us / 1e6, None, asked.get("objective"), None),
+            endpoint.Terms(demand.promise.deadline_us / 1e6, None, terms.get("objective"), None),
             model=name or None, split=examples_sent(demand.outcomes, demand.data),
             tolerances=tolerance if isinstance(tolerance, Mapping) else {} if tolerance is None else {tolerance: 1.0},
         )  # fmt: skip
 
-    def _sent(self, name: str, url: str, times_s: np.ndarray, asked: Terms = MappingProxyType({})) -> RequestLog:
+    def _sent(self, name: str, url: str, times_s: np.ndarray, terms: Terms = MappingProxyType({})) -> RequestLog:
         """Send requests for one model at these instants."""
-        return self._load(name, *_recorded(times_s), url, asked).send(self._reporter)[0]
+        return self._load(name, *_recorded(times_s), url, terms).send(self._reporter)[0]
 
     def _sent_together(self, url: str, times_s: Mapping[str, np.ndarray]) -> dict[str, RequestLog]:
         """Send the requests for all models at the same time."""
@@ -205,8 +205,7 @@ def _recorded(times_s: np.ndarray) -> tuple[ArrivalProcess, float]:
 
 
 def examples_sent(outcomes: OutcomeTable | None, data: str | DataSource) -> str:
-    """Return the split that is sent: all of data of which the outcome table holds all, as it then trained none of the
-    models; of others the test split."""
+    """Return the split to send: all data if the outcome table has all, as it then trained no model; else test."""
     from slotool.data import DataSource
     from slotool.data.dataset import ALL
 
@@ -216,8 +215,10 @@ def examples_sent(outcomes: OutcomeTable | None, data: str | DataSource) -> str:
 
 
 def cores_shared(spent_us: tuple[float, float], rate_per_s: float, cores: int) -> str:
-    """Say what it costs workers to take every core; ``spent_us``: CPU time that the server's own process and
-    the client spend on a request."""
+    """Return a sentence on the cost of workers on every core.
+
+    ``spent_us``: CPU time of the server's own process and of the client per request.
+    """
     from slotool.planning.model_on_workers import all_busy
 
     own_ms, client_ms = spent_us[0] / 1e3, spent_us[1] / 1e3

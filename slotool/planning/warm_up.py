@@ -30,9 +30,11 @@ MIN_CALLS = 50
 
 
 class ProbeCalls(NamedTuple):
-    """Calls of a probe, float64 [calls] in order: when they began, how long they took, and of as many requests at the
-    same point what the latency table says, next to as many busy workers; int64: on which worker; float64: how long
-    that had ended its last one, NaN for calls whose requests did not wait for it."""
+    """Calls of a probe in order, float64 [calls]: begin, duration, the table's latency, worker, and rest before.
+
+    The table's latency is of as many requests at the same point, next to as many busy workers. Workers are int64. The
+    rest since the worker's last call is NaN for calls whose requests did not wait for it.
+    """
 
     begun_us: np.ndarray
     took_us: np.ndarray
@@ -42,8 +44,10 @@ class ProbeCalls(NamedTuple):
 
 
 def with_warm_up(front_end: FrontEnd, worker: WorkerType, workers: int, probes: Sequence[RequestLog]) -> FrontEnd:
-    """``front_end``, which was probed on ``workers`` that mostly rested, with what is left of its calls' part while
-    they do not. ``worker``: as placed; ``probes``: requests at low load and at full load."""
+    """Return ``front_end``, probed on mostly rested workers, with the part of its calls that busy workers have.
+
+    ``worker``: as placed; ``probes``: requests at low load and at full load.
+    """
     logged = [calls_of(log, worker, workers) for log in probes]
     rested = front_end.overhead._replace(turnaround_us=_turnaround_us(logged))
     return replace(front_end, overhead=_warmed(rested, logged))
@@ -67,12 +71,14 @@ def _warmed(rested: Overhead, logged: Sequence[ProbeCalls]) -> Overhead:
 
 
 def calls_of(log: RequestLog, worker: WorkerType, workers: int) -> ProbeCalls:
-    """The calls that answered the requests of ``log``; as in a server, the worker that rested the longest has the next.
-    Calls of points and batch sizes that the table lacks are left out."""
+    """Return the calls that answered the requests of ``log``; the longest rested worker has the next, as in a server.
+
+    Calls of points and batch sizes that the table lacks are left out.
+    """
     beside = worker.beside or (worker.profile.samples_us,)
     sizes = worker.profile.grid.sizes
     medians_us = [{(point.key, size): float(np.median(us)) for (point, size), us in each.items()} for each in beside]
-    found: list[tuple[float, ...]] = []
+    rows: list[tuple[float, ...]] = []
     free_us, calls = np.zeros(workers), _grouped(log)
     number_of = calls["size"].clip(upper=int(sizes[-1])).to_numpy()
     cells = zip(calls["point"], sizes[np.searchsorted(sizes, number_of)].tolist(), strict=True)
@@ -85,18 +91,20 @@ def calls_of(log: RequestLog, worker: WorkerType, workers: int) -> ProbeCalls:
         if table_us is not None:
             turned_us = began_us - free_at_us
             turned_us = turned_us if free_at_us > 0 and queued_us > turned_us else np.nan
-            found.append((max(began_us, free_at_us), took_us, table_us, at, turned_us))
-            free_us[at] = found[-1][0] + took_us
-    columns = np.array(found).reshape(-1, 5).T
+            rows.append((max(began_us, free_at_us), took_us, table_us, at, turned_us))
+            free_us[at] = rows[-1][0] + took_us
+    columns = np.array(rows).reshape(-1, 5).T
     return ProbeCalls(columns[0], columns[1], columns[2], columns[3].astype(np.int64), columns[4])
 
 
 def _grouped(log: RequestLog) -> pd.DataFrame:
-    """A row per call, in order of ``begun_s``: ``point``, ``size``, ``took_s`` and the longest ``queue_s``. Requests of
-    one call have the same length of it in the log, and are answered at the same time."""
+    """Return a row per call, in order of ``begun_s``: ``point``, ``size``, ``took_s`` and the longest ``queue_s``.
+
+    Requests of one call have equal durations in the log, and are answered at the same time.
+    """
     rows = log.rows[log.answered & log.rows["compute_s"].notna()].sort_values(["point", "compute_s", "done_s"])
     is_other = (rows["point"] != rows["point"].shift()) | (rows["compute_s"].diff() != 0)
-    # Another call of just that length ends by its length later, of one worker.
+    # A worker's next call of equal length ends one length later.
     number = (is_other | (rows["done_s"].diff() > 0.5 * rows["compute_s"])).cumsum()
     calls = rows.groupby(number.to_numpy()).agg(
         size=("done_s", "size"), done_s=("done_s", "min"), took_s=("compute_s", "first"), point=("point", "first"),
@@ -113,8 +121,7 @@ def _turnaround_us(logged: Sequence[ProbeCalls]) -> float:
 
 
 class _Fit(NamedTuple):
-    """Times what was probed, of a worker that is busy all the time and of one that rested; and how far calls lie from
-    that, on average."""
+    """Factors of probed times for an always busy and for a rested worker, and the calls' mean distance from them."""
 
     busy: float
     rested: float
@@ -131,18 +138,18 @@ def _fitted(
     by = rested_us[:, None] * np.stack([1 - rested, rested], axis=1)
     weights, min_off_us = np.ones(len(beyond_us)), NONE * float(rested_us.mean())
     for _ in range(STEPS):
-        found = np.linalg.lstsq(by * weights[:, None], beyond_us * weights, rcond=None)[0]
-        off_us = np.abs(beyond_us - by @ found)
+        factors = np.linalg.lstsq(by * weights[:, None], beyond_us * weights, rcond=None)[0]
+        off_us = np.abs(beyond_us - by @ factors)
         weights = 1 / np.sqrt(np.maximum(off_us, min_off_us))
-    return _Fit(float(found[0]), float(found[1]), memory_us, saturation, float(off_us.mean()))
+    return _Fit(float(factors[0]), float(factors[1]), memory_us, saturation, float(off_us.mean()))
 
 
 def _rested(calls: ProbeCalls, memory_us: float, saturation: float) -> np.ndarray:
     """Return how rested the worker of each call was as it began, as the simulation does: float64 [calls]."""
     share, until_us = np.zeros(calls.worker.max(initial=0) + 1), np.zeros(calls.worker.max(initial=0) + 1)
-    found = np.zeros(len(calls.worker))
+    rested = np.zeros(len(calls.worker))
     for call, (worker, begun_us, took_us) in enumerate(zip(calls.worker, calls.begun_us, calls.took_us, strict=True)):
         before = after_rest(share[worker], begun_us - until_us[worker], memory_us)
-        found[call] = how_rested(before, saturation)
+        rested[call] = how_rested(before, saturation)
         share[worker], until_us[worker] = after_call(before, took_us, memory_us), begun_us + took_us
-    return found
+    return rested

@@ -38,15 +38,15 @@ def worker_types(
     devices: Sequence[str] = (),
     **conditions: Any,
 ) -> tuple[list[WorkerType], list[str]]:
-    """The types, named by their threads, and by the file where there are several; and what is to be known of them.
+    """Return types named by their threads, and by the file if there are several; and remarks on them.
 
     ``conditions``, ``devices``: as of ``read_profile``; tables may be of different devices. A worker costs as much as
     it has threads. Raises ``InputError`` for a table that cannot be planned with or that is given twice.
     """
     names = _names(tables)
-    made: list[WorkerType] = []
+    types: list[WorkerType] = []
     remarks: list[str] = []
-    said: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for (table, source), of in zip(tables, names, strict=True):
         known = table.where(status="ok", co_runners="").of_devices(devices)
         named = Named(known, source)
@@ -63,15 +63,15 @@ def worker_types(
                 )
             if (least := int(profile.grid.sizes[0])) > 1:
                 remarks.append(f"latencies of {name} begin with batches of {least}: a call of fewer is taken for one")
-            said[name] = profile.grid.remarks
+            texts[name] = profile.grid.remarks
             device = str(known.rows["device"].iloc[0])
             if device == UNKNOWN_DEVICE and devices:
                 device = devices[0]  # whoever named it says of what these rows are
             machines = tuple(sorted(set(known.rows["machine"])))
-            made.append(WorkerType(name, profile, int(threads), float(threads), source, device, machines=machines))
-    for name, own in said.items():
-        remarks += [f"{name}: {remark}" if len(made) > 1 else remark for remark in own]
-    return made, remarks
+            types.append(WorkerType(name, profile, int(threads), float(threads), source, device, machines=machines))
+    for name, own in texts.items():
+        remarks += [f"{name}: {remark}" if len(types) > 1 else remark for remark in own]
+    return types, remarks
 
 
 def named_alike(workers: Sequence[WorkerType], first: Sequence[WorkerType], model: str) -> dict[str, WorkerType]:
@@ -83,19 +83,21 @@ def named_alike(workers: Sequence[WorkerType], first: Sequence[WorkerType], mode
     names: dict[str, str] = {}
     for facts in (attrgetter("device", "threads", "machines"), attrgetter("device", "threads")):
         for worker in workers:
-            left = (each for each in first if each.name not in names.values())
-            same = next((each.name for each in left if facts(each) == facts(worker)), None)
+            rest = (each for each in first if each.name not in names.values())
+            same = next((each.name for each in rest if facts(each) == facts(worker)), None)
             if worker.name not in names and same is not None:
                 names[worker.name] = same
-    taken = {each.name for each in first}
+    names_taken = {each.name for each in first}
     for worker in workers:
-        names.setdefault(worker.name, f"{worker.name} of {model}" if worker.name in taken else worker.name)
+        names.setdefault(worker.name, f"{worker.name} of {model}" if worker.name in names_taken else worker.name)
     return {names[worker.name]: replace(worker, name=names[worker.name]) for worker in workers}
 
 
 def _names(tables: Sequence[Named]) -> list[str]:
-    """Return what names of types begin with, by table: nothing of a single one, else its file, with its folder where
-    two are called alike. Raises ``InputError`` for a file that is given twice."""
+    """Return the prefix of types' names by table: none for a single one, else its file, with its folder if ambiguous.
+
+    Raises ``InputError`` for a repeated file.
+    """
     if len(tables) == 1:
         return [""]
     paths = [Path(str(source)) for _, source in tables]
@@ -108,11 +110,13 @@ def _names(tables: Sequence[Named]) -> list[str]:
 def _profile(named: Named, outcomes: OutcomeTable | None, rules: RuleSet | None, **conditions: Any) -> Profile:
     points = _points(named)
     if outcomes is not None:
-        asked = None if rules is None else {*rules.versions, rules.best_version}
+        versions = None if rules is None else {*rules.versions, rules.best_version}
         known = outcome_columns(points, outcomes)
-        lacking = [point for point in points if point not in known and (asked is None or version_name(point) in asked)]
+        lacking = [
+            point for point in points if point not in known and (versions is None or version_name(point) in versions)
+        ]
         if lacking:
-            # What rows of a table without that column are of.
+            # Value of rows in a table without that column.
             none = "; is its column point missing?" if points == [FULL] else ""
             raise InputError(
                 f"{named} has the point {str(lacking[0])!r}, of which the outcome table has no version; it has "
@@ -127,7 +131,7 @@ def _profile(named: Named, outcomes: OutcomeTable | None, rules: RuleSet | None,
 
 
 def _points(named: Named) -> list[OperatingPoint]:
-    """Raises ``InputError`` for a point that is not written as one, with how it is."""
+    """Raise ``InputError`` for a point that is not written as one, with how it is."""
     points = []
     for key in dict.fromkeys(named.table.rows["point"]):
         try:
