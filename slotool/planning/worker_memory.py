@@ -13,10 +13,9 @@ from slotool.serving.operations.sources import Sources
 
 
 def memory_lacking(service: Path, pool: Pool) -> str:
-    """Return a sentence where this machine, or its container, has not the memory for all workers of a service file;
-    empty where it has. A worker is started and measured.
+    """Return a sentence if the memory here is too small for all workers of a service file, else an empty text.
 
-    Raises ``InputError`` or ``RunError`` for a model that cannot be loaded.
+    A worker is started and measured. Raises ``InputError`` or ``RunError`` for a model that cannot be loaded.
     """
     engine = LocalInferenceEngine(1, pool.worker.threads)
     models = ServiceFile(service, {}, Sources((), threads=pool.worker.threads)).read().load(lambda warning: None)
