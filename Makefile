@@ -19,7 +19,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
 
 # Tests that compare times have the machine to themselves; the others share it, in the order of tests/conftest.py.
-ALONE := $(patsubst %,tests/profiling/test_profiling_%.py,colocated interference timer)
+ALONE := $(patsubst %,tests/profiling/test_profiling_%.py,colocated interference)
 
 test: test-shared test-alone
 

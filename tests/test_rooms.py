@@ -134,7 +134,8 @@ def test_no_two_test_files_have_one_name() -> None:
 def test_no_fixture_of_tests_stays_for_the_tests_of_other_rooms() -> None:
     """Nobody asks for an automatic fixture; of a package or session, it would hold in each room that runs later."""
     for path in Path(__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "autouse" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.fixture":
                 options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
                 lasting = options.get("scope") in ("'package'", "'session'")

@@ -16,11 +16,6 @@ from slotool.timing.timer import StoppingRule, block_size, clock_overhead, is_st
 TICK_S = 1e-7
 
 
-@pytest.fixture(autouse=True, scope="module")
-def workers_in_forks() -> None:
-    """Not here: the processes are as users have them, whose times are compared."""
-
-
 class FakeClock:
     """Each reading costs a tick; ``advance`` is what the timed call does."""
 
