@@ -262,8 +262,8 @@ def run_all(names: Sequence[str], out: Path, device: str, limit_s: float | None,
             if status == UNFINISHED:
                 again.append(name)
         left = again
+    print(f"\n{listed(out, names)}\n{time.monotonic() - began:.0f} s; results are in {out}", flush=True)
     write_page(out)
-    print(f"\n{listed(out, names)}\n{time.monotonic() - began:.0f} s; results are in {out}")
     return int(any(state(out, name) != DONE for name in names))
 
 

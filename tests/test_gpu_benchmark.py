@@ -167,6 +167,15 @@ def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
         pages.record(tmp_path, tmp_path / "results")
 
 
+def test_requests_without_an_answer_have_no_time_on_the_page() -> None:
+    load = {"per_s": 3.0, "p50_s": 0.25, "p99_s": None}
+    steps = {"supernet, slotool": dict.fromkeys(("closed 1", "closed 32", "open 60%", "open 90%"), load)}
+    (table,) = pages.TABLES["serving"](steps)
+    assert [cell == "–" for cell in table.rows[0][3:]] == [False, True, False, True]
+    goal = next(goal for goal in pages.GOALS if goal.piece == "serving")
+    assert goal.row({"serving": {"steps": {"supernet, slotool": {"closed 1": {"p50_s": None}}}}})[3] == "–"
+
+
 def test_results_of_two_cards_are_not_mixed(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()

@@ -44,7 +44,7 @@ class Goal:
         stated = f"{'≤' if self.at_most else '≥'} {self.shown(self.bound)}"
         try:
             value = self.figure(documents[self.piece]["steps"])
-        except (KeyError, StopIteration, ValueError):
+        except (KeyError, StopIteration, TypeError, ValueError):
             return [self.what, stated, "not measured", "–"]
         reached = value <= self.bound if self.at_most else value >= self.bound
         return [self.what, stated, self.shown(value), "yes" if reached else "**no**"]
@@ -280,7 +280,7 @@ def actuation(steps: Steps) -> list[Table]:
 def served(steps: Steps) -> list[Table]:
     rows = [
         [name, duration(step["bare call p50_s"]), duration(step["request p50_s"]), duration(step["overhead_s"]),
-         *("–" if step["load"][which] is None else duration(step["load"][which]) for which in ("p50_s", "p99_s"))]
+         *(_time(step["load"][which]) for which in ("p50_s", "p99_s"))]
         for name, step in steps.items()
     ]  # fmt: skip
     heads = ["model", "bare call", "request", "beyond the call", "200 requests/s: median", "p99"]
@@ -311,10 +311,15 @@ def _middle(values: Mapping[str, float] | None, shown: Callable[[float], str]) -
     return f"{shown(values['median'])} ({shown(values['p10'])} to {shown(values['p90'])})" if values else "–"
 
 
+def _time(seconds: float | None) -> str:
+    """A duration; none where requests had no answer."""
+    return "–" if seconds is None else duration(seconds)
+
+
 def serving(steps: Steps) -> list[Table]:
     rows = [
         [name, *(f"{step[load]['per_s']:,.0f}/s" for load in ("closed 1", "closed 32")),
-         *(f"{duration(step[load][which])}" for load in ("open 60%", "open 90%") for which in ("p50_s", "p99_s"))]
+         *(_time(step[load][which]) for load in ("open 60%", "open 90%") for which in ("p50_s", "p99_s"))]
         for name, step in steps.items()
     ]  # fmt: skip
     heads = ["model, server", "1 client", "32 clients", "60 % of that rate: median", "p99", "90 %: median", "p99"]
