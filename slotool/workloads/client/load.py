@@ -87,7 +87,7 @@ class Load:
         provenance["processes"] = processes
         if (largest := max(self.tolerances, default=0.0)) > 1:
             _require_accepted(replace(server, terms=replace(self.terms, tolerance=largest)), plan.split.x)
-        injection, began = None, {}
+        injection, began = None, dict[str, Any]()
         if faults is not None:
             schedule = read_faults(faults) if isinstance(faults, str | Path) else faults
             injection = FaultInjection(self.address, sorted(schedule, key=lambda fault: fault.at_s))
