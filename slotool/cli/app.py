@@ -63,9 +63,9 @@ SUCCESSORS = {
 }
 # Functions of commands that Python callers do not have, as module:function.
 OF_COMMANDS = {"demo": "slotool.cli.demo:demo"}
-# What a command does with options before its function takes them, as module:function.
+# Conversion of a command's options before its function takes them, as module:function.
 PREPARED = {"plan": "slotool.cli.plan_models:prepare"}
-# What a command runs in place of its function, as module:function.
+# Replacement of a command's function, as module:function.
 RUN = {"serve": "slotool.cli.serve:run"}
 # Words before the name of a command, and their help.
 GROUPS = {
@@ -79,8 +79,8 @@ class _Commands(UserDict[str, Any]):
     """Commands by name, each made when it is first used."""
 
     def __getitem__(self, name: str) -> Any:
-        if callable(made := self.data[name]) and not isinstance(made, TyperCommand | TyperGroup):
-            self.data[name] = made()
+        if callable(value := self.data[name]) and not isinstance(value, TyperCommand | TyperGroup):
+            self.data[name] = value()
         return self.data[name]
 
 
@@ -138,7 +138,7 @@ app = typer.Typer(
 
 @cache
 def command() -> Any:
-    """The parser of the command line, made once for all calls of a process."""
+    """Return the parser of the command line, made once for all calls of a process."""
     root: Any = typer.main.get_command(app)
     root.commands, root.successors = _by_theme(), SUCCESSORS
     root.params += [option for option in common_options() if option.name != "config"]

@@ -1,4 +1,4 @@
-"""What every command has: how its help reads, options for the terminal, and options read from a file."""
+"""Common parts of every command: layout of its help, options for the terminal, and options read from a file."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Group(TyperGroup):
         self.format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        own = ["--version"] if any(param.name == "version" for param in self.params) else []
-        write_paragraphs(formatter, [f"Also: {', '.join([*own, EVERYWHERE])}"])
+        version_option = ["--version"] if any(param.name == "version" for param in self.params) else []
+        write_paragraphs(formatter, [f"Also: {', '.join([*version_option, EVERYWHERE])}"])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -116,9 +116,9 @@ class Group(TyperGroup):
 
 
 def refuse_without_effect(options: Sequence[str], why: str) -> None:
-    """A usage error when one of these options of the running command was given: ``--thresholds has no effect …``.
+    """Raise a usage error if one of these options of the running command was given: ``--thresholds has no effect …``.
 
-    Called from Python, where no command runs, nothing was given.
+    No command runs in calls from Python, so that nothing was given.
     """
     if not _running:
         return
@@ -130,7 +130,7 @@ def refuse_without_effect(options: Sequence[str], why: str) -> None:
 
 
 def _option_of(command: Any, error: ArgumentError) -> str:
-    """The option, or the argument, for an argument of the function that the command calls: ``--slo`` for ``slo_s``."""
+    """Return the option, or the argument, for an argument of the command's function: ``--slo`` for ``slo_s``."""
     name = error.argument
     param = next((param for param in command.params if param.name == name), None)
     if param is None:
@@ -139,7 +139,7 @@ def _option_of(command: Any, error: ArgumentError) -> str:
 
 
 def _naming_file(error: typer.BadParameter, ctx: typer.Context) -> typer.BadParameter:
-    """``error``, with file and key where the option that it names was stated in the file of options."""
+    """Return ``error``, with file and key if its option was stated in the file of options."""
     option = next((param for param in ctx.command.params if error.param_hint in param.opts), None)
     source = None if option is None else ctx.get_parameter_source(option.name or "")
     if source is None or source.name != "DEFAULT_MAP":
@@ -149,32 +149,32 @@ def _naming_file(error: typer.BadParameter, ctx: typer.Context) -> typer.BadPara
 
 
 def config_file() -> Path | None:
-    """The file that options of the running command were read from."""
-    given = _running[-1].meta.get(CONFIG_PATH) if _running else None
-    return None if given is None else Path(given)
+    """Return the file that options of the running command were read from."""
+    stated = _running[-1].meta.get(CONFIG_PATH) if _running else None
+    return None if stated is None else Path(stated)
 
 
 def stated_in(option: str) -> str:
-    """Where the running command's option was stated: ``COMMANDLINE``, ``DEFAULT_MAP`` (its file), or elsewhere."""
+    """Return the source of the running command's option: ``COMMANDLINE``, ``DEFAULT_MAP`` (its file), or another."""
     source = _running[-1].get_parameter_source(option) if _running else None
     return "" if source is None else str(source.name)
 
 
 def beside_config(path: Path | None, option: str) -> Path | None:
-    """A path that the file of a service states is relative to that file. What is read must exist."""
+    """Return a path in a service's file as relative to that file. A file to read must exist."""
     file = config_file()
     if path is None or file is None or stated_in(option) != "DEFAULT_MAP":
         return path
-    found = file.parent / path
-    if option not in ("log", "access_log") and not found.is_file():
+    beside = file.parent / path
+    if option not in ("log", "access_log") and not beside.is_file():
         key = option.replace("_", "-")
-        raise typer.BadParameter(f"{file}: {key}: there is no file {found}", param_hint="--config")
-    return found
+        raise typer.BadParameter(f"{file}: {key}: there is no file {beside}", param_hint="--config")
+    return beside
 
 
 @lru_cache(maxsize=1)
 def common_options() -> list[Any]:
-    """The options that each command takes and its help names in one line."""
+    """Return the options that each command takes and its help names in one line."""
     carrier = typer.Typer(add_completion=False)
     carrier.command()(_common)
     params = typer.main.get_command(carrier).params

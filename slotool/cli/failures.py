@@ -1,4 +1,4 @@
-"""From an exception to an exit code, a sentence and, where one helps, the next thing to do."""
+"""Exit codes, messages and advice for exceptions."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class _Builder:
         self._titles = {name: title for title, names in declared.panels.items() for name in names}
 
     def callback(self) -> Callable[..., None]:
-        """The function that typer calls, with a parameter for each option."""
+        """Return the function that typer calls, with a parameter for each option."""
         parameters = list(self._options())
         parameters += [
             _option(name, list[Any], None, f"--{name}", hidden=True, parser=_as_it_is) for name in self._declared.tables
@@ -117,9 +117,9 @@ class _Builder:
         return run
 
     def _options(self) -> Iterator[inspect.Parameter]:
-        own = list(self._own_options())
-        yield from own
-        names = {one.name for one in own}
+        options = list(self._own_options())
+        yield from options
+        names = {one.name for one in options}
         for trigger, mode in self._modes.items():
             for one in mode._own_options():
                 if one.name not in names:
@@ -138,10 +138,10 @@ class _Builder:
         return {one.name for one in self._own_options()}
 
     def _help(self) -> str:
-        """Text of the docstring, of its examples those of this command."""
-        own = f"{EXAMPLE}slotool {' '.join(words_of(self._function, self._declared))} "
+        """Return the text of the docstring, with only this command's examples."""
+        prefix = f"{EXAMPLE}slotool {' '.join(words_of(self._function, self._declared))} "
         summary, *paragraphs = self._text.text.split("\n\n")
-        shown = [part for part in paragraphs if not part.startswith(EXAMPLE) or f"{part} ".startswith(own)]
+        shown = [part for part in paragraphs if not part.startswith(EXAMPLE) or f"{part} ".startswith(prefix)]
         return "\n\n".join([self._declared.summary or summary, *shown])
 
     def _run(self, given: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ class _Builder:
         return self._parameters[name].default is inspect.Parameter.empty or name in self._declared.required
 
     def _converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of the function, by parameter."""
+        """Return arguments of the function, by parameter."""
         call: dict[str, Any] = {}
         for name, reading in self._readings.items():
             value = given.get(name)
@@ -253,7 +253,7 @@ class _Builder:
         return code
 
     def _options_of(self, name: str, reading: Reading) -> Iterator[inspect.Parameter]:
-        """Parameters for typer: one, but four for a data set, and one per column by which rows are picked."""
+        """Yield parameters for typer: one, but four for a data set, and one per column by which rows are picked."""
         if isinstance(reading.kind, values.RowColumns):
             yield from map(_row_filter, reading.kind.columns)
             return
@@ -332,7 +332,7 @@ def _number(name: str, annotation: Any, kinds: Sequence[Any]) -> Reading | None:
             return Reading(Any, values.duration, "TIME")
         if plain in (bool, int, float):
             bounds = bounds_of(annotation)
-            # Of excluded ends typer has none: the function refuses them.
+            # Typer has no excluded ends: the function rejects them.
             stated = bounds if bounds and not bounds.excluded else values.Bounds()
             return Reading(plain, low=_finite(stated.low), high=_finite(stated.high))
     return None
@@ -380,7 +380,7 @@ def _parameter(name: str, kind: Any, required: bool, default: Any, info: Any) ->
 
 
 def _left_out(parameter: inspect.Parameter) -> inspect.Parameter:
-    """``parameter``, None where it is not given."""
+    """Return ``parameter`` with a default of None."""
     kind, info = get_args(parameter.annotation)
     info.show_default = False
     return parameter.replace(annotation=Annotated[kind, info], default=None)
@@ -400,7 +400,7 @@ def _row_filter(column: str) -> inspect.Parameter:
 
 
 def _stated_with(option: str, value: Any) -> str:
-    """``with --method naive``, ``with --dry-run`` or ``without --plot``."""
+    """Return ``with --method naive``, ``with --dry-run`` or ``without --plot``."""
     if not value:
         return f"without {option}"
     return f"with {option} {value}" if isinstance(value, str) else f"with {option}"

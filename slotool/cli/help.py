@@ -19,12 +19,12 @@ _SOURCES = ("Source: ", "Sources: ")
 
 # First sentence of an entry, and what the function does without the parameter.
 _DEFAULT = re.compile(r"^(.*?);? None: (.*?)\.?$")
-# By what typer calls a kind of value, in its versions; a name of its own in the help is kept.
+# Our names by typer's names of kinds of values, in its versions; other names in the help stay.
 _VALUES = {"path": "PATH", "file": "PATH", "str": "TEXT", "text": "TEXT"}
 _VALUES |= {"int": "N", "integer": "N", "float": "X", "any": "X"}
 # Between the lines of a command that goes on.
 _CONTINUED = " \\\n"
-# By group of plugins: the parameters, as COMMAND.PARAMETER, whose values they are.
+# Parameters, as COMMAND.PARAMETER, whose values are plugins, by group of plugins.
 PARAMETERS = {
     "models": ["family.versions"],
     "datasets": [
@@ -58,8 +58,7 @@ class Docstring:
 
 
 def read_docstring(function: Callable[..., Any], rename: Callable[[str], str]) -> Docstring:
-    """Return the docstring of ``function``; ``rename`` gives what stands between double backticks on the command
-    line."""
+    """Return the docstring of ``function``, with ``rename`` applied to text between double backticks."""
     parts = _SECTION.split(inspect.getdoc(function) or "")
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -121,7 +120,7 @@ def _default(param: Any) -> str:
 
 
 def plugins_of(ctx: Any, parameter: str | None) -> str:
-    """A sentence with the names that plugins add to a parameter of the command; empty where there are none."""
+    """Return a sentence with plugins' names for a parameter of the command; empty without any."""
     from slotool.errors import PluginError
     from slotool.plugins import installed
 
@@ -140,19 +139,19 @@ def _names(ctx: Any) -> list[str]:
 
 
 def parted(text: str) -> tuple[list[str], list[str]]:
-    """The paragraphs of a command's help, and its examples."""
+    """Return the paragraphs of a command's help, and its examples."""
     paragraphs = [" ".join(part.split()) for part in textwrap.dedent(text).split("\n\n") if part.strip()]
     examples = [part for part in paragraphs if part.startswith(EXAMPLE)]
     return [part for part in paragraphs if part not in examples], examples
 
 
 def first_sentence(paragraphs: Sequence[str]) -> str:
-    said = paragraphs[0] if paragraphs else ""
-    return said.partition(". ")[0].rstrip(".")
+    first = paragraphs[0] if paragraphs else ""
+    return first.partition(". ")[0].rstrip(".")
 
 
 def write_paragraphs(formatter: Any, paragraphs: Sequence[str]) -> None:
-    """Paragraphs broken at spaces only; an example is one command that can be copied whole."""
+    """Write paragraphs broken at spaces only; an example is one command that can be copied whole."""
     margin = " " * 2
     for paragraph in paragraphs:
         is_example = paragraph.startswith(EXAMPLE)

@@ -1,9 +1,9 @@
-"""Ctrl-C, SIGTERM and a closed terminal (SIGHUP) end a command in order: what is half written goes, one sentence and
-the exit code tell why.
+"""Orderly end of a command by Ctrl-C, SIGTERM and a closed terminal (SIGHUP): partial output is removed.
 
-All raise ``Interrupted``, a ``KeyboardInterrupt``, where the command is, so that every ``finally`` on the way out runs.
-A library that is busy importing itself, or a ``__del__``, may swallow that: the signal is then sent again, until the
-command has ended, and long jobs call ``check``. typer turns it into a silent exit, hence ``received``.
+One sentence and the exit code tell the reason. All raise ``Interrupted``, a ``KeyboardInterrupt``, where the command
+is, so that every ``finally`` on the way out runs. A library that is busy importing itself, or a ``__del__``, may
+swallow that: the signal is then sent again, until the command has ended, and long jobs call ``check``. typer turns it
+into a silent exit, hence ``received``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came. Not ``KeyboardInterrupt`` itself: where that passes through ``exec`` of a text, as the making of a
-    dataclass is, CPython 3.11 notes it as unhandled, and kills the process by SIGINT at its end whatever code it exits
-    with."""
+    """Arrival of a signal.
+
+    Not ``KeyboardInterrupt`` itself: if that passes through ``exec`` of a text, as in making a dataclass, CPython 3.11
+    notes it as unhandled, and kills the process by SIGINT at its end whatever its exit code.
+    """
 
 
 @dataclass
 class _State:
-    """Whether a command is running, which signal came, 0 when none did, whether the command has reported it, and what
-    was raised last for it."""
+    """State of the running command: the signal received, 0 for none, a report of it, and the last exception raised."""
 
     running: bool = False
     received: int = 0
@@ -42,14 +43,14 @@ class _State:
 _asked = threading.Event()
 _state = _State()
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
-# How often it is looked after whether what was raised for a signal is on its way still.
+# Interval of checks that a signal's exception still propagates.
 _LOOK_S = 0.1
-# Those that a process forked later takes as any other does.
+# Signals that a process forked later takes as any other does.
 _FOR_CHILDREN = (signal.SIGTERM, signal.SIGHUP)
 
 
 def install() -> None:
-    """From now on the three signals raise ``KeyboardInterrupt`` and are remembered, should nobody let it through.
+    """Make the three signals raise ``KeyboardInterrupt``, and remember them in case it is swallowed.
 
     Processes forked later take SIGTERM and SIGHUP as any other process does. A SIGHUP that is ignored (``nohup``) stays
     ignored. Handlers stay when the command has ended (``forget``), but a signal is not sent again then.
@@ -65,20 +66,22 @@ def install() -> None:
 
 
 def check() -> None:
-    """Raises ``KeyboardInterrupt`` when one was asked for and swallowed on its way; long jobs call it as they go."""
+    """Raise ``KeyboardInterrupt`` if one was swallowed on its way; long jobs call it as they go."""
     if _asked.is_set():
         _asked.clear()
         raise _interruption()
 
 
 def received() -> int:
-    """The signal that interrupted this command, 0 when none did."""
+    """Return the signal that interrupted this command, 0 for none."""
     return _state.received
 
 
 def caused(error: BaseException) -> bool:
-    """Whether a signal is behind ``error``: one that comes while compiled code is called may end as a ``SystemError``,
-    and cleaning up behind one may fail."""
+    """True if a signal is behind ``error``.
+
+    A signal during compiled code may end as a ``SystemError``, and cleaning up after one may fail.
+    """
     behind: BaseException | None = error
     while behind is not None and not isinstance(behind, Interrupted):
         behind = behind.__cause__ or behind.__context__
@@ -86,7 +89,7 @@ def caused(error: BaseException) -> bool:
 
 
 def explained() -> None:
-    """A command has reported what an interruption leaves behind, and how to go on."""
+    """Record that a command has reported the state after an interruption, and how to go on."""
     _state.explained = True
 
 
@@ -115,7 +118,7 @@ def exit_code() -> int:
 
 
 def forget() -> None:
-    """One that was answered is over: nobody who runs commands later in this process is to be stopped by it."""
+    """Forget an answered signal, so that it does not stop later commands of this process."""
     _asked.clear()
     _state.running, _state.received, _state.explained, _state.raised = False, 0, False, None
 
@@ -124,7 +127,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     first, _state.received = not _state.received, number
     _asked.set()
     if first and _state.running:
-        # Not by ``threading``: the signal, which the main thread handles, may have come while that holds its lock.
+        # Avoid ``threading``: the signal, handled in the main thread, may have come while that holds its lock.
         _thread.start_new_thread(_insist, (threading.get_ident(),))
     raise _interruption()
 
@@ -136,9 +139,10 @@ def _interruption() -> Interrupted:
 
 
 def _insist(main_thread: int) -> None:
-    """Sends the signal again where what was raised for it is gone and the command goes on: somebody swallowed it.
+    """Send the signal again if its exception was swallowed and the command goes on.
 
-    An exception lives as long as it is on its way, and as the context of what it is turned into."""
+    An exception lives while it propagates, and as the context of its replacement.
+    """
     while number := _state.received:
         time.sleep(_LOOK_S)
         raised = _state.raised

@@ -15,7 +15,7 @@ from slotool.suggestions import did_you_mean
 CONFIG_PATH = "slotool.config"
 # Keys of a file that list tables.
 LISTS_OF_TABLES = ("models", "clients")
-# What TOML calls a value, by what an option makes of it; bool before int, which it is too.
+# TOML's names of values by type of the option; bool before int, its base.
 _TYPES = {
     bool: "true or false",
     int: "a whole number",
@@ -43,13 +43,15 @@ def read_config(ctx: typer.Context, value: str | None) -> None:
 
 
 def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """``max-error = 0.5`` by parameter name. Raises for a key that is none of the command's options, and for a value of
-    another kind than the option takes."""
+    """Return ``max-error = 0.5`` by parameter name.
+
+    Raises for a key that is none of the command's options, and for a value of another kind than the option takes.
+    """
     command = ctx.command
     known: dict[str, Any] = {
         opt.lstrip("-"): param for param in command.params if param.name != "config" for opt in param.opts
     }
-    found = {}
+    values = {}
     for key, value in read.items():
         param = known.get(key.replace("_", "-")) or known.get(key)
         if param is None or isinstance(value, dict):
@@ -60,14 +62,14 @@ def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict
                     problem = f"is one table; list them, each as [[{key}]]"
             raise typer.BadParameter(f"{where}: {key!r} {problem}", param_hint="--config")
         several = param.nargs != 1 or getattr(param, "multiple", False)
-        found[param.name] = [value] if several and not isinstance(value, list) else value
+        values[param.name] = [value] if several and not isinstance(value, list) else value
         try:
-            problem = _other_type(found[param.name], param.process_value(ctx, found[param.name]))
+            problem = _other_type(values[param.name], param.process_value(ctx, values[param.name]))
         except typer.BadParameter as error:
             problem = error.message.partition(" for <class")[0]
         if problem:
             raise typer.BadParameter(f"{where}: {key}: {problem}", param_hint="--config") from None
-    return found
+    return values
 
 
 def _other_type(given: Any, taken: Any) -> str:

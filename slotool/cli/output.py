@@ -47,18 +47,18 @@ class Output:
             self._stdout.print(printable(part, lines=True) if isinstance(part, str) else part)
 
     def note(self, text: str) -> None:
-        """A remark on stderr, one line: a name with a line end in it must not look like a line of its own."""
+        """Print a remark on stderr, one line: a name with a line end in it must not look like a line of its own."""
         if self._quiet:
             return
         self._stderr.print(printable(text), style="dim")
 
     def warn(self, text: str) -> None:
-        """A remark that should not be missed, on stderr."""
+        """Print a remark that should not be missed, on stderr."""
         self._stderr.print(printable(f"warning: {text}"), style="yellow")
 
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
-        """A bar with ETA on stderr when it is a terminal; one line at the start when it is not or none is wanted."""
+        """Show a bar with ETA on stderr if it is a terminal, else, or if no bar is wanted, one line at the start."""
         if not self._draws:
             self.note(text if total is None else f"{text} ({total})")
         with self.short_phase(text, total) as steps:
@@ -66,7 +66,7 @@ class Output:
 
     @contextmanager
     def short_phase(self, text: str, total: int | None = None) -> Iterator[Progress]:
-        """As ``progress``, but silent where no bar is drawn."""
+        """Show ``progress``, but nothing where no bar is drawn."""
         if not self._draws:
             yield _Checking()
             return
@@ -79,7 +79,7 @@ class Output:
 
 
 def _console(stream: TextIO) -> Console:
-    """A terminal has a width of its own; a pipe has none, and rich would assume a narrow one."""
+    """Return a console; a pipe has no width, and rich would assume a narrow one."""
     width = None if stream.isatty() else PLAIN_WIDTH
     color = terminal.current().color
     return Console(

@@ -27,13 +27,13 @@ def prepare(given: dict[str, Any]) -> None:
 def _model(model: Any, folder: Path, before: Mapping[str, Any]) -> Any:
     if not isinstance(model, Mapping):
         return model  # which slotool.plan refuses
-    own = {key.replace("-", "_"): value for key, value in model.items()}
-    own |= {key: _beside(folder, own[key]) for key in _FILES if key in own}
-    if isinstance(data := own.get("data"), str):  # PATH, PATH:LABEL, KIND:PATH:LABEL, or the name of a data set
-        own["data"] = ":".join(str(folder / part) if _is_file(folder, part) else part for part in data.split(":"))
+    settings = {key.replace("-", "_"): value for key, value in model.items()}
+    settings |= {key: _beside(folder, settings[key]) for key in _FILES if key in settings}
+    if isinstance(data := settings.get("data"), str):  # PATH, PATH:LABEL, KIND:PATH:LABEL, or the name of a data set
+        settings["data"] = ":".join(str(folder / part) if _is_file(folder, part) else part for part in data.split(":"))
     if before.keys() & {"arrivals", "rate"}:
-        own = {key: value for key, value in own.items() if key not in ("arrivals", "rate")}
-    return {**own, **before}
+        settings = {key: value for key, value in settings.items() if key not in ("arrivals", "rate")}
+    return {**settings, **before}
 
 
 def _beside(folder: Path, given: Any) -> Any:

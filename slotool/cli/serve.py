@@ -19,27 +19,29 @@ _FILES = ("token_file", "log", "tls_certificate", "tls_key", "tls_clients")
 
 
 def run(options: SimpleNamespace, output: Output) -> None:
-    """Serve in this process until a signal ends it. ``options``: the arguments of ``slotool.serve``, and ``models`` of
-    the service file."""
+    """Serve in this process until a signal ends it.
+
+    ``options``: the arguments of ``slotool.serve``, and ``models`` of the service file.
+    """
     import signal
 
-    # What it would load again is not loaded yet; a terminal that closes ends a server as SIGTERM does, once it listens.
+    # Nothing is loaded yet to reload; once it listens, a closed terminal ends a server as SIGTERM does.
     # Before the imports below, which take seconds.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     from slotool.serving.operations.serve import serve
     from slotool.serving.operations.settings import ServerSettings
 
-    given = vars(options)
-    if given["models"]:
-        given |= {name: beside_config(given[name], name) for name in _FILES}
-    if given["access_log"] not in (None, "-"):
-        given["access_log"] = str(beside_config(Path(given["access_log"]), "access_log"))
-    stated = {name: stated_in(name) for name in given}
+    arguments = vars(options)
+    if arguments["models"]:
+        arguments |= {name: beside_config(arguments[name], name) for name in _FILES}
+    if arguments["access_log"] not in (None, "-"):
+        arguments["access_log"] = str(beside_config(Path(arguments["access_log"]), "access_log"))
+    stated = {name: stated_in(name) for name in arguments}
     on_command_line = frozenset(name for name, where in stated.items() if where == "COMMANDLINE")
     in_file = frozenset(name for name, where in stated.items() if where == "DEFAULT_MAP")
     settings = ServerSettings(
-        **given,
+        **arguments,
         file=config_file(),
         on_command_line=on_command_line,
         in_file=in_file,

@@ -1,4 +1,4 @@
-"""How much a command prints on the terminal: what ``--quiet``, ``--verbose``, ``--no-progress`` and ``--color`` set."""
+"""Amount of terminal output: the settings ``--quiet``, ``--verbose``, ``--no-progress`` and ``--color``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ DEBUG_VARIABLE = "SLOTOOL_DEBUG"
 
 @dataclass(frozen=True)
 class Terminal:
-    """``quiet``: no remarks and no progress, only results, warnings and errors. ``verbose``: errors with their stack
-    trace. ``no_progress``: one line instead of a moving bar. ``color``: when to print colours."""
+    """Settings of the terminal.
+
+    ``quiet``: no remarks and no progress, only results, warnings and errors. ``verbose``: errors with their stack
+    trace. ``no_progress``: one line instead of a moving bar. ``color``: when to print colours.
+    """
 
     quiet: bool = False
     verbose: bool = False
@@ -32,12 +35,12 @@ def current() -> Terminal:
 
 def change(**settings: bool | str) -> None:
     """Set some of the options above; a usage error for a combination without meaning."""
-    wanted = replace(current(), **settings)  # type: ignore[arg-type]  # names and types are the options' own
-    if wanted.color not in COLORS:
-        raise typer.BadParameter(f"{wanted.color!r} is not one of {', '.join(COLORS)}", param_hint="--color")
-    if wanted.quiet and wanted.verbose:
+    changed = replace(current(), **settings)  # type: ignore[arg-type]  # names and types are the options' own
+    if changed.color not in COLORS:
+        raise typer.BadParameter(f"{changed.color!r} is not one of {', '.join(COLORS)}", param_hint="--color")
+    if changed.quiet and changed.verbose:
         raise typer.BadParameter("it contradicts --quiet; give one of them", param_hint="--verbose")
-    _current.set(wanted)
+    _current.set(changed)
 
 
 def reset() -> None:

@@ -26,7 +26,7 @@ from slotool.timing.interference import QUIET_CORES, OtherWork, state
 Document = Mapping[str, Any]
 # The file of the user's own networks; it also marks a folder that a demo made.
 OWN_NETWORKS = "own_networks.py"
-# Other work on the machine, in cores, from which on the walkthrough ends with what that means.
+# Other work on the machine, in cores, from which on the walkthrough ends with an explanation of it.
 SPOILING_CORES = 0.5
 NEXT = (
     "slotool predict --onnx model.onnx                   # how long would my network take here?",
@@ -36,7 +36,7 @@ NEXT = (
 # Peak load by what one worker serves of the most accurate model, and what a client in Python sends on time.
 PEAK_OF_A_WORKER, PEAK_PER_S = 1.1, 400.0
 LOAD_S = 6
-# With fewer no plan could show an attainment of 0.99, on however slow a machine.
+# With fewer requests no plan could show an attainment of 0.99, on a machine of any speed.
 MIN_ARRIVALS = 500
 SERVED = "--config service.toml --engine local --replicas 2"
 # Share of the load after which a worker is killed.
@@ -100,7 +100,7 @@ class Walkthrough(Result):
 
 @dataclass(frozen=True)
 class Step:
-    """One command: of slotool, or, where it begins with ``python``, of the user.
+    """Command of slotool or, beginning with ``python``, of the user.
 
     Commands before ``&``, none of them timed, run at the same time as the last one. ``LOAD`` among the arguments
     becomes rate and duration of a load, and ``URL`` the address of a server that loses a worker during it. ``figures``
@@ -323,22 +323,22 @@ def _machine(document: Document, folder: Path) -> Mapping[str, str]:
 def _chosen_nodes(document: Document, folder: Path) -> Mapping[str, str]:
     """Return the point that keeps the loss promised by default, beside PyTorch and as many most popular labels."""
     points = {point["point"]: point for point in document["points"]}
-    found = points[document["promise"]["point"]]
+    chosen = points[document["promise"]["point"]]
     every, torch_us = points["full"], document["torch_us"]
     return {
         "all labels, PyTorch": f"accuracy {every['accuracy']:.4f}, {duration(torch_us * 1e-6)}",
-        f"{found['nodes']} labels chosen by the input": f"accuracy {found['accuracy']:.4f}, "
-        f"{duration(found['latency_us'] * 1e-6)}, {torch_us / found['latency_us']:.0f} × sooner",
-        f"the {found['nodes']} most popular labels": f"accuracy {found['static_accuracy']:.4f}",
+        f"{chosen['nodes']} labels chosen by the input": f"accuracy {chosen['accuracy']:.4f}, "
+        f"{duration(chosen['latency_us'] * 1e-6)}, {torch_us / chosen['latency_us']:.0f} × sooner",
+        f"the {chosen['nodes']} most popular labels": f"accuracy {chosen['static_accuracy']:.4f}",
     }
 
 
 def _predicted(document: Document, folder: Path) -> Mapping[str, str]:
-    found = document["predictions"][0]
-    latency = duration(found["latency_s"])
-    if found["low_s"] is None:
-        return {"predicted": f"{latency} (no interval: {found['no_interval']})"}
-    return {"predicted": f"{latency} (90 %: {duration(found['low_s'])} to {duration(found['high_s'])})"}
+    prediction = document["predictions"][0]
+    latency = duration(prediction["latency_s"])
+    if prediction["low_s"] is None:
+        return {"predicted": f"{latency} (no interval: {prediction['no_interval']})"}
+    return {"predicted": f"{latency} (90 %: {duration(prediction['low_s'])} to {duration(prediction['high_s'])})"}
 
 
 def _measured(document: Document, folder: Path) -> Mapping[str, str]:

@@ -31,7 +31,7 @@ class Residual(nn.Module):
 
 
 def build(width: int, depth: int, classes: int = 100) -> nn.Sequential:
-    """Three stages of ``depth`` residual blocks, each stage twice as wide and half as high as the one before."""
+    """Return three stages of ``depth`` residual blocks, each twice as wide and half as high as the one before."""
     layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 2, padding=1), nn.ReLU()]
     for stage in range(3):
         inputs, outputs = width << max(0, stage - 1), width << stage
