@@ -7,7 +7,7 @@ import os
 import pytest
 
 # Seconds per looping test where no budget is given.
-DEFAULT_SECONDS = 2.0
+DEFAULT_SECONDS = 1.0
 
 _BUDGET = pytest.StashKey[float]()
 
@@ -21,5 +21,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def hostile_seconds(pytestconfig: pytest.Config) -> float:
-    """How many seconds a test may spend in its long loop: 2 in CI, its share of the budget with ``make hostile``."""
+    """How many seconds a test may spend in its long loop: 1 in CI, its share of the budget with ``make hostile``."""
     return pytestconfig.stash[_BUDGET]

@@ -297,7 +297,7 @@ def fuzz(seconds: float, tries: int = sys.maxsize, seed: int = 0, kinds: tuple[s
     compile_for(list(done))
     started, at = time.monotonic(), 0
     until, told = started + seconds, started
-    while time.monotonic() < until and sum(done.values()) < tries:
+    while at < len(done) or (time.monotonic() < until and sum(done.values()) < tries):
         kind = list(done)[at % len(done)]
         done[kind] += fuzz_model([seed, at, 0], kind)
         at += 1

@@ -197,7 +197,7 @@ def test_no_mutation_breaks_the_server_or_an_answer_to_somebody_else(live: LiveS
     random, tried, until_s = np.random.default_rng(seed()), 0, time.monotonic() + hostile_seconds
     with httpx.Client(base_url=live.url, timeout=60) as they, httpx.Client(base_url=live.url, timeout=60) as me:
         expected = me.post(INFER, content=own).json()["outputs"]
-        while time.monotonic() < until_s:
+        while tried <= 20 or time.monotonic() < until_s:
             path, body, headers = valid[random.integers(len(valid))]
             attempt = mutated(body, random)
             response = they.post(path, content=attempt, headers=headers)
@@ -208,7 +208,6 @@ def test_no_mutation_breaks_the_server_or_an_answer_to_somebody_else(live: LiveS
             if tried % 10 == 0:
                 mine = me.post(INFER, content=own).json()
                 assert (mine["id"], mine["outputs"]) == ("mine", expected)
-    assert tried > 20
 
 
 def outcome(call: Callable[..., bytes], message: bytes) -> tuple[grpc.StatusCode, str]:
@@ -236,13 +235,12 @@ def test_no_mutation_of_a_grpc_message_is_an_internal_error(live: LiveServer, ho
     }
     with grpc.insecure_channel(live.grpc_address) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        while time.monotonic() < until_s:
+        while tried <= 20 or time.monotonic() < until_s:
             attempt = mutated(valid[random.integers(2)], random)
             code, sentence = outcome(call, attempt)
             assert code in fine, (attempt, code, sentence)
             assert "0x" not in sentence, attempt
             tried += 1
-    assert tried > 20
 
 
 def flood(field: int, *inside: int) -> bytes:

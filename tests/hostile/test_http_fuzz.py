@@ -141,7 +141,7 @@ def test_mutated_streams_are_answered_as_llhttp_frames_them(
     async def look() -> None:
         nonlocal looked, held
         until_s = time.monotonic() + hostile_seconds
-        while time.monotonic() < until_s:
+        while looked <= 20 or time.monotonic() < until_s:
             kind = chance.choice(list(streams))
             stream = b"".join(chance.choice(streams[kind]) for _ in range(chance.randint(1, 3))) + MARKER
             stream = mutated(stream, chance)
@@ -151,4 +151,3 @@ def test_mutated_streams_are_answered_as_llhttp_frames_them(
     asyncio.run(look())
     with capsys.disabled():
         print(f"\n{looked} mutated streams, {held} of them held to uvicorn")
-    assert looked > 20
