@@ -8,7 +8,8 @@ count a little more often than in 5 % of the splits; ``clear`` counts an excess 
 
 The sets are FrugalML's recorded answers of commercial services (``$SLOTOOL_DATA_DIR/commercial-apis``, left out where
 they are missing), of all four and of a router's pair, and the shipped digits family. ``SLOTOOL_BENCH_JOURNAL`` names a
-file that keeps every split: a stopped run goes on from there. MAPIE runs where it is installed (the extra ``peers``).
+file that keeps every split: a stopped run goes on from there. MAPIE runs where it is installed (the extra ``peers``);
+what the journal holds of a method counts in any case, each method with its own number of splits.
 """
 
 from __future__ import annotations
@@ -66,22 +67,25 @@ def _measured(name: str, outcomes: OutcomeTable, methods: list[type[Method]]) ->
           f"splits; saved at {', '.join(f'{t:.0%}' for t in TOLERANCES)} ± standard deviation; splits above",
           flush=True)  # fmt: skip
     found = {}
-    for method in methods:
+    for method in COMPARED:
+        own_splits = [split[method.name] for split in splits if method.name in split]
+        if not own_splits:
+            continue
         # splits, tolerances, (saved, excess, doubt)
-        cells = np.array([split[method.name]["tiers"] for split in splits])
-        saved, excess, doubt = cells.transpose(2, 0, 1)
+        saved, excess, doubt = np.array([split["tiers"] for split in own_splits]).transpose(2, 0, 1)
         found[method.name] = {
+            "splits": len(own_splits),
             "saved": saved.mean(axis=0).tolist(),
             "spread": saved.std(axis=0).tolist(),
             "above": (excess > 1e-9).mean(axis=0).tolist(),
             "clear": (excess > 2 * doubt + 1e-9).mean(axis=0).tolist(),
-            "seconds": float(np.mean([split[method.name]["seconds"] for split in splits])),
+            "seconds": float(np.mean([split["seconds"] for split in own_splits])),
             "proves": method.proves,
         }
         own = found[method.name]
         shown = "   ".join(f"{a:6.1%} ± {b:5.1%}" for a, b in zip(own["saved"], own["spread"], strict=True))
         above = " ".join(f"{share:6.1%}" for share in own["above"])
-        print(f"  {method.name:22}{shown}   above {above}   {own['seconds']:6.2f} s", flush=True)
+        print(f"  {method.name:22}{shown}   above {above} of {own['splits']:,}   {own['seconds']:6.2f} s", flush=True)
     return {"learnt": learnt, "examples": examples, "methods": found}
 
 
