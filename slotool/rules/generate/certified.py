@@ -260,16 +260,15 @@ class _Chain(Sequence[float]):
         for error, best in self._losses(policy):
             for rows, _ in self._parts:
                 excess = excess_of(error[rows], best[rows], self._tolerance, self._kind)
-                margin, moment = -float(excess.mean()), (excess.var() * len(rows) + 1.0) / (len(rows) + 1.0)
+                # Half a difference more: where none is seen there may be some, and one too many names too many.
+                margin, moment = -float(excess.mean()), (excess.var() * len(rows) + 0.5) / (len(rows) + 0.5)
                 needed = count(np.array(margin), np.array(moment), self._alpha) if margin > 1e-9 else np.inf
                 yield float(needed) * len(error) / len(rows)
 
     def _p_value(self, error: np.ndarray, best: np.ndarray, learn: np.ndarray, test: np.ndarray) -> float:
         if self._counted:
-            miss = MISS * self._alpha
-            return paired_p_value(
-                error[test], best[test], self._tolerance, self._kind, miss, never_better=self._never_better
-            )
+            miss, own, alone = MISS * self._alpha, error.take(test), best.take(test)
+            return paired_p_value(own, alone, self._tolerance, self._kind, miss, never_better=self._never_better)
         squares = excess_of(error[learn], best[learn], self._tolerance, self._kind) ** 2
         moment, seen = (squares.sum() + 1.0) / (len(squares) + 1.0), len(squares) + 1.0
         return betting_p_value(error[test], best[test], self._tolerance, self._kind, self._alpha, moment, seen)
