@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +80,14 @@ def required_precision(text: str, device: str) -> str:
     if text == TF32 and not is_cuda(device):
         raise ArgumentError("precision", f"{TF32} is a format of GPUs, and the device is {device}")
     return text
+
+
+def require_at(model: Any, device: str, precision: str) -> None:
+    """Raise ``InputError`` unless ``model`` computes on ``device`` in ``precision``."""
+    if required(device) != model.device:
+        raise InputError(f"{model.name} computes on {model.device} only, not on {device}")
+    if required_precision(precision, model.device) != model.precision:
+        raise InputError(f"{model.name} computes in {model.precision} only, not in {precision}")
 
 
 def alone(device: str, environment: Mapping[str, str]) -> tuple[dict[str, str], str]:

@@ -7,8 +7,9 @@ fails there, and so does whatever would have the host wait for a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 from unittest import mock
 
@@ -27,6 +28,8 @@ def simulated_cuda(count: int = 2) -> Iterator[None]:
         mock.patch.object(devices, "torch_device", return_value=torch.device("cpu")),
         mock.patch.object(transfers, "page_locked", _pageable),
         mock.patch.object(transfers, "wait_for"),
+        mock.patch.object(transfers, "cuda_graph", _captured),
+        mock.patch.object(transfers, "graph_pool", return_value=transfers.GraphPool(None, Lock())),
     ):
         yield
 
@@ -36,9 +39,12 @@ def fake_cuda() -> Iterator[None]:
     """One GPU without values. What comes back to the host has none either: zeros."""
     with (
         mock.patch.object(devices, "cuda_count", return_value=1),
-        mock.patch.object(transfers.Link, "to_device", _to_fake),
+        mock.patch.object(transfers.Link, "staged", _to_fake),
+        mock.patch.object(transfers, "cuda_graph", lambda device, function, pool: function),
+        mock.patch.object(transfers, "graph_pool", return_value=transfers.GraphPool(None, Lock())),
         mock.patch.object(transfers.Link, "to_host", _from_fake),
         mock.patch.object(FakeTensor, "__getitem__", _indexed),
+        mock.patch.object(FakeTensor, "copy_", _copied),
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
         yield
@@ -48,8 +54,25 @@ def _pageable(shape: Any, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=dtype)
 
 
+def _captured(device: Any, function: Callable[[], Any], pool: Any = None) -> Callable[[], Any]:
+    """The work again, from the memory of the capture and to it, as a graph's is."""
+    outputs = function()
+
+    def replay() -> Any:
+        for output, value in zip(outputs, function(), strict=True):
+            output.copy_(value)
+        return outputs
+
+    return replay
+
+
 def _to_fake(link: transfers.Link, array: Any) -> torch.Tensor:
     return torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, device=link.device)
+
+
+def _copied(to: torch.Tensor, values: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    assert (to.shape, to.device) == (values.shape, values.device)
+    return to
 
 
 def _from_fake(link: transfers.Link, *tensors: torch.Tensor) -> list[np.ndarray]:

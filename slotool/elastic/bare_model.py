@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from slotool import devices
 from slotool.data.columns import Columns, Inputs
 from slotool.data.options import DataOptions
 from slotool.elastic.model import UNLIMITED, ElasticModel
@@ -69,8 +70,8 @@ class BareModel(ElasticModel):
                 tensors=model.signature.inputs, classes=model.class_names, features=model.feature_names
             )
 
-    def on(self, device: str) -> ElasticModel:
-        placed = self.model.on(device)
+    def on(self, device: str, precision: str = devices.FLOAT32) -> ElasticModel:
+        placed = self.model.on(device, precision)
         return self if placed is self.model else BareModel(placed, self.max_batch)
 
     def inputs(self, x: Inputs) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slotool import devices
 from slotool.data.columns import Columns, Inputs
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
@@ -51,10 +52,10 @@ class BestLabels(ElasticModel):
         self._features = int(model.input_shape[0])
         self._local = threading.local()
         self.identity = model.identity
-        self.device, self.compiles = model.device, model.compiles
+        self.device, self.precision, self.compiles = model.device, model.precision, model.compiles
 
-    def on(self, device: str) -> ElasticModel:
-        placed = self.model.on(device)
+    def on(self, device: str, precision: str = devices.FLOAT32) -> ElasticModel:
+        placed = self.model.on(device, precision)
         return self if placed is self.model else BestLabels(placed)
 
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:

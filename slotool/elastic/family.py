@@ -246,22 +246,22 @@ class Family(ElasticModel):
         for network in self.networks:
             network.set_cancellation_check(check)
 
-    def on(self, device: str) -> ElasticModel:
+    def on(self, device: str, precision: str = devices.FLOAT32) -> ElasticModel:
         """Return the family with all models but remote ones on ``device``.
 
         Raises ``InputError`` naming a version that cannot be there.
         """
         on = devices.required(device)
-        if on == self.device:
+        if (on, precision) == (self.device, self.precision):
             return self
         models = []
         for point, model in self._models.items():
             try:
-                models.append((point, model if point in self.remote_points else model.on(on)))
+                models.append((point, model if point in self.remote_points else model.on(on, precision)))
             except InputError as error:
                 raise InputError(f"{point}: {error}") from error
         placed = self._with(models, self.calibrations)
-        placed.device = on
+        placed.device, placed.precision = on, precision
         return placed
 
     def with_calibrations(self, calibrations: Mapping[str, Calibration]) -> Family:

@@ -51,7 +51,8 @@ class ElasticModel(ABC):
     meaning of the outputs that ``respond`` returns; None where they have none that is known. ``data_options``: how data
     sets are read for it, where it says so.
     ``labels``: names of the classes, where it knows them.
-    ``examples``: a few named inputs to warm it with, where it keeps some. ``device``: that it computes on.
+    ``examples``: a few named inputs to warm it with, where it keeps some. ``device``: that it computes on,
+    in the number format ``precision``.
     """
 
     sparse: bool = False
@@ -62,6 +63,7 @@ class ElasticModel(ABC):
     labels: tuple[str, ...] = ()
     examples: Columns | None = None
     device: str = devices.CPU
+    precision: str = devices.FLOAT32
     # Checksum of the files that it was read from; empty where there are none.
     identity: str = ""
     # True if ``check_inputs`` has anything to look at.
@@ -184,15 +186,14 @@ class ElasticModel(ABC):
         self.require(point)
         return _TopSession(self, point, p)
 
-    def on(self, device: str) -> ElasticModel:
+    def on(self, device: str, precision: str = devices.FLOAT32) -> ElasticModel:
         """Return the model on ``device``, ``cpu``, ``cuda`` or ``cuda:N``: itself, or a copy of its weights.
 
         Batches go there and answers come back in each call. Raises ``ArgumentError`` for an unusable device,
         ``InputError`` if the model cannot run there.
         """
-        if devices.required(device) == self.device:
-            return self
-        raise InputError(f"{self.name} computes on {self.device} only, not on {device}")
+        devices.require_at(self, device, precision)
+        return self
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         """Call ``check`` between the operators of every forward pass; an exception of it ends the pass and is raised.

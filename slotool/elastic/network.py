@@ -49,7 +49,8 @@ class Network(Model):
 
     def __post_init__(self) -> None:
         self.module.eval()
-        self.device = devices.CPU if self.link is None else self.link.name
+        if self.link is not None:
+            self.device, self.precision = self.link.name, self.link.precision
         self._check: Check = None
         inputs = TensorSpec(INPUT, "FP32", (FREE, *self.graph.input_shape))
         self.signature = Signature((inputs,), (TensorSpec(LOGITS, "FP32", (FREE, *self.graph.output_shape)),))
@@ -99,13 +100,12 @@ class Network(Model):
             return logits
 
     def _forward_on(self, link: Link, x: Any) -> np.ndarray:
-        with torch.inference_mode():
-            if self.chain is not None:
-                logits = self.chain(x, self._check)
-            else:
-                logits = self.module(link.to_device(x), between=self._check)
-        scores: np.ndarray = link.to_host(logits)[0]
-        return scores
+        if self.chain is not None:
+            with torch.inference_mode():
+                return link.to_host(self.chain(x, self._check))[0]
+        if self._check is not None:
+            self._check()
+        return link.run(self.module, x)[0]
 
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         # Looking for a zero among the bytes takes a quarter of the time of ``all``.
@@ -116,11 +116,13 @@ class Network(Model):
         """Set the check, as of ``ElasticModel``."""
         self._check = check
 
-    def on(self, device: str) -> Network:
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Network:
         """Return the network with its weights copied to ``device``."""
-        if devices.required(device) == self.device:
+        if (devices.required(device), precision) == (self.device, self.precision):
             return self
-        link = Link(device)
+        link = Link(device, precision)
+        if self.sparse and link.dtype != torch.float32:
+            raise InputError(f"{self.name} takes sparse inputs, which are computed in float32, not in {precision}")
         if self.sparse:
             return replace(self, link=link, chain=SparseChain(self.name, self.mlp, link))
         return replace(self, module=moved(self.module, link), link=link)

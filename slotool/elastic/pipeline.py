@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from slotool import devices
 from slotool.data.columns import Columns, Inputs
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
@@ -31,7 +32,7 @@ class Pipeline(ElasticModel):
         self.name, self._steps = name, tuple(steps)
         last = self._steps[-1]
         self.points, self.task, self.labels, self.classes = last.points, last.task, last.labels, last.classes
-        self.states_answers, self.device = last.states_answers, last.device
+        self.states_answers, self.device, self.precision = last.states_answers, last.device, last.precision
         self.max_batch = min(step.max_batch for step in self._steps)
         self.compiles = any(step.compiles for step in self._steps)
         self.checks_inputs, self.names_inputs = self._steps[0].checks_inputs, self._steps[0].names_inputs
@@ -78,8 +79,10 @@ class Pipeline(ElasticModel):
         """True if the request's tensors are those of the first step alone."""
         return requested.keys() == {spec.name for spec in self._steps[0].signature.inputs}
 
-    def on(self, device: str) -> ElasticModel:
-        return self if device == self.device else Pipeline(self.name, [step.on(device) for step in self._steps])
+    def on(self, device: str, precision: str = devices.FLOAT32) -> ElasticModel:
+        if (device, precision) == (self.device, self.precision):
+            return self
+        return Pipeline(self.name, [step.on(device, precision) for step in self._steps])
 
     def inputs(self, x: Inputs) -> dict[str, np.ndarray]:
         return x.arrays if isinstance(x, Columns) else {self.signature.inputs[0].name: x}

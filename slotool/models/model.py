@@ -27,7 +27,7 @@ class Model(ABC):
     models have only ``full``. ``checks_inputs``: whether ``check_inputs`` has anything to look at. ``feature_names``:
     of the columns of its only input, in order; () where it does not know them. ``class_names``: of the
     classes that it tells apart, likewise. ``timeout_s``: of a model behind another server, the most a call may take.
-    ``device``: that it computes on.
+    ``device``: that it computes on, in the number format ``precision``.
 
     A model is a context manager that closes itself.
     """
@@ -40,6 +40,7 @@ class Model(ABC):
     class_names: tuple[str, ...] = ()
     timeout_s: float | None = None
     device: str = devices.CPU
+    precision: str = devices.FLOAT32
     # False if the adapter has given its only input a name.
     names_inputs = True
 
@@ -79,14 +80,13 @@ class Model(ABC):
         if point not in self.points:
             raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
 
-    def on(self, device: str) -> Model:
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
         """Return the model on ``device``, ``cpu``, ``cuda`` or ``cuda:N``, with the same signature and points.
 
         Raises ``ArgumentError`` for an unusable device, ``InputError`` if the model cannot run there.
         """
-        if devices.required(device) == self.device:
-            return self
-        raise InputError(f"{self.name} computes on {self.device} only, not on {device}")
+        devices.require_at(self, device, precision)
+        return self
 
     def close(self) -> None:
         """Release sessions and connections; the model is not run again. By default there is nothing to release."""
@@ -109,7 +109,7 @@ class _Wrapped(Model):
         self.model, self.signature = model, signature
         self.name, self.points, self.checks_inputs = model.name, model.points, model.checks_inputs
         self.feature_names, self.class_names, self.timeout_s = model.feature_names, model.class_names, model.timeout_s
-        self.device = model.device
+        self.device, self.precision = model.device, model.precision
 
     def close(self) -> None:
         self.model.close()
@@ -170,8 +170,8 @@ class RenamedModel(_Wrapped):
             [(spec.name, new.get(spec.name, spec.name)) for spec in specs] for specs, new in sides
         )
 
-    def on(self, device: str) -> Model:
-        placed = self.model.on(device)
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
+        placed = self.model.on(device, precision)
         return self if placed is self.model else RenamedModel(placed, self._renames)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
@@ -193,8 +193,8 @@ class RenamedModel(_Wrapped):
 class CastModel(_Wrapped):
     """``model`` with the datatypes of ``signature``, whose tensors are its own but for these."""
 
-    def on(self, device: str) -> Model:
-        placed = self.model.on(device)
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
+        placed = self.model.on(device, precision)
         return self if placed is self.model else CastModel(placed, self.signature)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
@@ -245,8 +245,8 @@ class BatchedModel(_Wrapped):
         super().__init__(model, Signature(*free))
         self.size = size
 
-    def on(self, device: str) -> Model:
-        placed = self.model.on(device)
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
+        placed = self.model.on(device, precision)
         return self if placed is self.model else BatchedModel(placed, self.size)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from slotool.planning.promise import Promise
 from slotool.planning.service_files import service_text
 from slotool.serving import Router
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, local_worker
-from slotool.serving.engines.messages import CALL, FAILED, READY, REPLY
+from slotool.serving.engines.messages import CALL, FAILED, READY, REPLY, encode_point
 from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.serving.operations.sources import Sources
 from slotool.tables import FULL
@@ -54,6 +54,9 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (["--device", "cuda:0,cuda:1", "--engine", "local", "--replicas", "3"], "3 workers for 2 GPUs, which have one"),
         (["--device", "cuda", "--engine", "ray"], "workers of --engine ray compute on the CPU: leave it out"),
+        (["--precision", "bf16", "--engine", "ray"], "workers of --engine ray compute in float32: leave it out"),
+        (["--precision", "tf32"], "--precision: tf32 is a format of GPUs, and the device is cpu"),
+        (["--precision", "int4"], "--precision: 'int4' is none of float32, tf32, bf16, fp16"),
     ],
 )
 def test_devices_that_cannot_serve_are_refused(
@@ -92,6 +95,28 @@ def test_every_worker_process_has_a_gpu_of_its_own(artifact: Path) -> None:
         engine.open(served, lambda worker, alive: None)
         engine._start(1)
     assert [call.args[-1] for call in made.call_args_list] == ["cuda:0", "cuda:1", "cuda:1"]
+
+
+def test_a_worker_computes_in_the_format_of_the_server(artifact: Path) -> None:
+    with simulated_cuda():
+        served = Sources((artifact,), devices=("cuda:0",), precision="bf16").load(lambda sentence: None)
+        assert served["net"].model.precision == "bf16"
+    options = {"threads": 1, "device": "cpu", "precision": "bf16"}
+    entry = {
+        "name": "net",
+        "path": str(artifact),
+        "max_batch": 8,
+        "points": [encode_point(FULL).decode()],
+        "batch_sizes": [],
+        "before": [],
+    }
+    ((_, runner),) = local_worker._warm_runners({**options, "models": [entry]})
+    assert (runner.model.device, runner.model.precision) == ("cpu", "bf16")
+    with mock.patch("slotool.serving.engines.worker_process.subprocess.Popen") as started:
+        LocalInferenceEngine(devices=("cuda:0",), precision="bf16")._new(
+            0, {}, [0], 1, low_priority=False
+        ).socket.close()
+    assert '"precision": "bf16"' in started.call_args.args[0][-1]
 
 
 def test_a_worker_process_sees_no_other_gpu() -> None:

@@ -36,7 +36,15 @@ _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drai
     },
     hidden=(
         *("allow_faults", "max_body_mib", "access_log", "traces", "traces_share", "shared_memory"),
-        *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "device", "deadline_headers"),
+        *(
+            "address_rate",
+            "trusted_proxies",
+            "max_replicas",
+            "requests_per_worker",
+            "device",
+            "precision",
+            "deadline_headers",
+        ),
     ),
     python_only=_OF_PYTHON,
     tables=("models",),
@@ -89,6 +97,7 @@ def serve(
     max_replicas: Annotated[int, at_least(1)] | None = None,
     requests_per_worker: float | None = None,
     device: str = "cpu",
+    precision: str = "float32",
     allow_faults: bool = False,
     deadline_headers: str | Sequence[str] = (),
     check_config: bool = False,
@@ -142,6 +151,7 @@ def serve(
         max_replicas: Maximum number of workers, to which they are added with the load.
         requests_per_worker: Requests per second that one worker can serve; None: as the latency table says.
         device: Device to compute on: cpu, cuda, or several such as cuda:0,cuda:1.
+        precision: Number format of networks in torch: float32, bf16, fp16, or on a GPU tf32.
         allow_faults: Let clients on this machine kill, stop and slow the workers.
         deadline_headers: Header of a gateway that states deadlines, and its unit: ``x-request-timeout=s``. Units: us,
             ms and s.

@@ -313,7 +313,8 @@ class _Convolution:
         positions = self.shape[0] * self.shape[1]
         gaps = self.groups == 1 and not self.weight.is_contiguous()
         # CuDNN chooses by itself on a GPU.
-        answers = not torch.is_grad_enabled() and layer.weight.device.type == "cpu"
+        weight = layer.weight
+        answers = not torch.is_grad_enabled() and weight.device.type == "cpu" and weight.dtype == torch.float32
         self.most_unfolded = (filters - 1) // positions if gaps and answers else 0
         self.native = self._native_batches(operator.flops) if answers else range(0)
 

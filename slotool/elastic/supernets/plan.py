@@ -46,8 +46,8 @@ class Planner:
 
     def __init__(self, module: GraphModule, norm: SubnetNorm):
         self._module, self._norm = module, norm
-        # Statistics are kept on the host.
-        self._device = next(module.parameters()).device
+        # Statistics are kept on the host, in float32.
+        self._like = next(module.parameters())
         self._steps: dict[tuple[Any, ...], Step] = {}
         self._moves: dict[Move, Move] = {}
 
@@ -71,7 +71,7 @@ class Planner:
         return ExecutionPlan(tuple(self._moves.setdefault(move, move) for move in moves), places)
 
     def _fixed(self, pair: tuple[Tensor, Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        mean, variance = (each.to(self._device) for each in pair)
+        mean, variance = (each.to(self._like) for each in pair)
         return lambda _: (mean, variance)
 
 

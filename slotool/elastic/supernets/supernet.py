@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,15 @@ class Supernet(ElasticModel):
         scores: Mapping[Subnet, Mapping[str, float]] | None = None,
         *,
         device: str = devices.CPU,
+        precision: str = devices.FLOAT32,
     ):
         self.name, self.space, self.module, self.norm = name, space, module.eval().requires_grad_(False), norm
         self.input_shape = space.graph.input_shape
         (self.classes,) = space.graph.output_shape
         self.scores = dict(scores or {})
         self._cancellation_check: Callable[[], None] | None = None
-        self._link = Link(device)
-        self.device = self._link.name
+        self._link = Link(device, precision)
+        self.device, self.precision = self._link.name, precision
         self._planner = Planner(self.module, norm)
         self._actuate(subnets)
 
@@ -75,17 +77,22 @@ class Supernet(ElasticModel):
         if plan is None:
             self.require(point)
             raise AssertionError("a point without a plan")
-        with torch.inference_mode():
-            logits: np.ndarray = self._link.to_host(plan(self._link.to_device(x), self._cancellation_check))[0]
-            return logits
+        check = self._cancellation_check
+        if check is None or not self._link.is_cuda:
+            return self._link.run(plan if check is None else partial(plan, check=check), x)[0]
+        # A graph is launched as a whole.
+        check()
+        return self._link.run(plan, x)[0]
 
-    def on(self, device: str) -> ElasticModel:
+    def on(self, device: str, precision: str = devices.FLOAT32) -> ElasticModel:
         """Return the same subnets with the shared weights there once: to go from one to another copies nothing."""
-        link = Link(device)
-        if link.name == self.device:
+        link = Link(device, precision)
+        if (link.name, precision) == (self.device, self.precision):
             return self
         module, subnets = moved(self.module, link), self.subnets.values()
-        return Supernet(self.name, self.space, module, self.norm, subnets, self.scores, device=device)
+        return Supernet(
+            self.name, self.space, module, self.norm, subnets, self.scores, device=device, precision=precision
+        )
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         self._cancellation_check = check

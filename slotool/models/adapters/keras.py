@@ -53,12 +53,12 @@ class KerasModel(Model):
         with placed_on(devices.CPU):
             return cls(load_keras(str(path)), name=Path(path).stem)
 
-    def on(self, device: str) -> Model:
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
         """Return a copy with weights of its own there, where that is another."""
         import keras
 
-        if devices.parsed(device) == self.device:
-            return self
+        if devices.parsed(device) == self.device or precision != devices.FLOAT32:
+            return super().on(device, precision)
         require_gpu(self.name, device)
         try:
             with placed_on(device):

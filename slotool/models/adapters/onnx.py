@@ -50,7 +50,14 @@ class OnnxModel(Model):
     without ONNX Runtime. Warns with ``SlotoolWarning`` where some operators stay on the CPU.
     """
 
-    def __init__(self, path: str | Path, *, threads: int | None = None, device: str = devices.CPU):
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        threads: int | None = None,
+        device: str = devices.CPU,
+        precision: str = devices.FLOAT32,
+    ):
         extras.require("onnxruntime", needed_by="an ONNX model")
         import onnxruntime
 
@@ -62,8 +69,8 @@ class OnnxModel(Model):
             options.intra_op_num_threads = threads
         # Threads that spin until the next call take cores from others: seven times what calls at 5 a second need.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self.device = devices.parsed(device)
-        self._session = _session(path, options, self.device)
+        self.device, self.precision = devices.parsed(device), precision
+        self._session = _session(path, options, self.device, precision)
         self.name, self._path, self._threads = path.stem, path, threads
         self.signature = Signature(
             tuple(_spec(path, tensor) for tensor in self._session.get_inputs()),
@@ -75,9 +82,10 @@ class OnnxModel(Model):
         self._outputs = [tensor.name for tensor in self.signature.outputs]
         self._has_bf16 = any(spec.datatype == "BF16" for spec in (*self.signature.inputs, *self.signature.outputs))
 
-    def on(self, device: str) -> Model:
-        same = devices.parsed(device) == self.device
-        return self if same else OnnxModel(self._path, threads=self._threads, device=device)
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
+        if (devices.parsed(device), precision) == (self.device, self.precision):
+            return self
+        return OnnxModel(self._path, threads=self._threads, device=device, precision=precision)
 
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         for name in self._texts:
@@ -125,10 +133,13 @@ class OnnxModel(Model):
         }
 
 
-def _session(path: Path, options: Any, device: str) -> Any:
+def _session(path: Path, options: Any, device: str, precision: str) -> Any:
     """Open a session; on a GPU first strictly, to notice operators that ONNX Runtime would leave on the CPU."""
     import onnxruntime
 
+    devices.required_precision(precision, device)
+    if precision not in (devices.FLOAT32, devices.TF32):
+        raise InputError(f"{path}: ONNX Runtime computes in the formats of the file, not in {precision}")
     if not devices.is_cuda(device):
         return _opened(path, options, [CPU_PROVIDER])
     known = onnxruntime.get_available_providers()
@@ -137,8 +148,9 @@ def _session(path: Path, options: Any, device: str) -> Any:
             f"{path}: this ONNX Runtime computes on the CPU alone (it has {', '.join(known)}), not on {device}; pip "
             "uninstall onnxruntime, then pip install onnxruntime-gpu"
         )
-    # Float32 products and the same algorithms at each start, as for PyTorch.
-    own = {"device_id": device.removeprefix("cuda:"), "use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+    # The same algorithms at each start, as for PyTorch.
+    own = {"device_id": device.removeprefix("cuda:"), "use_tf32": str(int(precision == devices.TF32))}
+    own["cudnn_conv_algo_search"] = "HEURISTIC"
     options.use_deterministic_compute = True
     providers = [(CUDA_PROVIDER, own), CPU_PROVIDER]
     options.add_session_config_entry(NO_CPU_FALLBACK, "1")

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from slotool import extras, strict_json
+from slotool import devices, extras, strict_json
 from slotool.errors import InputError, RunError, SlotoolError, TimedOut
 from slotool.models import inference_messages as messages
 from slotool.models.model import Model
@@ -74,7 +74,7 @@ class RemoteModel(Model):
         self.url, self.timeout_s = url, timeout_s
         self._authorization = headers_for(url)
 
-    def on(self, device: str) -> Model:
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
         """Itself: its own server says where it computes."""
         return self
 

@@ -27,6 +27,7 @@ from slotool.tables import FULL, OperatingPoint
 from slotool.transfers import Link, moved
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from torch.export import ExportedProgram
 
@@ -52,10 +53,10 @@ class TorchProgramModel(Model):
     ``device``.
     """
 
-    def __init__(self, path: str | Path, device: str = devices.CPU):
+    def __init__(self, path: str | Path, device: str = devices.CPU, precision: str = devices.FLOAT32):
         import torch
 
-        link = Link(device)
+        link = Link(device, precision)
         path = Path(path)
         require_regular(path)
         require_harmless(path)
@@ -65,16 +66,17 @@ class TorchProgramModel(Model):
                 warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
                 program = torch.export.load(path)
                 self.signature = _signature(path, program)
-                call = _callable(_moved(path, program, link) if devices.is_cuda(link.name) else program)
+                call = _callable(_moved(path, program, link) if link.is_cuda else program, link)
         except InputError:
             raise
         except Exception as error:
             raise InputError(f"{path}: torch cannot load it ({reason(error)})") from error
-        self.name, self.device, self._path = path.stem, link.name, path
-        self._run = _Runner(self.name, self.signature, call, link)
+        self.name, self.device, self.precision, self._path = path.stem, link.name, precision, path
+        self._run = _Runner(self.name, self.signature, call, link, is_pure=True)
 
-    def on(self, device: str) -> Model:
-        return self if devices.required(device) == self.device else TorchProgramModel(self._path, device)
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
+        is_there = (devices.required(device), precision) == (self.device, self.precision)
+        return self if is_there else TorchProgramModel(self._path, device, precision)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
@@ -87,26 +89,35 @@ class TorchModuleModel(Model):
     It returns a tensor, a sequence of them in the order of the signature's outputs, or a mapping by name.
     """
 
-    def __init__(self, module: nn.Module, signature: Signature, *, name: str | None = None, device: str = devices.CPU):
+    def __init__(
+        self,
+        module: nn.Module,
+        signature: Signature,
+        *,
+        name: str | None = None,
+        device: str = devices.CPU,
+        precision: str = devices.FLOAT32,
+    ):
         self.name = name or type(module).__name__
         self.signature = signature
-        link = Link(device)
-        self.device, self._module = link.name, module.eval()
-        self._run = _Runner(self.name, signature, self._module, link)
+        link = Link(device, precision)
+        self.device, self.precision, self._module = link.name, precision, module.eval()
+        # Code of somebody's own may keep something between calls, which no graph repeats.
+        self._run = _Runner(self.name, signature, self._module, link, is_pure=False)
 
-    def on(self, device: str) -> Model:
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
         """Return a copy with parameters and buffers on another device; other tensors stay where they are."""
-        if devices.required(device) == self.device:
+        if (devices.required(device), precision) == (self.device, self.precision):
             return self
-        module = moved(self._module, Link(device))
-        return TorchModuleModel(module, self.signature, name=self.name, device=device)
+        module = moved(self._module, Link(device, precision))
+        return TorchModuleModel(module, self.signature, name=self.name, device=device, precision=precision)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
         return self._run(inputs)
 
 
-def _callable(program: ExportedProgram) -> Callable[..., Any]:
+def _callable(program: ExportedProgram, link: Link) -> Callable[..., Any]:
     """Return a function that runs the program without its guards and hooks.
 
     ``Signature.conform`` checks inputs already. Hooks would check again for some 40 µs a call, and matter only if a
@@ -115,12 +126,16 @@ def _callable(program: ExportedProgram) -> Callable[..., Any]:
     import torch
 
     module: Any = program.module(check_guards=False)
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data = link.rounded(tensor.data)
     for part in module.modules():
         calls = list(part.graph.nodes) if isinstance(part, torch.fx.GraphModule) else []
         for node in calls:
             if node.target is torch.ops.aten.lstm.input:
                 node.target = _lstm
-        if any(node.target is _lstm for node in calls):
+            elif node.target is torch.ops.aten._assert_tensor_metadata.default and link.dtype != torch.float32:
+                part.graph.erase_node(node)
+        if calls:
             part.recompile()
     bounded = any(str(sizes.upper) != "int_oo" for sizes in program.range_constraints.values())
     call: Callable[..., Any] = module if bounded else module.forward
@@ -150,37 +165,35 @@ def _lstm(
 class _Runner:
     """Calls a module, which is on the device of ``link``, with arrays and returns arrays."""
 
-    def __init__(self, name: str, signature: Signature, module: Callable[..., Any], link: Link):
+    def __init__(self, name: str, signature: Signature, module: Callable[..., Any], link: Link, *, is_pure: bool):
         import torch
 
         self._name, self._signature, self._module, self._link = name, signature, module, link
         self._types = {name: getattr(torch, torch_name) for torch_name, name in _DATATYPES.items()}
+        self._types["FP32"] = link.dtype
+        self._any_batch = is_pure and all(
+            spec.shape[:1] in ((FREE,), (1,)) and FREE not in spec.shape[1:] for spec in signature.inputs
+        )
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        import torch
-
+        given = [np.ascontiguousarray(inputs[spec.name]) for spec in self._signature.inputs]
+        specs = self._signature.outputs
         try:
-            arguments = [
-                self._link.to_device(np.ascontiguousarray(inputs[spec.name])).to(self._types[spec.datatype])
-                for spec in self._signature.inputs
-            ]
-            with torch.inference_mode():
-                outputs = self._module(*arguments)
-            if isinstance(outputs, torch.Tensor):
-                outputs = [outputs]
-            values = (
-                [outputs[spec.name] for spec in self._signature.outputs]
-                if isinstance(outputs, Mapping)
-                else list(outputs)
-            )
-            specs = self._signature.outputs
-            plain = [
-                value.float() if spec.datatype == "BF16" else value for spec, value in zip(specs, values, strict=True)
-            ]
-            arrays = self._link.to_host(*plain)
-            return {spec.name: array for spec, array in zip(specs, arrays, strict=True)}
+            arrays = self._link.run(self._computed, *given, any_batch=self._any_batch)
+            return {spec.name: array.astype(spec.dtype, copy=False) for spec, array in zip(specs, arrays, strict=True)}
         except Exception as error:
             raise RunError(f"{self._name}: torch failed ({reason(error)})") from error
+
+    def _computed(self, *given: torch.Tensor) -> list[torch.Tensor]:
+        import torch
+
+        types = [self._types[spec.datatype] for spec in self._signature.inputs]
+        made = self._module(*(value.to(dtype) for value, dtype in zip(given, types, strict=True)))
+        if isinstance(made, torch.Tensor):
+            made = [made]
+        specs = self._signature.outputs
+        values = [made[spec.name] for spec in specs] if isinstance(made, Mapping) else list(made)
+        return [value.float() if spec.datatype == "BF16" else value for spec, value in zip(specs, values, strict=True)]
 
 
 def datatype_of_torch(dtype: Any) -> str:

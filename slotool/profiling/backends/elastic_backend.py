@@ -38,6 +38,7 @@ class ElasticBackend(OnTorch):
     """
 
     name = "elastic"
+    precisions = devices.PRECISIONS
 
     def _offers(self, device: str) -> bool:
         # Without asking torch, which takes longer to load than a family of ONNX files to be measured.
@@ -55,8 +56,8 @@ class ElasticBackend(OnTorch):
     def prepare(self, subject: ModelAtPoint, batch_size: int) -> Callable[[], np.ndarray]:
         model, point, data = subject
         model.require(point)
-        if self.device != "cpu":
-            model = _on(model, self.device)
+        if (self.device, self.precision) != (model.device, model.precision):
+            model = _on(model, self.device, self.precision)
         if data:
             return _each_in_turn(model, point, data, batch_size)
         inputs = model.inputs(self._inputs_of(model, batch_size))
@@ -122,5 +123,5 @@ def _flush_denormals() -> None:
 
 
 @lru_cache(maxsize=4)
-def _on(model: ElasticModel, device: str) -> ElasticModel:
-    return model.on(device)
+def _on(model: ElasticModel, device: str, precision: str) -> ElasticModel:
+    return model.on(device, precision)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from slotool.devices import CPU
+from slotool.devices import CPU, FLOAT32
 from slotool.elastic import ElasticModel
 from slotool.errors import ArgumentError
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, LocalInferenceEngine, registry
@@ -72,6 +72,7 @@ def make_engine(
     address: str | None = None,
     max_replicas: int | None = None,
     devices: tuple[str, ...] = (CPU,),
+    precision: str = FLOAT32,
 ) -> InferenceEngine:
     """Make the engine of this name, which may be a plugin's. Raises ``ArgumentError`` for a name that is none."""
     if name == "ray":
@@ -87,6 +88,7 @@ def make_engine(
             hang_s=hang_s,
             max_replicas=max_replicas,
             devices=devices,
+            precision=precision,
         )
     if name == InlineInferenceEngine.name:
         return InlineInferenceEngine(devices[0])

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from slotool.data.columns import Columns, Inputs, concatenate
+from slotool.devices import is_cuda
 from slotool.elastic import ElasticModel
 from slotool.elastic.model import version_name
 from slotool.errors import InputError
@@ -23,6 +24,7 @@ from slotool.rules.policies.routing import Conc, consults_second
 from slotool.serving.engines.cascade_run import cascade_run, class_names
 from slotool.serving.outputs import Outputs, combined
 from slotool.tables import OperatingPoint
+from slotool.transfers import CAPTURED_SIZES
 
 # For batches, at a start: a slow model is ready not much later, and its first batches are the slower.
 BATCHES_WARMED_S = 1.0
@@ -109,9 +111,9 @@ class PointRunner:
         ``RowCountError`` is raised for outputs of other rows.
 
         Then one of every batch size at each point, as far as ``BATCHES_WARMED_S`` allow, the largest first: a first
-        call of more examples allocates memory, and may take several times as long. A model that leaves sizes of its
-        inputs open, or takes text, and keeps no examples may not take the one that is made up: its first call is then
-        not warm.
+        call of more examples allocates memory, and may take several times as long; GPUs capture it. A model that
+        leaves sizes of its inputs open, or takes text, and keeps no examples may not take the one that is made up: its
+        first call is then not warm.
         """
         x = warm_up_example(self.model)
         with suppress(*([Exception] if self.model.examples is None and _takes_any_size_or_text(self.model) else [])):
@@ -124,7 +126,8 @@ class PointRunner:
                     self._compute(x, point)
                     if self.model.max_batch:
                         try_two(partial(self._compute, point=point), x)
-            self._warm_batches(x, sorted({size for size in batch_sizes if size > 1}, reverse=True))
+            captured = CAPTURED_SIZES if is_cuda(self.model.device) and self.model.max_batch else ()
+            self._warm_batches(x, sorted({size for size in (*batch_sizes, *captured) if size > 1}, reverse=True))
 
     def _warm_batches(self, x: Inputs, sizes: Sequence[int]) -> None:
         until_s = time.monotonic() + BATCHES_WARMED_S

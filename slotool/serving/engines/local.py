@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from slotool.data.columns import Inputs
-from slotool.devices import CPU
+from slotool.devices import CPU, FLOAT32
 from slotool.elastic.loading import file_bytes
 from slotool.errors import ArgumentError, InputError, RunError
 from slotool.machine import usable_memory
@@ -45,7 +45,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
     Each process runs on as many cores as it has threads, where there are enough for all. A worker that dies, or takes
     longer over a call than ``HangLimit`` of ``hang_s``, is replaced. ``max_replicas``: how many there may be at a time
     (``scale_to``).
-    ``devices``: that they compute on in turn; a process sees no other GPU than its own.
+    ``devices``: that they compute on in turn, in ``precision``; a process sees no other GPU than its own.
     A cancelled call ends before its next operator, where the model can (``ElasticModel.set_cancellation_check``).
     Models must come from artifacts (``ServedModel.path``).
     """
@@ -60,9 +60,10 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         hang_s: float = 10.0,
         max_replicas: int | None = None,
         devices: Sequence[str] = (CPU,),
+        precision: str = FLOAT32,
     ):
         super().__init__(replicas, threads, hang_s, max_replicas)
-        self._devices = tuple(devices)
+        self._devices, self._precision = tuple(devices), precision
         self._start_took_s = 0.0
         self._worker_bytes = 0
 
@@ -243,7 +244,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         self, worker: int, models: Mapping[str, ServedModel], cores: list[int], threads: int, *, low_priority: bool
     ) -> WorkerProcess:
         device = self._devices[worker % len(self._devices)]
-        return WorkerProcess(models, cores, threads, low_priority, device)
+        return WorkerProcess(models, cores, threads, low_priority, device, precision=self._precision)
 
     def _cores(self, workers: int, threads: int) -> list[list[int]]:
         """For each of so many workers cores of its own; all of them, where there are too few."""

@@ -106,7 +106,8 @@ def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
     limit_threads(options["threads"])
     runners = []
     for entry in options["models"]:
-        model = load_served(entry["path"], max_batch=entry["max_batch"], before=entry["before"]).on(options["device"])
+        model = load_served(entry["path"], max_batch=entry["max_batch"], before=entry["before"])
+        model = model.on(options["device"], options["precision"])
         runner = PointRunner(model, [decode_point(text.encode()) for text in entry["points"]])
         runner.warm(batch_sizes=entry["batch_sizes"])
         runners.append((entry["name"], runner))

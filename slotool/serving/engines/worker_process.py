@@ -60,7 +60,7 @@ class _Call:
 
 class WorkerProcess:
     """One worker process as the router sees it. ``models``: that it has; ``low_priority``: it loads at low priority;
-    ``device``: that it computes on, the only GPU that it sees."""
+    ``device``: that it computes on in ``precision``, the only GPU that it sees."""
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class WorkerProcess:
         threads: int,
         low_priority: bool,
         device: str = devices.CPU,
+        precision: str = devices.FLOAT32,
     ):
         self._numbers = {name: number for number, name in enumerate(models)}
         self.loaded = models
@@ -77,6 +78,7 @@ class WorkerProcess:
         own_device, there = devices.alone(device, os.environ)
         options = {
             "device": there,
+            "precision": precision,
             "parent": os.getpid(),
             "threads": threads,
             "low_priority": low_priority,

@@ -181,6 +181,7 @@ def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, com
         common.mapped,
         where,
         devices=common.devices,
+        precision=common.precision,
         before=tuple(before),
     )
 

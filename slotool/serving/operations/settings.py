@@ -65,6 +65,7 @@ class ServerSettings:
     max_replicas: int | None
     requests_per_worker: float | None
     device: str
+    precision: str
     allow_faults: bool
     deadline_headers: Sequence[str]
     check_config: bool
@@ -122,6 +123,7 @@ class ServerSettings:
             self.replicas or 1,
             mapped=self.wanted_engine != "inline",
             devices=self._devices(),
+            precision=devices.required_precision(self.precision, self.device),
         )
         if not (self.artifacts or self.models):
             lists_none = f"; {self.file} lists none" if self.file else ""
@@ -149,6 +151,8 @@ class ServerSettings:
         engine, on = self.wanted_engine, devices.several(self.device)
         if devices.is_cuda(on[0]) and engine not in ("inline", "local"):
             raise ArgumentError("device", f"workers of --engine {engine} compute on the CPU: leave it out")
+        if self.precision != devices.FLOAT32 and engine not in ("auto", "inline", "local"):
+            raise ArgumentError("precision", f"workers of --engine {engine} compute in float32: leave it out")
         if len(on) > 1 and (engine == "inline" or self.max_replicas is not None):
             raise ArgumentError(
                 "device", "several GPUs have a worker process each: --engine local, without --max-replicas"

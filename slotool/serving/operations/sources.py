@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotool.artifacts.bundle import MANIFEST
-from slotool.devices import CPU, is_cuda
+from slotool.devices import CPU, FLOAT32, is_cuda
 from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.loading import file_bytes, require_unchanged
 from slotool.elastic.model import identities, version_name
@@ -62,9 +62,9 @@ class Sources:
     ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas`` too.
     ``mapped``: workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the
     table of a service file that states them, for sentences.
-    ``devices``: that workers compute on; latencies of others do not count. ``version`` and ``config``: of the only
-    artifact, where it lies in a folder of models. ``before``: models of the steps before the only artifact, of a
-    pipeline.
+    ``devices``: that workers compute on, in ``precision``; latencies of others do not count. ``version`` and
+    ``config``: of the only artifact, where it lies in a folder of models. ``before``: models of the steps before the
+    only artifact, of a pipeline.
     """
 
     artifacts: tuple[Path, ...]
@@ -80,6 +80,7 @@ class Sources:
     mapped: bool = False
     where: str = ""
     devices: tuple[str, ...] = (CPU,)
+    precision: str = FLOAT32
     version: str = VERSION
     config: ModelConfig | None = None
     before: tuple[Path, ...] = ()
@@ -148,7 +149,7 @@ class Sources:
         model = load_served(str(path), mapped=self.mapped, max_batch=max_batch, before=before)
         if self.config is not None:
             self.config.require(model)
-        placed = model if self.mapped else model.on(self.devices[0])
+        placed = model if self.mapped else model.on(self.devices[0], self.precision)
         placed.identity = model.identity
         return _Read(placed, path, manifest)
 
@@ -198,7 +199,7 @@ class Sources:
             if mine is not None:
                 self._require_models(mine, model, path, warn)
             outcomes = _outcomes_of(model, tables)
-            conditions = _conditions(model, latency, self.threads, self.devices, warn)
+            conditions = _conditions(model, latency, self.threads, self.devices, self.precision, warn)
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
             policy = self._policy(model, space, mine, latency, conditions)
             accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
@@ -441,6 +442,7 @@ def _conditions(
     latency: LatencyTable | None,
     threads: int,
     devices: tuple[str, ...],
+    precision: str,
     warn: Callable[[str], None],
 ) -> dict[str, Any]:
     """Which latency rows describe this server; falls back with a warning where only others were measured, but raises
@@ -457,6 +459,12 @@ def _conditions(
         if device not in (there := set(rows["device"])) and UNKNOWN_DEVICE not in there:
             warn(f"the latencies of {model.name} were not measured on {device}; those of {', '.join(there)} count")
     alone["devices"] = devices
+    formats = set(rows["precision"])
+    if precision not in formats:
+        warn(f"the latencies of {model.name} were measured in {', '.join(sorted(formats))}, not in {precision}")
+    elif len(formats) > 1:
+        alone["precision"] = precision
+        rows = rows[rows["precision"] == precision]
     if threads not in set(rows["threads"]):
         warn(f"the latencies of {model.name} were measured with other threads than {threads}; the slowest count")
     known = [likeness(machine, latency.provenance.get("machine_facts")) for machine in sorted(set(rows["machine"]))]

@@ -60,13 +60,13 @@ class LastLayerSloNN(ElasticModel):
         """Return ``SloNN.top``; with ``accuracy``, k is chosen by the features, which are computed once."""
         return self.head.top(self.features(self._checked(x)), p, point=point, accuracy=accuracy)
 
-    def on(self, device: str) -> ElasticModel:
+    def on(self, device: str, precision: str = devices.FLOAT32) -> ElasticModel:
         """Return the same with ``features`` on ``device``; ``head`` stays on the CPU, where its calls are compiled."""
-        if devices.required(device) == self.device:
+        if (devices.required(device), precision) == (self.device, self.precision):
             return self
-        front = self.features.model.on(device)
+        front = self.features.model.on(device, precision)
         placed = LastLayerSloNN(self.name, Features(front, self.input_shape), self.head, self.front)
-        placed.device = front.device
+        placed.device, placed.precision = front.device, front.precision
         return placed
 
     def _checked(self, x: np.ndarray) -> np.ndarray:
