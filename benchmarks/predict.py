@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.predictor_study import data_digest, plan_tasks, run_study
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
+from slotool.journal import Journal
 from slotool.predictors.base import SOLO, Predictor
 from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.registry import names_of, predictor_class
@@ -26,7 +27,6 @@ from slotool.predictors.solo.dnn import DnnPredictor
 from slotool.predictors.solo.graph_network import GraphNetworkPredictor
 from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.profiling.journal import Journal
 from slotool.tables import LatencyTable
 
 DATASETS = Path(__file__).parents[1] / "datasets"

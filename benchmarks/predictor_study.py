@@ -15,12 +15,12 @@ import pandas as pd
 
 from slotool.errors import GraphError, InputError, RunError
 from slotool.graphs import Operator, OperatorGraph
+from slotool.journal import Journal
 from slotool.predictors.base import Predictor
 from slotool.predictors.labels import LabelledSet
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable, Score
 from slotool.predictors.splits import DEV_SHARE, DEV_SHARE_OTHER, MIN_DEV_ROWS, RowSplit, paper_split, split_known
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.profiling.journal import Journal
 from slotool.tables import Column, Schema, Table
 
 RANDOM = "random"

@@ -39,7 +39,6 @@ KEPT = {
     "tests/elastic/test_supernets.py": r"\bdials\b",
     "slotool/tables/latency.py": r"\bvisits\b",
     "tests/tables/test_tables.py": r"\bvisits\b",
-    "tests/profiling/test_profiling_journal.py": r"\bvisits\b",
 }
 
 

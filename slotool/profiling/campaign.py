@@ -13,8 +13,8 @@ from typing import Any
 
 from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
+from slotool.journal import Journal, JournalContent, read_journal, refuse_other
 from slotool.machine import throttled
-from slotool.profiling.journal import Journal, JournalContent, read_journal, refuse_other
 from slotool.profiling.measurers import measurer_for
 from slotool.profiling.plan import STREAMS, Item, Plan, Settings, make_plan, solo_items
 from slotool.profiling.process import MeasuringWorker

@@ -16,11 +16,11 @@ from slotool.elastic.evaluation import true_answers
 from slotool.elastic.family import Family
 from slotool.elastic.model import version_name
 from slotool.errors import InputError, RunError, SlotoolError
+from slotool.journal import Journal
 from slotool.models import Classification
 from slotool.models.signature import FREE
 from slotool.models.tasks import scores_held
 from slotool.printable import reason
-from slotool.profiling.journal import Journal
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.tables.importing import less_sure
 from slotool.tables.outcomes import ANSWER

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from benchmarks.predictor_study import ALL, PROTOCOLS, fewer, mean_score, plan_tasks, run_study, splits_of
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.journal import Journal
 from slotool.predictors.labels import LabelledSet, join_labels, label_noise_s
 from slotool.predictors.scoring import floor, score
 from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.solo.linear import LinearPredictor
 from slotool.predictors.splits import MIN_DEV_ROWS, RowSplit, paper_split
 from slotool.predictors.training.selection import train_and_score
-from slotool.profiling.journal import Journal
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 

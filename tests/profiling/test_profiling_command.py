@@ -173,7 +173,7 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_lost(
         HOSTILE,
     ]
     with monkeypatch.context() as patch:
-        patch.setattr("slotool.profiling.journal.os.write", fills_up)
+        patch.setattr("slotool.journal.os.write", fills_up)
         full = slotool(*arguments)
     assert full.exit_code == 3
     assert "no space left on the disk" in full.stderr

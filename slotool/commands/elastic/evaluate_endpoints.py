@@ -101,7 +101,7 @@ def evaluate_endpoints(
         raise ArgumentError("data", "live services need labelled examples to answer")
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic.model import identities
-    from slotool.profiling.journal import Journal
+    from slotool.journal import Journal
     from slotool.profiling.live_answers import LiveAnswers
 
     limits, currency = _limits(endpoints, prices, budget, max_requests, rate, concurrency)

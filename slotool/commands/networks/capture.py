@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,21 +12,18 @@ from slotool.commands.networks.named_networks import networks_in
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
-from slotool.errors import ArgumentError, RunError, SlotoolError
+from slotool.errors import ArgumentError, RunError
 from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.machine import usable_cores
 from slotool.printable import counted
-from slotool.progress import Reporter, Reporting, reporter_of, short_phase
+from slotool.progress import Reporting, reporter_of
 from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
-    from slotool.graphs.capture import Limits
 
 # Seconds after which the capture of one model, or of one network of a package, has hung.
 TIMEOUT_S, PACKAGE_TIMEOUT_S = 600.0, 180.0
-# The share of counted FLOPs that a graph may lack without a word.
-UNCOUNTED_WARNED = 0.01
 
 
 @command_line(
@@ -92,6 +88,7 @@ def capture(
         MissingPackageError: The package is not installed.
     """
     from slotool.graphs.capture import Limits
+    from slotool.graphs.capture.package import captured_package
     from slotool.graphs.store import require_graph_suffix, write_graphs
 
     reporter = reporter_of(progress)
@@ -104,7 +101,7 @@ def capture(
         None if max_memory_gb is None else int(max_memory_gb * 1e9),
     )
     if isinstance(networks, PackageNetworks):
-        captured = _swept(networks, written, force, limits, processes or usable_cores(), reporter)
+        captured = captured_package(networks, written, force, limits, processes or usable_cores(), reporter)
         # The journal of a sweep stays until its networks are written.
         with captured as (graphs, failed):
             if not graphs:
@@ -126,60 +123,6 @@ def capture(
         write_graphs(written, graphs, asked.provenance())
     single = names[0] if len(graphs) == 1 and not failed else None
     return Capture(graphs, asked.framework or "graph", single, failed, written)
-
-
-@contextmanager
-def _swept(
-    networks: PackageNetworks, out: Path | None, force: bool, limits: Limits, processes: int, reporter: Reporter
-) -> Iterator[tuple[list[OperatorGraph], dict[str, str]]]:
-    """Capture networks of a package side by side, with a journal that an interrupted sweep goes on from.
-
-    Yields the graphs in order, and why the others failed; the journal goes when the block has ended well.
-    """
-    from slotool import strict_json
-    from slotool.graphs import OperatorGraph
-    from slotool.graphs.capture import Source
-    from slotool.graphs.capture.subprocess_capture import captured_side_by_side
-    from slotool.profiling.journal import Journal
-
-    package = networks.package
-    # torch and a package of a thousand networks are imported, which takes seconds.
-    with short_phase(reporter, f"looking for networks of {networks.title}"):
-        names = networks.chosen()
-    with ExitStack() as opened:
-        journal = None
-        if out is not None:
-            path = Path(f"{out}.journal")
-            journal = opened.enter_context(Journal(path, {"captures": package}, fresh=force))
-        # What failed may have been repaired since, and is tried again.
-        rows = {str(row["name"]): row for row in (journal.rows if journal is not None else ()) if "graph" in row}
-        rows = {name: row for name, row in rows.items() if name in set(names)}
-        left = [Source(package, name) for name in names if name not in rows]
-        if rows:
-            reporter.note(f"{len(rows)} of {counted(len(names), 'network')} are in the journal already")
-        try:
-            with reporter.progress(f"capturing networks of {networks.title}", total=len(left)) as progress:
-                for source, answer in captured_side_by_side(left, limits, processes):
-                    if isinstance(answer, SlotoolError):
-                        rows[source.name] = {"name": source.name, "error": str(answer)}
-                        reporter.warn(f"{source.name} is left out: {answer}")
-                    else:
-                        rows[source.name] = {"name": source.name, "graph": answer.text}
-                    if journal is not None:
-                        journal.append(rows[source.name])
-                    progress.advance()
-        except KeyboardInterrupt as interruption:
-            if rows and journal is not None:
-                kept = f"{len(rows)} of {counted(len(names), 'network')} are kept in {out}.journal"
-                interruption.add_note(f"{kept}; the same command goes on with the rest")
-            raise
-        in_order = [rows[name] for name in names]
-        # Each graph is checked as one of a file.
-        texts = [str(row["graph"]).encode() for row in in_order if "graph" in row]
-        graphs = [OperatorGraph.from_document(strict_json.decode(text)) for text in texts]
-        yield graphs, {str(row["name"]): str(row["error"]) for row in in_order if "error" in row}
-        if journal is not None:
-            journal.remove()
 
 
 _NETWORKS = (
@@ -232,7 +175,9 @@ class Capture(Result):
     @property
     def warnings(self) -> list[str]:
         """What graphs leave out of their networks, and how much that is."""
-        return [sentence for graph in self.graphs for sentence in _missing(graph, named=len(self.graphs) > 1)]
+        from slotool.graphs.capture.omissions import omissions
+
+        return [sentence for graph in self.graphs for sentence in omissions(graph, named=len(self.graphs) > 1)]
 
     def _one(self, source: str) -> Table:
         (graph,) = self.graphs
@@ -268,51 +213,3 @@ def _facts(graph: OperatorGraph) -> dict[str, Any]:
         "element_type": graph.element_type,
         "compiled": graph.compiled,
     }
-
-
-def _unknown_work(graph: OperatorGraph) -> str:
-    moved = f"they are priced by what they read and write, {graph.unknown_bytes_share:.0%} of the network's bytes"
-    return f"{moved}, and {graph.unknown_flops_share:.0%} of the counted FLOPs are theirs"
-
-
-def _turned_steps(graph: OperatorGraph) -> str:
-    """What to do about recurrent layers that are known where steps do not come first; "" where there are none."""
-    names = {operator.op.removeprefix("torch.") for operator in graph.unknown}
-    if not names & {"lstm", "gru", "rnn_tanh", "rnn_relu"}:
-        return ""
-    return (
-        "; a recurrent layer takes the first axis, the batch, for steps: give it batch_first=True, or turn its input "
-        "in a module around it"
-    )
-
-
-def _missing(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
-    """What a graph leaves out of its network, and how much that is; with its name where ``named``."""
-    prefix = f"{graph.name}: " if named else ""
-    if graph.unknown:
-        ops = ", ".join(sorted({operator.op for operator in graph.unknown}))
-        operators = len(graph.operators) - len(graph.inputs)
-        yield (
-            f"{prefix}slotool does not know {len(graph.unknown)} of {operators} operators ({ops}): "
-            f"{_unknown_work(graph)}; no backend can run the graph, so profile cannot measure it"
-        )
-    if graph.uncounted_flops_share > UNCOUNTED_WARNED:
-        yield (
-            f"{prefix}{graph.uncounted_flops_share:.0%} of the FLOPs that the framework's own counter finds "
-            f"({graph.counted_flops:,}) are missing from the graph: what is predicted from it is too little"
-        )
-    if graph.flops_mismatch > UNCOUNTED_WARNED:
-        yield (
-            f"{prefix}the graph counts {1 + graph.flops_mismatch:.3g} times the FLOPs of the framework's "
-            f"own counter ({graph.counted_flops:,}): what is predicted from it is too much"
-        )
-    if graph.examples_interact:
-        yield (
-            f"{prefix}the examples of a batch interact, or the code loops over them: the FLOPs are not those of one "
-            f"example, and what is predicted from them holds for no other batch{_turned_steps(graph)}"
-        )
-    if graph.uncosted:
-        what = ", ".join(graph.uncosted)
-        yield f"{prefix}nothing counts the FLOPs of {what}: at most the bytes that it moves are priced"
-    if not graph.plain:
-        yield (f"{prefix}the network is {graph.form}; predictions and profiles of graphs are of float32 ones")

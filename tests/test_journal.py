@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from slotool.errors import AlreadyExistsError, InputError
+from slotool.journal import Journal, read_journal, refuse_other
 from slotool.machine import machine_facts, machine_id
-from slotool.profiling.journal import Journal, read_journal, refuse_other
 
 CONFIGURATION = {"threads": 1, "batch": [1, 8]}
 ROWS = [{"subject": name, "samples_s": [0.1, 0.2]} for name in ("a", "b", "c")]
@@ -20,7 +20,7 @@ ROWS = [{"subject": name, "samples_s": [0.1, 0.2]} for name in ("a", "b", "c")]
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("slotool.profiling.journal.machine_facts", lambda: {"cpu": "short"})
+    monkeypatch.setattr("slotool.journal.machine_facts", lambda: {"cpu": "short"})
     path = tmp_path / "t.parquet.journal"
     with Journal(path, CONFIGURATION) as journal:
         for row in ROWS:
@@ -48,15 +48,6 @@ def test_cut_anywhere_the_whole_lines_are_kept_and_it_can_go_on(path: Path) -> N
         assert len(lines) == rows + 2
 
 
-def test_a_journal_of_version_2_is_read_under_the_present_names(path: Path) -> None:
-    header = json.loads(path.read_text().splitlines()[0].partition(" ")[2])
-    header |= {"format_version": 2, "configuration": {**CONFIGURATION, "visits": 3, "policy": "split"}}
-    row = {"subject": "a", "visits": 1, "disturbed": False}
-    path.write_bytes(with_checksum(json.dumps(header)) + with_checksum(json.dumps(row)))
-    found = read_journal(path, {**CONFIGURATION, "rounds": 3, "placement": "split"})
-    assert found.rows == [{"subject": "a", "rounds": 1, "interrupted": False}]
-
-
 def test_other_settings_are_refused_by_name_and_change_nothing(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(AlreadyExistsError, match="threads 1 then, 2 now"):
@@ -81,11 +72,11 @@ def test_damage_in_the_midst_is_named_not_dropped(path: Path) -> None:
 
 
 def test_a_journal_of_an_earlier_slotool_is_refused_in_a_sentence_and_kept(path: Path) -> None:
-    header = {"format": "slotool-journal", "format_version": 1, "configuration": CONFIGURATION}
-    path.write_text("".join(json.dumps(document) + "\n" for document in (header, *ROWS)))
+    header = {"format": "slotool-journal", "format_version": 2, "configuration": CONFIGURATION}
+    path.write_bytes(b"".join(with_checksum(json.dumps(document)) for document in (header, *ROWS)))
     before = path.read_bytes()
     for read in (Journal, read_journal):
-        with pytest.raises(InputError, match=r"written by an earlier slotool; .*--force"):
+        with pytest.raises(InputError, match=r"written by another version of slotool; .*--force"):
             read(path, CONFIGURATION)
     assert path.read_bytes() == before
 
@@ -119,7 +110,7 @@ def test_a_full_disk_leaves_the_rows_before(path: Path, monkeypatch: pytest.Monk
         return real(descriptor, data[:10])
 
     with Journal(path, CONFIGURATION) as journal:
-        monkeypatch.setattr("slotool.profiling.journal.os.write", full)
+        monkeypatch.setattr("slotool.journal.os.write", full)
         with pytest.raises(OSError, match="No space left") as raised:
             journal.append({"subject": "a row that does not fit"})
         assert raised.value.filename == str(path)

@@ -1,4 +1,4 @@
-"""The append-only journal next to a campaign's output: finished rows survive the death of any process.
+"""Append-only journal next to the output of long work: finished rows survive the death of any process.
 
 A line is eight hexadecimal digits, the CRC-32 of the rest, and a JSON object: first a header, then finished rows. A bit
 that flipped on the disk is found by its line; only a last line without its end, which a death tears, is dropped.
@@ -21,14 +21,11 @@ from typing import Any
 from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError
 from slotool.machine import differences, machine_facts, machine_id
-from slotool.profiling.rows import present_names
 from slotool.regular_files import read_bytes
 
 FORMAT = "slotool-journal"
 FORMAT_VERSION = 3
 MAX_JOURNAL_BYTES = 2**32
-# Also read: version 2, whose rows and configuration have earlier names.
-READ_VERSIONS = (2, 3)
 _CHECKSUM_DIGITS = 8
 
 
@@ -190,15 +187,10 @@ def _parse(data: bytes, path: Path) -> tuple[dict[str, Any] | None, list[dict[st
         if data and not _may_begin(data):
             raise InputError(f"{path}: this is no journal of slotool; choose another name for the output")
         return None, [], 0
-    if lines[0].startswith(b'{"format"'):
-        raise InputError(
-            f"{path}: this journal was written by an earlier slotool; finish the campaign with that one, "
-            "or add --force to begin again"
-        )
     if not _may_begin(lines[0]):
         raise InputError(f"{path}: line 1 is damaged, or this is no journal of slotool; add --force to begin again")
     header, *rows = [_document(line, number, path) for number, line in enumerate(lines, start=1)]
-    if header.get("format") != FORMAT or header.get("format_version") not in READ_VERSIONS:
+    if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
         raise InputError(f"{path}: this journal was written by another version of slotool; add --force to begin again")
     try:
         strict_json.convert(header, _Header)
@@ -206,8 +198,7 @@ def _parse(data: bytes, path: Path) -> tuple[dict[str, Any] | None, list[dict[st
         raise InputError(
             f"{path}: line 1 is not the header of a journal ({error}); add --force to begin again"
         ) from error
-    header["configuration"] = present_names(header["configuration"])
-    return header, [present_names(row) for row in rows], end
+    return header, rows, end
 
 
 def _may_begin(data: bytes) -> bool:

@@ -1,0 +1,58 @@
+"""Sentences on what a captured graph leaves out of its network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slotool.graphs.graph import OperatorGraph
+
+# Share of counted FLOPs that a graph may lack without a word.
+UNCOUNTED_WARNED = 0.01
+
+
+def _unknown_work(graph: OperatorGraph) -> str:
+    moved = f"they are priced by what they read and write, {graph.unknown_bytes_share:.0%} of the network's bytes"
+    return f"{moved}, and {graph.unknown_flops_share:.0%} of the counted FLOPs are theirs"
+
+
+def _turned_steps(graph: OperatorGraph) -> str:
+    """Return what to do about recurrent layers whose steps come first; "" where there are none."""
+    names = {operator.op.removeprefix("torch.") for operator in graph.unknown}
+    if not names & {"lstm", "gru", "rnn_tanh", "rnn_relu"}:
+        return ""
+    return (
+        "; a recurrent layer takes the first axis, the batch, for steps: give it batch_first=True, or turn its input "
+        "in a module around it"
+    )
+
+
+def omissions(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
+    """Yield what a graph leaves out of its network, and how much that is; with its name where ``named``."""
+    prefix = f"{graph.name}: " if named else ""
+    if graph.unknown:
+        ops = ", ".join(sorted({operator.op for operator in graph.unknown}))
+        operators = len(graph.operators) - len(graph.inputs)
+        yield (
+            f"{prefix}slotool does not know {len(graph.unknown)} of {operators} operators ({ops}): "
+            f"{_unknown_work(graph)}; no backend can run the graph, so profile cannot measure it"
+        )
+    if graph.uncounted_flops_share > UNCOUNTED_WARNED:
+        yield (
+            f"{prefix}{graph.uncounted_flops_share:.0%} of the FLOPs that the framework's own counter finds "
+            f"({graph.counted_flops:,}) are missing from the graph: what is predicted from it is too little"
+        )
+    if graph.flops_mismatch > UNCOUNTED_WARNED:
+        yield (
+            f"{prefix}the graph counts {1 + graph.flops_mismatch:.3g} times the FLOPs of the framework's "
+            f"own counter ({graph.counted_flops:,}): what is predicted from it is too much"
+        )
+    if graph.examples_interact:
+        yield (
+            f"{prefix}the examples of a batch interact, or the code loops over them: the FLOPs are not those of one "
+            f"example, and what is predicted from them holds for no other batch{_turned_steps(graph)}"
+        )
+    if graph.uncosted:
+        what = ", ".join(graph.uncosted)
+        yield f"{prefix}nothing counts the FLOPs of {what}: at most the bytes that it moves are priced"
+    if not graph.plain:
+        yield (f"{prefix}the network is {graph.form}; predictions and profiles of graphs are of float32 ones")
