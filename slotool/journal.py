@@ -116,7 +116,7 @@ class JournalContent:
 
 
 def read_journal(path: Path, configuration: Mapping[str, Any]) -> JournalContent:
-    """The finished rows, without taking the lock or changing the file; none when there is no journal."""
+    """Return the finished rows, without taking the lock or changing the file; none when there is no journal."""
     try:
         header, rows, _ = _parse(read_bytes(path, MAX_JOURNAL_BYTES), path)
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def read_journal(path: Path, configuration: Mapping[str, Any]) -> JournalContent
 def refuse_other(
     earlier: Mapping[str, Any], now: Mapping[str, Any], path: Path, facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Raises ``AlreadyExistsError`` that says which settings differ, if any do; ``facts`` are the earlier machine's."""
+    """Raise ``AlreadyExistsError`` that says which settings differ, if any do; ``facts`` are the earlier machine's."""
     names = [name for name in {**earlier, **now} if earlier.get(name) != now.get(name)]
     changes = [f"{name} {earlier.get(name)} then, {now.get(name)} now" for name in names if name != "machine"]
     if "machine" in names and (facts is None or machine_id(facts) != now.get("machine")):

@@ -86,14 +86,15 @@ def doctor() -> Diagnosis:
     """
     from slotool.extras import installed_extras
     from slotool.machine import machine_facts, machine_id
+    from slotool.profiling.advice import cpu_advice, gpu_advice
 
-    facts = machine_facts()
+    facts, present = machine_facts(), _devices()
     return Diagnosis(
         machine_id=machine_id(),
         machine=facts,
-        devices=_devices(),
+        devices=present,
         threads=_threads(),
-        advice=[*_advice(facts), *_gpu_advice(facts)],
+        advice=[*cpu_advice(facts), *gpu_advice(facts, len(present) - 1)],
         missing=[f"{name} is not installed" for name, version in facts["libraries"].items() if version is None],
         extras=installed_extras(),
         plugins=_plugins(),
@@ -172,46 +173,3 @@ def _gpus(facts: Mapping[str, Any]) -> str:
     units = {"gpu_power_limits_w": "W", "gpu_clocks_mhz": "MHz"}
     limits = [f"{', '.join(map(str, facts[name]))} {unit}" for name, unit in units.items() if facts[name]]
     return "; ".join(filter(None, [", ".join(facts["gpus"]), driver, cuda, *limits]))
-
-
-def _gpu_advice(facts: Mapping[str, Any]) -> list[str]:
-    """What keeps slotool from a GPU that is there, and what makes its latencies noisy."""
-    from slotool.nvml import Nvml
-    from slotool.profiling.accelerator import mps_is_running
-
-    if not facts["gpus"]:
-        return []
-    nvml = Nvml()
-    advice = [*nvml.remarks]
-    if len(_devices()) == 1:
-        advice.append("there is a GPU, but torch finds none it can use; install a build of torch for the driver's CUDA")
-    for number, device in enumerate(nvml.devices()):
-        if device.persistence is False:
-            advice.append(
-                f"GPU {number} is not kept ready while it is idle, so its first call takes seconds; nvidia-smi -pm 1"
-            )
-        slowdown = device.slowdown()
-        if slowdown is not None and slowdown.throttled:
-            advice.append(f"the clock of GPU {number} is held down by heat; measure when it is cool")
-    if mps_is_running():
-        advice.append("NVIDIA's Multi-Process Service is running: co-located models use a GPU at once, not in turns")
-    return advice
-
-
-def _advice(facts: dict[str, Any]) -> list[str]:
-    """Facts that make latencies noisy or models fail, as advice."""
-    import os
-
-    advice = []
-    if facts["governor"] not in (None, "performance"):
-        advice.append(f"the CPU governor is {facts['governor']}; 'performance' gives steadier latencies")
-    if facts["cpu_quota"] is not None and facts["cpu_quota"] < facts["cores_given"]:
-        advice.append(
-            f"the container may use {facts['cpu_quota']:g} cores' time but sees {facts['cores_given']}; "
-            "throttling will show as outliers"
-        )
-    if os.getloadavg()[0] > 0.5 * facts["cores_given"]:
-        advice.append(f"other work is running (load {os.getloadavg()[0]:.1f}); measure on an idle machine")
-    if facts["cores_given"] < 2:
-        advice.append("one core only: co-located measurements share it, and a load test slows the server down")
-    return advice

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -12,11 +12,14 @@ from torch.nn import functional
 from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.data.stored import StoredExamples
+from slotool.elastic.family import Family
 from slotool.elastic.network import Network
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
 from slotool.llvm import without_late_triton
+from slotool.process import using_torch_threads
+from slotool.progress import Reporter
 
 BATCH_SIZE = 64
 # Slices of a split in its files that are in memory at a time, each of ``stored.BATCH_BYTES``.
@@ -152,3 +155,41 @@ def _fit(module: GraphModule, split: Split, epochs: int, seed: int, progress: Ca
             optimiser.step()
             schedule.step()
         progress()
+
+
+def train_versions(
+    name: str,
+    graphs: Mapping[str, OperatorGraph],
+    data: Dataset,
+    *,
+    epochs: int,
+    seed: int,
+    threads: int | None,
+    cores: int,
+    reporter: Reporter,
+) -> Family:
+    """Train a version for each graph, and return them as a family.
+
+    Args:
+        name: Name of the family.
+        graphs: Networks by the names of their versions.
+        data: Data set.
+        epochs: Passes over the training split.
+        seed: Same seed, same result.
+        threads: Compute threads; None: as many of ``cores`` as the size of a network is worth.
+        cores: Usable cores.
+        reporter: Reporter of the progress.
+    """
+    versions = []
+    with reporter.progress(f"training on {data.name}", total=epochs * len(graphs)) as steps:
+        for version, graph in graphs.items():
+            steps.say(f"training {version} on {data.name}")
+            with using_torch_threads(threads or threads_worth(graph, cores)):
+                versions.append(train_version(version, graph, data, epochs=epochs, seed=seed, progress=steps.advance))
+    return Family.of(name, versions)
+
+
+def most_frequent_share(data: Dataset) -> float:
+    """Return the share of the most frequent class among the validation examples."""
+    answers = np.unique(data.validation.y, return_counts=True)[1]
+    return float(answers.max() / answers.sum())

@@ -7,10 +7,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from slotool.errors import InputError
+from slotool.machine import usable_cores
 from slotool.planning.fleet import Fleet, SmallestFleet
+from slotool.planning.interference import Placement
 from slotool.planning.planner import Fleets, Planner
 from slotool.planning.promise import Promise, Verdict
 from slotool.printable import counted
+from slotool.progress import Reporter
 from slotool.rules.evidence.losses import tolerance_unit
 
 
@@ -245,3 +249,36 @@ def _promised(tier: Mapping[str, Any], best_version: str) -> str:
     kind = str(tier["tolerance_kind"])
     bound = f"{tolerance_unit(kind, tier['max_error']).amount(tier['bound'])}{_OF.get(kind, '')}"
     return f"{text}at most {bound} worse than {tier['above']}, at confidence {tier['confidence']:g}"
+
+
+def why_nothing_fits(planner: Planner, reporter: Reporter) -> str:
+    """Return why the only model can be served by no fleet at all, empty where it can.
+
+    Raises ``InputError`` for one of several.
+    """
+    for name, search in planner.models.items():
+        of = f"{name}: " if name else ""
+        for remark in search.remarks:
+            reporter.warn(remark)
+        workers = list(planner.demands[name].workers.values())
+        fitting = {worker.name for worker, _ in planner.choices_of(name)}
+        if not fitting:
+            cause = f"{of}no fleet keeps the promise: {search.why_nothing_fits(workers)}"
+            if name:
+                raise InputError(cause)
+            return cause
+        for worker in workers:
+            if worker.name not in fitting:
+                reporter.note(f"{of}no fleet of {worker.name}: {search.why_nothing_fits([worker])}")
+    return ""
+
+
+def note_sharing(planner: Planner, fleets: Fleets, reporter: Reporter) -> None:
+    """Report what is not known of workers that share a machine, and of which models where it is not so of all."""
+    unknown: dict[str, list[str]] = {}
+    for name, fleet in fleets.of_models.items():
+        pool, placement = fleet.pools[name], planner.demands[name].placement or Placement(usable_cores(), {})
+        for remark in () if pool.worker.is_gpu else placement.remarks(pool):
+            unknown.setdefault(remark, []).append(name)
+    for remark, names in unknown.items():
+        reporter.note(remark if len(names) == len(fleets.apart) else f"{', '.join(names)}: {remark}")

@@ -12,8 +12,10 @@ from typing import Any
 from slotool.atomic import whole_file
 from slotool.machine import usable_cores
 from slotool.planning.fleet import Fleet, Pool, WorkerType
-from slotool.planning.planner import Demand, Planner
+from slotool.planning.planner import Demand, Fleets, Planner
 from slotool.planning.scaling import ScalingLimits, limits_of
+from slotool.planning.worker_memory import memory_lacking_here
+from slotool.progress import Reporter
 from slotool.tables import LatencyTable, OperatingPoint
 
 
@@ -27,6 +29,31 @@ def write_service(planner: Planner, fleet: Fleet, path: Path) -> ScalingLimits |
     with whole_file(path) as file:
         file.write_text(text)
     return limits
+
+
+def write_services(
+    planner: Planner, fleets: Fleets, out: Path, reporter: Reporter
+) -> tuple[list[Path], dict[str, dict[str, Any]], str]:
+    """Write the service file of the fleet that all models share, or one for each model beside ``out``.
+
+    Return the files, by model the limits of workers that come with the load, and a sentence where this machine lacks
+    the memory for workers; that model's file is then not left.
+    """
+    best = fleets.best
+    services = [(out, "", planner, best.fleet)] if best is not None else [
+        (out.with_name(f"{out.stem}-{file_part(name, at)}{out.suffix}"), name, planner.only(name), fleet)
+        for at, (name, fleet) in enumerate(fleets.of_models.items())
+    ]  # fmt: skip
+    limits: dict[str, dict[str, Any]] = {}
+    for path, name, own, fleet in services:
+        if remark := cluster_remark(fleet.pool):
+            reporter.warn(remark)
+        if (scaling := write_service(own, fleet, path)) is not None:
+            limits[name] = scaling.document()
+        if lacking := memory_lacking_here(path, fleet.pool, reporter):
+            path.unlink()
+            return [], {}, lacking
+    return [path for path, *_ in services], limits, ""
 
 
 def service_of(

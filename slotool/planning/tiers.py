@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.model import version_name
-from slotool.errors import InputError
+from slotool.errors import ArgumentError, InputError
 from slotool.planning.fleet import Fleet, Pool, WorkerType
 from slotool.planning.model_on_workers import ModelOnWorkers
 from slotool.planning.promise import Promise, Verdict
@@ -178,6 +180,33 @@ class Tiers:
     mixes: Sequence[TierMix]
     strictest: bool = False
     cancels: bool | None = False
+
+    @classmethod
+    def of(
+        cls, rules: RuleSet, shares: Mapping[float, float], objective: str | None, artifact: str | Path | None
+    ) -> Tiers:
+        """Return what requests ask for of ``rules``.
+
+        Args:
+            rules: Rules that answer.
+            shares: Shares of the requests by tolerance; none: each tier by itself.
+            objective: What a tolerance saves; None: either.
+            artifact: Artifact to serve, which says whether a call can be cancelled.
+
+        Raises:
+            ArgumentError: A tolerance is none that the rules could mean.
+        """
+        for each in shares:
+            try:
+                rules.require_meant(each)
+            except InputError as error:
+                raise ArgumentError("tolerance", str(error)) from None
+        cancels = None
+        if artifact is not None:
+            # A call of a library's own model cannot be ended between two operators.
+            model = load_served(str(artifact), mapped=True)
+            cancels = type(model).set_cancellation_check is not ElasticModel.set_cancellation_check
+        return cls(rules, mixes_of(rules, shares or None, objective), not shares, cancels)
 
 
 class TiersOnWorkers(ModelOnWorkers):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slotool.errors import InputError, RunError
 from slotool.machine import memory_within
 from slotool.planning.fleet import Pool
 from slotool.printable import size_text
+from slotool.progress import Reporter
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.operations.service_file import ServiceFile
 from slotool.serving.operations.sources import Sources
@@ -30,3 +32,15 @@ def memory_lacking(service: Path, pool: Pool) -> str:
         f"the plan's {pool.replicas} workers do not fit into memory: each takes {size_text(each)}, as measured, and "
         f"there are {size_text(there)}, for {there // each}"
     )
+
+
+def memory_lacking_here(service: Path, pool: Pool, reporter: Reporter) -> str:
+    """Return a sentence where workers of a service file that run here take more memory than there is; else empty."""
+    if not pool.runs_here or pool.worker.is_gpu:
+        return ""
+    try:
+        with reporter.progress("measuring the memory of a worker"):
+            return memory_lacking(service, pool)
+    except (InputError, RunError) as error:
+        reporter.note(f"memory is not checked: {error}")
+        return ""

@@ -6,20 +6,25 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from slotool.data import DataSource
+from slotool.data.options import DataOptions, ImageOptions
 from slotool.elastic.evaluation import true_answers
 from slotool.elastic.family import Family
+from slotool.elastic.labelled_data import labelled_data
 from slotool.elastic.model import version_name
+from slotool.elastic.versions import common_signature, open_versions, some_inputs
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.journal import Journal
 from slotool.models import Classification
 from slotool.models.signature import FREE
-from slotool.models.tasks import scores_held
+from slotool.models.tasks import make_task, scores_held
 from slotool.printable import reason
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.tables.importing import less_sure
@@ -79,6 +84,15 @@ class LiveAnswers:
     def rows(self) -> dict[tuple[int, str], Mapping[str, Any]]:
         """Rows of the last call of each example and version."""
         return {(int(row["example"]), str(row["version"])): row for row in self._journal.rows}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why the first missing answer of a version is missing."""
+        reasons: dict[str, str] = {}
+        for (_, version), row in self.rows.items():
+            if row["status"] != "ok":
+                reasons.setdefault(version, str(row["reason"]))
+        return reasons
 
     @property
     def answered(self) -> int:
@@ -235,3 +249,36 @@ def _require_shapes(family: Family, outputs: Mapping[str, np.ndarray]) -> None:
             size not in (FREE, own) for size, own in zip(expected, found, strict=True)
         ):
             raise InputError(f"output {spec.name} has shape {found}, expected {expected} for one example")
+
+
+def opened_services(
+    endpoints: Mapping[str, str],
+    data: str | DataSource,
+    split: str,
+    limit: int | None,
+    asked: Mapping[str, str | None],
+    inputs: Mapping[str, str] | None,
+    images: ImageOptions | None,
+    stack: ExitStack,
+) -> tuple[Family, Any, dict[str, Any]]:
+    """Return the services as one family, the examples to ask for, and what tells this evaluation from another."""
+    opened = open_versions(dict(endpoints), 1)
+    for _, model in opened:
+        stack.callback(model.close)
+    signature = common_signature([(version.name, model) for version, model in opened])
+    task = make_task(
+        signature,
+        str(asked["task"]),
+        output=asked["output"],
+        scores=asked["scores"],
+        confidence_output=asked["confidence"],
+    )
+    options: DataOptions
+    dataset, options, _ = labelled_data(opened, task, data, inputs, images)
+    examples: Any = dataset.examples(split)
+    if limit is not None:
+        examples = examples.take(np.arange(min(limit, len(examples))))
+    if not len(examples):
+        raise InputError(f"{dataset.name} has no example in {split}")
+    family = Family("endpoints", opened, task, dataset.labels, some_inputs(examples.x), reading=options)
+    return family, examples, {"data": dataset.name, "split": split, "asked_for": len(examples)}

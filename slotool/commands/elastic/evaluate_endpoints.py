@@ -13,7 +13,7 @@ from slotool.commands.display import Column
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import above, at_least
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import ArgumentError
 from slotool.printable import duration
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import FilePath
@@ -21,9 +21,8 @@ from slotool.tables.importing import prices_of
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
-    from slotool.data.options import DataOptions, ImageOptions
-    from slotool.elastic.family import Family
-    from slotool.profiling.live_answers import CallLimits, LiveAnswers
+    from slotool.data.options import ImageOptions
+    from slotool.profiling.live_answers import CallLimits
     from slotool.tables import OutcomeTable
 
 
@@ -102,7 +101,7 @@ def evaluate_endpoints(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic.model import identities
     from slotool.journal import Journal
-    from slotool.profiling.live_answers import LiveAnswers
+    from slotool.profiling.live_answers import LiveAnswers, opened_services
 
     limits, currency = _limits(endpoints, prices, budget, max_requests, rate, concurrency)
     target = Path(out)
@@ -111,7 +110,7 @@ def evaluate_endpoints(
         refuse_existing(target, force)
     with ExitStack() as stack:
         asked = {"task": task, "output": output, "scores": scores, "confidence": confidence}
-        family, examples, about = _opened(endpoints, data, split, limit, asked, inputs, images, stack)
+        family, examples, about = opened_services(endpoints, data, split, limit, asked, inputs, images, stack)
         journal = stack.enter_context(Journal(path, {**about, "endpoints": dict(endpoints), **asked}, force))
         answers = LiveAnswers(family, examples, journal, limits)
         text = f"asking {', '.join(endpoints)}"
@@ -123,7 +122,9 @@ def evaluate_endpoints(
         found.save(target)
         if answers.answered == len(examples) * len(endpoints):
             journal.remove()
-    return EndpointEvaluation(found, target, len(examples), **_counts(answers))
+    return EndpointEvaluation(
+        found, target, len(examples), answers.requests, answers.spent, answers.is_limited, answers.failures
+    )
 
 
 def _limits(
@@ -151,59 +152,6 @@ def _limits(
         raise ArgumentError("budget", "needs prices, without which nobody knows what a call costs")
     charged = {name: by_call[name] for name in endpoints if by_call}
     return CallLimits(charged, budget or math.inf, max_requests or math.inf, rate or math.inf, concurrency), currency
-
-
-def _opened(
-    endpoints: Mapping[str, str],
-    data: str | DataSource,
-    split: str,
-    limit: int | None,
-    asked: Mapping[str, str | None],
-    inputs: Mapping[str, str] | None,
-    images: ImageOptions | None,
-    stack: ExitStack,
-) -> tuple[Family, Any, dict[str, Any]]:
-    """The services as one family, the examples to ask for, and what tells this evaluation from another."""
-    import numpy as np
-
-    from slotool.elastic.family import Family
-    from slotool.elastic.labelled_data import labelled_data
-    from slotool.elastic.versions import common_signature, open_versions, some_inputs
-    from slotool.models.tasks import make_task
-
-    opened = open_versions(dict(endpoints), 1)
-    for _, model in opened:
-        stack.callback(model.close)
-    signature = common_signature([(version.name, model) for version, model in opened])
-    task = make_task(
-        signature,
-        str(asked["task"]),
-        output=asked["output"],
-        scores=asked["scores"],
-        confidence_output=asked["confidence"],
-    )
-    options: DataOptions
-    dataset, options, _ = labelled_data(opened, task, data, inputs, images)
-    examples: Any = dataset.examples(split)
-    if limit is not None:
-        examples = examples.take(np.arange(min(limit, len(examples))))
-    if not len(examples):
-        raise InputError(f"{dataset.name} has no example in {split}")
-    family = Family("endpoints", opened, task, dataset.labels, some_inputs(examples.x), reading=options)
-    return family, examples, {"data": dataset.name, "split": split, "asked_for": len(examples)}
-
-
-def _counts(answers: LiveAnswers) -> dict[str, Any]:
-    reasons: dict[str, str] = {}
-    for (_, version), row in answers.rows.items():
-        if row["status"] != "ok":
-            reasons.setdefault(version, str(row["reason"]))
-    return {
-        "requests": answers.requests,
-        "spent": answers.spent,
-        "is_limited": answers.is_limited,
-        "failures": reasons,
-    }
 
 
 @result

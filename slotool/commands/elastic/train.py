@@ -262,31 +262,19 @@ def _train(
     out: FilePath | None,
     training: TrainingOptions,
 ) -> Training:
-    import numpy as np
-
-    from slotool.elastic.family import Family
-    from slotool.elastic.training import default_epochs, threads_worth, train_version
+    from slotool.elastic.training import default_epochs, most_frequent_share, train_versions
 
     written = None if out is None else Path(out)
-    epochs, threads, seed = training["epochs"] or default_epochs(dataset), training["threads"], training["seed"]
-    versions: list[Network] = []
-    reporter, cores = reporter_of(training["progress"]), cores_given(threads)
-    with reporter.progress(f"training on {dataset.name}", total=epochs * len(graphs)) as steps:
-        for name, graph in graphs.items():
-            steps.say(f"training {name} on {dataset.name}")
-            with using_torch_threads(threads or threads_worth(graph, cores)):
-                versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))
-    family = Family.of(next(iter(graphs)) if written is None else written.name, versions)
+    epochs, seed = training["epochs"] or default_epochs(dataset), training["seed"]
+    name = next(iter(graphs)) if written is None else written.name
+    reporter, cores = reporter_of(training["progress"]), cores_given(training["threads"])
+    family = train_versions(
+        name, graphs, dataset, epochs=epochs, seed=seed, threads=training["threads"], cores=cores, reporter=reporter
+    )
     if written is not None:
-        family.save(
-            written,
-            config={"data": dataset.source or dataset.name, "epochs": epochs},
-            seed=seed,
-            force=training["force"],
-        )
-    answers = np.unique(dataset.validation.y, return_counts=True)[1]
-    most_frequent = float(answers.max() / answers.sum())
-    return Training(family, dataset.name, len(dataset.train), most_frequent, epochs, written)
+        config = {"data": dataset.source or dataset.name, "epochs": epochs}
+        family.save(written, config=config, seed=seed, force=training["force"])
+    return Training(family, dataset.name, len(dataset.train), most_frequent_share(dataset), epochs, written)
 
 
 @command_line(path="train xmc", required=("out",))

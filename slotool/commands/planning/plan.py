@@ -14,7 +14,7 @@ from slotool.commands.planning.planned import Plan
 from slotool.commands.values import above, at_least, between
 from slotool.commands.values import tolerance as tolerance_in
 from slotool.devices import devices_of
-from slotool.errors import ArgumentError, InputError, RunError
+from slotool.errors import ArgumentError
 from slotool.planning.demands import (
     PlannedModel,
     demands_of,
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
-    from slotool.planning.fleet import Pool
     from slotool.planning.planner import Fleets, Planner
-    from slotool.planning.tiers import Tiers
     from slotool.rules import RuleSet
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
@@ -159,8 +157,11 @@ def plan(
         AlreadyExistsError: ``out`` exists.
         RunError: The server to verify did not start.
     """
+    from slotool.planning.explanation import note_sharing, why_nothing_fits
     from slotool.planning.planner import Planner
+    from slotool.planning.tiers import Tiers
     from slotool.planning.verified_plan import require_any_here
+    from slotool.rules import RuleSet
 
     out = None if out is None else Path(out)
     if verify_s is not None and out is None:
@@ -179,7 +180,9 @@ def plan(
     if all(entry.interference is None for entry in entries.values()):
         _refuse({"machine_cores": machine_cores}, "it has no effect without interference")
     reporter = reporter_of(progress)
-    tiers = None if rules is None else _tiers(rules, tolerance, objective, artifact)
+    tiers = None
+    if rules is not None:
+        tiers = Tiers.of(loaded(RuleSet, rules), tolerance_shares(tolerance), objective, artifact)
     demands = demands_of(
         entries, None if tiers is None else (rules, tiers), prices or {}, confidence, machine_cores, seed, reporter,
         quantile=quantile, devices=devices_of(device),
@@ -201,13 +204,13 @@ def plan(
             "cancels": None if tiers is None else tiers.cancels,
             "strictest": tiers is not None and tiers.strictest,
         }
-    if cause := _why_nothing_fits(planner, reporter):
+    if cause := why_nothing_fits(planner, reporter):
         return Plan([], facts, cause)
     with reporter.progress(f"fleets for {planner.requests:,} requests") as steps:
         fleets = planner.search(steps.advance)
     found = Plan.of(fleets, planner, facts)
     if found.holds:
-        _note_sharing(planner, fleets, reporter)
+        note_sharing(planner, fleets, reporter)
     return found if out is None or not found.holds else _served(found, planner, fleets, out, verify_s, reporter)
 
 
@@ -239,26 +242,6 @@ def _refuse(given: Mapping[str, Any], why: str) -> None:
             raise ArgumentError(name, why)
 
 
-def _tiers(rules: FilePath | RuleSet, tolerance: Tolerance, objective: str | None, artifact: FilePath | None) -> Tiers:
-    """Return what requests ask for of ``rules``; without a tolerance each tier by itself."""
-    from slotool.elastic import ElasticModel, load_served
-    from slotool.planning.tiers import Tiers, mixes_of
-    from slotool.rules import RuleSet
-
-    rule_set, shares = loaded(RuleSet, rules), tolerance_shares(tolerance)
-    for each in shares:
-        try:
-            rule_set.require_meant(each)
-        except InputError as error:
-            raise ArgumentError("tolerance", str(error)) from None
-    cancels = None
-    if artifact is not None:
-        # A call of a library's own model cannot be ended between two operators.
-        model = load_served(str(artifact), mapped=True)
-        cancels = type(model).set_cancellation_check is not ElasticModel.set_cancellation_check
-    return Tiers(rule_set, mixes_of(rule_set, shares or None, objective), tolerance is None, cancels)
-
-
 def _promises(entries: Mapping[str, PlannedModel], planner: Planner) -> dict[str, Any]:
     """Return the facts of the only model; of several a list of them, ``promises``."""
     promises = []
@@ -281,76 +264,16 @@ def _promises(entries: Mapping[str, PlannedModel], planner: Planner) -> dict[str
     return promises[0] if "" in entries else {"promises": promises}
 
 
-def _why_nothing_fits(planner: Planner, reporter: Reporter) -> str:
-    """Say why the only model can be served by no fleet at all, empty where it can. Raises ``InputError`` for one of
-    several."""
-    for name, search in planner.models.items():
-        of = f"{name}: " if name else ""
-        for remark in search.remarks:
-            reporter.warn(remark)
-        workers = list(planner.demands[name].workers.values())
-        fitting = {worker.name for worker, _ in planner.choices_of(name)}
-        if not fitting:
-            cause = f"{of}no fleet keeps the promise: {search.why_nothing_fits(workers)}"
-            if name:
-                raise InputError(cause)
-            return cause
-        for worker in workers:
-            if worker.name not in fitting:
-                reporter.note(f"{of}no fleet of {worker.name}: {search.why_nothing_fits([worker])}")
-    return ""
-
-
-def _note_sharing(planner: Planner, fleets: Fleets, reporter: Reporter) -> None:
-    """Say what is not known of workers that share a machine, and of which models where it is not so of all."""
-    from slotool.machine import usable_cores
-    from slotool.planning.interference import Placement
-
-    unknown: dict[str, list[str]] = {}
-    for name, fleet in fleets.of_models.items():
-        pool, placement = fleet.pools[name], planner.demands[name].placement or Placement(usable_cores(), {})
-        for remark in () if pool.worker.is_gpu else placement.remarks(pool):
-            unknown.setdefault(remark, []).append(name)
-    for remark, names in unknown.items():
-        reporter.note(remark if len(names) == len(fleets.apart) else f"{', '.join(names)}: {remark}")
-
-
-def _memory_lacking(service: Path, pool: Pool, reporter: Reporter) -> str:
-    """Return a sentence where workers of a service file that run here take more memory than there is; else empty."""
-    from slotool.planning.worker_memory import memory_lacking
-
-    if not pool.runs_here or pool.worker.is_gpu:
-        return ""
-    try:
-        with reporter.progress("measuring the memory of a worker"):
-            return memory_lacking(service, pool)
-    except (InputError, RunError) as error:
-        reporter.note(f"memory is not checked: {error}")
-        return ""
-
-
 def _served(
     plan: Plan, planner: Planner, fleets: Fleets, out: Path, verify_s: float | None, reporter: Reporter
 ) -> Plan:
     """Write the service file of ``plan``, or one for each model, and if wanted serve it on this machine."""
-    from slotool.planning.service_files import cluster_remark, file_part, write_service
+    from slotool.planning.service_files import write_services
     from slotool.planning.verified_plan import verified_plan
 
-    best = fleets.best
-    services = [(out, "", planner, best.fleet)] if best is not None else [
-        (out.with_name(f"{out.stem}-{file_part(name, at)}{out.suffix}"), name, planner.only(name), fleet)
-        for at, (name, fleet) in enumerate(fleets.of_models.items())
-    ]  # fmt: skip
-    limits: dict[str, Any] = {}
-    for path, name, own, fleet in services:
-        if remark := cluster_remark(fleet.pool):
-            reporter.warn(remark)
-        if (scaling := write_service(own, fleet, path)) is not None:
-            limits[name] = scaling.document()
-        if lacking := _memory_lacking(path, fleet.pool, reporter):
-            path.unlink()
-            return replace(plan, kept=False, verdict=lacking)
-    paths = [path for path, *_ in services]
+    best, (paths, limits, lacking) = fleets.best, write_services(planner, fleets, out, reporter)
+    if lacking:
+        return replace(plan, kept=False, verdict=lacking)
     if best is None:
         sentence = "; ".join(f"{name}: {own['sentence']}" for name, own in limits.items())
         scaled = {"models": limits, "sentence": sentence} if limits else None

@@ -1,0 +1,53 @@
+"""Summary of a campaign: counts, statistics and reasons of its latency table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from slotool.tables import LatencyTable
+from slotool.timing.interference import state
+
+MAX_REASONS = 20
+
+
+def summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
+    """What the closing tables say; statuses count all rows of the table, ``measured`` and seconds this run's."""
+    run, rows, statistics = latency.provenance["campaign"], latency.rows, latency.statistics()
+    half_width = (statistics["high_s"] - statistics["low_s"]) / 2 / statistics["median_s"]
+    statistics = statistics.assign(half_width=half_width)
+    ok = rows[rows["status"] == "ok"].reset_index(drop=True)
+    status = rows["status"].value_counts()
+    reasons = rows.loc[rows["status"] != "ok", ["subject", "status", "reason"]].drop_duplicates()
+    medians = statistics["median_s"]
+    shown = ["subject", "point", "batch_size", "co_runners", "median_s", "low_s", "high_s", "half_width", "n"]
+    degradation = []
+    if "degradation_ratio" in ok:
+        solo = ok["solo_s"].map(_median)
+        colocated = statistics[shown].assign(solo_s=solo, degradation_s=ok["degradation_s"])
+        states = ok["stable"].astype(bool).map(state)
+        degradation = colocated.assign(degradation_ratio=ok["degradation_ratio"], state=states).to_dict("records")
+    points = statistics[statistics["backend"] == "elastic"].sort_values(["subject", "batch_size", "median_s"])
+    return {
+        **run,
+        "rows_per_second": run["measured"] / run["seconds"] if run["measured"] else 0.0,
+        **{name: int(status.get(name, 0)) for name in ("skipped", "failed", "timeout")},
+        "out_of_memory": int(status.get("out-of-memory", 0)),
+        "ok_rows": len(ok),
+        "unstable": int((~ok["stable"].astype(bool)).sum()),
+        "interrupted": int(ok["interrupted"].sum()),
+        "discarded": int(ok["discarded"].sum()),
+        "latency_s": [medians.min(), medians.median(), medians.max()] if len(medians) else [],
+        "points": points[shown].to_dict("records"),
+        "degradation": degradation,
+        "device_remarks": list(dict.fromkeys(part for text in ok["remarks"] for part in text.split("; ") if part)),
+        "reasons": [
+            f"{titles.get(subject, subject)}: {how}, {why}" for subject, how, why in reasons.itertuples(index=False)
+        ][:MAX_REASONS],
+    }
+
+
+def _median(samples: Any) -> float:
+    return float(np.median(samples))
