@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 import slotool
-from slotool.cli.demo import own_networks
+from slotool.demo import own_networks
 from slotool.errors import SlotoolWarning
 from slotool.scheduling.batching import ControlGrid, read_profile
 from slotool.tables import LatencyTable, OutcomeTable

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeVar
 
 from slotool.artifacts.bundle import shipped_artifact
 from slotool.atomic import whole_file
-from slotool.cli.demo import Document, run_command
 from slotool.data.registry import shipped_dataset, shipped_table
+from slotool.demo import Document, run_command
 from slotool.errors import SlotoolError
 from slotool.timing.interference import OtherWork
 

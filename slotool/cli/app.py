@@ -62,7 +62,7 @@ SUCCESSORS = {
     "update-tables": "build-tables --data",
 }
 # Functions of commands that Python callers do not have, as module:function.
-OF_COMMANDS = {"demo": "slotool.cli.demo:demo"}
+OF_COMMANDS = {"demo": "slotool.demo:demo"}
 # Conversion of a command's options before its function takes them, as module:function.
 PREPARED = {"plan": "slotool.cli.plan_models:prepare"}
 # Replacement of a command's function, as module:function.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.reproduction.paper import Figure, Found, Paper
 from benchmarks.reproduction.workspace import Workspace
-from slotool.cli.demo import Document
+from slotool.demo import Document
 from slotool.process import cores_by_preference
 from slotool.reports.figure import duration, percent
 

@@ -13,7 +13,7 @@ from benchmarks.reproduction.paper import Figure, Found, Paper
 from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.workspace import Workspace
 from slotool.cli import demo
-from slotool.cli.demo import Document
+from slotool.demo import Document
 from slotool.machine import usable_cores
 from slotool.reports.figure import duration, percent
 from slotool.tables import LatencyTable

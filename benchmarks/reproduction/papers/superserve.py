@@ -33,7 +33,7 @@ from benchmarks.reproduction.time_courses import (
     trace_over_time,
 )
 from benchmarks.reproduction.workspace import Workspace
-from slotool.cli.demo import Document
+from slotool.demo import Document
 from slotool.reports.figure import duration, percent
 
 HELD = 0.999

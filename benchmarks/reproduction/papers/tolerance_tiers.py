@@ -12,7 +12,7 @@ from benchmarks.reproduction.image_services import published_versions, recorded_
 from benchmarks.reproduction.paper import Figure, Found, Paper
 from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.workspace import Workspace
-from slotool.cli.demo import Document
+from slotool.demo import Document
 from slotool.reports.figure import duration, percent
 from slotool.rules.analysis import CATEGORIES, categories
 from slotool.tables import OutcomeTable
