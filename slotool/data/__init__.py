@@ -1,7 +1,7 @@
 """Data sets by name or path.
 
 Read are digits (the default, offline), IDX, Parquet, CSV, npz, images by class, saved sets of Hugging Face,
-module:factory; with many labels: the Extreme Classification Repository's text format, FMA.
+module:factory; with many labels: the Extreme Classification Repository's text format.
 """
 
 from slotool.data.columns import Columns, Inputs, concatenate

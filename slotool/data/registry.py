@@ -14,7 +14,6 @@ import slotool
 from slotool.data.adapters.arrow import CsvAdapter, ParquetAdapter, SavedArrowAdapter
 from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.adapters.factory import FactoryAdapter, PluginAdapter
-from slotool.data.adapters.fma import FmaAdapter
 from slotool.data.adapters.idx import DigitsAdapter, IdxAdapter, has_fashion_mnist
 from slotool.data.adapters.image_folder import ImageFolderAdapter
 from slotool.data.adapters.npz import NpzAdapter
@@ -41,7 +40,6 @@ ADAPTERS: dict[str, DataAdapter] = {
         CsvAdapter(),
         SavedArrowAdapter(),
         XmcAdapter(),
-        FmaAdapter(),
         ImageFolderAdapter(),
         FactoryAdapter(),
     )
@@ -97,7 +95,7 @@ def open_dataset(
     source = DataSource.of(data)
     source = replace(source, name=default_dataset() if source.name == "auto" else source.name)
     adapter, location, options = locate(source.name, options.of_source(source), folder)
-    opened = None if isinstance(adapter, XmcAdapter | FmaAdapter) else _opened(adapter, location, options)
+    opened = None if isinstance(adapter, XmcAdapter) else _opened(adapter, location, options)
     if opened is None or isinstance(opened, MultiLabelDataset):
         raise _many_labels(source.name)
     if isinstance(opened, Dataset):
@@ -113,7 +111,7 @@ def open_dataset(
 def load_multilabel(data: str | DataSource | Mapping[str, Any], folder: str | Path | None = None) -> MultiLabelDataset:
     """Return the multi-label data set of this name or path.
 
-    A folder of the Extreme Classification Repository's files (see ``xmc.load_xmc``) or of FMA's, also by its name in
+    A folder of the Extreme Classification Repository's files (see ``xmc.load_xmc``), also by its name in
     ``folder`` or its ``xmc``, by default ``$SLOTOOL_DATA_DIR``; or anything that ``load_dataset`` reads whose labels
     are lists of classes. Nothing is downloaded.
     Raises ``DataError`` when there is no such set, naming file and line where it is damaged.
@@ -182,7 +180,7 @@ def locate(
 def has_many_labels(data: str | DataSource | Mapping[str, Any], folder: str | Path | None = None) -> bool:
     """True if ``data`` is a set of any number of labels per example, by the kind of its files."""
     try:
-        return isinstance(locate(DataSource.of(data).name, DataOptions(), folder)[0], XmcAdapter | FmaAdapter)
+        return isinstance(locate(DataSource.of(data).name, DataOptions(), folder)[0], XmcAdapter)
     except DataError:
         return False
 
@@ -190,8 +188,7 @@ def has_many_labels(data: str | DataSource | Mapping[str, Any], folder: str | Pa
 def multilabel_names(folder: Path) -> list[str]:
     """Return the names by which ``load_multilabel`` finds sets in ``folder``."""
     below = [path for parent in (folder / XMC_FOLDER, folder) if parent.is_dir() for path in sorted(parent.iterdir())]
-    known = (ADAPTERS["xmc"], ADAPTERS["fma"])
-    return [path.name for path in below if any(adapter.recognises(Location(path.name, path)) for adapter in known)]
+    return [path.name for path in below if ADAPTERS["xmc"].recognises(Location(path.name, path))]
 
 
 def default_dataset() -> str:

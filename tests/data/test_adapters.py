@@ -62,7 +62,7 @@ def test_it_is_the_same_again_and_by_the_name_of_its_adapter(case: Case, tmp_pat
 
 
 def test_every_adapter_has_a_case_or_a_file_of_tests() -> None:
-    assert {case.adapter for case in CASES.values()} == ADAPTERS.keys() - {"xmc", "fma"}
+    assert {case.adapter for case in CASES.values()} == ADAPTERS.keys() - {"xmc"}
 
 
 @pytest.mark.parametrize("name", ["images", "datasets of images"])

@@ -18,10 +18,10 @@ from slotool.reports.figure import duration, percent
 from slotool.tables import OutcomeTable
 
 # The paper's sets of many labels, and tate-16k, which is shipped; each in the text format of its repository.
-XMC = ("wiki10", "amazoncat-13k", "delicious-200k")
+XMC = ("wiki10", "amazoncat-13k", "delicious-200k", "fma")
 SHIPPED = "tate-16k"
 # Dense sets, and the hidden layers of the paper's networks.
-DENSE = {"fashion-mnist": "112,112", "fma": "64"}
+DENSE = {"fashion-mnist": "112,112"}
 # "Within 0.3 % accuracy of the full network."
 ALLOWED_LOSS = 0.003
 RANKERS = ("clusters", "freehash", "mongoose", "random")

@@ -297,8 +297,8 @@ def train_xmc(
     Example: slotool train xmc --data tate-16k -o tate
 
     Args:
-        data: A folder with train.txt and test.txt (.gz) in the Extreme Classification Repository's format, or with
-            FMA's features.csv and tracks.csv; or the name of one in $SLOTOOL_DATA_DIR/xmc.
+        data: A folder with train.txt and test.txt (.gz) in the Extreme Classification Repository's format; or the name
+            of one in $SLOTOOL_DATA_DIR/xmc.
         out: Artifact to write.
         hidden: Units of the hidden ReLU layer.
         epochs: Passes over the data.

@@ -1,5 +1,8 @@
 """FMA, the Free Music Archive set: ``features.csv`` and ``tracks.csv`` of its metadata → features and genres.
 
+``python -m benchmarks.fma METADATA OUT`` writes them in the Extreme Classification Repository's format, for ``slotool
+train xmc``.
+
 One example per track that has both a row of features and genres (``genres_all``: a genre counts its ancestors too); the
 set's own split column decides where it belongs. 518 features and 161 genres in the set as published.
 """
@@ -7,15 +10,14 @@ set's own split column decides where it belongs. 518 features and 161 genres in 
 from __future__ import annotations
 
 import csv
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
-from slotool.data.options import DataOptions
 from slotool.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,22 +27,6 @@ FEATURES_FILE, TRACKS_FILE = "features.csv", "tracks.csv"
 SPLITS = ("training", "validation", "test")
 # Lines before the first track: the levels of the column names, then the index's own name.
 FEATURE_LEVELS, TRACK_LEVELS = ("feature", "statistics", "number"), 2
-
-
-class FmaAdapter(DataAdapter):
-    name = "fma"
-    reads = "a folder of features.csv and tracks.csv of the Free Music Archive set"
-
-    def recognises(self, location: Location) -> bool:
-        return has_fma(location.path)
-
-    def open(self, location: Location, options: DataOptions) -> MultiLabelDataset:
-        return load_fma(location.path, location.text)
-
-
-def has_fma(folder: Path) -> bool:
-    """True if both files lie in ``folder``."""
-    return (folder / FEATURES_FILE).is_file() and (folder / TRACKS_FILE).is_file()
 
 
 def load_fma(folder: Path, source: str | None = None) -> MultiLabelDataset:
@@ -147,3 +133,20 @@ def _body(path: Path, skipped_lines: int, columns: list[int] | None = None) -> p
     if not pd.api.types.is_integer_dtype(frame.index) or frame.index.has_duplicates:
         raise DataError(f"{path}: the first column must number the tracks, each once")
     return frame
+
+
+def write_xmc(data: MultiLabelDataset, folder: Path) -> None:
+    """Write ``train.txt``, of training and validation tracks, and ``test.txt``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, splits in (("train", (data.train, data.validation)), ("test", (data.test,))):
+        with (folder / f"{name}.txt").open("w") as file:
+            file.write(f"{sum(map(len, splits))} {splits[0].x.shape[1]} {data.classes}\n")
+            for split in splits:
+                for i, row in enumerate(split.x):
+                    labels = split.y.indices[split.y.indptr[i] : split.y.indptr[i + 1]]
+                    features = " ".join(f"{at}:{value:.6g}" for at, value in enumerate(row) if value)
+                    file.write(f"{','.join(map(str, labels))} {features}\n")
+
+
+if __name__ == "__main__":
+    write_xmc(load_fma(Path(sys.argv[1])), Path(sys.argv[2]))
