@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -51,9 +51,26 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
     def __init__(self, count: int, available: int, seed: int, limits: NetworkLimits):
         if count > available:
             raise InputError(f"{counted(count, 'network')} wanted, but the search space has only {available:,}")
-        self.count, self.drawn, self.skipped = count, 0, 0
-        self._limits = limits
+        self.count, self.drawn, self.skipped, self.size = count, 0, 0, available
+        self._limits, self._seed = limits, seed
         self._random = random.Random(seed)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What was drawn, for the header of a graph file."""
+        limits = self._limits
+        return {
+            "seed": self._seed,
+            "count": self.count,
+            **self._described(),
+            "batch_size": limits.batch_size,
+            "max_memory_bytes": limits.memory_bytes,
+            **({} if limits.flops is None else {"max_flops": limits.flops}),
+        }
+
+    @abstractmethod
+    def _described(self) -> dict[str, Any]:
+        """The search space, as JSON."""
 
     @abstractmethod
     def _unseen(self) -> OperatorGraph | None:
@@ -336,6 +353,10 @@ class RandomGraphs(RandomNetworks):
         self._seen: set[Genes] = set()
         self._left = {depth: self.space.size_of(depth) for depth in self.space.depths}
         self._require_one(self._graph(bytes([0, *[self.space.exponents[0], 0, 0] * self.space.depth[0]])))
+
+    def _described(self) -> dict[str, Any]:
+        # What a kind does not have is left out.
+        return {name: value for name, value in asdict(self.space).items() if value not in ((), ("plain",), ("none",))}
 
     def _unseen(self) -> OperatorGraph | None:
         if not self._left:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,15 +20,11 @@ from slotool.sources import as_list
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
-    from slotool.graphs.architectures import RandomArchitectures
-    from slotool.graphs.generators import RandomGraphs, SearchSpace
+    from slotool.graphs.generators import RandomNetworks, SearchSpace
 
 BYTES_PER_GB = 10**9
 FLOPS_PER_GFLOP = 10**9
-# Exponents of 2 of units or channels, and the shape of one example, where none are given.
-WIDTHS = {"mlp": (0, 14), "cnn": (0, 10)}
 DEPTH = (3, 10)
-INPUT_SHAPES = {"mlp": (784,), "cnn": (3, 32, 32)}
 ARCHITECTURES = "architectures"
 # Options that a kind has, and the values of those that others lack.
 _OPTIONS = {
@@ -166,7 +162,9 @@ def generate_networks(
         InputError: The search space holds too few networks.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.graphs.generators import NetworkLimits
+    from slotool.graphs.architectures import ARCHITECTURES as KINDS
+    from slotool.graphs.architectures import RandomArchitectures
+    from slotool.graphs.generators import NetworkLimits, RandomGraphs
     from slotool.graphs.store import write_graphs
 
     if kind not in _OPTIONS:
@@ -181,32 +179,14 @@ def generate_networks(
     limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else usable_memory() // 2
     limits = NetworkLimits(limit, batch_size, int(max_gflops * FLOPS_PER_GFLOP) if max_gflops else None)
     written_to = Path(out)
-    graphs: RandomArchitectures | RandomGraphs
+    graphs: RandomNetworks
     if kind == ARCHITECTURES:
-        from slotool.graphs.architectures import ARCHITECTURES as KINDS
-        from slotool.graphs.architectures import RandomArchitectures
-
         names = tuple(KINDS) if architectures == "all" else tuple(as_list(architectures))
         graphs = RandomArchitectures(names, count, seed, limits)
-        space: dict[str, Any] = {"architectures": names}
-        size = graphs.size
     else:
-        from slotool.graphs.generators import RandomGraphs
-
-        drawn_from = _space(kind, depth, widths, input_shape, resolutions, blocks, downsample)
-        graphs = RandomGraphs(kind, count, seed, drawn_from, limits.memory_bytes, batch_size, limits.flops)
-        # What a kind does not have is left out.
-        space = {name: value for name, value in asdict(drawn_from).items() if value not in ((), ("plain",), ("none",))}
-        size = drawn_from.size
-    provenance = {
-        "family": kind,
-        "seed": seed,
-        "count": count,
-        **space,
-        "batch_size": batch_size,
-        "max_memory_bytes": limit,
-        **({} if limits.flops is None else {"max_flops": limits.flops}),
-    }
+        space = _space(kind, depth, widths, input_shape, resolutions, blocks, downsample)
+        graphs = RandomGraphs(kind, count, seed, space, limits.memory_bytes, batch_size, limits.flops)
+    provenance = {"family": kind, **graphs.provenance}
     started = time.perf_counter()
     weights, flops = [], []
 
@@ -221,7 +201,7 @@ def generate_networks(
         written = write_graphs(written_to, counted(), provenance, steps.advance)
     measured = {
         "written": written,
-        "search_space_size": size,
+        "search_space_size": graphs.size,
         "skipped": graphs.skipped,
         "weights_min": min(weights),
         "weights_max": max(weights),
@@ -241,17 +221,14 @@ def _space(
     blocks: str | Sequence[str],
     downsample: str | Sequence[str],
 ) -> SearchSpace:
-    from slotool.graphs.generators import BLOCKS, SearchSpace
+    from slotool.graphs.generators import BLOCKS, FAMILIES
 
-    shape, sizes = tuple(input_shape or INPUT_SHAPES[kind]), len(INPUT_SHAPES[kind])
+    usual, _ = FAMILIES[kind]
+    shape, sizes = tuple(input_shape or usual.input_shape), len(usual.input_shape)
     if len(shape) != sizes:
         stated = ",".join(map(str, shape))
         raise ArgumentError("input_shape", f"{stated!r} is not {sizes} size{'s' if sizes > 1 else ''}")
-    return SearchSpace(
-        depth,
-        widths or WIDTHS[kind],
-        shape,
-        blocks=tuple(BLOCKS if blocks == "all" else as_list(blocks)),
-        downsampling=tuple(as_list(downsample)),
-        resolutions=tuple(resolutions),
-    )
+    return replace(
+        usual, depth=depth, exponents=widths or usual.exponents, input_shape=shape, resolutions=tuple(resolutions),
+        blocks=tuple(BLOCKS if blocks == "all" else as_list(blocks)), downsampling=tuple(as_list(downsample)),
+    )  # fmt: skip

@@ -39,12 +39,14 @@ class RandomArchitectures(RandomNetworks):
         if unknown or len(set(kinds)) != len(kinds) or not kinds:
             raise InputError(f"kinds {', '.join(unknown or kinds)!r}: name each once, from {', '.join(known)}")
         self._kinds: list[Architecture] = [known[kind] for kind in kinds]
-        self.size = sum(kind.size for kind in self._kinds)
-        super().__init__(count, self.size, seed, limits)
+        super().__init__(count, sum(kind.size for kind in self._kinds), seed, limits)
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
         self._left = {kind.name: kind.size for kind in self._kinds}
         smallest = (kind.graph((0,) * len(kind.sizes)) for kind in self._kinds)
         self._require_one(min(smallest, key=lambda graph: graph.memory_bytes(limits.batch_size)))
+
+    def _described(self) -> dict[str, Any]:
+        return {"architectures": tuple(kind.name for kind in self._kinds)}
 
     def _unseen(self) -> OperatorGraph | None:
         kinds = [kind for kind in self._kinds if self._left[kind.name]]
