@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 from slotool.commands.display import Column, Part, records_table, table
 from slotool.commands.result import Result, result
-
-if TYPE_CHECKING:
-    from slotool.plugins import Plugin, Registry
-
 
 _PLUGINS = tuple(map(Column, ("group", "name", "package", "version", "state")))
 
@@ -102,45 +99,29 @@ def doctor() -> Diagnosis:
 
 
 def _plugins() -> list[dict[str, Any]]:
-    """What installed packages add, each with the sentence why it cannot be used, or None."""
-    from slotool.plugins import GROUPS, installed
+    """Return what installed packages add, each with the sentence why it cannot be used, or None.
 
-    return [
-        {
-            "group": plugin.group,
-            "name": plugin.name,
-            "package": plugin.package,
-            "version": plugin.version,
-            "place": plugin.place,
-            "problem": _problem(plugin),
-        }
-        for group in GROUPS
-        for plugin in installed(group)
-    ]
-
-
-def _problem(plugin: Plugin) -> str | None:
-    """Why nothing of slotool can use a plugin; that of the first where several could."""
-    problems = [registry.problem(plugin) for registry in _registries(plugin.group)]
-    return None if None in problems else problems[0]
-
-
-def _registries(group: str) -> list[Registry[Any]]:
-    """Those that look names up in a group; each imports a room, so only those of groups with plugins are."""
+    Each registry imports a room, so only those of groups with plugins are looked at.
+    """
     from importlib import import_module
 
-    return [import_module(module).registry for module in _ROOMS[group]]
+    from slotool.plugins import GROUPS, installed
+
+    found = [plugin for group in GROUPS for plugin in installed(group)]
+    registries = {group: import_module(_REGISTRIES[group]).registry for group in {plugin.group for plugin in found}}
+    return [{**asdict(plugin), "problem": registries[plugin.group].problem(plugin)} for plugin in found]
 
 
-_ROOMS = {
-    "models": ["slotool.models.loading"],
-    "datasets": ["slotool.data.registry"],
-    "predictors": ["slotool.predictors.registry"],
-    "policies": ["slotool.scheduling.batching.registry"],
-    "rankers": ["slotool.elastic.slo_nn.rankers.registry"],
-    "rule_generators": ["slotool.rules.generate.generator"],
-    "backends": ["slotool.profiling.backends"],
-    "engines": ["slotool.serving.engines"],
+# Module of the registry that looks up names of a group of plugins.
+_REGISTRIES = {
+    "models": "slotool.models.loading",
+    "datasets": "slotool.data.registry",
+    "predictors": "slotool.predictors.registry",
+    "policies": "slotool.scheduling.batching.registry",
+    "rankers": "slotool.elastic.slo_nn.rankers.registry",
+    "rule_generators": "slotool.rules.generate.generator",
+    "backends": "slotool.profiling.backends",
+    "engines": "slotool.serving.engines",
 }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.elastic.tables_built import LastLayerBuilt, LastLayerShare, TablesBuilt, TablesPlan
@@ -19,8 +19,6 @@ from slotool.sources import FilePath
 if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.elastic.slo_nn.build import TableSettings
-    from slotool.elastic.slo_nn.last_layer.build import LastLayerSource
-    from slotool.elastic.slo_nn.model import SloNN
     from slotool.elastic.slo_nn.trained_source import TrainedSource
 
 WEIGHT_DTYPES = ("auto", "float32", "int8")
@@ -94,7 +92,7 @@ def build_tables(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.elastic.slo_nn.assessment import assess
-    from slotool.elastic.slo_nn.build import TableSubject, build, steps, with_weight_dtype
+    from slotool.elastic.slo_nn.build import TableSubject, build_and_quantise, settings_of
     from slotool.elastic.slo_nn.payoff import Payoff, plan, trial
     from slotool.elastic.slo_nn.promises import Promise
 
@@ -102,13 +100,11 @@ def build_tables(
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     name = "slo-nn" if written is None else written.name
     source = _whole_chain(reporter, Path(network), version, data, last_layer)
+    learning = {"confidence": confidence, "weight_dtype": weight_dtype}
     if source is None:
         assert data is not None
-        if dry_run:
-            with TemporaryDirectory() as folder:
-                return _cut(reporter, Path(network), data, folder)[1]
         return _last_layer(
-            reporter, Path(network), data, written, name, ranker, settings, confidence, weight_dtype, force=force
+            Path(network), data, written, name, ranker, settings, learning, reporter, dry_run=dry_run, force=force
         )
     subject = TableSubject(source.version.mlp, source.data)
     if weight_dtype == "int8" and len(subject.mlp.layers) - 1 not in subject.activated:
@@ -118,11 +114,12 @@ def build_tables(
     if dry_run:
         return TablesPlan(plan(subject, ranker, settings), source.data.name, payoff)
     reporter.note(payoff.sentence)
-    with reporter.progress(f"learning tables on {source.data.name}", total=steps(subject, settings)) as done:
-        model = build(name, subject.reporting(done.advance), ranker, settings)
-        model = with_weight_dtype(model.stating(confidence), source.data, weight_dtype, allowed_loss)
+    model = build_and_quantise(name, subject, source.data, ranker, settings, **learning, reporter=reporter)
     if written is not None:
-        _save(model, written, source, settings, force)
+        first = model.activators[model.first].ranker
+        config = {"data": source.data_name, "version": source.version.name, "tables": first.tables}
+        config |= {"buckets": first.buckets, **settings_of(model, settings)}
+        model.save(written, config=config, seed=seed, parents=source.parents, force=force)
     measured = {"data": source.data.name, **assess(model, source.version, source.data.test)}
     return TablesBuilt(model, Promise.of(model, allowed_loss), measured, written, payoff)
 
@@ -165,88 +162,39 @@ def _whole_chain(
         return None
 
 
-def _save(model: SloNN, out: Path, source: TrainedSource, settings: TableSettings, force: bool) -> None:
-    first = model.activators[model.first].ranker
-    config = {
-        "data": source.data_name,
-        "version": source.version.name,
-        "ranker": model.ranker,
-        "tables": first.tables,
-        "buckets": first.buckets,
-        "weight_dtype": "int8" if model.int8 else "float32",
-        "allowed_loss": settings.allowed_loss,
-        "confidence": model.calibration.stated,
-        "k": list(model.shares),
-    }
-    model.save(out, config=config, seed=settings.seed, parents=source.parents, force=force)
-
-
 def _last_layer(
-    reporter: Reporter,
     network: Path,
     data: str | DataSource,
     out: Path | None,
     name: str,
     ranker: str,
     settings: TableSettings,
-    confidence: float,
-    weight_dtype: str,
+    learning: Mapping[str, Any],
+    reporter: Reporter,
     *,
+    dry_run: bool,
     force: bool,
 ) -> LastLayerBuilt | LastLayerShare:
     """Writes nothing where choosing nodes of the last layer cannot pay, or does not."""
-    from slotool.elastic.slo_nn.build import build, steps, with_weight_dtype
+    from slotool.elastic.slo_nn.build import build_and_quantise, settings_of
+    from slotool.elastic.slo_nn.last_layer.build import measured_cut
     from slotool.elastic.slo_nn.promises import Promise
 
     # The model runs a file in it, so it lasts as long as the result.
     folder = TemporaryDirectory()
-    source, share = _cut(reporter, network, data, folder.name)
-    if share.verdict is not None and share.decided:
+    source, measured_share = measured_cut(network, data, Path(folder.name), reporter)
+    share = LastLayerShare(measured_share, str(network), source.cut.layer.name, source.cut.runtime)
+    if dry_run or (share.verdict is not None and share.decided):
         folder.cleanup()
         return share
     with reporter.progress(f"computing features on {source.original.name}"):
         subject = source.subject
-    text = f"learning tables on {source.original.name}"
-    with reporter.progress(text, total=steps(subject, settings)) as done:
-        head = build(name, subject.reporting(done.advance), ranker, settings)
-        head = with_weight_dtype(head.stating(confidence), subject.data, weight_dtype, settings.allowed_loss)
-    model = source.model(name, head)
-    measured = {
-        "data": source.original.name,
-        "network": str(network),
-        **source.assessed(model, settings.allowed_loss),
-    }
+    head = build_and_quantise(name, subject, source.original, ranker, settings, **learning, reporter=reporter)
+    model, facts = source.model(name, head), {"data": source.original.name, "network": str(network)}
+    measured = {**facts, **source.assessed(model, settings.allowed_loss)}
     built = LastLayerBuilt(model, Promise.of(model.head, settings.allowed_loss), measured, None, folder)
     if out is None or not built.pays:
         return built
-    config = {
-        "data": getattr(source.original, "source", "") or source.original.name,
-        "network": str(network),
-        "ranker": head.ranker,
-        "weight_dtype": "int8" if head.int8 else "float32",
-        "allowed_loss": settings.allowed_loss,
-        "confidence": confidence,
-        "k": list(head.shares),
-    }
-    model.save(out, config=config, seed=settings.seed, force=force)
+    facts["data"] = getattr(source.original, "source", "") or source.original.name
+    model.save(out, config={**facts, **settings_of(head, settings)}, seed=settings.seed, force=force)
     return replace(built, out=out)
-
-
-def _cut(
-    reporter: Reporter, network: Path, data: str | DataSource, folder: str
-) -> tuple[LastLayerSource, LastLayerShare]:
-    """The network cut in two, its front in ``folder``, and what its last layer takes of a query's time."""
-    from slotool.elastic.slo_nn.last_layer.build import LastLayerSource, cut
-    from slotool.elastic.slo_nn.trained_source import load_data
-
-    dataset = load_data(data)
-    with reporter.progress("measuring the last layer"):
-        source = LastLayerSource(cut(str(network), dataset.input_shape, Path(folder)), dataset)
-        found = source.share()
-    if (positions := source.cut.positions) is not None:
-        each = f"each of {positions:,} positions" if positions else "each position"
-        reporter.note(
-            f"{network} scores {each} of a sequence; tables are for the last one, of what comes next, and nodes of its "
-            "feed-forward blocks are not chosen: for several tokens at a time int8 is quicker"
-        )
-    return source, LastLayerShare(found, str(network), source.cut.layer.name, source.cut.runtime)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,6 +90,7 @@ def evaluate(
     from slotool.artifacts import open_artifact
     from slotool.elastic import load_model
     from slotool.elastic.evaluation import METRICS
+    from slotool.elastic.evaluation import evaluate as outcome_table
     from slotool.elastic.model import identities
     from slotool.elastic.slo_nn.last_layer.model import seen_by_tables, tabled
     from slotool.elastic.slo_nn.model import SloNN
@@ -117,7 +118,9 @@ def evaluate(
             "machine": machine_id(),
         }
         with reporter_of(progress).progress(f"evaluating {model.name} on {name}", total=len(examples)) as steps:
-            outcomes = measured(on_device, examples, metric, repeats, provenance, steps.advance)
+            outcomes = outcome_table(
+                on_device, examples, repeats=repeats, metric=metric, provenance=provenance, progress=steps.advance
+            )
         if out is not None:
             outcomes.save(Path(out))
         found = SweepReport({"accuracy_targets": []})
@@ -130,28 +133,14 @@ def evaluate(
     return Evaluation(outcomes, provenance, found, len(examples), None if out is None else Path(out))
 
 
-def measured(
-    model: ElasticModel,
-    examples: Any,
-    metric: str,
-    repeats: int,
-    provenance: dict[str, Any],
-    advance: Callable[[], None],
-) -> OutcomeTable:
-    """The outcome table of ``model``, whose errors are those of its task."""
-    from slotool.elastic.evaluation import METRICS, evaluate
-    from slotool.models import Classification
-
-    if metric != METRICS[0] and not isinstance(model.task, Classification):
-        raise ArgumentError("metric", f"has no effect on {model.name}, whose errors are those of its task")
-    return evaluate(model, examples, repeats=repeats, metric=metric, provenance=provenance, progress=advance)
-
-
 def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> None:
     """Refuses what this model or metric would ignore."""
     from slotool.elastic.evaluation import METRICS
     from slotool.elastic.slo_nn.last_layer.model import tabled
+    from slotool.models import Classification
 
+    if metric != METRICS[0] and not isinstance(model.task, Classification):
+        raise ArgumentError("metric", f"has no effect on {model.name}, whose errors are those of its task")
     if tabled(model) is not None and metric == METRICS[0]:
         return
     for argument, value in own.items():

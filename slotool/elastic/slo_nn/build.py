@@ -29,6 +29,7 @@ from slotool.elastic.slo_nn.model import SloNN
 from slotool.elastic.slo_nn.rankers.ranker import MAX_LISTS, Ranker, bucket_entropy
 from slotool.elastic.slo_nn.rankers.registry import ranker_class
 from slotool.errors import InputError
+from slotool.progress import Reporter
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
 # The k grid where only the output layer has an activator: node counts grow from MIN_NODES by GRID_FACTOR up to
@@ -454,3 +455,31 @@ def with_weight_dtype(
         return model.at_int8()
     labels = [quantized.top(split.x, point=point)[0] for point in quantized.points]
     return model.at_int8(calibration=model.calibration.counted(right(np.concatenate(labels, axis=1), split.y)))
+
+
+def build_and_quantise(
+    name: str,
+    subject: TableSubject,
+    data: Any,
+    ranker: str,
+    settings: TableSettings,
+    *,
+    confidence: float,
+    weight_dtype: str,
+    reporter: Reporter,
+) -> SloNN:
+    """Build an SLO-NN and choose the type of its weights, with progress; see ``build`` and ``with_weight_dtype``."""
+    with reporter.progress(f"learning tables on {data.name}", total=steps(subject, settings)) as done:
+        model = build(name, subject.reporting(done.advance), ranker, settings)
+        return with_weight_dtype(model.stating(confidence), subject.data, weight_dtype, settings.allowed_loss)
+
+
+def settings_of(model: SloNN, settings: TableSettings) -> dict[str, Any]:
+    """Return what a manifest states of a build, besides the network and the data."""
+    return {
+        "ranker": model.ranker,
+        "weight_dtype": "int8" if model.int8 else "float32",
+        "allowed_loss": settings.allowed_loss,
+        "confidence": model.calibration.stated,
+        "k": list(model.shares),
+    }

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.data import numbered
+from slotool.data import DataSource, numbered
 from slotool.elastic.slo_nn.assessment import (
     FixedList,
     PointPredictions,
@@ -32,7 +32,9 @@ from slotool.elastic.slo_nn.mlp import MLP
 from slotool.elastic.slo_nn.model import SloNN
 from slotool.elastic.slo_nn.payoff import MIN_SHARE
 from slotool.elastic.slo_nn.promises import Promise
+from slotool.elastic.slo_nn.trained_source import load_data
 from slotool.errors import InputError
+from slotool.progress import Reporter
 from slotool.timing.turns import Saving, Turns, plausible
 
 
@@ -302,3 +304,20 @@ def _gain(turns: Turns, way: int) -> dict[str, Any]:
         "pays": saving.reaches(MIN_SHARE),
         "doubt": saving.doubt if saving.reaches(MIN_SHARE) is None else None,
     }
+
+
+def measured_cut(
+    network: Path, data: str | DataSource, folder: Path, reporter: Reporter
+) -> tuple[LastLayerSource, LayerShare]:
+    """Return the network cut in two, its front in ``folder``, and what its last layer takes of a query's time."""
+    dataset = load_data(data)
+    with reporter.progress("measuring the last layer"):
+        source = LastLayerSource(cut(str(network), dataset.input_shape, folder), dataset)
+        share = source.share()
+    if (positions := source.cut.positions) is not None:
+        each = f"each of {positions:,} positions" if positions else "each position"
+        reporter.note(
+            f"{network} scores {each} of a sequence; tables are for the last one, of what comes next, and nodes of its "
+            "feed-forward blocks are not chosen: for several tokens at a time int8 is quicker"
+        )
+    return source, share
