@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,7 @@ from slotool.sources import FilePath, paths_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from slotool.predictors.colocated.time_slices import CoRunnerEffect, Filled
+    from slotool.predictors.colocated.time_slices import Filled
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -42,28 +41,24 @@ class PointPrediction(Result):
             "subject": self.subject,
             "measured_rows": self._measured,
             "predicted_rows": self.filled.predicted,
-            "learnt": [_learnt(effect) for effect in self.filled.learnt.values()],
-            "left_out": self._errors,
+            "learnt": [effect.document() for effect in self.filled.learnt.values()],
+            "left_out": self.filled.mean_errors,
             "table": None if self.out is None else str(self.out),
         }
 
     def shown(self) -> list[Part]:
         shown: list[Part] = []
-        if self._errors:
-            cells = [[str(e["copies"]), str(e["rows"]), e["statistic"], f"{e['mape']:.1%}"] for e in self._errors]
+        if errors := self.filled.mean_errors:
+            cells = [[str(e["copies"]), str(e["rows"]), e["statistic"], f"{e['mape']:.1%}"] for e in errors]
             title = f"{self.subject}: co-located points, each predicted from the others"
             shown.append(table(title, ["co-runners", "rows", "of single calls", "mean error"], cells))
-        shown += [_effect(_learnt(effect)) for effect in self.filled.learnt.values()]
+        shown += [_effect(effect.document()) for effect in self.filled.learnt.values()]
         counted = f"{self._measured} rows as measured, {self.filled.predicted} predicted"
         return [*shown, counted if self.out is None else f"wrote {self.out}: {counted}"]
 
     @property
     def _measured(self) -> int:
         return len(self.filled.table) - self.filled.predicted
-
-    @cached_property
-    def _errors(self) -> list[dict[str, Any]]:
-        return _errors(self.filled.errors)
 
 
 def numbers_of_copies(texts: Sequence[str]) -> list[int]:
@@ -125,17 +120,6 @@ def predict_points(
     return PointPrediction(model.name, filled, written)
 
 
-def _learnt(effect: CoRunnerEffect) -> dict[str, Any]:
-    return {
-        "copies": effect.copies,
-        "rows": effect.rows,
-        "stretch": effect.stretch,
-        "pauses": effect.pauses,
-        "worked_s": effect.worked_s,
-        "mean_pause_s": float(effect.pause_s.mean()) if len(effect.pause_s) else None,
-    }
-
-
 def _effect(found: Mapping[str, Any]) -> str:
     pause_s = found["mean_pause_s"]
     often = (
@@ -145,15 +129,3 @@ def _effect(found: Mapping[str, Any]) -> str:
     )
     said = f"with {found['copies']} co-runners (from {found['rows']} points): {often} of own work"
     return f"{said}, which takes {found['stretch']:.3f} times as long"
-
-
-def _errors(left_out: pd.DataFrame) -> list[dict[str, Any]]:
-    """Mean relative error by number of copies and statistic."""
-    if left_out.empty:
-        return []
-    wrong = (left_out["predicted_s"] / left_out["measured_s"] - 1).abs()
-    found = left_out.assign(wrong=wrong).groupby(["copies", "statistic"], sort=False)["wrong"].agg(["size", "mean"])
-    return [
-        {"copies": int(row["copies"]), "rows": int(row["size"]), "statistic": row["statistic"], "mape": row["mean"]}
-        for row in found.reset_index().to_dict("records")
-    ]

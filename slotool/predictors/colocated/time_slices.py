@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,17 @@ class CoRunnerEffect:
             found = np.array([gained_s / sum(len(colocated) for _, colocated in pairs)])
         pauses = gained_s / float(found.mean()) if len(found) else 0.0
         return cls(copies, stretch, pauses, worked_s, found, len(pairs))
+
+    def document(self) -> dict[str, Any]:
+        """Return what was learnt, as JSON."""
+        return {
+            "copies": self.copies,
+            "rows": self.rows,
+            "stretch": self.stretch,
+            "pauses": self.pauses,
+            "worked_s": self.worked_s,
+            "mean_pause_s": float(self.pause_s.mean()) if len(self.pause_s) else None,
+        }
 
     @property
     def paused(self) -> float:
@@ -129,6 +141,18 @@ class Filled:
     predicted: int
     learnt: dict[int, CoRunnerEffect]
     errors: pd.DataFrame
+
+    @cached_property
+    def mean_errors(self) -> list[dict[str, Any]]:
+        """Mean relative error by number of copies and statistic."""
+        if self.errors.empty:
+            return []
+        wrong = (self.errors["predicted_s"] / self.errors["measured_s"] - 1).abs()
+        found = self.errors.assign(wrong=wrong).groupby(["copies", "statistic"], sort=False)["wrong"]
+        return [
+            {"copies": int(copies), "rows": int(size), "statistic": statistic, "mape": mean}
+            for (copies, statistic), (size, mean) in found.agg(["size", "mean"]).iterrows()
+        ]
 
 
 def fill(
