@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 import slotool
-from slotool.commands.cache_folder import CACHE_VARIABLE
+from slotool.cache_folder import CACHE_VARIABLE
 from slotool.errors import SlotoolWarning
 from slotool.graphs import OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures

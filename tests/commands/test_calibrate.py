@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import slotool as library
-from slotool.commands.cache_folder import cache_folder
+from slotool.cache_folder import cache_folder
 from slotool.commands.predictors.calibrate import Checked, _learnt, _random_networks
 from slotool.commands.predictors.measured_here import Correction
 from slotool.errors import ArgumentError, RunError

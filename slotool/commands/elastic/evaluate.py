@@ -87,11 +87,14 @@ def evaluate(
     if artifact is None:
         raise ArgumentError("artifact", "name an artifact, or live services as endpoints")
     split = split or "test"
+    import numpy as np
+
     from slotool.artifacts import open_artifact
     from slotool.elastic import load_model
     from slotool.elastic.evaluation import METRICS
     from slotool.elastic.evaluation import evaluate as outcome_table
     from slotool.elastic.model import identities
+    from slotool.elastic.queries import dataset_of
     from slotool.elastic.slo_nn.last_layer.model import seen_by_tables, tabled
     from slotool.elastic.slo_nn.model import SloNN
     from slotool.machine import machine_id
@@ -104,7 +107,9 @@ def evaluate(
         own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
         _require_effect(model, metric, own)
         on_device, chooses = model.on(device), tabled(model) or model
-        name, examples = held_out(model, data or opened.manifest["config"].get("data", "auto"), split, limit)
+        dataset = dataset_of(model, data or opened.manifest["config"].get("data", "auto"))
+        name, examples = dataset.name, getattr(dataset, split)
+        examples = examples if limit is None else examples.take(np.arange(min(limit, len(examples))))
         provenance: dict[str, Any] = {
             "subject": model.name,
             "kind": opened.kind,
@@ -147,17 +152,6 @@ def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> No
         if value is not None:
             problem = f"has an effect only on an SLO-NN with the metric {METRICS[0]}; this is {model.name}, {metric}"
             raise ArgumentError(argument, problem)
-
-
-def held_out(model: ElasticModel, data: Any, split: str, limit: int | None) -> tuple[str, Any]:
-    """The name of a data set, of one class or several labels per example, and its first examples of ``split``."""
-    import numpy as np
-
-    from slotool.elastic.queries import dataset_of
-
-    dataset = dataset_of(model, data)
-    chosen = getattr(dataset, split)
-    return dataset.name, chosen if limit is None else chosen.take(np.arange(min(limit, len(chosen))))
 
 
 @dataclass(frozen=True)

@@ -121,13 +121,14 @@ def generate_arrivals(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.workloads import ArrivalTable, RecordedInstants, read_trace
+    from slotool.workloads.arrivals.processes import process_of
 
     given = {"base": base, "cv2": cv2, "from_rate": from_rate, "acceleration": acceleration}
     own = {name: value for name, value in given.items() if value is not None}
     _refuse_foreign(kind, own, traced=trace is not None)
     written = None if out is None else Path(out)
     process: ArrivalProcess = (
-        read_trace(Path(trace), rate) if trace is not None else _process(kind or "poisson", rate or RATE_PER_S, own)
+        read_trace(Path(trace), rate) if trace is not None else process_of(kind or "poisson", rate or RATE_PER_S, own)
     )
     own_s = process.duration_s if isinstance(process, RecordedInstants) else DURATION_S
     length_s = own_s if duration_s is None else duration_s
@@ -153,18 +154,3 @@ def _refuse_foreign(kind: str | None, own: Mapping[str, Any], *, traced: bool) -
     for name in [*(["kind"] if traced and kind is not None else []), *own]:
         if name not in allowed:
             raise ArgumentError(name, f"it has no effect {why}; leave it out")
-
-
-def _process(kind: str, rate: float, own: Mapping[str, Any]) -> ArrivalProcess:
-    from slotool.workloads import Bursty, Poisson, TimeVarying
-
-    if kind == "poisson":
-        return Poisson(rate)
-    if kind == "bursty":
-        steady = own.get("base", rate / 4)
-        if steady >= rate:
-            raise ArgumentError("base", f"{steady:g} leaves nothing of --rate {rate:g} for bursts")
-        return Bursty(steady, rate - steady, own.get("cv2", 1.0))
-    if kind == "time-varying":
-        return TimeVarying(own.get("from_rate", rate / 4), rate, own.get("acceleration", 100.0), own.get("cv2", 1.0))
-    raise ArgumentError("kind", f"{kind!r} is none of poisson, bursty and time-varying")

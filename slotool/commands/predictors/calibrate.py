@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.commands.cache_folder import CACHE_VARIABLE, cache_folder
+from slotool.cache_folder import CACHE_VARIABLE, cache_folder
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from slotool.commands.cache_folder import cache_folder
+from slotool.cache_folder import cache_folder
 from slotool.devices import required
 from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph

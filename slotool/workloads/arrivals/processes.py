@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
-from slotool.errors import InputError
+from slotool.errors import ArgumentError, InputError
 
 MAX_ARRIVALS = 5_000_000
 
@@ -172,3 +173,20 @@ class TimeVarying(ArrivalProcess):
         most = duration_s * max(self.from_per_s, self.to_per_s)
         times_s = stretched(gamma_arrivals(most, self.cv2, generator), edges_s, rates)
         return times_s[times_s < duration_s]
+
+
+def process_of(kind: str, rate: float, own: Mapping[str, Any]) -> ArrivalProcess:
+    """Return the arrival process of a ``kind`` by its mean, or last, rate per second.
+
+    ``own``: arguments of that kind alone: base, cv2, from_rate and acceleration. Raises ``ArgumentError``.
+    """
+    if kind == "poisson":
+        return Poisson(rate)
+    if kind == "bursty":
+        steady = own.get("base", rate / 4)
+        if steady >= rate:
+            raise ArgumentError("base", f"{steady:g} leaves nothing of --rate {rate:g} for bursts")
+        return Bursty(steady, rate - steady, own.get("cv2", 1.0))
+    if kind == "time-varying":
+        return TimeVarying(own.get("from_rate", rate / 4), rate, own.get("acceleration", 100.0), own.get("cv2", 1.0))
+    raise ArgumentError("kind", f"{kind!r} is none of poisson, bursty and time-varying")

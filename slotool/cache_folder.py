@@ -10,8 +10,7 @@ CACHE_VARIABLE = "SLOTOOL_CACHE_DIR"
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Return ``SLOTOOL_CACHE_DIR``, else ``slotool`` in ``XDG_CACHE_HOME``, else in ``~/.cache`` (XDG Base Directory
-    Specification)."""
+    """Return ``SLOTOOL_CACHE_DIR``, or ``slotool`` in the cache folder of the XDG Base Directory Specification."""
     environment = os.environ if environment is None else environment
     if own := environment.get(CACHE_VARIABLE):
         return Path(own)
