@@ -28,7 +28,7 @@ from slotool.errors import (
 )
 from slotool.factories import arguments_of
 from slotool.graphs import OperatorGraph
-from slotool.graphs.capture import Source, capture_torch, load_torch, subprocess_capture
+from slotool.graphs.capture import Source, capture_torch, load_torch, package
 from slotool.graphs.store import read_graphs
 
 PATIENCE_S = 120
@@ -101,7 +101,7 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, timm: None, monkeypatch: p
                 raise KeyboardInterrupt
             yield source, RunError("odd") if source.name == "dies" else graph
 
-    monkeypatch.setattr(subprocess_capture, "captured_side_by_side", captured)
+    monkeypatch.setattr(package, "captured_side_by_side", captured)
     out = tmp_path / "zoo.jsonl"
     names = ["small_a", "small_b", "dies"]
     with pytest.raises(KeyboardInterrupt) as caught:

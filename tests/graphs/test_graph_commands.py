@@ -181,7 +181,7 @@ def small_applications(monkeypatch: pytest.MonkeyPatch) -> None:
 
     names = ["MobileNet", "VGG16", "VGG19", "Xception"]
     monkeypatch.setattr("slotool.graphs.capture.loading.application_names", lambda: names)
-    monkeypatch.setattr("slotool.graphs.capture.subprocess_capture.captured_side_by_side", captured)
+    monkeypatch.setattr("slotool.graphs.capture.package.captured_side_by_side", captured)
 
 
 @pytest.mark.usefixtures("small_applications")
