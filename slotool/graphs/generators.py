@@ -57,7 +57,7 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What was drawn, for the header of a graph file."""
+        """Facts of what is drawn, for the header of a graph file."""
         limits = self._limits
         return {
             "seed": self._seed,
@@ -70,7 +70,7 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
 
     @abstractmethod
     def _described(self) -> dict[str, Any]:
-        """The search space, as JSON."""
+        """Return the search space, as JSON."""
 
     @abstractmethod
     def _unseen(self) -> OperatorGraph | None:
