@@ -43,10 +43,7 @@ def read_config(ctx: typer.Context, value: str | None) -> None:
 
 
 def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return ``max-error = 0.5`` by parameter name.
-
-    Raises for a key that is none of the command's options, and for a value of another kind than the option takes.
-    """
+    """Return ``max-error = 0.5`` by parameter name."""
     command = ctx.command
     known: dict[str, Any] = {
         opt.lstrip("-"): param for param in command.params if param.name != "config" for opt in param.opts

@@ -126,10 +126,7 @@ def _groups(table: ColumnSource, options: DataOptions, label: str) -> dict[str, 
 
 
 def _in_order(table: ColumnSource, features: Sequence[str], columns: list[str]) -> list[str]:
-    """Return ``columns`` in the order of the model's ``features``; an array of all features has no names to compare.
-
-    Raises ``DataError`` naming a column that differs.
-    """
+    """Return ``columns`` in the order of the model's ``features``; an array of all features has no names to compare."""
     if not all(_is_number(table, column) for column in columns):
         return columns
     missing = [name for name in features if name not in columns]

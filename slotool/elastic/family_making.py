@@ -99,10 +99,7 @@ class Measuring:
         return family.in_order([row["version"] for row in rows]), table, rows
 
     def _reading(self, answers: Responses) -> Family:
-        """Return the family whose task takes scores for what their values are.
-
-        Raises ``InputError`` naming two versions whose values differ in that.
-        """
+        """Return the family whose task takes scores for what their values are."""
         family, task = self.family, self.family.task
         joined = {point: answers.joined(point, [task.output]) for point in family.points if reads_scores(task)}
         formats = {point: scores_held(task, outputs) for point, outputs in joined.items()}

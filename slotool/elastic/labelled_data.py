@@ -39,7 +39,7 @@ def labelled_data(
         task: Task of the versions.
         data: Name or source of a data set, or (features, labels) with as many labels as rows of features.
         inputs: Tensor by column of the data set, where names differ.
-        images: How images become tensors.
+        images: Conversion of images to tensors.
         keep: Text columns that are kept beside the examples.
 
     Raises:
@@ -77,10 +77,7 @@ def _open(data: Any, options: DataOptions) -> Dataset:
 def _numbered_classes(
     dataset: Dataset, signature: Signature, task: Task, options: DataOptions
 ) -> tuple[str, ...] | None:
-    """Return the numbers of a model's classes, where labels are such and some class has no example; else None.
-
-    Raises ``InputError`` where models that do not name their classes have another number of them than the data set.
-    """
+    """Return the numbers of a model's classes, where labels are such and some class has no example; else None."""
     if options.classes or not isinstance(task, Classification) or task.scores == "labels":
         return None
     shape = signature.output(task.output).shape

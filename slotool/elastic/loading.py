@@ -34,7 +34,7 @@ def load_served(
     Args:
         source: Artifact, whose model takes and gives named tensors where its inputs are sparse; or the file of a model
             or ``module:factory``, which is served as it is (``BareModel``).
-        mapped: As for ``load_model``.
+        mapped: Read weights on access, as ``load_model`` does.
         max_batch: Maximum number of examples in a call of a bare model, as for ``BareModel``.
         before: Sources of the steps before it, of which it is the last (``Pipeline``).
     """

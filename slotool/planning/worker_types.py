@@ -94,10 +94,7 @@ def named_alike(workers: Sequence[WorkerType], first: Sequence[WorkerType], mode
 
 
 def _names(tables: Sequence[Named]) -> list[str]:
-    """Return the prefix of types' names by table: none for a single one, else its file, with its folder if ambiguous.
-
-    Raises ``InputError`` for a repeated file.
-    """
+    """Return the prefix of types' names by table: none for a single one, else its file, and its folder if ambiguous."""
     if len(tables) == 1:
         return [""]
     paths = [Path(str(source)) for _, source in tables]

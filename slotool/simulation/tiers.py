@@ -61,10 +61,7 @@ class Ensembles:
 
 
 def _samples(samples_us: Mapping[tuple[str, int], np.ndarray], version: str, size: int) -> np.ndarray:
-    """Return µs of calls of ``version`` with ``size`` examples, or the next larger measured size, or the largest.
-
-    Raises ``InputError`` if there are none.
-    """
+    """Return µs of calls of ``version`` with ``size`` examples, or the next larger measured size, or the largest."""
     sizes = sorted(own for name, own in samples_us if name == version and len(samples_us[name, own]))
     if not sizes:
         known = ", ".join(dict.fromkeys(name for name, _ in samples_us)) or "no version"

@@ -58,10 +58,7 @@ class NpzAdapter(DataAdapter):
 
 
 def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    """Map a large uncompressed array of the archive; read any other one and compare its checksum.
-
-    Raises ``ValueError`` for anything but plain values.
-    """
+    """Map a large uncompressed array of the archive; read any other one and compare its checksum."""
     if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1 and info.file_size >= MAPPED_BYTES:
         return _mapped(path, info)
     with archive.open(info) as stored:

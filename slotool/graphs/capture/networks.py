@@ -34,7 +34,7 @@ class PackageNetworks:
     """Networks of a package, built without weights and download.
 
     Args:
-        package: torchvision, timm, transformers, or keras for keras.applications.
+        package: Name of the package: torchvision, timm, transformers, or keras for keras.applications.
         names: ``"all"``, ``"families"`` (one network of each module or type; not of keras), or names; of transformers
             types of configurations, such as bert, whose defaults are taken.
     """

@@ -158,10 +158,7 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 def _asked_once(address: str, method: str, request: Any) -> tuple[Any, str]:
-    """Return the answer to ``request``, or the reason for none.
-
-    Raises ``RunError`` without a server, ``InputError`` if it requires a token.
-    """
+    """Return the answer to ``request``, or the reason for none."""
     with _channel(grpc, address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:

@@ -36,7 +36,7 @@ class Load:
         process: Process of the arrivals.
         duration_s: Duration of the load.
         data: Data set of the examples.
-        terms: What every request asks for.
+        terms: Options of every request.
         model: Model to load; None: the first that the server lists.
         split: Split of the examples.
         form: ``"infer"``, ``"compute"`` or ``"grpc"``.

@@ -162,7 +162,7 @@ def from_graph(
     Args:
         graph: Operators of a chain.
         parameters: Arrays by ``layers.<operator>.<parameter>``, as ``GraphModule.state_dict`` names them.
-        epsilon: Of batch normalisations where it is not ``EPSILON``, by operator.
+        epsilon: Epsilon of batch normalisations other than ``EPSILON``, by operator.
 
     Raises:
         InputError: An operator breaks the chain ``Flatten? → Dense(relu)… → Dense``; the sentence names it.
