@@ -92,7 +92,7 @@ class ImageOptions:
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> ImageOptions:
-        """Read ``document()`` back. Raises ``TypeError`` or ``AttributeError`` when it is none."""
+        """Read ``document()`` back. Raises ``TypeError`` or ``AttributeError`` for anything else."""
         written: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
         return cls(**written)
 
@@ -183,7 +183,7 @@ class DataOptions:
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> DataOptions:
-        """Read ``document()`` back. Raises ``InputError`` when it is none."""
+        """Read ``document()`` back. Raises ``InputError`` for anything else."""
         try:
             return cls(**{**document, "images": ImageOptions.of_document(document.get("images", {}))})
         except (TypeError, AttributeError) as error:

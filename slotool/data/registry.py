@@ -170,7 +170,7 @@ def locate(
     for text, label in ((name, None), name.rpartition(":")[::2]):
         location = Location(text, _path(text, searched), searched)
         for plugin in registry.plugins if location.path.is_file() else ():
-            with suppress(PluginError):  # an error only where its name is asked for
+            with suppress(PluginError):  # an error only for a request of its name
                 adapter = PluginAdapter(plugin, registry.load(plugin))
                 if adapter.recognises(location):
                     return adapter, location, options.for_label(label)

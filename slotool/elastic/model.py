@@ -232,7 +232,7 @@ class ElasticModel(ABC):
         return self.points[-1]
 
     def require(self, point: OperatingPoint) -> None:
-        """Raise ``InputError`` when ``point`` is none of ``points``."""
+        """Raise ``InputError`` if ``points`` lacks ``point``."""
         if point not in self.points:
             raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
 

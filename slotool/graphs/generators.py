@@ -74,7 +74,7 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
 
     @abstractmethod
     def _unseen(self) -> OperatorGraph | None:
-        """Return a network not drawn before; None when there is none left."""
+        """Return a network not drawn before, or None."""
 
     def __next__(self) -> OperatorGraph:
         if self.drawn == self.count:

@@ -170,7 +170,7 @@ def _rows(outputs: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np
 
 
 def calibration_of_document(document: Mapping[str, Any]) -> Calibration:
-    """Return the calibration that ``document()`` described. Raises ``InputError`` for what is none."""
+    """Return the calibration that ``document()`` described. Raises ``InputError`` for anything else."""
     options = dict(document)
     kinds: dict[str, type[Temperature | Isotonic]] = {"temperature": Temperature, "isotonic": Isotonic}
     name = options.pop("calibration", None)

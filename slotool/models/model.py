@@ -76,7 +76,7 @@ class Model(ABC):
         """
 
     def require(self, point: OperatingPoint) -> None:
-        """Raise ``InputError`` when ``point`` is none of ``points``."""
+        """Raise ``InputError`` if ``points`` lacks ``point``."""
         if point not in self.points:
             raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
 

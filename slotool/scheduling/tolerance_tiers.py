@@ -96,7 +96,7 @@ def _keeps(bound: float | None, rule: Rule) -> bool:
 
 
 class ToleranceTiers(Policy):
-    """The rule of the tier the query asked for; nothing to say on a query without a tolerance.
+    """Policy by the rule of the query's tier; it decides nothing without a tolerance.
 
     A tolerance below the strictest tier is served by the rules' best version. When the tier's ensemble could miss the
     deadline, stricter tiers are tried, and at last that version alone, as far as their bounds keep the tolerance too.

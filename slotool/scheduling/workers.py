@@ -55,7 +55,7 @@ class Workers:
         self._idle = [(0.0, worker) for worker in range(count)]
 
     def idle(self) -> int | None:
-        """Return the worker that has been idle for longest, None when there is none."""
+        """Return the worker that has been idle for longest, or None."""
         waiting, running, free_us = self._idle, self.running, self.free_us
         while waiting:
             since_us, worker = waiting[0]

@@ -111,7 +111,7 @@ class Space:
         return OperatingPoint.of({name: _setting(each) for name, each in values.items()})
 
     def subnet(self, point: OperatingPoint) -> Subnet:
-        """Return the subnet of a point. Raises ``InputError`` when the point is none of this space."""
+        """Return the subnet of a point. Raises ``InputError`` for a point outside the space."""
         if point == FULL:
             return self.largest
         values: dict[str, list[float]] = {}
@@ -127,7 +127,7 @@ class Space:
         return self.require(subnet)
 
     def narrowed(self, subnet: Subnet) -> OperatorGraph:
-        """Return the subnet as an operator graph of its own. Raises ``InputError`` when it is none of the space."""
+        """Return the subnet as an operator graph of its own. Raises ``InputError`` for one outside the space."""
         subnet = self.require(subnet)
         if subnet not in self._narrowed:
             if len(self._narrowed) >= MAX_GRAPHS:
@@ -195,7 +195,7 @@ class Space:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Space:
-        """Read the JSON form back. Raises ``KeyError`` or ``TypeError`` when it is none."""
+        """Read the JSON form back. Raises ``KeyError`` or ``TypeError`` for anything else."""
         # Supernets written before this name call them dials.
         own = document["dimensions"] if "dimensions" in document else document["dials"]
         dimensions = strict_json.convert(own, tuple[Dimension, ...])

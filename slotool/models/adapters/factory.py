@@ -60,7 +60,7 @@ def load_factory(location: str) -> Model:
 
 
 def model_of(value: Any, *, name: str) -> Model:
-    """Return the model of what a factory returned. Raises ``InputError`` naming its type when it is none."""
+    """Return a factory's result as a model. Raises ``InputError`` naming another type."""
     outputs = None
     if isinstance(value, tuple) and len(value) == 2:
         value, outputs = value

@@ -22,7 +22,7 @@ BURST_S = 1.0
 
 
 class RateTrace(ArrivalProcess):
-    """The shape of ``rates`` (any unit, one per interval of equal length) laid over whatever duration is asked for.
+    """Shape of ``rates`` (any unit, one per interval of equal length), laid over any duration.
 
     A day of minutes drawn for 120 s is that day, 720 times as fast: every interval keeps its share of all arrivals
     (superserve, §6.3). Within an interval arrivals are Poisson. ``mean_rate_per_s`` is that over the whole.

@@ -297,7 +297,7 @@ class _Walk:
         return op, attributes
 
     def _on_channels(self, layer: Any, rank: int) -> bool:
-        """True if it works along the channels of an image, or along the last axis of what is none."""
+        """True if it works along the channels of an image, or along the last axis of other values."""
         # A LayerScale has no choice but the last.
         axis = getattr(layer, "axis", -1)
         if isinstance(axis, list | tuple):

@@ -54,7 +54,7 @@ class OperationWalk:
         return self._turned(name, TO_IMAGE) if name in self._plain else name
 
     def operation(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
-        """Append the operators of a call; the names of its outputs, none where the call is none of ours."""
+        """Append the operators of a call; return the names of its outputs, none for an unknown call."""
         operation = node.operation
         if type(operation).__name__ in ("StopGradient", "ConvertToTensor"):
             return [names[id(node.input_tensors[0])]]

@@ -87,7 +87,7 @@ class Calls:
         return self._drafts.source(self._walk.names[node])
 
     def activation_of(self, operator: str) -> str:
-        """Return the call of the activation that is part of an operator; the operator itself where there is none."""
+        """Return the call of the activation that is part of an operator, else the operator."""
         calls = (
             name for name, node in self.nodes.items() if call_name(node) in ACTIVATIONS and node in self._walk.names
         )
@@ -105,7 +105,7 @@ class Calls:
         return arguments_of(self.nodes[operator], self._constants)
 
     def value(self, operator: str, argument: str) -> Tensor | None:
-        """Return a constant among the arguments, None where there is none."""
+        """Return a constant among the arguments, or None."""
         constant = self.arguments(operator).get(argument)
         return constant if isinstance(constant, Tensor) else None
 

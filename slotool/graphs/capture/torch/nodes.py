@@ -20,7 +20,7 @@ BY_VALUES = (
 
 
 def base_of(node: Any) -> Any:
-    """Return the tensor that a value is a view of; itself where it is none."""
+    """Return the tensor that a value is a view of, or itself."""
     while isinstance(node, fx.Node) and node.op == "call_function" and node.all_input_nodes:
         whole = node.all_input_nodes[0]
         if not getattr((whole if node.target is operator.getitem else node).target, "is_view", False):
