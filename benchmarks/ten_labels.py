@@ -242,7 +242,7 @@ def main() -> None:
     parser.add_argument("--chosen", action="store_true")
     wanted, _ = parser.parse_known_args()
     bases = [TrainedPredictor.load(str(MODELS / f"predictor-{name}")) for name in ("torch", "architectures")]
-    h100, onnx = "keras-applications-h100-latency-first.parquet", "random-architectures-onnx-latency.parquet"
+    h100, onnx = "keras-applications-h100-eager-launches-first.parquet", "random-architectures-onnx-latency.parquet"
     sets: dict[str, tuple[str, Callable[[], Iterator[Draw]]]] = {
         "torch": ("Keras applications in torch", lambda: few_of(bases[0], applications("torch"), wanted.draws)),
         "keras": ("Keras applications in TensorFlow", lambda: few_of(bases[0], applications("keras"), wanted.draws)),

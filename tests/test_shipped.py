@@ -130,8 +130,8 @@ def test_the_shipped_tables_belong_together() -> None:
     [
         ("random-networks-blocks-latency", "random-networks-blocks"),
         ("keras-applications-torch-latency", "keras-applications-graphs"),
-        ("keras-applications-h100-latency-first", "keras-applications-graphs"),
-        ("keras-applications-h100-latency-second", "keras-applications-graphs"),
+        ("keras-applications-h100-eager-launches-first", "keras-applications-graphs"),
+        ("keras-applications-h100-eager-launches-second", "keras-applications-graphs"),
     ],
 )
 def test_every_shipped_graph_was_measured(table: str, graphs: str) -> None:
