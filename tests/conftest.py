@@ -34,8 +34,8 @@ run_as(os.environ.get("SLOTOOL_TEST_MACHINE", UNKNOWN))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Of one worker each, and minutes long: started late, they would end long after all others.
-LONGEST = ("test_examples.py", "test_demo.py", "test_notebooks.py")
+# Of one worker each, and long: started late, they would end after all others.
+LONGEST = ("test_examples.py", "test_demo.py", "test_notebooks.py", "test_loadtest.py", "test_wheel.py")
 
 # Packages of so many modules that came since then are worth freezing too: TensorFlow's, for one.
 _MANY_MODULES = 500
