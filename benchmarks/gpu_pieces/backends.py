@@ -36,7 +36,7 @@ def labels(piece: Piece, backend: str) -> Figures:
         graphs = compiled(piece, graphs[:COMPILED])
     out, reference = table(piece, backend), BACKENDS[piece.on_gpu]
     found = measured(piece, graphs, out, SEED, backend=backend, budget_s=piece.budget_s(SHARES[backend]),
-                     timeout_s=120.0)  # fmt: skip
+                     timeout_s=piece.sized(120.0, 400.0))  # fmt: skip
     found["medians_s"] = own = medians(LatencyTable.load(out))
     if backend != reference and table(piece, reference).is_file():
         graph_s = medians(LatencyTable.load(table(piece, reference)))

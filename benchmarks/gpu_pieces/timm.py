@@ -60,7 +60,7 @@ def run(piece: Piece) -> None:
         ("bf16", 0.18, {"precision": "bf16"}),
         ("tf32", 0.18, {"precision": "tf32"}),
         ("bf16-channels-last", 0.16, {"precision": "bf16", "backend": layouts}),
-        ("bf16-compile", 0.15, {"precision": "bf16", "backend": "torch-compile", "timeout_s": 120.0}),
+        ("bf16-compile", 0.15, {"precision": "bf16", "backend": "torch-compile"}),
     ):
         piece.step(name, lambda name=name, share=share, options=options: labels(piece, graphs, name, share, options))
 
@@ -83,6 +83,7 @@ def labels(piece: Piece, graphs: list[OperatorGraph], name: str, share: float, o
         batches = piece.sized(COMPILED_BATCHES, REHEARSED_BATCHES[:1])
     out = piece.tables / f"timm-{name}.parquet"
     options = {"backend": BACKENDS[piece.on_gpu], "runs": piece.sized(RUNS, 2), **options}
+    options["timeout_s"] = piece.sized(120.0, 400.0)
     found = measured(piece, graphs, out, SEED, batch_sizes=batches, budget_s=piece.budget_s(share), **options)
     reference = by_cell(LatencyTable.load(piece.table_of(piece.name, f"timm-{REFERENCE}.parquet")))
     own = by_cell(LatencyTable.load(out))
