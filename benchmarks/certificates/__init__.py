@@ -144,15 +144,20 @@ def draw(figures: dict[str, Any], path: Path) -> None:
     """Draw what each method saves against how often it is above the tolerance: a panel a set, a point a tolerance."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4 * len(figures), 4), layout="constrained")
-    panels = figure.subplots(1, len(figures), squeeze=False)[0]
-    for panel, (name, of_set) in zip(panels, figures.items(), strict=True):
+    columns = min(4, len(figures))
+    rows = -(-len(figures) // columns)
+    figure = Figure(figsize=(3.5 * columns, 3.5 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel in panels[len(figures) :]:
+        panel.set_axis_off()
+    for panel, (name, of_set) in zip(panels, figures.items(), strict=False):
         panel.axvspan(0, 100 * (1 - CONFIDENCE), color="0.92")
         for method, own in of_set["methods"].items():
             above, saved = 100 * np.array(own["above"]), 100 * np.array(own["saved"])
             panel.plot(above, saved, marker="o" if own["proves"] else "x", label=method, linewidth=0.8)
         panel.set(title=name, xlabel="splits above the tolerance, %", xlim=(-3, 100))
-    panels[0].set_ylabel("cost saved at 1, 2 and 5 points, %")
-    panels[-1].legend(fontsize="small", loc="lower right")
+    for panel in panels[::columns]:
+        panel.set_ylabel("cost saved at 1, 2 and 5 points, %")
+    panels[len(figures) - 1].legend(fontsize="small", loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
