@@ -124,8 +124,10 @@ def train_predictor(
     labelled = source.labelled()
     for sentence in unmatched(labelled):
         reporter.warn(sentence)
-    split, kept = paper_split(labelled.kinds, seed), AUTO if AUTO in asked else asked
-    run = train_and_score(candidates, labelled, split, model=kept, seed=seed, reporter=reporter)
+    split = paper_split(labelled.kinds, seed)
+    run = train_and_score(
+        candidates, labelled, split, model=AUTO if AUTO in asked else asked, seed=seed, reporter=reporter
+    )
     shown = ",".join(asked)
     if written is not None:
         config = {**source.config(), "model": shown, "depths": searched, **source.rows}
