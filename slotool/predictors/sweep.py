@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from slotool.errors import ArgumentError
-from slotool.graphs import OperatorGraph
-from slotool.graphs.capture.networks import Networks
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture.networks import Networks
 
 BATCH, THREADS, SIZE, LENGTH = "batch", "threads", "size", "length"
 FACTS = (BATCH, THREADS, SIZE, LENGTH)

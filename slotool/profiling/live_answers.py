@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,14 @@ from slotool.elastic.family import Family
 from slotool.elastic.labelled_data import labelled_data
 from slotool.elastic.model import version_name
 from slotool.elastic.versions import common_signature, open_versions, some_inputs
-from slotool.errors import InputError, RunError, SlotoolError
+from slotool.errors import ArgumentError, InputError, RunError, SlotoolError
 from slotool.journal import Journal
 from slotool.models import Classification
 from slotool.models.signature import FREE
 from slotool.models.tasks import make_task, scores_held
 from slotool.printable import reason
 from slotool.tables import OperatingPoint, OutcomeTable
-from slotool.tables.importing import less_sure
+from slotool.tables.importing import less_sure, prices_of
 from slotool.tables.outcomes import ANSWER
 
 # Calls of one service in a row without an answer after which nothing more is asked: it is down, or not what was meant.
@@ -282,3 +283,28 @@ def opened_services(
         raise InputError(f"{dataset.name} has no example in {split}")
     family = Family("endpoints", opened, task, dataset.labels, some_inputs(examples.x), reading=options)
     return family, examples, {"data": dataset.name, "split": split, "asked_for": len(examples)}
+
+
+def limits_of(
+    endpoints: Mapping[str, str],
+    prices: str | Path | Mapping[str, float] | None,
+    budget: float | None,
+    max_requests: int | None,
+    rate: float | None,
+    concurrency: int,
+) -> tuple[CallLimits, str]:
+    """Return the limits of calls to services, and the currency or "". Raises ``ArgumentError`` for what cannot be."""
+    if not endpoints:
+        raise ArgumentError("endpoints", "services by name are expected, one at least")
+    for name, url in endpoints.items():
+        if "://" not in url:
+            raise ArgumentError(
+                "endpoints", f"{name}: {url!r} is no URL; expected http://host/v2/models/NAME or grpc://host/NAME"
+            )
+    by_call, currency = prices_of(prices)
+    if by_call and (unpriced := [name for name in endpoints if name not in by_call]):
+        raise ArgumentError("prices", f"version {unpriced[0]!r} has none; there are prices of {', '.join(by_call)}")
+    if budget is not None and not by_call:
+        raise ArgumentError("budget", "needs prices, without which nobody knows what a call costs")
+    charged = {name: by_call[name] for name in endpoints if by_call}
+    return CallLimits(charged, budget or math.inf, max_requests or math.inf, rate or math.inf, concurrency), currency

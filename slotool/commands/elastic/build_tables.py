@@ -100,7 +100,7 @@ def build_tables(
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     name = "slo-nn" if written is None else written.name
     source = _whole_chain(reporter, Path(network), version, data, last_layer)
-    learning = {"confidence": confidence, "weight_dtype": weight_dtype}
+    learning: dict[str, Any] = {"confidence": confidence, "weight_dtype": weight_dtype}
     if source is None:
         assert data is not None
         return _last_layer(

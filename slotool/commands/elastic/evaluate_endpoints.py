@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,12 +16,10 @@ from slotool.errors import ArgumentError
 from slotool.printable import duration
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import FilePath
-from slotool.tables.importing import prices_of
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.data.options import ImageOptions
-    from slotool.profiling.live_answers import CallLimits
     from slotool.tables import OutcomeTable
 
 
@@ -101,9 +98,9 @@ def evaluate_endpoints(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic.model import identities
     from slotool.journal import Journal
-    from slotool.profiling.live_answers import LiveAnswers, opened_services
+    from slotool.profiling.live_answers import LiveAnswers, limits_of, opened_services
 
-    limits, currency = _limits(endpoints, prices, budget, max_requests, rate, concurrency)
+    limits, currency = limits_of(endpoints, prices, budget, max_requests, rate, concurrency)
     target = Path(out)
     path = target.with_name(f"{target.name}.journal")
     if force or not path.exists():
@@ -125,33 +122,6 @@ def evaluate_endpoints(
     return EndpointEvaluation(
         found, target, len(examples), answers.requests, answers.spent, answers.is_limited, answers.failures
     )
-
-
-def _limits(
-    endpoints: Mapping[str, str],
-    prices: FilePath | Mapping[str, float] | None,
-    budget: float | None,
-    max_requests: int | None,
-    rate: float | None,
-    concurrency: int,
-) -> tuple[CallLimits, str]:
-    """The limits, and the currency or "". Raises ``ArgumentError`` for what cannot be."""
-    from slotool.profiling.live_answers import CallLimits
-
-    if not endpoints:
-        raise ArgumentError("endpoints", "services by name are expected, one at least")
-    for name, url in endpoints.items():
-        if "://" not in url:
-            raise ArgumentError(
-                "endpoints", f"{name}: {url!r} is no URL; expected http://host/v2/models/NAME or grpc://host/NAME"
-            )
-    by_call, currency = prices_of(prices)
-    if by_call and (unpriced := [name for name in endpoints if name not in by_call]):
-        raise ArgumentError("prices", f"version {unpriced[0]!r} has none; there are prices of {', '.join(by_call)}")
-    if budget is not None and not by_call:
-        raise ArgumentError("budget", "needs prices, without which nobody knows what a call costs")
-    charged = {name: by_call[name] for name in endpoints if by_call}
-    return CallLimits(charged, budget or math.inf, max_requests or math.inf, rate or math.inf, concurrency), currency
 
 
 @result

@@ -160,17 +160,21 @@ class Capture(Result):
         return pd.DataFrame(self._facts)
 
     def findings(self) -> dict[str, Any]:
+        from slotool.graphs.capture.omissions import facts_of
+
         if self.source is None:
             return {**super().findings(), "graphs": self._facts, "failed": self.failed}
         (graph,) = self.graphs
-        return {**super().findings(), "source": self.source, **_facts(graph), "graph": graph.document()}
+        return {**super().findings(), "source": self.source, **facts_of(graph), "graph": graph.document()}
 
     def shown(self) -> list[Part]:
         return [self._several() if self.source is None else self._one(self.source)]
 
     @property
     def _facts(self) -> list[dict[str, Any]]:
-        return [{"name": graph.name, **_facts(graph)} for graph in self.graphs]
+        from slotool.graphs.capture.omissions import facts_of
+
+        return [{"name": graph.name, **facts_of(graph)} for graph in self.graphs]
 
     @property
     def warnings(self) -> list[str]:
@@ -193,23 +197,3 @@ class Capture(Result):
         every = "" if known == len(self.graphs) else f", of {known} every operator known"
         title = f"{counted(len(self.graphs), 'network')} of {self.whence}{every}{left_out}"
         return records_table(title, self._facts, _NETWORKS)
-
-
-def _facts(graph: OperatorGraph) -> dict[str, Any]:
-    return {
-        "graph_id": graph.id,
-        "operators": len(graph.operators),
-        "weights": graph.weights,
-        "flops": graph.flops,
-        "unknown": [operator.name for operator in graph.unknown],
-        "unknown_share": graph.unknown_share,
-        "unknown_flops_share": graph.unknown_flops_share,
-        "unknown_bytes_share": graph.unknown_bytes_share,
-        "moved_bytes": graph.moved_bytes,
-        "counted_flops": graph.counted_flops,
-        "flops_mismatch": graph.flops_mismatch,
-        "examples_interact": graph.examples_interact,
-        "uncosted": list(graph.uncosted),
-        "element_type": graph.element_type,
-        "compiled": graph.compiled,
-    }

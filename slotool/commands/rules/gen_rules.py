@@ -17,7 +17,6 @@ from slotool.errors import ArgumentError, InputError
 from slotool.printable import duration, name_list, number
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import FilePath, as_list, loaded, numbers_in
-from slotool.tables.importing import prices_of
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -149,6 +148,8 @@ def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str,
     if prices is not None:
         if price is not None:
             raise ArgumentError("prices", "are of a call and price is of a second; give one of the two")
+        from slotool.tables.importing import prices_of
+
         by_call, currency = prices_of(prices)
         found = outcomes.priced_by_call(by_call)
         found.provenance["currency"] = currency

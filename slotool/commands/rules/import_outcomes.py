@@ -13,7 +13,6 @@ from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, column_names
 from slotool.errors import ArgumentError
 from slotool.sources import FilePath, as_list
-from slotool.tables.importing import prices_of
 
 if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
@@ -69,7 +68,7 @@ def import_outcomes(
         ArgumentError: ``columns`` names something else, or ``missing_error`` is negative.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.tables.importing import KEYS, AnswerLayout
+    from slotool.tables.importing import KEYS, AnswerLayout, prices_of
     from slotool.tables.importing import import_outcomes as read
 
     names = dict(columns or {})

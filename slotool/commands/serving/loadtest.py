@@ -107,10 +107,10 @@ def loadtest(
     """
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
     from slotool.workloads.client.endpoint import Terms
-    from slotool.workloads.client.load import Load
+    from slotool.workloads.client.load import Load, priority_shares
     from slotool.workloads.client.target import server_address
 
-    form, shares, tolerances = _form(protocol, endpoint), _shares(priority), tolerance_shares(tolerance)
+    form, shares, tolerances = _form(protocol, endpoint), priority_shares(priority), tolerance_shares(tolerance)
     address = server_address(url, scheme=protocol, allow_remote=allow_remote)
     written = None if out is None else Path(out)
     process: ArrivalProcess
@@ -140,19 +140,6 @@ def _form(protocol: str, endpoint: str) -> str:
     if protocol == "grpc" and endpoint != "infer":
         raise ArgumentError("endpoint", "gRPC has the Open Inference Protocol only")
     return "grpc" if protocol == "grpc" else endpoint
-
-
-def _shares(priority: Mapping[int, float] | int | None) -> dict[int, float]:
-    """Shares by priority; what is left has none. Raises ``ArgumentError``."""
-    if priority is None:
-        return {}
-    shares = {priority: 1.0} if isinstance(priority, int) else dict(priority)
-    if not shares or min(shares) < 1 or min(shares.values()) < 0 or not sum(shares.values()) <= 1.0 + 1e-9:
-        from slotool.workloads.client.load import stated_shares
-
-        problem = "is neither a priority from 1 on nor shares like 1=0.2,2=0.3 that add up to 1 at most"
-        raise ArgumentError("priority", f"{stated_shares(shares)!r} {problem}")
-    return shares
 
 
 def _require_meant(terms: Terms, tolerances: Mapping[float, float], target: float | None) -> None:

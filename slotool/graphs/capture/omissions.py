@@ -1,8 +1,9 @@
-"""Sentences on what a captured graph leaves out of its network."""
+"""Figures of a captured graph, and sentences on what it leaves out of its network."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from slotool.graphs.graph import OperatorGraph
 
@@ -56,3 +57,24 @@ def omissions(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
         yield f"{prefix}nothing counts the FLOPs of {what}: at most the bytes that it moves are priced"
     if not graph.plain:
         yield (f"{prefix}the network is {graph.form}; predictions and profiles of graphs are of float32 ones")
+
+
+def facts_of(graph: OperatorGraph) -> dict[str, Any]:
+    """Return figures of a graph, as JSON."""
+    return {
+        "graph_id": graph.id,
+        "operators": len(graph.operators),
+        "weights": graph.weights,
+        "flops": graph.flops,
+        "unknown": [operator.name for operator in graph.unknown],
+        "unknown_share": graph.unknown_share,
+        "unknown_flops_share": graph.unknown_flops_share,
+        "unknown_bytes_share": graph.unknown_bytes_share,
+        "moved_bytes": graph.moved_bytes,
+        "counted_flops": graph.counted_flops,
+        "flops_mismatch": graph.flops_mismatch,
+        "examples_interact": graph.examples_interact,
+        "uncosted": list(graph.uncosted),
+        "element_type": graph.element_type,
+        "compiled": graph.compiled,
+    }

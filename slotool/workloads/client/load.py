@@ -190,3 +190,14 @@ def _driven(
     if out is not None:
         log.save(out)
     return log
+
+
+def priority_shares(priority: Mapping[int, float] | int | None) -> dict[int, float]:
+    """Return shares by priority; what is left has none. Raises ``ArgumentError``."""
+    if priority is None:
+        return {}
+    shares = {priority: 1.0} if isinstance(priority, int) else dict(priority)
+    if not shares or min(shares) < 1 or min(shares.values()) < 0 or not sum(shares.values()) <= 1.0 + 1e-9:
+        problem = "is neither a priority from 1 on nor shares like 1=0.2,2=0.3 that add up to 1 at most"
+        raise ArgumentError("priority", f"{stated_shares(shares)!r} {problem}")
+    return shares
