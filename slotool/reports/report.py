@@ -32,9 +32,9 @@ PREDICTIONS_FILE = "predictions.parquet"
 
 @dataclass
 class Collected:
-    """Everything recognised, each with the path it was given or collected under, in the order met.
+    """Recognised files, each with its path as given or collected, in order.
 
-    ``unused``: paths that were recognised, but of which there is nothing to draw, and what they are.
+    ``unused``: recognised paths with nothing to draw, and their kinds.
     """
 
     predictions: list[tuple[Path, PredictionsTable]] = field(default_factory=list)

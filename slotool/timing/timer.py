@@ -212,7 +212,7 @@ class _Sample:
 
 
 class _Sampler:
-    """Takes samples, sets interrupted ones apart, and stops when there are enough."""
+    """Sampler that sets interrupted samples apart, and stops when there are enough."""
 
     def __init__(self, call: Call, calls: int, rule: StoppingRule, clock: Clock, hooks: MeasurementHooks):
         self._call, self._calls, self._rule, self._clock, self._hooks = call, calls, rule, clock, hooks

@@ -230,7 +230,7 @@ def in_turns(
 
 
 class _Sampling:
-    """Takes samples piece by piece, disturbed pieces again."""
+    """Sampling piece by piece, with disturbed pieces repeated."""
 
     def __init__(
         self,

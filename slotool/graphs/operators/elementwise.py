@@ -139,7 +139,7 @@ class Activation(_ValueByValue):
 
 
 class _Combination(OperatorType, abstract=True):
-    """Two inputs and more, one after the other; of each axis, a size of one stretches to the others'."""
+    """Combination of two inputs or more, with axes of size one broadcast."""
 
     inputs = None
     layout = "values"

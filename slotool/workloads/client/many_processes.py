@@ -211,7 +211,7 @@ def _begin() -> float:
 
 
 class _Progress:
-    """Says from time to time how many requests have finished."""
+    """Progress reports of how many requests have finished."""
 
     def __init__(self) -> None:
         self._finished = 0

@@ -18,7 +18,7 @@ EPSILON = 1e-5
 
 
 class Chain:
-    """Takes a network's layers in their order; what inference does not need is folded into those that have weights.
+    """Importer of a network's layers in order; parts that inference does not need are folded into layers with weights.
 
     A normalisation or another scaling becomes part of the layer before it, or after a ReLU of the one behind it. A
     softmax at the end is left out, for it does not change which class is first. ``input_shape``: of one example, images
