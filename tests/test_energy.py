@@ -35,7 +35,7 @@ def test_packages_are_summed_without_their_parts_and_past_the_end_of_a_counter(t
 def test_gpus_are_counted_where_the_driver_says(tmp_path: Path) -> None:
     readings = [100.0]
     device = type("Gpu", (), {"energy_j": property(lambda gpu: readings[0])})()
-    meter = EnergyMeter(tmp_path, SimpleNamespace(devices=lambda: [device, *gpus(None).devices()]))  # type: ignore[arg-type]
+    meter = EnergyMeter(tmp_path, SimpleNamespace(devices=lambda: [device, *gpus(None).devices()]))
     readings[0] = 130.0
     assert meter.joules() == 30.0
 

@@ -47,8 +47,10 @@ def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False)
         x = StoredExamples(table, plans, chosen, as_array=as_array)
         y = targets.y.take(chosen) if isinstance(targets.y, LabelSets) else targets.y[chosen]
         splits[name] = Split(x if stored else x.load(), y, chosen)
-    about = {"classes": len(targets.names), "labels": targets.names, "target": options.target, "label": label}
-    return Dataset(table.name, **splits, **about, kept=kept)
+    return Dataset(
+        table.name, splits[TRAIN], splits[VALIDATION], splits[TEST], classes=len(targets.names), labels=targets.names,
+        target=options.target, label=label, kept=kept,
+    )  # fmt: skip
 
 
 def _kept(table: ColumnSource, name: str) -> np.ndarray:

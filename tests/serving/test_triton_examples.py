@@ -130,7 +130,7 @@ def test_simple_grpc_keepalive_and_custom_args(addresses: dict[str, str]) -> Non
     )  # fmt: skip
     arguments = [("grpc.max_send_message_length", 2**20), ("grpc.max_receive_message_length", 2**20)]
     for options in ({"keepalive_options": keepalive}, {"channel_args": arguments}):
-        client = grpc_client.InferenceServerClient(addresses["grpc"], **options)  # type: ignore[arg-type]
+        client = grpc_client.InferenceServerClient(addresses["grpc"], **options)
         are_sum_and_difference(client.infer("simple", inputs_of(grpc_client, IN0, IN1), headers={"test": "1"}))
 
 

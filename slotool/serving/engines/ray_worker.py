@@ -116,7 +116,7 @@ class Worker:
 def _has(entry: Mapping[str, Any]) -> bool:
     """True if the very models lie at the same paths here."""
     try:
-        return list(map(_content, map(Path, entry["paths"]))) == entry["contents"]
+        return bool(list(map(_content, map(Path, entry["paths"]))) == entry["contents"])
     except OSError:
         return False
 

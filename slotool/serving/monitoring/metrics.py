@@ -6,6 +6,7 @@ import platform
 import time
 from bisect import bisect_left
 from collections import Counter as Totals
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Protocol
@@ -226,7 +227,7 @@ class Metrics:
             ["model", "bound"],
             lambda: self._calls,
         )
-        self._call_s: Totals[tuple[str, ...]] = Totals()
+        self._call_s: defaultdict[tuple[str, ...], float] = defaultdict(float)
         self._sum("slotool_call_seconds", "Seconds of calls; by workers and time, the share in which they are busy",
                   ["model"], lambda: self._call_s)  # fmt: skip
         self._reload = gauge(
