@@ -130,7 +130,7 @@ def _calibrated(nets: dict[str, dict[str, OperatorGraph]], folder: Path) -> dict
     before, os.environ[CACHE_VARIABLE] = os.environ.get(CACHE_VARIABLE), str(folder / "planned-predicted-cache")
     try:
         found = slotool.calibrate(minutes=MINUTES, threads=1, progress=None)
-        print(f"  slotool calibrate: {found.held_out_mape:.1%} off", file=sys.stderr)
+        print(f"  slotool calibrate: {found.mape:.1%} off", file=sys.stderr)
         return {kind: _predicted(kind, of, folder, None) for kind, of in nets.items()}
     finally:
         os.environ.pop(CACHE_VARIABLE)

@@ -218,10 +218,8 @@ threads         integer         compute threads
 times           text            file of measured operators
 operators       integer         operators known in it
 seconds         number          what all of it took
-scale           number          factor on the sum of a network's operators
-call_s          number          seconds that each operator takes beyond that
-held_out_mape   number          mean relative error of networks, each corrected by the others
-uncorrected_mape number         the same of plain sums
+mape            number          mean relative error of sums of operators timed in the network itself
+elsewhere_mape  number?         the same of operators timed in another network; null: fewer than 10 networks share any
 disturbed       integer         networks that other processes disturbed
 networks[].graph_id text        network measured
 networks[].name text            its name, or empty
@@ -230,7 +228,7 @@ networks[].latency_s number     median latency, seconds
 networks[].sum_s number         sum of its operators, seconds
 networks[].operators integer    operators that take time
 networks[].disturbed flag       whether other processes disturbed it
-networks[].log_error number     log of measured over predicted, corrected by the others
+networks[].log_error number     log of measured over predicted
 """,
     "adapt-predictor": """
 artifact        text            folder written

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     import keras
 
 
-def functional_model(graph: OperatorGraph, weights: Initializer, *, every_end: bool = False) -> keras.Model:
+def functional_model(graph: OperatorGraph, weights: Initializer) -> keras.Model:
     """Return the model whose layers are named as the operators; ``weights(shape, dtype)`` fills kernels and biases.
 
     Each input is [batch, *shape], but images, [batch, height, width, channels], and so is an output that is one.
     Transpositions only change how values are read; what needs an image finds it channels last. ``Flatten`` keeps the
-    order in which its values lie. ``every_end``: outputs are all that no operator reads. Raises ``GraphError`` for an
-    operator that cannot be built.
+    order in which its values lie. Raises ``GraphError`` for an operator that cannot be built.
     """
     import keras
 
@@ -42,9 +41,8 @@ def functional_model(graph: OperatorGraph, weights: Initializer, *, every_end: b
         else:
             values[name] = _built(operator, [values[source] for source in operator.inputs], weights)
     inputs = [values[operator.name].tensor for operator in graph.inputs]
-    read = {name for operator in graph.operators for name in operator.inputs}
-    ends = [values[operator.name].for_layer() for operator in graph.operators if operator.name not in read]
-    return keras.Model(inputs[0] if len(inputs) == 1 else inputs, ends if every_end else ends[-1])
+    end = values[graph.operators[-1].name].for_layer()
+    return keras.Model(inputs[0] if len(inputs) == 1 else inputs, end)
 
 
 def channels_last(values: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,24 +13,26 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import InputError, SlotoolError
-from slotool.process import bound_to
+from slotool.process import bound_to, collector_off
 from slotool.profiling.backends import Backend
 from slotool.profiling.barrier import SharedMemoryBarrier
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.timing.interference import Interference
-from slotool.timing.timer import Call, MeasurementHooks, StoppingRule, measure
+from slotool.timing.timer import MAX_LOST, Call, MeasurementHooks, StoppingRule, measure
 
 # Enough digits for a tenth of a picosecond in a microsecond; the rest is noise that would only fill the journal.
 DIGITS = 11
+# Inferences whose operators are timed: for about so long, and so many; tries where other processes disturb them.
+WALKS_S, MIN_WALKS, MAX_WALKS, WALK_TRIES = 0.3, 4, 200, 3
 NOT_SETTLED = "durations had not settled when sampling began"
 
 
 class Bench:
     """Answers the requests of ``MeasuringWorker`` with plain JSON values. ``cores`` are those the process is bound to.
 
-    ``measure`` times a subject alone. ``prepare`` makes one ready; after it ``sample`` times it again, ``colocated``
-    runs it with co-runners, and ``keep_busy`` runs it as a co-runner that is not timed. ``device`` tells of the device
-    and its free memory.
+    ``measure`` times a subject alone, ``operators`` its operators. ``prepare`` makes one ready; after it ``sample``
+    times it again, ``colocated`` runs it with co-runners, and ``keep_busy`` runs it as a co-runner that is not timed.
+    ``device`` returns the device and its free memory.
     """
 
     def __init__(self, backend: Backend, cores: list[int], rule: StoppingRule):
@@ -78,6 +81,7 @@ class Bench:
             "sample": self.sample,
             "run colocated": self.colocated,
             "keep busy": self.keep_busy,
+            "operators": self.operators,
             "device": self.device,
         }
         try:
@@ -93,6 +97,33 @@ class Bench:
     def measure(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Time ``subject`` at ``batch_size`` by the worker's rule."""
         return self._place(request) | self._timed(self._rule)
+
+    def operators(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Time each operator of ``subject`` while the network runs at ``batch_size``.
+
+        Returns ``calls_s``, median seconds as columns of ``Backend.walk``, and ``spreads``, half-widths of their 95 %
+        intervals as shares of them. ``interrupted``: other processes ran in all tries; times are then quartiles, as
+        noise only adds.
+        """
+        self._call = None  # free the last one first: both together may not fit
+        walk = self._backend.walk(self._backend.open(request["subject"]), int(request["batch_size"]))
+        once_s = float(walk(1).sum())
+        count = min(MAX_WALKS, max(MIN_WALKS, math.ceil(WALKS_S / once_s)))
+        tries: list[np.ndarray] = []
+        self._begin()
+        with collector_off():
+            for _ in range(WALK_TRIES):
+                self._lost_s()
+                tries.append(walk(count))
+                interrupted = self._lost_s() > MAX_LOST * float(tries[-1].sum())
+                if not interrupted:
+                    break
+        seconds = np.concatenate(tries) if interrupted else tries[-1]
+        low, high = (np.quantile(seconds, part, axis=0) for part in (0.25, 0.75))
+        calls_s = low if interrupted else np.median(seconds, axis=0)
+        # Of a normal sample, by its quartiles.
+        spreads = 1.57 * (high - low) / np.sqrt(len(seconds)) / np.maximum(calls_s, 1e-12)
+        return {"calls_s": calls_s.tolist(), "spreads": spreads.tolist(), "interrupted": bool(interrupted)}
 
     def prepare(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Place ``subject`` and time it shortly, so that it is warm and the calls per sample are known."""

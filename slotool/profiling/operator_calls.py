@@ -1,65 +1,70 @@
-"""Calls of a library that operators of a network are, each of which can be timed alone."""
+"""Calls of a library that the operators of a network are."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
-from slotool.graphs import GraphBuilder, OperatorGraph
+import numpy as np
+
+from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import OPERATORS, Operator
 
-# Kind of a graph whose operators are copies of one, none of which reads another.
-ONE_OPERATOR = "operator"
-# All weights of a network that are this small stay in a cache between two calls; copies of others take turns over as
-# many bytes as the network has weights, up to the size of the largest usual cache.
-CACHED_BYTES, ROTATED_BYTES = 4 << 20, 64 << 20
-# Smaller weights are in a cache whatever the network.
-SMALL_BYTES = 64 << 10
-MAX_COPIES = 64
-# Operators of one sample take about so long, by a rough price of FLOPs and bytes a second, and of a call.
-SAMPLE_S, FLOPS_PER_S, BYTES_PER_S, CALL_S = 1e-4, 5e10, 1e10, 3e-6
-# Reading weights is at most this share of an operator that is timed with its weights in a cache.
-UNNOTICED = 0.02
+# All weights of a network that is this small stay in a cache between two calls, and smaller weights in any network.
+CACHED_BYTES, SMALL_BYTES = 4 << 20, 64 << 10
+# Rough prices of a FLOP, of a byte and of a call, by which operators share a time that is known of all of them only.
+FLOPS_PER_S, BYTES_PER_S, CALL_S = 5e10, 1e10, 3e-6
 
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """Call of a library that is timed alone. ``key``: text that is equal for equal calls; ``op``: its type; ``flops``,
-    ``bytes``, ``weight_bytes``: its costs for one batch; ``copies``: copies of it that take turns."""
+    """Call of a library for one operator or several fused ones.
+
+    Attributes:
+        key: Text that is equal for calls that take equally long.
+        op: Its type.
+        flops: Floating point operations for one batch.
+        bytes: Bytes that it reads and writes for one batch, weights included.
+        name: Name in its network.
+    """
 
     key: str
     op: str
     flops: int
     bytes: int
-    weight_bytes: int
-    batch_size: int
-    copies: int = field(default=1, kw_only=True)
+    name: str = ""
 
-    def request(self) -> dict[str, Any] | None:
-        """Return what the backend's ``open`` takes for ``copies``, each with weights of its own; None for one that it
-        cannot run alone."""
-        return None
+    @property
+    def rough_s(self) -> float:
+        """Rough latency, seconds."""
+        return CALL_S + self.flops / FLOPS_PER_S + self.bytes / BYTES_PER_S
 
-    def rotated(self, weight_bytes: int) -> OperatorCall:
-        """Return the call in a network of so many bytes of weights: as cold as they are there."""
-        rough_s = CALL_S + self.flops / FLOPS_PER_S + self.bytes / BYTES_PER_S
-        copies = max(2, math.ceil(SAMPLE_S / rough_s))
-        if weight_bytes <= CACHED_BYTES or self.weight_bytes <= SMALL_BYTES:
-            return replace(self, copies=min(copies, 16))
-        if self.weight_bytes / BYTES_PER_S < UNNOTICED * rough_s:
-            return replace(self, copies=min(copies, 16))
-        rotated = min(ROTATED_BYTES, 1 << (weight_bytes - 1).bit_length())
-        copies = min(MAX_COPIES, max(2, math.ceil(rotated / self.weight_bytes)))
-        return replace(self, key=f"{self.key} cold {rotated >> 20} MB", copies=copies)
+
+def heat(own_bytes: int, network_bytes: int) -> str:
+    """Return the end of a key: whether weights of ``own_bytes`` leave the caches between two calls of a network."""
+    return " cold" if network_bytes > CACHED_BYTES and own_bytes > SMALL_BYTES else ""
+
+
+def with_the_rest(calls_s: np.ndarray, total_s: np.ndarray) -> np.ndarray:
+    """Return what an inference takes beyond its calls, and each of them with an equal share of it.
+
+    Args:
+        calls_s: Seconds of each call as the library's profile has them, float64 [inferences, calls].
+        total_s: Seconds of inferences without the profile, float64 [inferences].
+
+    Returns:
+        Float64 seconds [inferences, 1 + calls].
+    """
+    # The quickest ones, as other processes only add.
+    whole_s, inside_s = float(np.min(total_s)), float(np.min(calls_s.sum(axis=1)))
+    rest_s = max(0.0, whole_s - inside_s) / (calls_s.shape[1] + 1)
+    scale = min(1.0, whole_s / inside_s) if inside_s else 1.0
+    return np.column_stack([np.full(len(calls_s), rest_s), scale * calls_s + rest_s])
 
 
 def operator_calls(graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
-    """Return the call of each operator of ``graph``, one that the library runs alone; None for inputs, constants."""
+    """Return a call for each operator of ``graph``; None for inputs and constants."""
     at = {operator.name: operator for operator in graph.operators}
     kinds: dict[str, str] = {}
     calls: list[OperatorCall | None] = []
@@ -71,55 +76,20 @@ def operator_calls(graph: OperatorGraph, batch_size: int) -> list[OperatorCall |
             calls.append(None)
             continue
         inputs = [at[name] for name in operator.inputs]
-        calls.append(_call(operator, inputs, [kinds[name] for name in operator.inputs], batch_size))
+        calls.append(_call(operator, inputs, [kinds[name] for name in operator.inputs], batch_size, graph.weight_bytes))
     return calls
 
 
-def _call(operator: Operator, inputs: Sequence[Operator], kinds: Sequence[str], batch_size: int) -> GraphOperator:
+def _call(
+    operator: Operator, inputs: Sequence[Operator], kinds: Sequence[str], batch_size: int, network_bytes: int
+) -> OperatorCall:
     pairs = zip(inputs, kinds, strict=True)
     taken = [each.structure if each.op == "Constant" else f"{each.shape}{kind}" for each, kind in pairs]
-    return GraphOperator(
-        key=f"{operator.structure} of {' '.join(taken)} batch {batch_size}",
+    end = heat(operator.weight_bytes, network_bytes)
+    return OperatorCall(
+        key=f"{operator.structure} of {' '.join(taken)} batch {batch_size}{end}",
         op=operator.op,
         flops=batch_size * operator.flops,
         bytes=batch_size * operator.moved_bytes + operator.weight_bytes,
-        weight_bytes=operator.weight_bytes,
-        batch_size=batch_size,
-        operator=operator,
-        inputs=tuple(inputs),
-        kinds=tuple(kinds),
+        name=operator.name,
     )
-
-
-@dataclass(frozen=True)
-class GraphOperator(OperatorCall):
-    """Operator of a graph, built from it. ``inputs`` are of the element types ``kinds``. ``own_inputs``: each copy has
-    inputs of its own."""
-
-    operator: Operator
-    inputs: tuple[Operator, ...]
-    kinds: tuple[str, ...]
-    own_inputs: bool = field(default=False, kw_only=True)
-
-    def request(self) -> dict[str, Any] | None:
-        return {"graph": json.dumps(self._repeated().document())} if self.operator.known else None
-
-    def _repeated(self) -> OperatorGraph:
-        """Return a graph of ``copies`` of the operator."""
-        builder = GraphBuilder(ONE_OPERATOR)
-        # A graph begins with an input, and a constant is none.
-        if all(each.op == "Constant" for each in self.inputs):
-            builder.add("InputLayer", name="unused", shape=(1,))
-        sets = range(self.copies if self.own_inputs else 1)
-        given = [(f"input_{place}", *pair) for place, pair in enumerate(zip(self.inputs, self.kinds, strict=True))]
-        for copy, (name, each, kind) in itertools.product(sets, given):
-            if each.op != "Constant":
-                dtype = {} if kind == FLOAT32 else {"dtype": kind}
-                builder.append(f"{name}_{copy}", "InputLayer", (), {"shape": each.shape, **dtype})
-        for copy, (name, each, _) in itertools.product(sets, given):
-            if each.op == "Constant":
-                builder.append(f"{name}_{copy}", "Constant", (), each.attributes)
-        for copy in range(self.copies):
-            names = tuple(f"{name}_{copy if self.own_inputs else 0}" for name, _, _ in given)
-            builder.append(f"copy_{copy}", self.operator.op, names, self.operator.attributes)
-        return builder.graph()

@@ -1,4 +1,4 @@
-"""``slotool.calibrate``: whole networks measured here, and the correction that ``predict`` uses from then on."""
+"""``slotool.calibrate``: whole networks measured here, and the intervals that ``predict`` gives from then on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 import slotool as library
 from slotool.cache_folder import cache_folder
-from slotool.commands.predictors.calibrate import Checked, _learnt, _random_networks
-from slotool.commands.predictors.measured_here import Correction
+from slotool.commands.predictors.calibrate import Checked, _compared, _random_networks
+from slotool.commands.predictors.measured_here import Checks
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
-from slotool.profiling.operators import OperatorTimes
+from slotool.profiling.operators import CALL, OperatorTime, OperatorTimes
 from slotool.testing.predictors import random_networks
 
 MLPS = random_networks(4, seed=0)
@@ -54,7 +54,7 @@ def test_ten_whole_networks_give_an_interval(cache: Path, monkeypatch: pytest.Mo
     assert np.isnan(few.interval_s).all()
     times = OperatorTimes.here(cache, "torch", "cpu", 1)
     errors = tuple(np.linspace(0.01, 0.1, 10).tolist())
-    times.correction = asdict(Correction(residuals=errors, networks=10, date="2026-11-01"))
+    times.checks = asdict(Checks(residuals=errors, elsewhere=errors, networks=10, date="2026-11-01"))
     times.save()
     many = library.predict(MLPS, threads=1, progress=None)
     assert (many.interval_s[:, 0] < many.latency_s * np.exp(-0.09)).all()
@@ -65,27 +65,25 @@ def test_a_network_far_smaller_than_those_checked_has_no_interval(cache: Path) -
     library.predict(MLPS, threads=1, progress=None)
     times = OperatorTimes.here(cache, "torch", "cpu", 1)
     errors = tuple(np.linspace(0.01, 0.1, 10).tolist())
-    times.correction = asdict(Correction(1.0, 0.0, errors, 10, "2026-11-01", (1.0, 2.0)))
+    times.checks = asdict(Checks(errors, errors, 10, "2026-11-01", (1.0, 2.0)))
     times.save()
     found = library.predict(MLPS, threads=1, progress=None)
     assert np.isnan(found.interval_s).all()
     assert all("1e+03 to 2e+03 ms" in row["no_interval"] for row in found.document["predictions"])
 
 
-def test_a_correction_that_is_no_better_than_the_plain_sums_is_none() -> None:
-    checked = [Checked(MLPS[0], sum_s, False, sum_s, 3, 0.0) for sum_s in (1e-5, 1e-3, 2e-2)]
-    correction, errors = _learnt(checked)
-    assert (correction.scale, correction.call_s) == (1.0, 0.0)
-    assert np.abs(errors).max() == 0.0
+def test_errors_are_of_the_network_and_of_operators_that_others_share() -> None:
+    def checked(latency_s: float, times: dict[str, float]) -> Checked:
+        timed = {key: OperatorTime(each, 0.01, False, "ReLU", 1, 1, "") for key, each in times.items()}
+        return Checked(MLPS[0], latency_s, False, timed, list(times))
 
-
-def test_the_correction_is_what_networks_take_beyond_their_operators() -> None:
-    sizes = [(1e-5 * 3**i, 10 + 7 * i % 40) for i in range(8)]
-    checked = [Checked(MLPS[0], 1.1 * sum_s + 2e-6 * calls, False, sum_s, calls) for sum_s, calls in sizes]
-    correction, errors = _learnt(checked)
-    assert correction.scale == pytest.approx(1.1, rel=0.05)
-    assert correction.call_s == pytest.approx(2e-6, rel=0.5)
-    assert np.abs(errors).max() < 0.1
+    one = checked(1.1e-3, {CALL: 1e-5, "a": 6e-4, "b": 3.9e-4})
+    other = checked(2e-3, {CALL: 1e-5, "a": 9e-4, "c": 1.09e-3})
+    alone = checked(5e-3, {CALL: 1e-5, "d": 5e-3})
+    checks, errors = _compared([one, other, alone])
+    assert errors == pytest.approx(np.log([1.1e-3 / 1e-3, 1.0, 5e-3 / 5.01e-3]))
+    assert checks.elsewhere == pytest.approx([np.log(1.5), np.log(1.5)])
+    assert checks.range_s == (1.1e-3, 5e-3)
 
 
 def test_candidates_are_of_every_kind_and_always_the_same() -> None:

@@ -1,4 +1,4 @@
-"""``slotool.calibrate``: whole networks measured on this machine, which check and correct sums of their operators."""
+"""``slotool.calibrate``: whole networks measured on this machine, which check sums of their operators."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from slotool.progress import Reporting, reporter_of
 if TYPE_CHECKING:
     import numpy as np
 
-    from slotool.commands.predictors.measured_here import Correction
+    from slotool.commands.predictors.measured_here import Checks
     from slotool.graphs import OperatorGraph
+    from slotool.profiling.operators import OperatorTime
 
 DEFAULT_MINUTES, MIN_MINUTES = 2.0, 0.1
 MIN_NETWORKS = 3
+# Operators that a network shares with others tell something of the network if they take this share of its latency.
+MIN_SHARED = 0.2
 # Of random networks so many are candidates, in an order in which every beginning is spread over kinds and sizes.
 CANDIDATES = 48
 # A network with more FLOPs takes too long beside the others.
@@ -40,29 +43,38 @@ SEED = 19
 
 @dataclass(frozen=True)
 class Checked:
-    """One whole network: measured latency, whether other processes disturbed it, sum and number of its operators, and
-    what a call takes beyond these."""
+    """Whole network that was measured beside its operators.
+
+    Attributes:
+        graph: The network.
+        latency_s: Median latency of it as a whole, in a process of its own.
+        disturbed: True if other processes ran meanwhile.
+        times: Times of its operators in it, by their keys.
+        calls: Keys of its operators, in order.
+    """
 
     graph: OperatorGraph
     latency_s: float
     disturbed: bool
-    sum_s: float
-    calls: int
-    call_s: float = 0.0
+    times: Mapping[str, OperatorTime]
+    calls: Sequence[str]
+
+    @property
+    def sum_s(self) -> float:
+        """Sum of its operators, and of what a call takes beyond them."""
+        return sum(self.times[key].seconds for key in self.calls)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Calibrated(Result):
-    """Correction learnt from ``networks``. ``errors``: of each, log of measured ÷ predicted while the correction was
-    learnt from the others; ``operators``: operators that are known now; ``path``: the file of times; ``seconds``: how
-    long all of it took."""
+    """Checks of ``networks``. ``errors``: of each, log of measured ÷ predicted; ``operators``: operators that are known
+    now; ``path``: the file of times; ``seconds``: how long all of it took."""
 
     backend: str
     threads: int
     networks: Sequence[Checked]
-    correction: Correction
+    checks: Checks
     errors: np.ndarray
-    uncorrected: np.ndarray
     operators: int
     path: Path
     seconds: float
@@ -71,9 +83,14 @@ class Calibrated(Result):
     rows_key = "networks"
 
     @property
-    def held_out_mape(self) -> float:
-        """Mean absolute percentage error of each network, corrected by the others."""
+    def mape(self) -> float:
+        """Mean absolute percentage error of sums of operators that were timed in the network itself."""
         return _mape(self.errors)
+
+    @property
+    def elsewhere_mape(self) -> float | None:
+        """The same of operators that networks share, timed in one of the others; None where too few share any."""
+        return _mape(self.checks.elsewhere) if len(self.checks.elsewhere) >= MIN_RESIDUALS else None
 
     @property
     def disturbed(self) -> int:
@@ -88,10 +105,8 @@ class Calibrated(Result):
             "times": str(self.path),
             "operators": self.operators,
             "seconds": self.seconds,
-            "scale": self.correction.scale,
-            "call_s": self.correction.call_s,
-            "held_out_mape": self.held_out_mape,
-            "uncorrected_mape": _mape(self.uncorrected),
+            "mape": self.mape,
+            "elsewhere_mape": self.elsewhere_mape,
             "disturbed": self.disturbed,
             "networks": [
                 {
@@ -100,7 +115,7 @@ class Calibrated(Result):
                     "kind": one.graph.kind,
                     "latency_s": one.latency_s,
                     "sum_s": one.sum_s,
-                    "operators": one.calls,
+                    "operators": len(one.calls) - 1,
                     "disturbed": one.disturbed,
                     "log_error": error,
                 }
@@ -121,19 +136,16 @@ class Calibrated(Result):
         return warnings
 
     def shown(self) -> list[Part]:
-        rows = [
-            ["sum of operators", f"{_mape(self.uncorrected):.1%}"],
-            ["as predict corrects it, each network by the others", f"{self.held_out_mape:.1%}"],
-        ]
+        rows = [["timed in the network itself", f"{self.mape:.1%}"]]
+        if self.elsewhere_mape is not None:
+            rows.append(["timed in another network", f"{self.elsewhere_mape:.1%}"])
         spread = sorted(one.latency_s for one in self.networks)
         title = (
             f"{counted(len(self.networks), 'network')} of {duration(spread[0])} to {duration(spread[-1])}, "
             f"{self.operators} operators known, in {self.seconds:.0f} s"
         )
         return [
-            table(title, ["prediction", "MAPE"], rows),
-            f"latency = {self.correction.scale:.3f} × sum + {1e6 * self.correction.call_s:.2f} µs an operator, for "
-            f"{self.backend}, {counted(self.threads, 'thread')}",
+            table(title, ["operators added up", "MAPE"], rows),
             f"wrote {self.path}; slotool predict uses it from now on",
         ]
 
@@ -152,10 +164,10 @@ def calibrate(
     seed: Annotated[int, at_least(0)] = 0,
     progress: Reporting = "auto",
 ) -> Calibrated:
-    """Check and correct what ``predict`` adds up on this machine.
+    """Check what ``predict`` adds up on this machine, for its intervals.
 
-    It measures whole networks and their operators: MLPs, CNNs and transformers. From them it learns what a network
-    takes beyond its operators, and how wide an interval has to be. ``predict`` works without it.
+    It measures operators in networks, and the networks as a whole in another process: MLPs, CNNs and transformers.
+    From them follows how wide an interval has to be. ``predict`` works without it.
 
     Example: slotool calibrate
 
@@ -171,17 +183,14 @@ def calibrate(
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        The correction, and the error on each network corrected by the others (``held_out_mape``).
+        The error of each network, and of operators that were timed in another network.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have, or there are too few networks.
         RunError: Fewer than 3 networks could be measured.
     """
-    import numpy as np
-
-    from slotool.commands.predictors.measured_here import MeasuredPredictor
     from slotool.profiling.backends import backend_class
-    from slotool.profiling.operators import CALL, OperatorTimer, OperatorTimes
+    from slotool.profiling.operators import CALL, NetworkTimer, OperatorTimes
 
     started = time.monotonic()
     backend_class(backend)
@@ -191,80 +200,58 @@ def calibrate(
         raise ArgumentError("networks", f"{len(graphs)} can be run from their graphs, but {MIN_NETWORKS} are needed")
     folder = _writable(cache_folder())
     times = OperatorTimes.here(folder, backend, device, count)
-    predictor = MeasuredPredictor.of(times, 1, reporter, True).predictor
     checked: list[Checked] = []
     with (
         reporter.progress(f"measuring networks and their operators with {backend}", total=len(graphs)) as steps,
-        OperatorTimer.opened(backend, device, count, seed) as timer,
+        NetworkTimer.opened(backend, device, count, seed) as timer,
+        NetworkTimer.opened(backend, device, count, seed) as other,
     ):
         for graph in graphs:
             if time.monotonic() - started > 60 * minutes:
                 break
-            whole = timer.network(graph)
-            if whole is None:
-                continue
-            calls = [call for call in predictor.calls(graph) if call is not None]
-            list(times.measure(times.unknown(calls), timer))
-            known = [times.times[call.key].seconds for call in calls if call.key in times.times]
-            if len(known) == len(calls):
-                beyond_s = times.times[CALL].seconds
-                checked.append(Checked(graph, whole.seconds, whole.disturbed, sum(known), len(calls), beyond_s))
+            own = OperatorTimes(times.path, backend, device, count, facts=times.facts)
+            calls = backend_class(backend).operator_calls(graph, 1)
+            own.measure(graph, calls, 1, timer)
+            whole = other.network(graph) if own.times and own.knows(calls) else None
+            if whole is not None:
+                times.times |= own.times
+                times.facts = times.facts or own.facts
+                keys = [CALL, *(call.key for call in calls if call is not None)]
+                checked.append(Checked(graph, whole.seconds, whole.disturbed, own.times, keys))
             steps.advance()
     if len(checked) < MIN_NETWORKS:
         raise RunError(
             f"{counted(len(checked), 'network')} measured in time, but {MIN_NETWORKS} are needed, and "
             f"{MIN_RESIDUALS} for an interval; add --minutes"
         )
-    correction, errors = _learnt(checked)
-    times.correction = asdict(correction)
+    checks, errors = _compared(checked)
+    times.checks = asdict(checks)
     times.save()
-    uncorrected = np.log([one.latency_s / (one.call_s + one.sum_s) for one in checked])
     seconds = time.monotonic() - started
-    return Calibrated(backend, count, checked, correction, errors, uncorrected, len(times.times), times.path, seconds)
+    return Calibrated(backend, count, checked, checks, errors, len(times.times), times.path, seconds)
 
 
-def _learnt(checked: Sequence[Checked]) -> tuple[Correction, np.ndarray]:
-    """Return the correction, and log of measured ÷ predicted of each network, corrected by the others; none where the
-    plain sums are as good."""
+def _compared(checked: Sequence[Checked]) -> tuple[Checks, np.ndarray]:
+    """Return what sums of operators are worth, and log of measured ÷ predicted of each network."""
     import numpy as np
 
-    from slotool.commands.predictors.measured_here import Correction
+    from slotool.commands.predictors.measured_here import Checks
+    from slotool.profiling.operators import CALL
 
-    names = ("sum_s", "calls", "call_s", "latency_s")
-    sums, calls, beyond_s, latency_s = (np.array([getattr(one, name) for one in checked], float) for name in names)
-    costs = np.column_stack([sums, calls]) / latency_s[:, None]
-    left = 1 - beyond_s / latency_s
-    each = np.arange(len(checked))
-    held_out = [_coefficients(costs[each != i], left[each != i]) for i in each]
-    errors = -np.log([beyond_s[i] / latency_s[i] + float(held_out[i] @ costs[i]) for i in each])
-    scale, call_s = _coefficients(costs, left).tolist()
-    plain = np.log(latency_s / (beyond_s + sums))
-    if _mape(plain) <= _mape(errors):  # what is learnt of these says nothing of others
-        errors, scale, call_s = plain, 1.0, 0.0
-    date, range_s = datetime.now(UTC).date().isoformat(), (float(latency_s.min()), float(latency_s.max()))
-    return Correction(scale, call_s, tuple(sorted(np.abs(errors).tolist())), len(checked), date, range_s), errors
-
-
-def _coefficients(costs: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Return factor and seconds a call, by least absolute errors (reweighted least squares), drawn towards the plain
-    sum by one network's worth.
-
-    Args:
-        costs: Sum and number of operators over the latency, float64 [networks, 2].
-        left: Share of the latency that they account for, float64 [networks].
-    """
-    import numpy as np
-    from scipy.optimize import nnls
-
-    # Small calls are a microsecond or so apart.
-    scales = np.array([1.0, 1e-6])
-    weights = np.ones(len(costs))
-    for _ in range(10):
-        rows = np.vstack([costs * scales * weights[:, None], [[1.0, 0.0]]])
-        found = nnls(rows, np.append(weights * left, 1.0))[0] * scales
-        weights = 1 / np.sqrt(np.maximum(np.abs(costs @ found - left), 0.01))
-        weights *= len(costs) / weights.sum()
-    return np.asarray(found)
+    latency_s = np.array([one.latency_s for one in checked])
+    errors = np.log(latency_s / [one.sum_s for one in checked])
+    elsewhere = []
+    for one in checked:
+        others: dict[str, OperatorTime] = {}
+        for other in checked:
+            others |= other.times if other is not one else {}
+        shared = [key for key in one.calls if key in others and key != CALL]
+        here_s, there_s = (sum(times[key].seconds for key in shared) for times in (one.times, others))
+        if here_s > MIN_SHARED * one.sum_s:
+            elsewhere.append(float(abs(np.log(there_s / here_s))))
+    residuals, range_s = np.sort(np.abs(errors)).tolist(), (float(latency_s.min()), float(latency_s.max()))
+    date = datetime.now(UTC).date().isoformat()
+    return Checks(tuple(residuals), tuple(sorted(elsewhere)), len(checked), date, range_s), errors
 
 
 def _mape(log_errors: np.ndarray) -> float:

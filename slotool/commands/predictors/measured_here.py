@@ -1,4 +1,4 @@
-"""Latencies of networks on this machine as sums of their operators, each of which was timed here alone."""
+"""Latencies of networks on this machine as sums of their operators, which were timed here in networks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, Predictions, T
 from slotool.predictors.trained.bounds import Bounds
 from slotool.predictors.trained.residuals import Residuals
 from slotool.predictors.training.chosen import MIN_RESIDUALS, Chosen
+from slotool.printable import counted
 from slotool.profiling.backends import backend_class
 from slotool.profiling.operator_calls import OperatorCall
-from slotool.profiling.operators import CALL, OperatorTime, OperatorTimer, OperatorTimes
-from slotool.progress import Reporter
+from slotool.profiling.operators import CALL, NetworkTimer, OperatorTime, OperatorTimes
+from slotool.progress import Quiet, Reporter
 
 # A network this many times as quick as all that were checked, or as slow, is unlike them.
 MAX_BEYOND = 3.0
@@ -33,25 +34,35 @@ ESTIMATED = 0.5
 # Half-width, in log, of the interval of an operator that was measured while other processes ran: caches that they share
 # make it as much quicker or slower than in the network. A larger share of the latency is worth a sentence.
 DISTURBED, MAX_DISTURBED = 0.25, 0.1
+# A network takes more than this share of its latency from operators that were timed in other networks.
+ELSEWHERE = 0.1
 
 
 @dataclass(frozen=True)
-class Correction:
-    """Latency of a network: that of a call, ``scale`` × the sum of its operators, and ``call_s`` seconds for each
-    operator. ``residuals``: absolute log of measured ÷ predicted of ``networks`` whole ones, which took ``range_s``
-    seconds; ``date``: when they were measured, None: never here."""
+class Checks:
+    """What ``calibrate`` found of sums of operators.
 
-    scale: float = 1.0
-    call_s: float = 0.0
+    Attributes:
+        residuals: Absolute log of measured ÷ predicted of whole networks whose operators were timed in themselves.
+        elsewhere: Absolute log of two sums of operators that a network shares with others: timed in it and in those.
+        networks: Number of whole networks.
+        date: Day on which they were measured; None: never here.
+        range_s: Least and largest latency of them, seconds.
+    """
+
     residuals: tuple[float, ...] = ()
+    elsewhere: tuple[float, ...] = ()
     networks: int = 0
     date: str | None = None
     range_s: tuple[float, float] = (0.0, 1e9)
 
-    def no_interval(self, latency_s: float) -> str | None:
-        """Return why a network of this latency has no interval; None where it has one."""
+    def no_interval(self, latency_s: float, elsewhere: float) -> str | None:
+        """Return why a network of this latency has no interval, of which a share of ``elsewhere`` is of operators that
+        were timed in other networks; None where it has one."""
         if len(self.residuals) < MIN_RESIDUALS:
             return f"it needs {MIN_RESIDUALS} whole networks measured here by calibrate, and there are {self.networks}"
+        if elsewhere > ELSEWHERE and len(self.elsewhere) < MIN_RESIDUALS:
+            return f"too few networks that calibrate measured share operators with others: {len(self.elsewhere)}"
         low_s, high_s = self.range_s
         if low_s / MAX_BEYOND <= latency_s <= high_s * MAX_BEYOND:
             return None
@@ -65,15 +76,14 @@ class OperatorSum(Predictor[OperatorGraph]):
 
     def __init__(self, times: OperatorTimes, batch_size: int):
         self.times, self.batch_size = times, batch_size
-        self.correction = Correction(**(times.correction or {}))
+        self.checks = Checks(**(times.checks or {}))
         self._fits: dict[str, np.ndarray] = {}
         self._calls: dict[str, list[OperatorCall | None]] = {}
 
     def calls(self, graph: OperatorGraph) -> list[OperatorCall | None]:
         """Return the library's calls of a network, None for what none is made for."""
         if graph.id not in self._calls:
-            calls = backend_class(self.times.backend).operator_calls(graph, self.batch_size)
-            self._calls[graph.id] = [None if call is None else call.rotated(graph.weight_bytes) for call in calls]
+            self._calls[graph.id] = backend_class(self.times.backend).operator_calls(graph, self.batch_size)
         return self._calls[graph.id]
 
     def seconds(self, graph: OperatorGraph) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +97,7 @@ class OperatorSum(Predictor[OperatorGraph]):
             elif time is None:
                 found.append(self._estimated_s(call))
             else:
-                found.append(self.correction.scale * time.seconds + self.correction.call_s)
+                found.append(time.seconds)
         return np.array(found), np.array(estimated, dtype=bool)
 
     def _estimated_s(self, call: OperatorCall) -> float:
@@ -97,7 +107,7 @@ class OperatorSum(Predictor[OperatorGraph]):
         op = call.op if len(known) > 2 else ""
         if op not in self._fits:
             self._fits[op] = _fitted(known if op else list(self.times.times.values()))
-        return self.correction.scale * float(self._fits[op] @ (1.0, call.flops, call.bytes)) + self.correction.call_s
+        return float(self._fits[op] @ (1.0, call.flops, call.bytes))
 
     @property
     def network_call_s(self) -> float:
@@ -154,7 +164,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
     @classmethod
     def of(cls, times: OperatorTimes, batch_size: int, reporter: Reporter, measures: bool) -> Self:
         facts, predictor = machine_facts(), OperatorSum(times, batch_size)
-        errors = np.sort(predictor.correction.residuals)
+        errors = np.sort(predictor.checks.residuals)
         setting = Setting(machine_id(), times.device, times.backend, times.threads, batch_size, facts.get("cpu"))
         nothing = (0.0, 0.0)
         return cls(
@@ -169,34 +179,42 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         )
 
     def measure(self, graphs: Sequence[OperatorGraph]) -> None:
-        """Measure the operators of ``graphs`` that are unknown, and keep their times."""
+        """Run each of ``graphs`` that has an unknown operator, and keep the times of its operators."""
         times = self.predictor.times
-        unknown = times.unknown([call for graph in graphs for call in self.predictor.calls(graph) if call])
+        unknown = [graph for graph in graphs if not times.knows(self.predictor.calls(graph))]
         if not unknown:
             return
-        with OperatorTimer.opened(times.backend, times.device, times.threads) as timer:
-            if self.reporter is None:
-                list(times.measure(unknown, timer))
-            else:
-                with self.reporter.progress(f"measuring {len(unknown)} operators", total=len(unknown)) as steps:
-                    for _ in times.measure(unknown, timer):
-                        steps.advance()
+        reporter = self.reporter or Quiet()
+        with (
+            NetworkTimer.opened(times.backend, times.device, times.threads) as timer,
+            reporter.progress(f"measuring operators of {counted(len(unknown), 'network')}", len(unknown)) as steps,
+        ):
+            for graph in unknown:
+                # An earlier one may have had the same operators.
+                if not times.knows(self.predictor.calls(graph)):
+                    times.measure(graph, self.predictor.calls(graph), self.predictor.batch_size, timer)
+                steps.advance()
         times.save()
 
     def predict(self, graphs: Sequence[OperatorGraph], unsure: np.ndarray | float = 0.0) -> Predictions:
         if self.measures:
             self.measure(graphs)
         high = np.nan if self.residuals is None else self.residuals.interval(NOMINAL_COVERAGE)[1]
-        latency_s, spread = [], []
+        checks = self.predictor.checks
+        few = len(checks.elsewhere) < MIN_RESIDUALS
+        # Where they are too few, whoever needs them has no interval.
+        high_elsewhere = 0.0 if few else Residuals(np.sort(checks.elsewhere), True).interval(NOMINAL_COVERAGE)[1]
+        latency_s, spread, why = [], [], []
         outside: list[str | None] = []
         for graph in graphs:
             seconds, estimated = self.predictor.seconds(graph)
             total = max(1e-9, self.predictor.network_call_s + float(seconds.sum()))
             share = float(seconds[estimated].sum()) / total
-            noise, disturbed = self._noise(graph, seconds, total)
-            doubts = np.array([high, ESTIMATED * share, noise])
+            noise, disturbed, elsewhere = self._noise(graph, seconds, total)
+            doubts = np.array([high, ESTIMATED * share, noise, elsewhere * high_elsewhere])
             latency_s.append(total)
             spread.append(float(np.linalg.norm(doubts)) / high)
+            why.append(checks.no_interval(total, elsewhere))
             calls = zip(self.predictor.calls(graph), estimated.tolist(), strict=True)
             names = sorted({call.op for call, was in calls if call and was})
             reasons = [f"{share:.0%} of the latency is estimated, as it was not measured: {', '.join(names[:6])}"]
@@ -205,7 +223,6 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
                 reasons.append(f"{disturbed:.0%} of the latency was measured while other processes ran")
             outside.append("; ".join(reasons) or None)
         latency, width = np.array(latency_s), np.array(spread)
-        why = [self.predictor.correction.no_interval(each) for each in latency_s]
         given = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
             latency_s=latency,
@@ -218,15 +235,17 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             far=np.zeros(len(latency), dtype=bool),
         )
 
-    def _noise(self, graph: OperatorGraph, seconds: np.ndarray, total: float) -> tuple[float, float]:
-        """Return half-width, in log, of what noise of the operators leaves open, and the share of the latency that was
-        measured while other processes ran."""
+    def _noise(self, graph: OperatorGraph, seconds: np.ndarray, total: float) -> tuple[float, float, float]:
+        """Return half-width, in log, of what noise of the operators leaves open, and the shares of the latency that
+        were measured while other processes ran, and in other networks."""
         times = self.predictor.times.times
         known = [None if call is None else times.get(call.key) for call in self.predictor.calls(graph)]
         spreads = [0.0 if time is None else time.spread for time in known]
         disturbed = np.array([time is not None and time.disturbed for time in known], dtype=bool)
+        elsewhere = np.array([time is not None and time.network != graph.id for time in known], dtype=bool)
         share = float(seconds[disturbed].sum() / total)
-        return float(np.hypot(np.linalg.norm(seconds * spreads) / total, DISTURBED * share)), share
+        noise = float(np.hypot(np.linalg.norm(seconds * spreads) / total, DISTURBED * share))
+        return noise, share, float(seconds[elsewhere].sum() / total)
 
 
 @dataclass(frozen=True)
@@ -246,10 +265,10 @@ class MeasuredHere(Chosen):
         times = OperatorTimes.here(cache_folder(), backend, device, threads)
         trained = MeasuredPredictor.of(times, 1, reporter, measures)
         opened = PredictorArtifact("operators measured here", trained, None, {})
-        correction = trained.predictor.correction
+        checks = trained.predictor.checks
         checked = (
-            f"checked by {correction.networks} networks on {correction.date}"
-            if correction.date
+            f"checked by {checks.networks} networks on {checks.date}"
+            if checks.date
             else "not checked by whole networks: slotool calibrate does"
         )
         return cls(opened, opened.path, f"{why}; {checked}", "", times=times, reporter=reporter, measures=measures)

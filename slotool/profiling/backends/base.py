@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,11 +18,9 @@ from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.indices import Indices, dtype_of, is_whole
 from slotool.profiling.accelerator import Accelerator, DeviceWatch
+from slotool.profiling.operator_calls import CALL_S, OperatorCall, operator_calls
 from slotool.profiling.out_of_memory import is_out_of_memory
 from slotool.timing.timer import Stopwatch
-
-if TYPE_CHECKING:
-    from slotool.profiling.operator_calls import OperatorCall
 
 # Small enough that 20 layers of 16,384 units stay finite; the biases keep narrow layers clear of denormals.
 WEIGHT_SCALE = 0.02
@@ -99,11 +98,30 @@ class Backend(ABC):
 
     @classmethod
     def operator_calls(cls, graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
-        """Return the calls that the library makes one after the other for ``graph``; None for what takes no time, and
-        for what cannot be run alone."""
-        from slotool.profiling.operator_calls import operator_calls
-
+        """Return the calls that the library makes one after the other for ``graph``; None for what takes no time."""
         return operator_calls(graph, batch_size)
+
+    def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
+        """Return a function that runs a number of inferences, and returns how long each of ``operator_calls`` took.
+
+        Its answer is float64 seconds [inferences, 1 + calls]: first what an inference takes beyond its calls, then each
+        of them, 0 for None; together they are the inference. A library that runs a network as one does not show its
+        operators: here they share its latency by rough prices. Raises what ``prepare`` does.
+        """
+        call = self.prepare(subject, batch_size)
+        rough = [0.0 if each is None else each.rough_s for each in self.operator_calls(subject, batch_size)]
+        prices = np.array([CALL_S, *rough])
+
+        def walked(count: int) -> np.ndarray:
+            total_s = []
+            for _ in range(1 + count):
+                started = time.perf_counter()
+                call()
+                self.wait()
+                total_s.append(time.perf_counter() - started)
+            return np.outer(total_s[1:], prices / prices.sum())
+
+        return walked
 
     @abstractmethod
     def prepare(self, subject: Any, batch_size: int) -> Callable[[], Any]:

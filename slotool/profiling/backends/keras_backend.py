@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,10 @@ import numpy as np
 from slotool.devices import FLOAT32, TF32
 from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.operators.keras_values import layer_name
 from slotool.profiling.accelerator import Accelerator, NvidiaAccelerator
 from slotool.profiling.backends.base import Backend
-from slotool.profiling.operator_calls import ONE_OPERATOR, GraphOperator, OperatorCall, operator_calls
+from slotool.profiling.operator_calls import with_the_rest
 
 if TYPE_CHECKING:
     import keras
@@ -69,13 +71,7 @@ class KerasBackend(Backend):
         keras.backend.clear_session()
         return load_keras(request["application"])
 
-    @classmethod
-    def operator_calls(cls, graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
-        """Return operators whose copies have inputs of their own, as equal ones of equal inputs run once."""
-        calls = operator_calls(graph, batch_size)
-        return [replace(call, own_inputs=True) if isinstance(call, GraphOperator) else call for call in calls]
-
-    def prepare(self, subject: OperatorGraph | keras.Model, batch_size: int) -> Callable[[], Any]:
+    def prepare(self, subject: OperatorGraph | keras.Model, batch_size: int) -> _Call:
         import keras
         import tensorflow as tf
 
@@ -84,7 +80,7 @@ class KerasBackend(Backend):
         with tf.device(self._place):
             if isinstance(subject, OperatorGraph):
                 keras.backend.clear_session()
-                model = functional_model(subject, self._weights, every_end=subject.kind == ONE_OPERATOR)
+                model = functional_model(subject, self._weights)
                 inputs = [tf.constant(channels_last(values)) for values in self.feeds(subject, batch_size)]
             else:
                 model, inputs = subject, [tf.constant(self.inputs(subject.input_shape[1:], batch_size))]
@@ -94,6 +90,31 @@ class KerasBackend(Backend):
         self._check_place([*inputs, *(variable.value for variable in model.weights)], subject)
         # The concrete function does not own the model's variables, so the call must keep the model.
         return _Call(model, concrete, inputs)
+
+    def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
+        """Return durations of TensorFlow's nodes by its own trace, fused ones at the operator whose name they have;
+        what a call takes beyond them is shared equally."""
+        if self.device != "cpu":
+            return super().walk(subject, batch_size)
+        call, calls = self.prepare(subject, batch_size), self.operator_calls(subject, batch_size)
+        trace = _Trace(call)
+        columns = [at for at, each in enumerate(calls) if each is not None]
+        operators = {layer_name(each.name): place for place, each in enumerate(filter(None, calls))}
+
+        def walked(count: int) -> np.ndarray:
+            total_s, nodes_s = [], np.zeros((1 + count, len(columns)))
+            for row in nodes_s:
+                started = time.perf_counter()
+                call()
+                total_s.append(time.perf_counter() - started)
+                for layer, seconds in trace():
+                    if layer in operators:
+                        row[operators[layer]] += seconds
+            seconds = np.zeros((count, 1 + len(calls)))
+            seconds[:, [0, *(1 + at for at in columns)]] = with_the_rest(nodes_s[1:], np.array(total_s[1:]))
+            return seconds
+
+        return walked
 
     @property
     def _place(self) -> str:
@@ -159,7 +180,40 @@ class TensorFlowAccelerator(NvidiaAccelerator):
 
 class _Call:
     def __init__(self, model: keras.Model, concrete: Callable[..., Any], inputs: list[Any]):
-        self.model, self._concrete, self._inputs = model, concrete, inputs
+        self.model, self.concrete, self.inputs = model, concrete, inputs
 
     def __call__(self) -> Any:
-        return self._concrete(*self._inputs)
+        return self.concrete(*self.inputs)
+
+
+class _Trace:
+    """Runs the function of ``call`` in a session, which alone shows how long nodes take."""
+
+    def __init__(self, call: _Call):
+        import tensorflow as tf
+        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+        frozen, options = convert_variables_to_constants_v2(call.concrete), tf.compat.v1.ConfigProto()
+        options.intra_op_parallelism_threads = tf.config.threading.get_intra_op_parallelism_threads()
+        options.inter_op_parallelism_threads = tf.config.threading.get_inter_op_parallelism_threads()
+        with tf.Graph().as_default() as graph:
+            tf.graph_util.import_graph_def(frozen.graph.as_graph_def(), name="")
+        self._session = tf.compat.v1.Session(graph=graph, config=options)
+        self._outputs = [tensor.name for tensor in frozen.outputs]
+        self._feeds = {tensor.name: x.numpy() for tensor, x in zip(frozen.inputs, call.inputs, strict=True)}
+
+    def __call__(self) -> list[tuple[str, float]]:
+        """Return the layer of each node of one inference, and how many seconds the node took."""
+        import tensorflow as tf
+
+        found = tf.compat.v1.RunMetadata()
+        options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.SOFTWARE_TRACE)
+        self._session.run(self._outputs, self._feeds, options=options, run_metadata=found)
+        nodes = [node for device in found.step_stats.dev_stats for node in device.node_stats]
+        return [(_layer(node.node_name), 1e-9 * (node.op_end_rel_nanos - node.op_start_rel_nanos)) for node in nodes]
+
+
+def _layer(node: str) -> str:
+    """Return the layer of a node such as ``model/conv__1/Conv2D``."""
+    parts = node.split("/")
+    return re.sub(r"(?<=_)_\d+$", "", parts[1]) if len(parts) > 1 else ""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,13 +19,12 @@ from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.machine import gpu_models
 from slotool.profiling.accelerator import Accelerator, NvidiaAccelerator
 from slotool.profiling.backends.base import Backend
+from slotool.profiling.operator_calls import OperatorCall, with_the_rest
 
 if TYPE_CHECKING:
-    import onnx
     import onnxruntime
 
     from slotool.graphs.onnx_model import Weight
-    from slotool.profiling.operator_calls import OperatorCall
 
 # 64 bytes, a cache line, in float32 values.
 ALIGNMENT = 16
@@ -68,7 +70,7 @@ class OnnxBackend(Backend):
         # Besides the first session's own threads, others start that libraries keep.
         for _ in range(2):
             before = set(os.listdir("/proc/self/task"))
-            session = self._session(builder.graph(), 1, "cpu")[0]
+            session = self._session(builder.graph(), 1, "cpu", self._options())[0]
             started = set(os.listdir("/proc/self/task")) - before
             del session
         return 1 + len(started)
@@ -82,32 +84,48 @@ class OnnxBackend(Backend):
             return super().operator_calls(graph, batch_size)
         return list(optimised_calls(graph, batch_size, disabled_optimizers(graph)))
 
-    def open(self, request: Mapping[str, Any]) -> OperatorGraph | onnx.ModelProto:
-        """A graph, or the copies of an ``OptimisedNode``."""
-        from slotool.profiling.backends.onnx_operators import repeated
+    def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], onnxruntime.OrtValue | None]:
+        call = self._call(subject, batch_size, self._options())
+        if isinstance(self.accelerator, OnnxAccelerator):
+            self.accelerator.waits_for = call.wait
+        return call
 
-        return repeated(request) if "node" in request else super().open(request)
+    def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
+        """Return durations of nodes by ONNX Runtime's own profile; what a call takes beyond them is shared equally, as
+        each node costs the executor some."""
+        from slotool.profiling.backends.onnx_operators import node_seconds
 
-    def prepare(
-        self, subject: OperatorGraph | onnx.ModelProto, batch_size: int
-    ) -> Callable[[], onnxruntime.OrtValue | None]:
+        calls = self.operator_calls(subject, batch_size)
+        whole = self.prepare(subject, batch_size)
+        names = [call.name for call in calls if call is not None]
+
+        def walked(count: int) -> np.ndarray:
+            total_s = [_seconds(whole) for _ in range(1 + count)][1:]
+            with TemporaryDirectory() as folder:
+                options = self._options()
+                options.enable_profiling = True
+                options.profile_file_prefix = str(Path(folder) / "profile")
+                profiled = self._call(subject, batch_size, options)
+                for _ in range(1 + count):
+                    profiled()
+                runs = node_seconds(Path(profiled.session.end_profiling()))[1:]
+            if any(run.keys() != set(names) for run in runs):
+                raise GraphError(f"{subject.name or subject.id}: ONNX Runtime runs other nodes than it had planned")
+            nodes_s = np.array([[run[name] for name in names] for run in runs])
+            return with_the_rest(nodes_s, np.array(total_s))
+
+        return walked
+
+    def _call(self, graph: OperatorGraph, batch_size: int, options: onnxruntime.SessionOptions) -> _Call:
         import onnxruntime
 
         from slotool.graphs.onnx_model import input_names
 
-        if not isinstance(subject, OperatorGraph):
-            from slotool.profiling.backends.onnx_operators import bound
-
-            return bound(subject, self._options())
-
-        session, weights = self._session(subject, batch_size, self.device)
-        feeds, place = self.feeds(subject, batch_size), self._place
+        session, weights = self._session(graph, batch_size, self.device, options)
+        feeds, place = self.feeds(graph, batch_size), self._place
         inputs = [onnxruntime.OrtValue.ortvalue_from_numpy(values, *place) for values in feeds]
-        y = onnxruntime.OrtValue.ortvalue_from_shape_and_type((batch_size, *subject.output_shape), np.float32, *place)
-        call = _Call(session, weights, dict(zip(input_names(subject), inputs, strict=True)), y)
-        if isinstance(self.accelerator, OnnxAccelerator):
-            self.accelerator.waits_for = call.wait
-        return call
+        y = onnxruntime.OrtValue.ortvalue_from_shape_and_type((batch_size, *graph.output_shape), np.float32, *place)
+        return _Call(session, weights, dict(zip(input_names(graph), inputs, strict=True)), y)
 
     def devices(self) -> tuple[str, ...]:
         import onnxruntime
@@ -129,7 +147,7 @@ class OnnxBackend(Backend):
             onnxruntime.preload_dlls()  # of CUDA and cuDNN, which other packages brought
         builder = GraphBuilder()
         builder.add("ReLU", builder.add("InputLayer", shape=[1]))
-        self._session(builder.graph(), 1, self.device)
+        self._session(builder.graph(), 1, self.device, self._options())
         return OnnxAccelerator(self.device, self._cuda_options)
 
     def array(self, output: onnxruntime.OrtValue) -> np.ndarray:
@@ -146,14 +164,13 @@ class OnnxBackend(Backend):
         return ("cpu", 0) if self.device == "cpu" else ("cuda", int(self.device.partition(":")[2]))
 
     def _session(
-        self, graph: OperatorGraph, batch_size: int, device: str
+        self, graph: OperatorGraph, batch_size: int, device: str, options: onnxruntime.SessionOptions
     ) -> tuple[onnxruntime.InferenceSession, list[Any]]:
         import onnxruntime
 
         from slotool.graphs.onnx_model import onnx_model
 
         model, weights = onnx_model(graph, batch_size)
-        options = self._options()
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._lent(weights)]
         if values:
             options.add_external_initializers([weight.name for weight in weights], values)
@@ -232,14 +249,14 @@ class _Call:
         y: onnxruntime.OrtValue,
     ):
         # The session does not own the weights' memory.
-        self._session, self._weights, self._y = session, weights, y
+        self.session, self._weights, self._y = session, weights, y
         self._bound = session.io_binding()
         for name, values in inputs.items():
             self._bound.bind_ortvalue_input(name, values)
         self._bound.bind_ortvalue_output("output", y)
 
     def __call__(self) -> onnxruntime.OrtValue:
-        self._session.run_with_iobinding(self._bound)
+        self.session.run_with_iobinding(self._bound)
         return self._y
 
     def wait(self) -> None:
@@ -261,6 +278,12 @@ class OnnxAccelerator(NvidiaAccelerator):
         import onnxruntime
 
         return {"onnxruntime": onnxruntime.__version__, **self._options}
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def _cuda_devices() -> int:

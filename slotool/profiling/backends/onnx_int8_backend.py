@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,9 @@ import numpy as np
 
 from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
+from slotool.profiling.backends.base import Backend
 from slotool.profiling.backends.onnx_backend import PROVIDERS, OnnxBackend, disabled_optimizers
+from slotool.profiling.operator_calls import OperatorCall, operator_calls
 
 if TYPE_CHECKING:
     import onnx
@@ -42,16 +44,23 @@ class OnnxInt8Backend(OnnxBackend):
     def devices(self) -> tuple[str, ...]:
         return ("cpu",)
 
+    @classmethod
+    def operator_calls(cls, graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
+        """Return operators of the graph: which nodes they become follows from a quantisation, which takes seconds."""
+        return operator_calls(graph, batch_size)
+
+    def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
+        return Backend.walk(self, subject, batch_size)
+
     def facts(self) -> dict[str, Any]:
         return {"int8_share": self._int8_share}
 
     def _session(
-        self, graph: OperatorGraph, batch_size: int, device: str
+        self, graph: OperatorGraph, batch_size: int, device: str, options: onnxruntime.SessionOptions
     ) -> tuple[onnxruntime.InferenceSession, list[Any]]:
         import onnx
         import onnxruntime
 
-        options = self._options()
         with TemporaryDirectory(prefix="slotool-int8-") as folder, _quiet():
             quantised, optimised = Path(folder) / "quantised.onnx", Path(folder) / "optimised.onnx"
             self._quantise(graph, batch_size, quantised)

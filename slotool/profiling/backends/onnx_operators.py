@@ -1,19 +1,19 @@
-"""Nodes that ONNX Runtime runs for a graph once it has fused and laid out its operators, each as a model of its own."""
+"""Nodes that ONNX Runtime runs for a graph once it has fused and laid out its operators, and how long each takes."""
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slotool import strict_json
 from slotool.graphs import OperatorGraph
-from slotool.profiling.operator_calls import OperatorCall
+from slotool.profiling.operator_calls import OperatorCall, heat
 
 if TYPE_CHECKING:
     import onnx
@@ -25,29 +25,30 @@ BYTES_PER_VALUE = 4
 # Bytes of constants that are written apart, and not read back.
 EXTERNAL = 1024
 WEIGHTS_FILE = "weights.bin"
+# End of the name of an event that tells how long a node took; the event of a whole run.
+KERNEL_TIME, RUN = "_kernel_time", "model_run"
 
 
-@dataclass(frozen=True)
-class OptimisedNode(OperatorCall):
-    """One node. ``node``: as a serialised NodeProto without names; ``inputs``: each a serialised TensorProto, that of a
-    weight or of a value without data, or empty for one that is left out; ``fed``: which of them are values."""
+def node_seconds(profile: Path) -> list[dict[str, float]]:
+    """Return seconds of each node by its name, one mapping for each run, from a profile that ONNX Runtime wrote.
 
-    node: bytes
-    inputs: tuple[bytes, ...]
-    fed: tuple[bool, ...]
-    outputs: int
+    Raises:
+        InputError: It is no such file.
+    """
+    events = strict_json.convert(strict_json.read(profile), list[dict[str, Any]])
+    runs: list[dict[str, float]] = []
+    nodes: dict[str, float] = {}
+    for event in sorted(events, key=lambda event: float(event["ts"]) + float(event["dur"])):
+        name = str(event["name"])
+        if name.endswith(KERNEL_TIME):
+            nodes[name.removesuffix(KERNEL_TIME)] = 1e-6 * float(event["dur"])
+        elif name == RUN:
+            runs.append(nodes)
+            nodes = {}
+    return runs
 
-    def request(self) -> dict[str, Any]:
-        return {
-            "node": base64.b64encode(self.node).decode(),
-            "inputs": [base64.b64encode(each).decode() for each in self.inputs],
-            "fed": list(self.fed),
-            "outputs": self.outputs,
-            "copies": self.copies,
-        }
 
-
-def optimised_calls(graph: OperatorGraph, batch_size: int, disabled: Mapping[str, Any]) -> Iterator[OptimisedNode]:
+def optimised_calls(graph: OperatorGraph, batch_size: int, disabled: Mapping[str, Any]) -> Iterator[OperatorCall]:
     """Yield the nodes that ONNX Runtime runs for ``graph``, in order; ``disabled``: optimisers to leave out, as
     arguments of a session."""
     import onnx
@@ -74,7 +75,7 @@ def optimised_calls(graph: OperatorGraph, batch_size: int, disabled: Mapping[str
             tensor.ClearField("name")
             inputs.append(tensor)
             fed.append(bool(name) and name not in constants)
-        yield _call(node, inputs, fed, [shapes[name][1] for name in node.output if name in shapes], batch_size)
+        yield _call(node, inputs, fed, [shapes[name][1] for name in node.output if name in shapes], graph.weight_bytes)
 
 
 def _call(
@@ -82,8 +83,8 @@ def _call(
     inputs: Sequence[onnx.TensorProto],
     fed: Sequence[bool],
     outputs: Sequence[Sequence[int]],
-    batch_size: int,
-) -> OptimisedNode:
+    network_bytes: int,
+) -> OperatorCall:
     import onnx
 
     unnamed = onnx.NodeProto()
@@ -96,17 +97,13 @@ def _call(
     weights = sum(size for size, is_value in zip(sizes, fed, strict=True) if not is_value)
     made = sum(math.prod(dims) for dims in outputs)
     texts = [base64.b64encode(part).decode() for part in (content, *tensors)]
-    return OptimisedNode(
-        key=f"{node.op_type} {' '.join(texts)} {''.join('01'[is_value] for is_value in fed)}",
+    return OperatorCall(
+        key=f"{node.op_type} {' '.join(texts)} {''.join('01'[is_value] for is_value in fed)}"
+        + heat(BYTES_PER_VALUE * weights, network_bytes),
         op=node.op_type,
         flops=_flops(node.op_type, inputs, made),
         bytes=BYTES_PER_VALUE * (sum(sizes) + made),
-        weight_bytes=BYTES_PER_VALUE * weights,
-        batch_size=batch_size,
-        node=content,
-        inputs=tensors,
-        fed=tuple(fed),
-        outputs=len(node.output),
+        name=node.name,
     )
 
 
@@ -175,70 +172,3 @@ def _plain() -> onnxruntime.SessionOptions:
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
-
-
-def repeated(request: Mapping[str, Any]) -> onnx.ModelProto:
-    """Return a model of ``copies`` of a node, of the same values, each with constants of its own."""
-    import onnx
-
-    node = onnx.NodeProto.FromString(base64.b64decode(request["node"]))
-    inputs = [onnx.TensorProto.FromString(base64.b64decode(each)) for each in request["inputs"]]
-    rng = np.random.default_rng(0)
-    nodes, starts, constants, names = [], [], list[onnx.TensorProto](), [f"x{at}" for at in range(len(inputs))]
-    for name, tensor, fed in zip(names, inputs, request["fed"], strict=True):
-        if fed:
-            starts.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
-    for copy in range(request["copies"]):
-        own = onnx.NodeProto()
-        own.CopyFrom(node)
-        for name, tensor, fed in zip(names, inputs, request["fed"], strict=True):
-            if fed or not tensor.data_type:
-                own.input.append(name if fed else "")
-                continue
-            own.input.append(f"{name}_{copy}")
-            constants.append(_filled(tensor, rng, f"{name}_{copy}"))
-        own.output.extend(f"y{at}_{copy}" for at in range(request["outputs"]))
-        nodes.append(own)
-    ends = [onnx.ValueInfoProto(name=name) for own in nodes for name in own.output]
-    body = onnx.helper.make_graph(nodes, "operator", starts, ends, constants)
-    opsets = [onnx.helper.make_opsetid("", 20)] + [
-        onnx.helper.make_opsetid(domain, 1) for domain in ("com.microsoft", "com.microsoft.nchwc", "ai.onnx.ml")
-    ]
-    return onnx.helper.make_model(body, opset_imports=opsets, ir_version=9)
-
-
-def _filled(tensor: onnx.TensorProto, rng: np.random.Generator, name: str) -> onnx.TensorProto:
-    import onnx
-
-    if math.prod(tensor.dims) <= MAX_VALUES:
-        own = onnx.TensorProto()
-        own.CopyFrom(tensor)
-        own.name = name
-        return own
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return onnx.numpy_helper.from_array(_values(tuple(tensor.dims), dtype, rng), name)
-
-
-def _values(shape: tuple[int, ...], dtype: Any, rng: np.random.Generator) -> np.ndarray:
-    """Return values without denormals; whole numbers are ones, which are places of any lookup."""
-    if np.issubdtype(dtype, np.floating):
-        return (0.02 * rng.standard_normal(shape, dtype=np.float32) + 0.01).astype(dtype)
-    return np.ones(shape, dtype)
-
-
-def bound(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> Callable[[], None]:
-    """Return a call that runs ``model`` as it is, inputs and outputs bound to memory once."""
-    import onnx
-    import onnxruntime
-
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    binding, rng = session.io_binding(), np.random.default_rng(0)
-    for each in model.graph.input:
-        kind = each.type.tensor_type
-        shape = tuple(axis.dim_value for axis in kind.shape.dim)
-        values = _values(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type), rng)
-        binding.bind_ortvalue_input(each.name, onnxruntime.OrtValue.ortvalue_from_numpy(values))
-    for each in session.get_outputs():
-        binding.bind_output(each.name, "cpu")
-    return lambda: session.run_with_iobinding(binding)

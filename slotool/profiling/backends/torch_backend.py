@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import numpy as np
 from slotool import devices
 from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.operators import Operator
 from slotool.profiling.accelerator import Accelerator, CudaAccelerator
 from slotool.profiling.backends.base import Backend
 from slotool.profiling.out_of_memory import is_out_of_memory
@@ -67,13 +69,7 @@ class TorchBackend(OnTorch):
     def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], torch.Tensor]:
         import torch
 
-        from slotool.graphs.torch_module import GraphModule
-
-        module = GraphModule(subject, device="meta").eval().requires_grad_(False)
-        self._arena.lend_to(module)
-        feeds = [torch.from_numpy(values).to(self.tensor_device) for values in self.feeds(subject, batch_size)]
-        inputs = [values.to(self._arena.dtype) if values.is_floating_point() else values for values in feeds]
-
+        module, inputs = self._placed(subject, batch_size)
         run = self.runner(module, inputs)
 
         def call() -> torch.Tensor:
@@ -82,6 +78,54 @@ class TorchBackend(OnTorch):
                 return answer
 
         return call
+
+    def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
+        """Return times between the beginnings of operators, where the host waits for each; else as backends do whose
+        library runs a network as one."""
+        import torch
+
+        if self.device != "cpu" or type(self).runner is not TorchBackend.runner:
+            return super().walk(subject, batch_size)
+        module, inputs = self._placed(subject, batch_size, partly=True)
+        takes_time = [operator.op != "InputLayer" for operator in subject.operators]
+
+        def plain() -> float:
+            started = time.perf_counter()
+            with torch.inference_mode():
+                module(*inputs)
+            return time.perf_counter() - started
+
+        def once() -> np.ndarray:
+            began: list[float] = []
+            with torch.inference_mode():
+                started = time.perf_counter()
+                module(*inputs, between=lambda: began.append(time.perf_counter()))
+                ended = time.perf_counter()
+            seconds = np.zeros(1 + len(takes_time))
+            seconds[0] = began[0] - started
+            seconds[1:][takes_time] = np.diff([*began, ended])
+            return seconds
+
+        def walked(count: int) -> np.ndarray:
+            once()
+            marked, whole = zip(*((once(), plain()) for _ in range(count)), strict=True)
+            # Reading the clock between operators takes its time too.
+            return np.array(marked) * min(1.0, float(np.min(whole) / np.min(np.sum(marked, axis=1))))
+
+        return walked
+
+    def _placed(
+        self, graph: OperatorGraph, batch_size: int, *, partly: bool = False
+    ) -> tuple[torch.nn.Module, list[torch.Tensor]]:
+        import torch
+
+        from slotool.graphs.torch_module import GraphModule
+
+        absent = {operator.op: _absent for operator in graph.operators if not operator.known} if partly else {}
+        module = GraphModule(graph, device="meta", layers=absent).eval().requires_grad_(False)
+        self._arena.lend_to(module)
+        feeds = [torch.from_numpy(values).to(self.tensor_device) for values in self.feeds(graph, batch_size)]
+        return module, [values.to(self._arena.dtype) if values.is_floating_point() else values for values in feeds]
 
     def runner(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Callable[..., torch.Tensor]:
         """Return what computes the outputs of ``module`` for such ``inputs``: here the module itself."""
@@ -136,6 +180,10 @@ class WeightArena:
                 part.copy_(block[: part.numel()])
             self._buffer = grown
         return self._buffer
+
+
+def _absent(operator: Operator, device: str) -> Callable[..., torch.Tensor]:
+    return lambda *inputs: inputs[0].new_ones((len(inputs[0]), *operator.shape))
 
 
 def _aligned(values: int) -> int:

@@ -125,17 +125,21 @@ class SoloMeasurer(Measurer):
     def rows(self, item: Item) -> list[dict[str, Any]]:
         return [self.row(item, 0, self._cores, self.too_big(item) or self._measured(item))]
 
+    def operators(self, item: Item) -> dict[str, Any]:
+        """Return the answer of ``Bench.operators`` about the item's only subject."""
+        return self.too_big(item) or self._measured(item, "operators")
+
     def close(self) -> None:
         for backend in list(self._workers):
             self._retire(backend)
 
-    def _measured(self, item: Item) -> dict[str, Any]:
+    def _measured(self, item: Item, do: str = "measure") -> dict[str, Any]:
         backend = self.settings.backend_of(item.subjects[0])
         death = ""
         for _ in range(TRIES):
             worker = self._worker(backend)
             try:
-                answer = worker.ask(request_for(item.subjects[0], item, "measure"), self.settings.timeout_s)
+                answer = worker.ask(request_for(item.subjects[0], item, do), self.settings.timeout_s)
             except WorkerHung as error:
                 self._retire(backend)
                 return {"status": "timeout", "reason": str(error)}

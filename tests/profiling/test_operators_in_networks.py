@@ -1,0 +1,102 @@
+"""Operators timed in networks: which calls there are, how long each takes, and what a file keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.profiling.backends import backend_class
+from slotool.profiling.operator_calls import operator_calls
+from slotool.profiling.operators import NetworkTimer, OperatorTime, OperatorTimes
+
+
+def network(units: int = 512) -> OperatorGraph:
+    builder = GraphBuilder()
+    last = builder.add("InputLayer", shape=(units,))
+    for _ in range(2):
+        last = builder.add("ReLU", builder.add("Dense", last, units=units))
+    builder.add("Dense", last, units=10)
+    return builder.graph()
+
+
+def test_equal_operators_are_one_call_and_inputs_are_none() -> None:
+    first, *calls = operator_calls(network(), 1)
+    assert first is None
+    keys = [call.key for call in calls if call is not None]
+    assert len(keys) == 5
+    assert len(set(keys)) == 3
+    other = [call.key for call in operator_calls(network(), 8) if call is not None]
+    assert not set(keys) & set(other)
+
+
+def test_weights_that_leave_the_caches_make_another_call() -> None:
+    small, large = network(1024), network(2048)
+    assert not any("cold" in call.key for call in operator_calls(network(64), 1) if call is not None)
+    keys = [[call.key for call in operator_calls(each, 1) if call is not None] for each in (small, large)]
+    assert all("cold" in own[0] for own in keys)
+    assert not any("cold" in own[1] for own in keys)
+
+
+@pytest.mark.parametrize("backend", ["torch", "onnx", "keras"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_operators_and_the_rest_are_the_whole_inference(backend: str, batch_size: int) -> None:
+    chosen = backend_class(backend)
+    if chosen.missing():
+        pytest.skip(f"{backend} is not installed")
+    graph = network(256)
+    calls = chosen.operator_calls(graph, batch_size)
+    with NetworkTimer.opened(backend, "cpu", 1) as timer:
+        answer = timer.operators(graph, batch_size)
+    assert answer["status"] == "ok"
+    assert len(answer["calls_s"]) == len(answer["spreads"]) == 1 + len(calls)
+    assert all((seconds > 0) == (call is not None) for seconds, call in zip(answer["calls_s"][1:], calls, strict=True))
+
+
+def test_an_operator_that_slotool_does_not_know_leaves_the_others_known(tmp_path: Path) -> None:
+    document = network().document()
+    document["operators"][2] |= {"op": "torch.unheard_of", "attributes": {}, "shape": [512], "flops": 1}
+    graph = OperatorGraph.from_document(document)
+    calls = operator_calls(graph, 1)
+    times = OperatorTimes.here(tmp_path, "torch", "cpu", 1)
+    with NetworkTimer.opened("torch", "cpu", 1) as timer:
+        times.measure(graph, calls, 1, timer)
+    assert [call is not None and call.key in times.times for call in calls] == [False, True, False, True, True, True]
+
+
+def test_a_disturbed_time_replaces_no_undisturbed_one(tmp_path: Path) -> None:
+    class Timer:
+        interrupted = False
+
+        def operators(self, graph: OperatorGraph, batch_size: int) -> dict[str, Any]:
+            seconds = [2e-6 if self.interrupted else 1e-6] * (1 + len(graph.operators))
+            return {"status": "ok", "calls_s": seconds, "spreads": seconds, "interrupted": self.interrupted}
+
+    timer, times, calls = Timer(), OperatorTimes.here(tmp_path, "torch", "cpu", 1), operator_calls(network(), 1)
+    for interrupted in (False, True):
+        timer.interrupted = interrupted
+        times.measure(network(), calls, 1, timer)
+        assert {time.seconds for time in times.times.values()} == {1e-6}
+
+
+def test_onnx_runtime_runs_fused_operators() -> None:
+    pytest.importorskip("onnxruntime")
+    builder = GraphBuilder()
+    image = builder.add("InputLayer", shape=(3, 16, 16))
+    builder.add("ReLU", builder.add("BatchNormalization", builder.add("Conv2D", image, filters=8, kernel=(3, 3))))
+    calls = [call for call in backend_class("onnx").operator_calls(builder.graph(), 1) if call is not None]
+    assert sum("Conv" in call.op for call in calls) == 1
+    assert not [call for call in calls if call.op in ("Relu", "BatchNormalization")]
+
+
+def test_times_of_several_processes_are_kept_and_a_damaged_file_is_measured_anew(tmp_path: Path) -> None:
+    one, other = (OperatorTimes.here(tmp_path, "torch", "cpu", 1) for _ in range(2))
+    one.times["a"], other.times["b"] = (OperatorTime(1e-6, 0.01, False, "ReLU", 1, 1, "") for _ in range(2))
+    one.save()
+    other.save()
+    assert OperatorTimes.here(tmp_path, "torch", "cpu", 1).times.keys() == {"a", "b"}
+    assert not OperatorTimes.here(tmp_path, "torch", "cpu", 2).times
+    one.path.write_text("{")
+    assert not OperatorTimes.here(tmp_path, "torch", "cpu", 1).times
