@@ -131,9 +131,9 @@ def row(name: str, group: str, threads: int) -> Row:
     found = json.loads(done.stdout.splitlines()[-1])
     graph = OperatorGraph.from_document(found.pop("graph"))
     if backend != "torch":
-        from slotool.profiling.operators import OperatorTimer
+        from slotool.profiling.operators import NetworkTimer
 
-        with OperatorTimer.opened(backend, "cpu", threads) as timer:
+        with NetworkTimer.opened(backend, "cpu", threads) as timer:
             whole = timer.network(graph)
         if whole is None:
             raise RuntimeError(f"{backend} does not run it")
