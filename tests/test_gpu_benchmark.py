@@ -20,6 +20,7 @@ from benchmarks import gpu
 from benchmarks import gpu_pieces as pieces
 from benchmarks.gpu_pieces.piece import DONE, FAILED, UNFINISHED, Left, NotYet, Piece, Spec, ran
 from docs.generate import gpu as pages
+from slotool import transfers
 
 PAGE = gpu.PAGE.read_text()
 
@@ -165,6 +166,11 @@ def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "served.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"served\.json is no document of `make gpu`"):
         pages.record(tmp_path, tmp_path / "results")
+
+
+def test_eager_serving_has_its_switch() -> None:
+    # Window 3 serves without CUDA graphs by emptying it.
+    assert transfers.CAPTURED_SIZES
 
 
 def test_requests_without_an_answer_have_no_time_on_the_page() -> None:

@@ -39,15 +39,18 @@ MODELS = Path(__file__).parents[2] / "models"
 CLOSED, OPEN_SHARES, FIXED_PER_S = (1, 32), (0.6, 0.9), (100.0, 200.0, 800.0)
 OPEN_CONNECTIONS, SECONDS, WARM_UP_S, TIMEOUT_US = 128, 3.0, 1.0, 30_000_000
 # slotool without CUDA graphs: no batch size is captured.
-_EAGER = "import slotool.transfers as t; t.CAPTURED_SIZES = (); from slotool.cli import main; main()"
-SLOTOOL, EAGER, LITSERVE, FASTAPI = "slotool", "slotool, eager", "LitServe", "FastAPI"
+_EAGER = (
+    "import slotool.transfers as t; assert t.CAPTURED_SIZES; t.CAPTURED_SIZES = ()\n"
+    "from slotool.cli import main; main()"
+)
+SLOTOOL, EAGER, BF16, LITSERVE, FASTAPI = "slotool", "slotool, eager", "slotool, bf16", "LitServe", "FastAPI"
 
 PACKAGES = {LITSERVE: "litserve", FASTAPI: "fastapi"}
 
 
 def run(piece: Piece) -> None:
     for model in piece.sized(("supernet", "resnet50", "mlp"), ("supernet", "resnet50")):
-        for server in (SLOTOOL, EAGER, LITSERVE, FASTAPI):
+        for server in (SLOTOOL, EAGER, LITSERVE, FASTAPI, *([BF16] if model == "resnet50" else [])):
             piece.step(f"{model}, {server}", lambda model=model, server=server: loaded(piece, model, server))
 
 
@@ -94,10 +97,10 @@ def started(
     """A server of ``artifact``, or by a peer of ``graph``, with the question to it."""
     x = np.random.default_rng(0).random((1, *graph.input_shape), dtype=np.float32)
     port, cores = free_port(), cores_by_preference()
-    if server in (SLOTOOL, EAGER):
+    if server in (SLOTOOL, EAGER, BF16):
         program = ["-c", _EAGER] if server == EAGER else ["-m", "slotool"]
         command = [sys.executable, *program, "serve", str(artifact), "--name", "net", "--port", str(port)]
-        command += ["--device", piece.device] if piece.on_gpu else []
+        command += ["--device", piece.device, *(["--precision", "bf16"] if server == BF16 else [])]
         question = binary_question(x, "net", parameters={"timeout": TIMEOUT_US})
     else:
         write_graphs(folder / "graph.parquet", [graph])
