@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,6 +63,7 @@ class OperatorTimes:
         times: By the key of the ``OperatorCall``.
         facts: Facts of the machine, its speed when the first was measured included.
         checks: What ``calibrate`` found of whole networks, as JSON.
+        precision: Number format; None for the backend's usual one.
     """
 
     path: Path
@@ -72,14 +73,16 @@ class OperatorTimes:
     times: dict[str, OperatorTime] = field(default_factory=dict)
     facts: Mapping[str, Any] | None = None
     checks: Mapping[str, Any] | None = None
+    precision: str | None = None
 
     @classmethod
-    def here(cls, folder: Path, backend: str, device: str, threads: int) -> Self:
+    def here(cls, folder: Path, backend: str, device: str, threads: int, precision: str | None = None) -> Self:
         """Open the file in ``folder``; empty where there is none, or where it was measured by another version of the
         backend's library."""
         name, place = (text.replace(":", "-").replace("/", "-") for text in (backend, device))
+        place = f"{place}-{precision}" if precision else place
         path = folder / "operators" / f"{name}-{place}-threads{threads}-{machine_id()}.json"
-        empty = cls(path, backend, device, threads)
+        empty = cls(path, backend, device, threads, precision=precision)
         try:
             document = strict_json.convert(strict_json.read(path), dict[str, Any])
             if document.get("version") != VERSION or document.get("libraries") != _libraries():
@@ -88,11 +91,11 @@ class OperatorTimes:
         except (InputError, OSError, KeyError):
             # What can be measured again is no reason to fail.
             return empty
-        return cls(path, backend, device, threads, times, document.get("facts"), document.get("checks"))
+        return replace(empty, times=times, facts=document.get("facts"), checks=document.get("checks"))
 
     def save(self) -> None:
         """Write the file, with what other processes have added to it meanwhile."""
-        before = type(self).here(self.path.parent.parent, self.backend, self.device, self.threads)
+        before = type(self).here(self.path.parent.parent, self.backend, self.device, self.threads, self.precision)
         self.times = before.times | self.times
         self.checks = self.checks or before.checks
         document = {
@@ -124,15 +127,16 @@ class OperatorTimes:
         disturbed = bool(answer["interrupted"])
         absent = {operator.op for operator in graph.operators if not operator.known}
         named = [OperatorCall(CALL, "", 0, 0), *calls]
-        timed: dict[str, list[tuple[OperatorCall, float, float]]] = {}
+        timed: dict[str, list[OperatorTime]] = {}
         for call, seconds, spread in zip(named, answer["calls_s"], answer["spreads"], strict=True):
             if call is not None and call.op not in absent:
-                timed.setdefault(call.key, []).append((call, seconds, spread))
+                one = OperatorTime(seconds, spread, disturbed, call.op, call.flops, call.bytes, graph.id)
+                timed.setdefault(call.key, []).append(one)
         for key, equal in timed.items():
             if disturbed and key in self.times and not self.times[key].disturbed:
                 continue
-            call, seconds, spread = equal[0][0], *np.mean([each[1:] for each in equal], axis=0).tolist()
-            self.times[key] = OperatorTime(seconds, spread, disturbed, call.op, call.flops, call.bytes, graph.id)
+            seconds, spread = (float(np.mean([getattr(one, name) for one in equal])) for name in ("seconds", "spread"))
+            self.times[key] = replace(equal[0], seconds=seconds, spread=spread)
 
 
 @dataclass(frozen=True)
@@ -152,9 +156,11 @@ class NetworkTimer:
 
     @classmethod
     @contextmanager
-    def opened(cls, backend: str, device: str, threads: int, seed: int = 0) -> Iterator[Self]:
+    def opened(
+        cls, backend: str, device: str, threads: int, seed: int = 0, precision: str | None = None
+    ) -> Iterator[Self]:
         """Start the process when it is first needed, and end it after the block."""
-        with SoloMeasurer(Settings(backend, device, threads, rule=RULE, seed=seed)) as measurer:
+        with SoloMeasurer(Settings(backend, device, threads, rule=RULE, seed=seed, precision=precision)) as measurer:
             yield cls(measurer)
 
     def operators(self, graph: OperatorGraph, batch_size: int) -> Mapping[str, Any]:

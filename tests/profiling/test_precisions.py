@@ -128,3 +128,17 @@ def test_more_networks_are_compiled_than_one_function_may_have_versions() -> Non
         for batch_size in range(1, 12):
             made.prepare(narrow_mlp(), batch_size)()
     assert len(counted) == 11
+
+
+def test_operators_are_predicted_in_the_format_that_is_stated(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTOOL_CACHE_DIR", str(tmp_path))
+    found = slotool.predict(narrow_mlp(), precision="bf16", threads=1, progress=None)
+    assert found.latency_s[0] > 0
+    assert found.trained.setting.precision == "bf16"
+    assert [path.name.partition("-threads")[0] for path in (tmp_path / "operators").iterdir()] == ["torch-cpu-bf16"]
+    for backend, precision, sentence in (
+        ("onnx", "bf16", "the onnx backend computes in float32, tf32, not in 'bf16'"),
+        ("torch", "tf32", "tf32 is a format of GPUs"),
+    ):
+        with pytest.raises(ArgumentError, match=sentence):
+            slotool.predict(narrow_mlp(), precision=precision, backend=backend, threads=1, progress=None)

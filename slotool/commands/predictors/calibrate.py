@@ -254,7 +254,7 @@ def _compared(checked: Sequence[Checked]) -> tuple[Checks, np.ndarray]:
     return Checks(tuple(residuals), tuple(sorted(elsewhere)), len(checked), date, range_s), errors
 
 
-def _mape(log_errors: np.ndarray) -> float:
+def _mape(log_errors: np.ndarray | Sequence[float]) -> float:
     import numpy as np
 
     return float(np.mean(np.abs(np.exp(-np.asarray(log_errors)) - 1)))

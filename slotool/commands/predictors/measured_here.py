@@ -165,7 +165,16 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
     def of(cls, times: OperatorTimes, batch_size: int, reporter: Reporter, measures: bool) -> Self:
         facts, predictor = machine_facts(), OperatorSum(times, batch_size)
         errors = np.sort(predictor.checks.residuals)
-        setting = Setting(machine_id(), times.device, times.backend, times.threads, batch_size, facts.get("cpu"))
+        precision = backend_class(times.backend).required_precision(times.precision, times.device)
+        setting = Setting(
+            machine_id(),
+            times.device,
+            times.backend,
+            times.threads,
+            batch_size,
+            facts.get("cpu"),
+            precision=precision,
+        )
         nothing = (0.0, 0.0)
         return cls(
             predictor=predictor,
@@ -186,7 +195,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             return
         reporter = self.reporter or Quiet()
         with (
-            NetworkTimer.opened(times.backend, times.device, times.threads) as timer,
+            NetworkTimer.opened(times.backend, times.device, times.threads, precision=times.precision) as timer,
             reporter.progress(f"measuring operators of {counted(len(unknown), 'network')}", len(unknown)) as steps,
         ):
             for graph in unknown:
@@ -258,11 +267,19 @@ class MeasuredHere(Chosen):
 
     @classmethod
     def of(
-        cls, backend: str, why: str, device: str, threads: int, reporter: Reporter, *, measures: bool = True
+        cls,
+        backend: str,
+        why: str,
+        device: str,
+        threads: int,
+        reporter: Reporter,
+        *,
+        precision: str | None = None,
+        measures: bool = True,
     ) -> Self:
-        """Return the operators of a backend. Raises ``InputError`` for an unknown one."""
+        """Return the operators of a backend. Raises ``InputError`` for an unknown one, or an unknown precision."""
         device = required(device)
-        times = OperatorTimes.here(cache_folder(), backend, device, threads)
+        times = OperatorTimes.here(cache_folder(), backend, device, threads, precision)
         trained = MeasuredPredictor.of(times, 1, reporter, measures)
         opened = PredictorArtifact("operators measured here", trained, None, {})
         checks = trained.predictor.checks

@@ -95,7 +95,7 @@ def predict(
         backend: torch, keras or onnx; None: as the networks. It also selects a setting of the predictor.
         device: Here cpu or cuda:0; a shipped one such as rtx4090. Of a predictor of several settings, that of this
             device, or of a name that begins so.
-        precision: Precision, such as amp.
+        precision: Number format: here float32, bf16, fp16, or on a GPU tf32; a shipped one such as amp.
         threads: Compute threads; None: all usable cores.
         batch_size: Examples in a call.
         co_runners: Co-runner, as ``keras`` or ``graph``; of points 0:3. Several run at the same time.

@@ -37,7 +37,7 @@ def chosen_predictor(
         networks: Networks to predict; their framework is the default backend.
         backend: Backend that runs them.
         device: Device of a published setting, or one of this machine.
-        precision: Precision, such as amp.
+        precision: Number format: here one of ``PRECISIONS``; a shipped one such as amp.
         threads: Compute threads; None: all usable cores.
         colocated: True if co-located latencies are to be predicted.
         measure: True if operators that were not timed here are timed.
@@ -45,14 +45,14 @@ def chosen_predictor(
     Raises:
         ArgumentError: No predictor is of that backend or device.
     """
-    from slotool.graphs.graph import FLOAT32
+    from slotool.devices import FLOAT32, PRECISIONS
     from slotool.predictors.colocated.artifact import PredictorArtifact
 
     facts = {"device": device, "backend": backend, "precision": precision, "threads": threads}
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
         return Chosen(opened, str(predictor), None, str(predictor)), facts
-    if not is_of_here(device) or precision not in (None, FLOAT32):
+    if not is_of_here(device) or precision not in (None, *PRECISIONS):
         if colocated:
             raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
         return _shipped(DEVICES, "it holds the published devices"), facts
@@ -61,7 +61,15 @@ def chosen_predictor(
     if not colocated:
         from slotool.commands.predictors.measured_here import MeasuredHere
 
-        here = MeasuredHere.of(selected, why, device or CPU, cores_given(threads), networks.reporter, measures=measure)
+        here = MeasuredHere.of(
+            selected,
+            why,
+            device or CPU,
+            cores_given(threads),
+            networks.reporter,
+            precision=None if precision == FLOAT32 else precision,
+            measures=measure,
+        )
         return here, {}
     if selected not in COLOCATED:
         raise ArgumentError("backend", f"slotool ships co-located latencies of {', '.join(COLOCATED)}, not {selected}")

@@ -107,9 +107,9 @@ class KerasBackend(Backend):
                 started = time.perf_counter()
                 call()
                 total_s.append(time.perf_counter() - started)
-                for layer, seconds in trace():
+                for layer, node_s in trace():
                     if layer in operators:
-                        row[operators[layer]] += seconds
+                        row[operators[layer]] += node_s
             seconds = np.zeros((count, 1 + len(calls)))
             seconds[:, [0, *(1 + at for at in columns)]] = with_the_rest(nodes_s[1:], np.array(total_s[1:]))
             return seconds
