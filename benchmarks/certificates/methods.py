@@ -64,7 +64,7 @@ class _Shared(Certified):
     name = "certified, chains shared"
     proposed: dict[bytes, Proposals]
 
-    def propose(self, problem: Problem, goals: Sequence[Goal], *parts: np.ndarray) -> Proposals:  # type: ignore[override]
+    def propose(self, problem: Problem, goals: Sequence[Goal], *parts: np.ndarray) -> Proposals:
         """Return the chain of the only goal."""
         (goal,), key = goals, parts[0].tobytes()
         every = [Goal(goal.objective, tolerance, goal.saves) for tolerance in TOLERANCES]

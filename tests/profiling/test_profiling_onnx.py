@@ -61,7 +61,7 @@ def test_every_backend_gives_the_same_shapes_and_torch_the_same_values(graph: Op
         keras_backend = KerasBackend()
         call = keras_backend.prepare(graph, 3)
         assert keras_backend.array(call()).shape == found.shape
-        assert len(call.model.layers) == len(graph.operators)  # type: ignore[attr-defined]
+        assert len(call.model.layers) == len(graph.operators)
 
 
 @pytest.mark.parametrize("op", ["MaxPooling2D", "AveragePooling2D"])

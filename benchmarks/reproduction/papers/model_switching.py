@@ -12,8 +12,7 @@ import numpy as np
 from benchmarks.reproduction.paper import Figure, Found, Paper
 from benchmarks.reproduction.plots import curves
 from benchmarks.reproduction.workspace import Workspace
-from slotool.cli import demo
-from slotool.demo import Document
+from slotool.demo import Document, own_networks
 from slotool.machine import usable_cores
 from slotool.reports.figure import duration, percent
 from slotool.tables import LatencyTable
@@ -49,7 +48,7 @@ class Service:
 
 def _service(workspace: Workspace) -> Service:
     """Three ONNX files, trained here, measured and evaluated by one command."""
-    script = Path(demo.__file__).with_name("own_networks.py")
+    script = Path(own_networks.__file__)
     if not workspace.path("large.onnx").exists():
         shutil.copyfile(script, workspace.path(script.name))
     workspace.python(f"{script.name} --epochs {workspace.pick(4, 8)}", made="large.onnx")
