@@ -149,9 +149,10 @@ class Filled:
             return []
         wrong = (self.errors["predicted_s"] / self.errors["measured_s"] - 1).abs()
         found = self.errors.assign(wrong=wrong).groupby(["copies", "statistic"], sort=False)["wrong"]
+        rows = found.agg(["size", "mean"]).reset_index().itertuples(index=False)
         return [
             {"copies": int(copies), "rows": int(size), "statistic": statistic, "mape": mean}
-            for (copies, statistic), (size, mean) in found.agg(["size", "mean"]).iterrows()
+            for copies, statistic, size, mean in rows
         ]
 
 
