@@ -34,7 +34,7 @@ def test_what_is_captured_is_said_while_it_is(tmp_path: Path) -> None:
     slotool.predict(MLPS, progress=lambda *step: heard.append(step))
     captures = [(f"capturing {source}", 1, None), ("capturing networks", 1, 2), ("capturing networks", 2, 2)]
     assert [step for step in heard if step[0].startswith("capturing")] == captures
-    assert any(re.match(r"measuring \d+ operators", step[0]) for step in heard)
+    assert any(re.match(r"measuring operators of \d+ network", step[0]) for step in heard)
     heard.clear()
     slotool.predict(source, input_shape=(8,), sweep="length=4,8", progress=lambda *step: heard.append(step))
     assert heard[:2] == [(f"capturing {source}", 1, 2), (f"capturing {source}", 2, 2)]

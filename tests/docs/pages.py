@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 _TIME = re.compile(r"0 (?:ns|µs|ms|s|min)\b")
 _BOX = re.compile(r"[━─]+")
 _ID = re.compile(r'"request":"[0-9a-f]{24}"')
-_MACHINE = re.compile(r"\bmachine [0-9a-f]{12} \(.*\)")
+_MACHINE = re.compile(r"\bmachine [0-9a-f]{12} \(.*\)(?:; this machine runs at [\d.]+ × of the one measured)?")
 
 
 @dataclass

@@ -41,7 +41,7 @@ def test_every_json_document_is_described_and_nothing_else() -> None:
     """That real documents have these keys and types, each test that prints one shows (``slotool`` in conftest.py)."""
     printed = {"plan", "plan-models"} | {  # of one class
         name
-        for room in ("commands", "cli")
+        for room in ("commands", "cli", "demo")
         for path in (ROOT / "slotool" / room).rglob("*.py")
         for name in re.findall(r"(?:^    schema = |\.result\(\s*)\"([a-z-]+)\"", path.read_text(), re.MULTILINE)
     }

@@ -164,7 +164,7 @@ def calibrate(
     seed: Annotated[int, at_least(0)] = 0,
     progress: Reporting = "auto",
 ) -> Calibrated:
-    """Check what ``predict`` adds up on this machine, for its intervals.
+    """Check what ``predict`` adds up on this machine.
 
     It measures operators in networks, and the networks as a whole in another process: MLPs, CNNs and transformers.
     From them follows how wide an interval has to be. ``predict`` works without it.

@@ -459,7 +459,7 @@ def _conditions(
         if device not in (there := set(rows["device"])) and UNKNOWN_DEVICE not in there:
             warn(f"the latencies of {model.name} were not measured on {device}; those of {', '.join(there)} count")
     alone["devices"] = devices
-    formats = set(rows["precision"])
+    formats = set(rows["precision"]) if "precision" in rows else {FLOAT32}
     if precision not in formats:
         warn(f"the latencies of {model.name} were measured in {', '.join(sorted(formats))}, not in {precision}")
     elif len(formats) > 1:
