@@ -181,7 +181,10 @@ def played(live: LiveServer, rounds: list[list[Sent]], gate: Gate) -> list[Any]:
 
 
 # Requests that shared a call and failed are tried again: how many share one is not the same.
-BY_CALL = ("slotool_retries_total", "slotool_batch_examples_count", "slotool_batch_examples_bucket")
+BY_CALL = (
+    "slotool_retries_total", "slotool_batch_examples_count", "slotool_batch_examples_bucket", "slotool_calls_total",
+    "slotool_cpu_throttled_periods_total",
+)  # fmt: skip
 
 
 def counted(live: LiveServer) -> dict[Any, float]:
