@@ -52,7 +52,10 @@ def test_operators_and_the_rest_are_the_whole_inference(backend: str, batch_size
         answer = timer.operators(graph, batch_size)
     assert answer["status"] == "ok"
     assert len(answer["calls_s"]) == len(answer["spreads"]) == 1 + len(calls)
-    assert all((seconds > 0) == (call is not None) for seconds, call in zip(answer["calls_s"][1:], calls, strict=True))
+    assert sum(answer["calls_s"]) > 0
+    # A fused operator may take no time of its own.
+    assert all(seconds >= 0 for seconds in answer["calls_s"])
+    assert not any(seconds for seconds, call in zip(answer["calls_s"][1:], calls, strict=True) if call is None)
 
 
 def test_an_operator_that_slotool_does_not_know_leaves_the_others_known(tmp_path: Path) -> None:
