@@ -63,7 +63,7 @@ class OperatorTimes:
     Attributes:
         times: By the key of the ``OperatorCall``.
         facts: Facts of the machine, its speed when the first was measured included.
-        checks: What ``calibrate`` found of whole networks, as JSON.
+        checks: Errors that ``calibrate`` measured on whole networks, as JSON.
         precision: Number format; None for the backend's usual one.
     """
 
@@ -172,8 +172,8 @@ class NetworkTimer:
     def network(self, graph: OperatorGraph, batch_size: int = 1) -> Timed | None:
         """Return the least of up to ``TRIES`` times of a whole network, as noise only adds; None where it does not
         run."""
-        found: list[Timed] = []
-        while not found or (len(found) < TRIES and (found[-1].disturbed or found[-1].spread > NOISY)):
+        tries: list[Timed] = []
+        while not tries or (len(tries) < TRIES and (tries[-1].disturbed or tries[-1].spread > NOISY)):
             (row,) = self._measurer.rows(Item((graph_subject(graph),), batch_size))
             if row["status"] != "ok":
                 return None
@@ -181,8 +181,8 @@ class NetworkTimer:
             low, high = median_interval(samples)
             median = float(np.median(samples))
             spread = float(max(high - median, median - low) / median)
-            found.append(Timed(median, spread, bool(row["interrupted"])))
-        return min(found, key=lambda timed: timed.seconds)
+            tries.append(Timed(median, spread, bool(row["interrupted"])))
+        return min(tries, key=lambda timed: timed.seconds)
 
 
 def _libraries() -> dict[str, Any]:

@@ -14,7 +14,7 @@ MAX_REASONS = 20
 
 
 def summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
-    """What the closing tables say; statuses count all rows of the table, ``measured`` and seconds this run's."""
+    """Return figures of the closing tables: statuses of all rows of the table, ``measured`` and seconds of this run."""
     run, rows, statistics = latency.provenance["campaign"], latency.rows, latency.statistics()
     half_width = (statistics["high_s"] - statistics["low_s"]) / 2 / statistics["median_s"]
     statistics = statistics.assign(half_width=half_width)

@@ -89,7 +89,7 @@ class Calibrated(Result):
 
     @property
     def elsewhere_mape(self) -> float | None:
-        """The same of operators that networks share, timed in one of the others; None where too few share any."""
+        """Mean absolute percentage error of operators timed in another network; None where too few share any."""
         return _mape(self.checks.elsewhere) if len(self.checks.elsewhere) >= MIN_RESIDUALS else None
 
     @property

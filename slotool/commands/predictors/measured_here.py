@@ -40,7 +40,7 @@ ELSEWHERE = 0.1
 
 @dataclass(frozen=True)
 class Checks:
-    """What ``calibrate`` found of sums of operators.
+    """Errors of sums of operators, as ``calibrate`` measured them.
 
     Attributes:
         residuals: Absolute log of measured ÷ predicted of whole networks whose operators were timed in themselves.
@@ -88,17 +88,17 @@ class OperatorSum(Predictor[OperatorGraph]):
 
     def seconds(self, graph: OperatorGraph) -> tuple[np.ndarray, np.ndarray]:
         """Return the latency of each call, float64 seconds [calls], and which of them are estimated, bool [calls]."""
-        found, estimated = [], []
+        latency_s, estimated = [], []
         for call in self.calls(graph):
             time = None if call is None else self.times.times.get(call.key)
             estimated.append(call is not None and time is None)
             if call is None:
-                found.append(0.0)
+                latency_s.append(0.0)
             elif time is None:
-                found.append(self._estimated_s(call))
+                latency_s.append(self._estimated_s(call))
             else:
-                found.append(time.seconds)
-        return np.array(found), np.array(estimated, dtype=bool)
+                latency_s.append(time.seconds)
+        return np.array(latency_s), np.array(estimated, dtype=bool)
 
     def _estimated_s(self, call: OperatorCall) -> float:
         """Return a fit to measured operators of the type, or of all types where it has fewer than three: seconds as a

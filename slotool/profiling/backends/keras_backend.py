@@ -206,10 +206,10 @@ class _Trace:
         """Return the layer of each node of one inference, and how many seconds the node took."""
         import tensorflow as tf
 
-        found = tf.compat.v1.RunMetadata()
+        metadata = tf.compat.v1.RunMetadata()
         options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.SOFTWARE_TRACE)
-        self._session.run(self._outputs, self._feeds, options=options, run_metadata=found)
-        nodes = [node for device in found.step_stats.dev_stats for node in device.node_stats]
+        self._session.run(self._outputs, self._feeds, options=options, run_metadata=metadata)
+        nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
         return [(_layer(node.node_name), 1e-9 * (node.op_end_rel_nanos - node.op_start_rel_nanos)) for node in nodes]
 
 

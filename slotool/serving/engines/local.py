@@ -104,7 +104,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         return self._worker_bytes
 
     def room_for(self, workers: int) -> int | None:
-        """As many more as memory is left for."""
+        """Return how many of ``workers`` the memory that is left has room for."""
         if workers <= self.workers or not self._worker_bytes:
             return workers
         return min(workers, self.workers + usable_memory() // self._worker_bytes)
