@@ -1,4 +1,4 @@
-"""Who may send requests: by a token, at what rate, and by which certificate."""
+"""Access to a server: tokens of clients, rates of requests, and TLS certificates."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Client:
-    """One who may send ``rate`` requests per second, ``burst`` of them at once: a bucket of so many that fills at that
-    rate. ``roles``: as in ``ClientEntry``. ``clock_s``: what time it is."""
+    """Client with a token bucket: ``rate`` requests per second, at most ``burst`` at once.
+
+    ``roles`` are those of ``ClientEntry``; ``clock_s`` returns the time in seconds.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Client:
         self._clock_s, self._left, self._at_s = clock_s, self._burst, clock_s()
 
     def spend(self) -> None:
-        """One request for an inference. Raises ``Rejection`` (429) beyond the rate; such a request costs nothing."""
+        """Count one inference request; raise ``Rejection`` (429) beyond the rate, which then costs nothing."""
         if self._rate == math.inf:
             return
         now_s = self._clock_s()
@@ -85,12 +87,12 @@ class Client:
 
 @dataclass(frozen=True)
 class Clients:
-    """Those who are let in, by the SHA-256 of their tokens: looking one up takes equally long for any guess."""
+    """Clients by the SHA-256 of their tokens, so that a lookup takes equally long for any guess."""
 
     by_digest: Mapping[bytes, Client]
 
     def check(self, authorization: str | None) -> Client:
-        """Who shows its token in this ``Authorization`` header. Raises ``Rejection`` (401)."""
+        """Return the client of an ``Authorization`` header. Raises ``Rejection`` (401)."""
         if authorization is None:
             raise Rejection(401, "unauthorized", "this server wants Authorization: Bearer TOKEN")
         scheme, _, shown = authorization.partition(" ")
@@ -101,12 +103,12 @@ class Clients:
 
     @classmethod
     def of_token(cls, text: str, source: str) -> Clients:
-        """All who have this one. Raises ``InputError`` for a text that is no token, or one that can be guessed."""
+        """Admit whoever sends this token. Raises ``InputError`` for a malformed token, or one that can be guessed."""
         return cls({_digest(_token(text, source)): Client("any")})
 
     @classmethod
     def of_entries(cls, entries: Sequence[ClientEntry], source: str) -> Clients:
-        """Raises ``InputError`` for tokens that are none, and for names or tokens given twice."""
+        """Admit the listed clients. Raises ``InputError`` for malformed tokens, and for names or tokens given twice."""
         by_digest: dict[bytes, Client] = {}
         for number, entry in enumerate(entries):
             where = f"{source}: clients[{number}]"
@@ -122,13 +124,15 @@ class Clients:
 
 
 def others_can_read(path: Path) -> bool:
-    """Whether users other than its owner may read the file."""
+    """True if users other than its owner may read the file."""
     return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def read_clients(path: Path | None, environment: Mapping[str, str] = os.environ) -> Clients | None:
-    """Of the file, else of ``$SLOTOOL_TOKEN``, else none. A file that ends in .toml lists ``[[clients]]``, any other
-    holds one token. Raises ``InputError``."""
+    """Read clients from the file, else from ``$SLOTOOL_TOKEN``; None without either. Raises ``InputError``.
+
+    A file that ends in .toml lists ``[[clients]]``; any other holds one token.
+    """
     if path is None:
         text = environment.get(TOKEN_VARIABLE)
         return None if text is None else Clients.of_token(text, f"${TOKEN_VARIABLE}")
@@ -186,8 +190,7 @@ class AddressRates:
         self._clients: OrderedDict[str, Client] = OrderedDict()
 
     def spend(self, peer: str | None, forwarded_for: str | None) -> None:
-        """One request for an inference over a connection from ``peer``, None where it has no address. Raises
-        ``Rejection`` (429) beyond the rate."""
+        """Count one inference request of a ``peer`` (None: no address). Raises ``Rejection`` (429) beyond the rate."""
         address = self.client(peer, forwarded_for)
         client = self._clients.get(address)
         if client is None:
@@ -198,7 +201,7 @@ class AddressRates:
         client.spend()
 
     def client(self, peer: str | None, forwarded_for: str | None) -> str:
-        """The address, or network of IPv6, that a request counts for."""
+        """Return the address, or network of IPv6, that a request counts for."""
         at = _address(peer or "")
         if at is None:
             return peer or "a local socket"
@@ -215,7 +218,7 @@ class AddressRates:
 
 
 def _address(text: str) -> Address | None:
-    """Also with a port behind it, as some proxies write."""
+    """Parse an address; some proxies append a port."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]
@@ -241,15 +244,15 @@ HANDSHAKE_S = 10.0
 
 
 class Certificate:
-    """What a server encrypts its connections by, as its files are now and after every ``reload``.
+    """TLS certificate of a server, read from its files at the start and at every ``reload``.
 
     ``certificate``: PEM file of the server's certificate and of those that lead to its authority. ``key``: PEM file of
     its private key, without a password; None where ``certificate`` holds it. ``clients``: PEM file of the authorities
-    of which every client must show a certificate; None where it needs none.
+    that must have signed each client's certificate; None where clients need none.
 
-    ``context`` is for HTTP/1.1 over TLS 1.2 or later: each connection gets certificate and authorities as they are when
-    it begins. ``texts`` are key, certificate and clients' authorities, as gRPC takes them. Raises ``InputError`` for a
-    file that is missing or is not what is expected.
+    ``context`` is for HTTP/1.1 over TLS 1.2 or later: each new connection gets the latest certificate and authorities.
+    ``texts`` are key, certificate and clients' authorities, as gRPC takes them. Raises ``InputError`` for a missing or
+    wrong file.
     """
 
     def __init__(self, certificate: Path, key: Path | None = None, clients: Path | None = None):
@@ -260,8 +263,7 @@ class Certificate:
         self.context.sni_callback = self._begin
 
     def reload(self) -> None:
-        """Certificate, key and clients' authorities as their files are now, for connections to come. Raises
-        ``InputError``; then nothing has changed."""
+        """Read all files again, for new connections. Raises ``InputError``; then nothing has changed."""
         for path in (self._certificate, self._key):
             require_regular(path, missing="no such file; a PEM file is expected")
         current = self._read()

@@ -37,13 +37,13 @@ class Events:
 
 
 def warn(sentence: str) -> None:
-    """On stderr, if that can be written."""
+    """Print a warning to stderr, if that can be written."""
     with contextlib.suppress(OSError, ValueError):
         print(f"slotool: {sentence}", file=sys.stderr, flush=True)
 
 
 def log_to(file: TextIO) -> Listener:
-    """Writes one JSON object per event and line: ``time`` (seconds since 1970), ``event``, ``message``, its fields."""
+    """Write one JSON object per line and event: ``time`` (seconds since 1970), ``event``, ``message``, its fields."""
 
     def write(kind: str, sentence: str, fields: dict[str, Any]) -> None:
         file.write(json.dumps({"time": round(time.time(), 3), "event": kind, "message": sentence, **fields}) + "\n")

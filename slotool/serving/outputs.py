@@ -53,14 +53,14 @@ class Outputs:
 
 
 def lowest(confidence: np.ndarray) -> float:
-    """The lowest of one confidence or more; NaN where one of them is."""
+    """Return the lowest confidence; NaN where one is NaN."""
     return float(confidence.item() if len(confidence) == 1 else np.minimum.reduce(confidence))
 
 
 def combined(first: Outputs, unsure: np.ndarray, second: Outputs) -> Outputs:
-    """Of two answers the surer one; ``second`` holds the examples where ``unsure`` (bool [n]) is set.
+    """Take the surer of two answers; ``second`` holds the examples where ``unsure`` (bool [n]) is set.
 
-    Raises ``RunError`` when the versions' outputs have shapes of which no batch can be made.
+    Raises ``RunError`` when the versions' output shapes do not fit in one batch.
     """
     assert first.confidence is not None
     assert second.confidence is not None
@@ -78,10 +78,10 @@ def combined(first: Outputs, unsure: np.ndarray, second: Outputs) -> Outputs:
 
 
 def gathered(parts: Sequence[tuple[np.ndarray, Outputs | None]], own: np.ndarray) -> Outputs:
-    """A batch of several versions' answers. ``parts``: per version the examples it answered (int, ascending), and its
-    answers; ``own``: int [n], the part that each example's answer is of.
+    """Gather a batch from several versions' answers.
 
-    Raises ``RunError`` when the versions' outputs have shapes of which no batch can be made.
+    ``parts``: per version its examples (int, ascending) and answers; ``own``: int [n], each example's part. Raises
+    ``RunError`` when the versions' output shapes do not fit in one batch.
     """
     taken = []
     for number, (rows, part) in enumerate(parts):

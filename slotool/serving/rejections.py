@@ -15,8 +15,10 @@ _SHORT.maxlevel = 2
 
 
 class Rejection(SlotoolError):
-    """A request ends without an answer. ``cause``: the label of the drop counter; ``str(rejection)``: the sentence;
-    ``retry_after_s``: when to retry, where known."""
+    """End of a request without an answer.
+
+    ``cause``: label of the drop counter; ``str(rejection)``: the sentence; ``retry_after_s``: when to retry, if known.
+    """
 
     def __init__(self, status: int, cause: str, sentence: str, retry_after_s: int | None = None):
         super().__init__(sentence)
@@ -26,55 +28,53 @@ class Rejection(SlotoolError):
 
 
 def bad_request(sentence: str) -> Rejection:
-    """400: the request cannot be understood; the client must change it."""
+    """Return 400: the client must change the request."""
     return Rejection(400, "bad-request", sentence)
 
 
 def no_confidence() -> Rejection:
-    """400: the scores of an input are not numbers."""
+    """Return 400: the model's scores on an input are not numbers."""
     return bad_request("the model's scores are not numbers on this input: it holds NaN, or values that are too large")
 
 
 def forbidden(sentence: str) -> Rejection:
-    """403: whoever may have sent this may not do it."""
+    """Return 403: the sender may not do this."""
     return Rejection(403, "forbidden", sentence)
 
 
 def not_found(sentence: str) -> Rejection:
-    """404: no such model, version or page."""
+    """Return 404: no such model, version or page."""
     return Rejection(404, "not-found", sentence)
 
 
 def no_longer_served(model: str) -> Rejection:
-    """404: the server's file lists the model no more."""
     return not_found(f"model {model} is served no longer")
 
 
 def too_slow(sentence: str) -> Rejection:
-    """408: the client did not send what it announced."""
+    """Return 408: the client did not send what it announced."""
     return Rejection(408, "too-slow", sentence)
 
 
 def too_large(sentence: str) -> Rejection:
-    """413: the body is larger than the server reads."""
     return Rejection(413, "too-large", sentence)
 
 
 def too_many_bytes(most: int) -> Rejection:
-    """503: too many bytes of incomplete bodies; this was the largest."""
+    """Return 503 for the largest of too many incomplete bodies."""
     what = f"unfinished bodies hold more than {most} bytes together, and this was the largest"
     return Rejection(503, "unfinished", f"{what}; try again later", 1)
 
 
 def expired(waited_us: float) -> Rejection:
-    """504: the deadline came while the request was waiting; no work was spent on it."""
+    """Return 504: the deadline passed in the queue; no work was spent on the request."""
     return Rejection(
         504, "expired", f"the deadline passed after {waited_us:.0f} µs, before the request could be served"
     )
 
 
 def deadline_infeasible(waited_us: float, left_us: float, headroom_us: float, reason: str) -> Rejection:
-    """504: too little time is left for a call and the latency headroom; no work was spent on it."""
+    """Return 504: too little time is left for a call and the latency headroom; no work was spent."""
     left = f"{left_us:.0f} µs are left after {waited_us:.0f} µs of waiting"
     held_back = f"of which {min(headroom_us, left_us):.0f} µs are held back"
     why = f"{held_back}, as recent answers needed up to {headroom_us:.0f} µs more than planned"
@@ -84,13 +84,13 @@ def deadline_infeasible(waited_us: float, left_us: float, headroom_us: float, re
 
 
 def waited_too_long(waited_us: float) -> Rejection:
-    """504: a request without a deadline waited for the default deadline; no work was spent on it."""
+    """Return 504: a request without a deadline waited for the default deadline; no work was spent."""
     waited = f"the request has no deadline and waited for {waited_us * 1e-6:.1f} s"
     return Rejection(504, "expired", f"{waited}, the default deadline of this server; set a deadline of your own")
 
 
 def no_worker(lost: int, workers: int, ready_in_s: float) -> Rejection:
-    """503: every worker is lost, and being replaced."""
+    """Return 503: every worker is lost, and being replaced."""
     wait_s = max(1, math.ceil(ready_in_s))
     are = "is" if lost == 1 else "are"
     sentence = f"no worker is ready: {lost} of {workers} {are} being restarted; retry after {wait_s} s"
@@ -98,58 +98,53 @@ def no_worker(lost: int, workers: int, ready_in_s: float) -> Rejection:
 
 
 def no_version(failure: str) -> Rejection:
-    """503: the version that was to answer is behind another server, which did not, and no local one can."""
+    """Return 503: the version's server did not answer, and no local version can."""
     return Rejection(503, "no-version", f"{failure}, and there is no local version to answer instead", 1)
 
 
 def cannot_meet(reason: str) -> Rejection:
-    """503: rejected before any work: the request's options cannot be met."""
+    """Return 503: the request's options cannot be met; no work was spent."""
     return Rejection(503, "cannot-meet", reason)
 
 
 def shed(reason: str) -> Rejection:
-    """503: load-shed in favour of more important requests."""
+    """Return 503: load-shed in favour of more important requests."""
     return Rejection(503, "shed", reason)
 
 
 def queue_full(length: int) -> Rejection:
-    """503: rejected on arrival."""
     return Rejection(503, "queue-full", f"{length} requests are waiting already; try again later", 1)
 
 
 def too_many_connections(most: int) -> Rejection:
-    """503: rejected as soon as the client had connected."""
     return Rejection(503, "connections", f"{most} connections are open already; try again later", 1)
 
 
 def too_many_calls(most: int) -> Rejection:
-    """503: rejected before the message was read."""
     return Rejection(503, "connections", f"{most} gRPC calls are open already; try again later", 1)
 
 
 def stopping() -> Rejection:
-    """503: the server ends before the request was answered."""
     return Rejection(503, "stopping", "the server is shutting down and could not answer in time; try another one", 1)
 
 
 def client_gone() -> Rejection:
-    """499: the client has disconnected."""
     return Rejection(499, "client-gone", "the client closed the connection")
 
 
 def failed(error: Exception) -> Rejection:
-    """500: the model itself broke."""
+    """Return 500: the model itself failed."""
     return Rejection(500, "failed", f"the model failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
 
 
 def input_rejected(error: Exception, inputs: str) -> Rejection:
-    """400: the model fails on this input, ``inputs`` with their shapes, and still answers another."""
+    """Return 400: the model fails on this input, ``inputs`` with their shapes, and still answers another."""
     what = f"this input ({inputs})" if inputs else "this input"
     return bad_request(f"the model fails on {what}, while it answers others: {' '.join(str(error).split())[:400]}")
 
 
 def shown(value: Any) -> str:
-    """A decoded JSON value for a sentence: at most 60 characters, however large it is."""
+    """Shorten a decoded JSON value, however large, to 60 characters."""
     text = _SHORT.repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 

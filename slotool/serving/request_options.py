@@ -91,8 +91,7 @@ def _objective(value: Any, where: str) -> str:
 
 
 def group_of(value: Any, where: str) -> str:
-    """Return a group's name: text or a whole number. Raises ``Rejection`` (400) for any other value; ``where``: the
-    parameter or header that has it."""
+    """Return a group's name: text or a whole number. Raises ``Rejection`` (400) for other values in ``where``."""
     name = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(name, str) or len(name) > MAX_GROUP_CHARACTERS:
         raise bad_request(f"{where}: {shown(value)} is no text of at most {MAX_GROUP_CHARACTERS} characters")
@@ -233,7 +232,7 @@ def _parameter_of(name: str, table: Mapping[str, Option]) -> str | None:
 
 
 def misspelt(name: str, names: tuple[str, ...]) -> str | None:
-    """The one of ``names`` that ``name`` is nearly; None for most names."""
+    """Return the one of ``names`` that resembles ``name``; None for most names."""
     return None if len(name) > MAX_MISSPELT_LENGTH else _misspelt(name, names)
 
 
@@ -251,8 +250,7 @@ def require_meant(rules: RuleSet, tolerance: float) -> None:
 
 
 def with_objective(options: RequestOptions, offered: Collection[str]) -> RequestOptions:
-    """Return the options with an objective that rules have tiers for: by default response time or, without it, their
-    only one.
+    """Return the options with an objective of the rules, by default response time or their only one.
 
     ``offered``: objectives of the rules. Raises ``Rejection`` (400) for a stated objective that they lack.
     """

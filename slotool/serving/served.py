@@ -83,8 +83,10 @@ class ServedModel:
         return known
 
     def accuracy_for(self, x: Inputs) -> dict[OperatingPoint, float] | None:
-        """Per point the lowest that is expected of any example of ``x``: a request's minimum must hold for each. None
-        where the model does not say."""
+        """Return per point the lowest expected accuracy of any example of ``x``; None if the model has none.
+
+        A request's minimum must hold for each example.
+        """
         if not self.model.estimates_each:
             return None
         rows: Any = x
@@ -111,13 +113,14 @@ _TRITON_TYPES = {"BYTES": "TYPE_STRING"}
 
 @dataclass(frozen=True)
 class Interface:
-    """``inputs`` and ``outputs`` are in the model's metadata; a request that names no outputs gets all of these.
-    ``on_request``: outputs that are answered to requests that name them. ``max_batch``: most examples in a request; 0:
-    a request is one example, whose tensors have no dimension that counts examples.
-    ``reading``: how clients read a data set for it (``DataOptions.statement``), {} where it does not say.
-    ``parameters``: whole numbers that a request may state for the model, with the greatest of each. ``leaves_out``:
-    scores may be missing, as ``ElasticModel.leaves_out`` has it. ``takes_any_name``: a request may call the only input
-    otherwise.
+    """Interface of a served model to its clients.
+
+    ``inputs`` and ``outputs`` are in the model's metadata; a request that names no outputs gets all of these.
+    ``on_request``: outputs for requests that name them. ``max_batch``: most examples in a request; 0: a request is one
+    example, whose tensors have no batch dimension. ``reading``: how clients read a data set for it
+    (``DataOptions.statement``), {} if unknown. ``parameters``: whole numbers that a request may state for the model,
+    with their maxima. ``leaves_out``: scores may be missing, as in ``ElasticModel.leaves_out``. ``takes_any_name``: a
+    request may give the only input any name.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -131,7 +134,7 @@ class Interface:
 
     @classmethod
     def of(cls, model: ElasticModel, max_batch: int) -> Interface:
-        """The model's signature, and what its task makes of the outputs.
+        """Combine the model's signature and its task's outputs.
 
         Raises ``InputError`` for a signature whose first dimensions do not count examples.
         """
@@ -174,7 +177,7 @@ class Interface:
 
     @cached_property
     def output_by_name(self) -> Mapping[str, TensorSpec]:
-        """Those on request too."""
+        """Outputs by name, those on request included."""
         return {tensor.name: tensor for tensor in (*self.outputs, *self.on_request)}
 
     def example_shape(self, tensor: TensorSpec) -> tuple[int, ...]:
@@ -183,14 +186,14 @@ class Interface:
 
     @cached_property
     def values_per_example(self) -> int | None:
-        """Of all inputs together; None where sizes are free or texts are of any length."""
+        """Values of all inputs together; None where sizes are open or texts are of any length."""
         shapes = [self.example_shape(tensor) for tensor in self.inputs]
         if any(tensor.datatype == "BYTES" for tensor in self.inputs) or any(FREE in shape for shape in shapes):
             return None
         return sum(map(math.prod, shapes))
 
     def difference(self, other: Interface) -> str:
-        """In which tensors or parameters ``other`` differs, for a sentence; empty where requests are the same."""
+        """Describe the first tensor or parameter in which ``other`` differs; empty where requests are the same."""
         for kind, mine, its in (
             ("input", self.inputs, other.inputs),
             ("output", (*self.outputs, *self.on_request), (*other.outputs, *other.on_request)),
@@ -204,11 +207,10 @@ class Interface:
         return ""
 
     def x(self, arrays: dict[str, np.ndarray], parameters: Mapping[str, Any]) -> Columns:
-        """Return what the model takes: ``arrays``, one for each input, in the model's order and of equally many
-        examples, cast to its datatypes, and what the request's ``parameters`` state for it.
+        """Return the model's inputs: ``arrays`` cast to its datatypes, and the request's ``parameters`` for it.
 
-        Raises ``Rejection`` (400) for a number that the model's datatype does not hold, and for a parameter that is no
-        such number.
+        ``arrays``: one for each input, in the model's order, with equally many examples. Raises ``Rejection`` (400) for
+        a number beyond the model's datatype, and for a parameter that is no such number.
         """
         for tensor in self.inputs:
             if arrays[tensor.name].dtype != tensor.dtype:
@@ -227,25 +229,25 @@ class Interface:
         return Columns.unchecked(arrays)
 
     def _misspelt(self, parameters: Mapping[str, Any]) -> str:
-        """The sentence for a parameter that is nearly one of the model's; empty where there is none."""
+        """Return the sentence for a parameter that resembles one of the model's; else empty."""
         for name in parameters.keys() - self.parameters.keys():
             if meant := misspelt(name.replace("_", "").replace("-", ""), tuple(self.parameters)):
                 return f"parameter {shown(name)} is no option: did you mean {meant}?"
         return ""
 
     def metadata(self, name: str, versions: Sequence[str]) -> dict[str, Any]:
-        """The V2 model metadata document, with names of classes as a parameter; −1 stands for a free size, the first
-        being the batch where there is one."""
+        """Return the V2 model metadata, with class names as a parameter; −1 stands for an open size or the batch."""
         tensors = Signature(self.inputs, self.outputs).document()
         document = {"name": name, "versions": list(versions), "platform": "slotool", **tensors}
         classes = self.reading.get("classes", ())
         return {**document, "parameters": {"classes": classes}} if 0 < len(classes) <= MAX_CLASSES else document
 
     def config(self, name: str) -> dict[str, Any]:
-        """Triton's model configuration document; its shapes leave the batch out.
+        """Return Triton's model configuration; its shapes leave the batch out.
 
         Parameter ``reading`` is JSON: how data sets are read for the model, with the names of classes and features;
-        ``not_computed``: the score, in JSON, of classes that were not."""
+        ``not_computed``: the score, in JSON, of classes that were not computed.
+        """
         reading = orjson.dumps(self.reading).decode() if self.reading else ""
         parameters = {READING: {"string_value": reading}} if 0 < len(reading) <= MAX_READING_CHARACTERS else {}
         if self.leaves_out:
@@ -280,14 +282,14 @@ def triton_type(tensor: TensorSpec) -> str:
 
 
 def whole_number(name: str, value: Any, most: int) -> int:
-    """A request's parameter. Raises ``Rejection`` (400) unless it is a whole number from 1 to ``most``."""
+    """Check a request's parameter. Raises ``Rejection`` (400) unless it is a whole number from 1 to ``most``."""
     if type(value) is not int or not 1 <= value <= most:
         raise bad_request(f"parameter {name}: {shown(value)}, expected a whole number from 1 to {most}")
     return value
 
 
 def _outputs_of(task: Task | None) -> Iterator[TensorSpec]:
-    """What a task makes of a model's outputs."""
+    """Yield the outputs that a task adds."""
     if isinstance(task, Classification):
         yield _LABEL
     if isinstance(task, Classification | MultiLabel) or (task is not None and task.confidence_output is not None):

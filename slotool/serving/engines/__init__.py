@@ -1,4 +1,4 @@
-"""Where calls are computed: in the event loop, in worker processes."""
+"""Engines, which compute calls: in the event loop, in worker processes, or on a ray cluster."""
 
 from slotool.plugins import Registry
 from slotool.serving.engines.base import CallCancelled, InferenceEngine, WorkerLost

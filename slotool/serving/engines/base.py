@@ -1,4 +1,4 @@
-"""What every engine offers: workers that compute one call at a time, wherever they are."""
+"""Interface of engines: workers that compute one call at a time each, wherever they are."""
 
 from __future__ import annotations
 
@@ -70,43 +70,40 @@ class InferenceEngine(ABC):
         return
 
     def cores(self) -> int:
-        """That there are for workers: of this process, by default."""
+        """Return the number of cores for workers, by default those of this process."""
         return usable_cores()
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """That workers compute on: of worker n it is the n-th, from the first again after the last."""
+        """Devices of the workers: worker n uses the n-th, and counting starts again after the last."""
         return (CPU,)
 
     def worker_bytes(self) -> int:
-        """Return the memory that a worker takes by itself, as measured when the first was warm; 0 where that is not
-        known."""
+        """Return the memory of one worker process as measured when the first was warm; 0 if unknown."""
         return 0
 
     def is_starting(self, worker: int) -> bool:
-        """Of a worker that is not alive: whether another is loading the models in its place. By default one is."""
+        """True if a replacement of this dead worker is loading the models, as by default."""
         return True
 
     def ready_in_s(self) -> float:
-        """Seconds until one of the workers that were lost is expected to be ready again: an estimate, for clients."""
+        """Return the estimated seconds until one of the lost workers is ready again."""
         return 1.0
 
     def room_for(self, workers: int) -> int | None:
-        """How many of so many workers there could be now, those that there are included; None where that is only known
-        once those that are starting have started. By default all of them."""
+        """Return how many of ``workers`` could run now, running ones included; None while that is unknown."""
         return workers
 
     def scale_to(self, workers: int) -> bool:
-        """Have so many workers from now on: new ones are reported when they are warm, and those that are too many end
-        when they are idle, the last first. Whether it can be done now.
+        """Change the number of workers; True if that can be done now.
 
-        By default an engine has as many workers as it began with, and this raises ``InputError``.
+        New workers are reported when they are warm; the last ones end, each as soon as it is idle. By default the
+        number is fixed, and this raises ``InputError``.
         """
         raise InputError(f"engine {self.name} cannot add and remove workers while it serves")
 
     def cancel(self, worker: int) -> None:
-        """Cancel the call of ``worker``; its ``done`` is called when it ends, with any outcome. By default the call
-        runs to its end."""
+        """Cancel the call of ``worker``, whose ``done`` is still called. By default the call runs to its end."""
         return
 
     @abstractmethod
@@ -116,13 +113,12 @@ class InferenceEngine(ABC):
     async def stage(
         self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
     ) -> Callable[[], None]:
-        """Make ``models`` ready in place of those of ``open``, which serve meanwhile; the function that is returned
-        changes over, from the event loop and at once.
+        """Load ``models`` while the current ones serve; the returned function switches to them, in the event loop.
 
-        ``workers``: how many from then on, and the threads of each, where ``can_reconfigure`` (Model-Switching's
-        ⟨R, T⟩). Calls started before are answered by the models they started on. Raises as ``open`` does, and
-        ``InputError`` for other workers where they cannot be had; then nothing changed. By default an engine has one
-        set of models for as long as it runs, and this raises ``InputError``.
+        ``workers``: their new number, and the threads of each, where ``can_reconfigure`` (Model-Switching's ⟨R, T⟩).
+        Calls in progress end on the models that they began with. Raises as ``open`` does, and ``InputError`` where
+        other workers are impossible; then nothing has changed. By default models are fixed, and this raises
+        ``InputError``.
         """
         raise InputError(f"engine {self.name} cannot take other models while it serves: start the server again")
 
@@ -149,8 +145,7 @@ class HangLimit:
         self._times[model].observe(point, size.bit_length(), 1e6 * took_s)
 
     def was_exceeded(self, model: str, point: OperatingPoint, size: int) -> None:
-        """Leave such calls all of ``hang_s`` until one of them has ended: a machine that became many times as busy must
-        not lose a request at each retry."""
+        """Allow such calls ``hang_s`` until one has ended, so that a busier machine does not fail every retry."""
         self._times[model].forget(point, size.bit_length())
 
     def of(self, model: str, point: OperatingPoint, size: int) -> float:
@@ -205,8 +200,7 @@ class ReplicatedEngine(InferenceEngine, Generic[AnyReplica]):
 
     @abstractmethod
     def _start(self, worker: int) -> AnyReplica:
-        """Return a worker that loads beside those that serve. Raises ``OSError`` where there is no memory, process or
-        descriptor left just now."""
+        """Start a worker beside those that serve. Raises ``OSError`` without memory, processes or descriptors."""
 
     @abstractmethod
     def _end(self, replica: AnyReplica) -> None:
@@ -221,9 +215,10 @@ class ReplicatedEngine(InferenceEngine, Generic[AnyReplica]):
             raise InputError("workers come and go with the load (--max-replicas): their number cannot be set as well")
 
     def scale_to(self, workers: int) -> bool:
-        """Not while other models are on their way, nor while a worker that would be kept is still busy with the models
-        before: it ends after that call, and the next attempt starts another in its place. One that was to end and is
-        still busy with the models of now stays."""
+        """Change the number of workers; False while models are being exchanged.
+
+        A surplus worker that is still busy with the current models is kept if it is needed again.
+        """
         self.listen()
         if self._staged or any(map(self._is_outdated, range(min(workers, len(self._replicas))))):
             return False

@@ -32,7 +32,7 @@ class OneCascadeRun:
 
     @property
     def step(self) -> int:
-        """Which version is to be asked next, counted from 0."""
+        """Index of the next version to ask."""
         return len(self._given)
 
     @property
@@ -50,16 +50,16 @@ class OneCascadeRun:
         self._take(answers)
 
     def missing(self) -> None:
-        """The next version gives no answer."""
+        """Record that the next version gives no answer."""
         self._take(None)
 
     @property
     def unanswered(self) -> bool:
-        """Whether all versions were asked and no answer can go out."""
+        """True if all versions were asked and none has an answer to send."""
         return self._over and self._picked is None
 
     def answers(self) -> Outputs:
-        """What goes out."""
+        """Return the answer to send."""
         assert self._picked is not None
         return self._picked
 
@@ -110,7 +110,7 @@ class BatchCascadeRun:
 
     @property
     def step(self) -> int:
-        """Which version is to be asked next, counted from 0."""
+        """Index of the next version to ask."""
         return len(self.asked)
 
     @property
@@ -119,21 +119,20 @@ class BatchCascadeRun:
         return self._rows if len(self._rows) and len(self.asked) < len(self.cascade.steps) else None
 
     def given(self, answers: Outputs) -> None:
-        """Take in the next version's answers to ``next_rows``. Raises ``InputError`` where they lack what the
-        conditions look at."""
+        """Record answers to ``next_rows``. Raises ``InputError`` if the conditions need more outputs."""
         self._take(answers)
 
     def missing(self) -> None:
-        """The next version gives no answer: none of its rows is accepted, and others' answers go out."""
+        """Record that the next version gives no answer: other versions' answers are sent."""
         self._take(None)
 
     @property
     def unanswered(self) -> bool:
-        """Whether all versions were asked and no answer can go out for some example."""
+        """True if all versions were asked and some example has no answer to send."""
         return self.next_rows is None and bool((self._picked < 0).any())
 
     def answers(self) -> Outputs:
-        """What goes out for the batch. Raises ``RunError`` when the versions' outputs make no batch."""
+        """Return the batch of answers to send. Raises ``RunError`` when the versions' outputs make no batch."""
         parts = list(self.asked.values())
         _, answers = parts[int(self._picked[0])]
         return answers if len(self._picked) == 1 and answers is not None else gathered(parts, self._picked)
@@ -193,18 +192,18 @@ CascadeRun = OneCascadeRun | BatchCascadeRun
 
 
 def cascade_run(cascade: Cascade, x: Inputs, names: Sequence[str] = ()) -> CascadeRun:
-    """A batch at the beginning of its way. ``names``: of ``class_names``."""
+    """Start the run of a batch through a cascade, with the names of ``class_names``."""
     return OneCascadeRun(cascade, x, names) if len(x) == 1 else BatchCascadeRun(cascade, x, names)
 
 
 def class_names(cascades: Iterable[Cascade], names: Sequence[str]) -> Sequence[str]:
-    """The model's ``names`` of classes where thresholds of ``cascades`` are by these; empty where by class numbers."""
+    """Return ``names`` of classes where thresholds of ``cascades`` are by name; empty where they are by number."""
     known = frozenset(names)
     return names if any(not cascade.labels.isdisjoint(known) for cascade in cascades) else ()
 
 
 def label_of(answer: object, names: Sequence[str]) -> str:
-    """An answer as the outcome table wrote it, with ``class_names``."""
+    """Format an answer as outcome tables do, with ``class_names``."""
     if names and isinstance(answer, int) and 0 <= answer < len(names):
         return names[answer]
     return label_text(answer)

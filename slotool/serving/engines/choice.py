@@ -23,13 +23,16 @@ TRIES = 6
 
 
 def compute_in_loop(models: Mapping[str, ServedModel]) -> bool:
-    """True if no call of one example at any point of these models takes longer than ``MAX_INLINE_US``, by their latency
-    tables where these know it, else as measured now. A model that cannot run counts as quick: its engine says why."""
+    """True if no call of one example takes longer than ``MAX_INLINE_US``, at any point of these models.
+
+    Latencies come from the models' tables, else they are measured now. A model that fails counts as fast: its engine
+    reports why.
+    """
     return all(_latency_us(served, point) <= MAX_INLINE_US for served in models.values() for point in _points(served))
 
 
 def _points(served: ServedModel) -> list[OperatingPoint]:
-    """Points that calls may have here, without those that another server computes."""
+    """Return the points of local calls: none that another server computes."""
     plans = [ensemble_plan(served.model, point) for point in served.policy.points]
     points = dict.fromkeys(point for plan in plans for point in plan.points)
     return [point for point in points if point not in served.model.remote_points]

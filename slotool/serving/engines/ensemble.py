@@ -32,9 +32,11 @@ BATCHES_WARMED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class EnsemblePlan:
-    """The model's own points behind a decision's point; ``second`` is None when one alone answers. ``concurrent``: both
-    versions begin at the same time. Of a cascade, ``first`` and then ``later`` are asked in turn; ``names``: of its
-    classes, as ``class_names``."""
+    """Points of the model behind a decision's point; ``second`` is None when one alone answers.
+
+    ``concurrent``: both versions begin at the same time. ``first`` and then ``later`` are a cascade's versions in
+    order, and ``names`` its classes as in ``class_names``.
+    """
 
     first: OperatingPoint
     second: OperatingPoint | None = None
@@ -50,8 +52,7 @@ class EnsemblePlan:
         return (self.first, *(() if self.second is None else (self.second,)), *self.later)
 
     def consults(self, first: Outputs) -> np.ndarray:
-        """Which examples the second version answers too: bool [n]. Raises ``InputError`` where the first has no
-        confidence to tell by."""
+        """Select examples for the second version: bool [n]. Raises ``InputError`` if the first has no confidence."""
         if first.confidence is None:
             raise InputError(
                 f"version {version_name(self.first)} states no confidence: no second version can be consulted"
@@ -61,10 +62,10 @@ class EnsemblePlan:
 
 
 class PointRunner:
-    """Answers at the model's own points and at ``points``: ensembles (``Rule.point``) of what outcome tables call its
-    versions. Those of a policy that came later are found when they are first asked for.
+    """Runner of a model at its points, and at ensembles of its versions (``Rule.point``).
 
-    Raises ``InputError`` for a point that is neither, or an ensemble of versions the model does not have.
+    ``points`` names the ensembles; further ones are resolved at their first call. Raises ``InputError`` for a point
+    that is neither, or an ensemble of unknown versions.
     """
 
     def __init__(self, model: ElasticModel, points: Iterable[OperatingPoint]):
@@ -75,12 +76,11 @@ class PointRunner:
         self.add([*model.points, *points])
 
     def add(self, points: Iterable[OperatingPoint]) -> None:
-        """Answer at these points too. Raises ``InputError`` as the constructor does, and then adds none of
-        them."""
+        """Answer at these points too. Raises ``InputError`` as the constructor does; then none is added."""
         self._plans |= {point: _plan(self.model, self._own, point) for point in points}
 
     def run(self, x: Inputs, point: OperatingPoint) -> Outputs:
-        """What the model makes of ``x``, its inputs; one version after the other.
+        """Return the model's outputs for ``x``; one version runs after the other.
 
         The second version sees only the examples whose first answer is not sure enough (tolerance-tiers, §IV-C). Not to
         be called from two threads at once.
@@ -107,13 +107,11 @@ class PointRunner:
         return run.answers()
 
     def warm(self, batch_sizes: Sequence[int] = ()) -> None:
-        """One forward pass at every point that may be asked for, and one estimate; one of two examples too, as
-        ``RowCountError`` is raised for outputs of other rows.
+        """Run every point once with one example and once with two, and estimate accuracy once.
 
-        Then one of every batch size at each point, as far as ``BATCHES_WARMED_S`` allow, the largest first: a first
-        call of more examples allocates memory, and may take several times as long; GPUs capture it. A model that
-        leaves sizes of its inputs open, or takes text, and keeps no examples may not take the one that is made up: its
-        first call is then not warm.
+        Then run every batch size at each point, the largest first, for at most ``BATCHES_WARMED_S``: a first larger
+        call allocates memory, and may take several times as long; GPUs capture it. A model with open sizes or text
+        inputs and without examples may fail on the made-up example: its first call is then not warm.
         """
         x = warm_up_example(self.model)
         with suppress(*([Exception] if self.model.examples is None and _takes_any_size_or_text(self.model) else [])):
@@ -145,13 +143,15 @@ class PointRunner:
 
 
 def compute(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Outputs:
-    """What ``model`` makes of ``x`` at one of its own points; ``within_s``: at a remote point, the most time for it."""
+    """Return the outputs of ``model`` at one of its points, within ``within_s`` seconds at a remote one."""
     return _quiet_context().run(_computed, model, x, point, within_s)
 
 
 def _quiet_context() -> Context:
-    """In which NumPy warns neither of overflow nor of NaN: huge inputs overflow in a network, and the NaN confidence
-    that follows is answered. To enter it costs a tenth of what ``numpy.errstate`` does."""
+    """Return a context without NumPy's overflow and NaN warnings: huge inputs overflow, and NaN is answered.
+
+    Entering it costs a tenth of ``numpy.errstate``.
+    """
     context = copy_context()
     context.run(np.seterr, over="ignore", invalid="ignore")
     return context
@@ -167,7 +167,7 @@ def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: f
 
 
 def warm_up_example(model: ElasticModel) -> Inputs:
-    """One example of the model's own, else one of zeros, as text too; of size 1 where a size is open."""
+    """Return the model's first example, else zeros (text: "0") with open sizes of 1."""
     if model.examples is not None:
         return model.examples[:1]
     return Columns(
@@ -183,7 +183,7 @@ def warm_up_example(model: ElasticModel) -> Inputs:
 
 
 def ensemble_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan:
-    """What answering at ``point`` takes. Raises ``InputError`` as ``PointRunner`` does."""
+    """Return the plan for answers at ``point``. Raises ``InputError`` as ``PointRunner`` does."""
     return _plan(model, _own(model), point)
 
 

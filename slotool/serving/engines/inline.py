@@ -1,5 +1,4 @@
-"""The inline engine: one worker, the event loop itself. For models of microseconds, where an IPC round trip would cost
-more."""
+"""Inline engine: the event loop computes calls, for models so fast that another process would cost more."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class InlineInferenceEngine(InferenceEngine):
             done(computed)
 
     def _warm(self, models: Mapping[str, ServedModel]) -> dict[str, PointRunner]:
-        """A runner of every model. One that serves already is warm, and may be running."""
+        """Return a warm runner of every model. A model that serves already is warm, and may be running."""
         runners = {name: PointRunner(served.model, served.policy.points) for name, served in models.items()}
         serving = [runner.model for runner in self._runners.values()]
         for name, runner in runners.items():
@@ -83,7 +82,7 @@ class InlineInferenceEngine(InferenceEngine):
         return runners
 
     def _warm_from_cache(self, models: Mapping[str, ServedModel]) -> dict[str, PointRunner] | None:
-        """As ``_warm``; None where something is to be compiled that the cache on disk lacks."""
+        """Return warm runners, or None where the compilation cache on disk lacks something."""
         # Numba takes seconds to import: only where there is a model that compiles.
         from slotool.compilation import from_cache_only
 
@@ -100,8 +99,7 @@ class InlineInferenceEngine(InferenceEngine):
 
 
 def _compile_apart(models: Mapping[str, ServedModel]) -> None:
-    """Have what these models compile in the cache on disk, by a process of its own. A compiler in a thread of this one
-    would stop the event loop, and all requests, for a third of a second at a time.
+    """Compile these models in another process; a compiler thread would stop the event loop for 0.3 s at a time.
 
     Raises ``RunError`` when they cannot run.
     """

@@ -172,7 +172,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         return process is not None and process.is_open and not process.was_warm
 
     def ready_in_s(self) -> float:
-        """A replacement is expected to take as long to start as the last worker that did."""
+        """Expect a replacement to start as fast as the last worker did."""
         now_s = time.monotonic()
         expected = self._replicas[: self.workers]
         return max(0.0, min(process.starts_at_s + self._start_took_s - now_s for process in expected))
@@ -206,7 +206,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         self._loop.add_reader(self._replicas[worker].socket, self._hear, worker)
 
     def pid(self, worker: int) -> int:
-        """Of the process that is ``worker`` now."""
+        """Return the process id of ``worker``."""
         return self._replicas[worker].popen.pid
 
     def inject(self, worker: int, action: str, factor: float = 1.0, lasts_s: float | None = None) -> int:
@@ -247,7 +247,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         return WorkerProcess(models, cores, threads, low_priority, device, precision=self._precision)
 
     def _cores(self, workers: int, threads: int) -> list[list[int]]:
-        """For each of so many workers cores of its own; all of them, where there are too few."""
+        """Give each worker its own cores, or all cores to all where there are too few."""
         cores, most = cores_by_preference(), max(workers, self._max_replicas or 0)
         if most * threads > len(cores):
             return [cores] * workers

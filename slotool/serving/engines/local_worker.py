@@ -120,7 +120,7 @@ def _check_cancelled(tensors: SharedTensors) -> None:
 
 
 def _wait(tensors: SharedTensors, until_s: float) -> None:
-    """A slowed worker holds its answer back until then, by the clock of ``time.perf_counter``."""
+    """Delay the answer of a slowed worker until ``until_s`` of ``time.perf_counter``."""
     while (left_s := until_s - time.perf_counter()) > 0:
         _check_cancelled(tensors)
         time.sleep(min(left_s, MAX_SLEEP_S) if left_s > SPUN_S else 0.0)

@@ -34,7 +34,7 @@ _UNNAMED = ""
 
 @lru_cache(maxsize=4_096)
 def encode_point(point: OperatingPoint) -> bytes:
-    """Every digit of its numbers, which ``key`` would round."""
+    """Encode a point with every digit of its numbers, which ``key`` would round."""
     return json.dumps(dict(point.settings)).encode()
 
 
@@ -44,23 +44,21 @@ def decode_point(text: bytes) -> OperatingPoint:
 
 
 def tensors_of_inputs(x: Inputs) -> dict[str, np.ndarray]:
-    """Inputs as tensors to pack."""
     return {_UNNAMED: x} if isinstance(x, np.ndarray) else x.arrays
 
 
 def inputs_of_tensors(tensors: Mapping[str, np.ndarray]) -> Inputs:
-    """The inputs that ``tensors_of_inputs`` made them of."""
+    """Invert ``tensors_of_inputs``."""
     return tensors[_UNNAMED] if _UNNAMED in tensors else Columns(tensors)
 
 
 def tensors_of_outputs(outputs: Outputs) -> dict[str, np.ndarray]:
-    """Outputs as tensors to pack."""
     sure = {} if outputs.confidence is None else {_UNNAMED: outputs.confidence}
     return {**outputs.tensors, **sure}
 
 
 def outputs_of_tensors(tensors: dict[str, np.ndarray], model: ElasticModel) -> Outputs:
-    """The outputs of ``model`` that ``tensors_of_outputs`` made them of."""
+    """Invert ``tensors_of_outputs`` for outputs of ``model``."""
     confidence = tensors.pop(_UNNAMED, None)
     return Outputs(tensors, model, confidence)
 
@@ -114,7 +112,7 @@ class SharedTensors:
             self._memory.madvise(mmap.MADV_REMOVE, first, len(self._view) - first)
 
     def write_text(self, text: str) -> int:
-        """Bytes of ``text`` that were kept, at the beginning."""
+        """Write as much of ``text`` as fits, and return its bytes."""
         kept = text.encode(errors="replace")[:_TEXT_BYTES]
         self._memory[_HEADER_BYTES : _HEADER_BYTES + len(kept)] = kept
         return len(kept)
@@ -124,7 +122,7 @@ class SharedTensors:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call is cancelled; the router sets it, before each call and during it."""
+        """True if the router has cancelled the call."""
         return self._memory[_CANCELLED] != 0
 
     @cancelled.setter
@@ -133,7 +131,7 @@ class SharedTensors:
 
     @property
     def slowed(self) -> float:
-        """By what factor the worker's calls take longer than they would, 1 or more; the router sets it at any time."""
+        """Factor, at least 1, by which the router slows the worker's calls."""
         return max(1.0, float(_FACTOR.unpack_from(self._memory, _SLOWED)[0]))
 
     @slowed.setter

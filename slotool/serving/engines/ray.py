@@ -49,8 +49,10 @@ _LIVES = itertools.count()
 
 @dataclass(slots=True)
 class _Place:
-    """A worker as the router sees it; ``life``: another number once it was lost or has ended, by which late answers are
-    told apart; ``lost_s``: since when it is lost, if it is now; ``start_losses``: losses before it served.
+    """Worker as the router sees it.
+
+    ``life`` changes whenever the worker ends, so that late answers are recognised; ``lost_s``: when it was lost, else
+    None; ``start_losses``: losses before it served.
     """
 
     actor: Any
@@ -137,10 +139,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         return partial(self._change_over, load, staged, threads)
 
     def room_for(self, workers: int) -> int | None:
-        """As many more as the nodes of the cluster have free CPUs for.
-
-        Not known while workers start: they may have taken their CPUs, or not yet.
-        """
+        """Add as many workers as the nodes have free CPUs for; None while workers start and may take CPUs."""
         since_s = time.monotonic() - START_TIMEOUT_S
         if any(place.lost_s is not None and place.lost_s > since_s for place in self._replicas):
             return None
@@ -151,7 +150,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         PointRunner(self._loaded.models[model].model, points)
 
     def cores(self) -> int:
-        """Of the whole cluster."""
+        """Return the number of CPUs of the whole cluster."""
         return int(self._ray.cluster_resources().get("CPU", 0))
 
     def listen(self) -> None:
@@ -159,7 +158,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
             self._listen_in(asyncio.get_running_loop())
 
     def ready_in_s(self) -> float:
-        """A lost actor is expected to take as long to be warm again as all took together at first."""
+        """Expect a lost actor to take as long as all actors took together at the start."""
         lost_s = [place.lost_s for place in self._replicas if place.lost_s is not None]
         return max(0.0, min(lost_s) + self._warm_took_s - time.monotonic()) if lost_s else 0.0
 
@@ -205,7 +204,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
             self._back(worker, place)
 
     def node(self, worker: int) -> str:
-        """The id of the node that ``worker`` runs on."""
+        """Return the id of the node that runs ``worker``."""
         asked = self._replicas[worker].actor.where.options(concurrency_group="control").remote()
         return str(self._ray.get(asked))
 
@@ -219,7 +218,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         return remote(Worker).remote()
 
     def _wait_until_warm(self, places: Sequence[_Place], wanted: str) -> None:
-        """Raises ``RunError`` where some do not get warm. ``wanted``: what the cluster is to have, for a sentence."""
+        """Wait for all workers. Raises ``RunError``, which calls them ``wanted``, where some do not get warm."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         loading = {place.loaded.on(place.actor): place for place in places}
         while loading:
@@ -244,7 +243,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
                 loading[place.loaded.on(place.actor, said[0])] = place
 
     def _require_to_come(self, place: _Place, error: Exception) -> None:
-        """Raises ``RunError`` for a worker that was lost while it started, unless ray starts it again by itself."""
+        """Raise ``RunError`` for a worker lost while it started, unless ray starts it again by itself."""
         place.start_losses += 1
         starts_again = isinstance(error, self._ray.exceptions.ActorUnavailableError)
         if not starts_again or place.start_losses >= MAX_START_LOSSES:
@@ -264,7 +263,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         self._when_done(vigil, partial(self._lost, worker, place.life))
 
     def _when_done(self, reference: Any, then: Callable[[Any], None]) -> None:
-        """``then`` is called in the event loop, with what came of the reference: an answer, or what ray raises."""
+        """Call ``then`` in the event loop, with the answer of the reference or ray's error."""
         loop = self._loop
         assert loop is not None
 

@@ -26,12 +26,12 @@ TOKEN_FILE = Path(".ray") / "auth_token"
 
 
 def quiet_ray() -> Any:
-    """The module ray, which shows clusters a token where there is one and nobody said otherwise.
+    """Import ray, set to send the token on disk, if there is one and ``RAY_AUTH_MODE`` is unset.
 
-    Clusters of ``ray start`` ask for a token wherever one lies, but what connects to them shows it only when
-    ``RAY_AUTH_MODE`` says so as ray is imported; a cluster that asks for none takes clients that show one.
+    Clusters of ``ray start`` require a token wherever one lies, but clients send it only when ``RAY_AUTH_MODE`` says so
+    as ray is imported; clusters without a token accept clients that send one.
 
-    Raises ``MissingPackageError`` when it is not installed.
+    Raises ``MissingPackageError`` when ray is not installed.
     """
     os.environ.update(QUIET)
     if "ray" not in sys.modules and _has_token():
@@ -44,8 +44,10 @@ def quiet_ray() -> Any:
 
 
 def connect(ray: Any, address: str) -> bool:
-    """Whether this call made the connection; ``address`` as of ``ray.init``, ``local`` alone starts a cluster, of this
-    machine. Raises ``InputError`` when no cluster answers."""
+    """Connect to a cluster; True if this call did so. Raises ``InputError`` when no cluster answers.
+
+    ``address`` is that of ``ray.init``; ``local`` starts a cluster on this machine.
+    """
     if ray.is_initialized():
         return False
     local = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES} if address == "local" else {}
@@ -59,8 +61,10 @@ def connect(ray: Any, address: str) -> bool:
 
 
 def workers_that_fit(ray: Any, cpus: int) -> int:
-    """How many workers of so many CPUs each the nodes have room for now. One node has to have all CPUs of a worker;
-    through a client (``ray://``), to which ray does not tell nodes apart, all nodes count as one."""
+    """Return how many workers of ``cpus`` CPUs fit on the nodes now, none across two nodes.
+
+    Through a client (``ray://``) ray does not list the nodes: they count as one.
+    """
     if ray.util.client.ray.is_connected():
         free = [ray.available_resources()]
     else:
@@ -77,7 +81,7 @@ def _has_token() -> bool:
 
 
 def _not_connected(address: str, error: Exception) -> str:
-    """A cluster that asks for a token fails like one that is not there: ray names the cause only in an inner error."""
+    """Explain a failed connection: ray names a rejected token only in an inner error."""
     said = f"{error} {error.__cause__ or error.__context__}"
     if "AuthenticationError" not in said and "InvalidAuthToken" not in said:
         return f"no ray cluster answers at {address} ({first_line(error)})"
@@ -90,7 +94,7 @@ def _not_connected(address: str, error: Exception) -> str:
 
 
 def _reach(address: str) -> None:
-    """Raises ``OSError`` after a short time where nothing listens; ray itself would retry for a long time."""
+    """Raise ``OSError`` soon where nothing listens; ray itself would retry for a long time."""
     host, _, port = address.partition("://")[2 if "://" in address else 0].rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
@@ -98,7 +102,7 @@ def _reach(address: str) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Nothing reaches standard error: ray's compiled core tells it of every attempt to connect."""
+    """Close standard error meanwhile: ray's compiled core prints every attempt to connect."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -111,12 +115,12 @@ def _silent() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of ray's says, without its colours and its traceback."""
+    """Return the first line of a ray error, without colours and traceback."""
     return _lines(error)[0].rstrip(".:")[:200]
 
 
 def with_cause(error: Exception) -> str:
-    """The same, and the last line: of a lost worker it says what ended it, such as a package that its node lacks."""
+    """Add the last line, which names a lost worker's end, such as a package that its node lacks."""
     last = _lines(error)[-1].strip()
     return first_line(error) if len(_lines(error)) == 1 else f"{first_line(error)}: {last[:300]}"
 

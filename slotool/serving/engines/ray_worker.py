@@ -1,4 +1,4 @@
-"""What an actor of the ray engine does, and what it has ready: the part that runs on the nodes of a cluster."""
+"""Actor of the ray engine and the models that it loads: the part that runs on the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Files = list[Mapping[str, bytes]]
 
 
 class Worker:
-    """What an actor does. Everything it answers is a tuple of its kind and of plain data, never an exception.
+    """Actor of the ray engine. Every answer is a tuple of its kind and of plain data, never an exception.
 
-    Calls come one at a time; ``cancel``, ``stay`` and ``where`` run in parallel, on threads of their own.
+    Calls come one at a time; ``cancel``, ``stay`` and ``where`` run in threads beside them.
     """
 
     def __init__(self) -> None:
@@ -38,8 +38,7 @@ class Worker:
         self._received: list[tempfile.TemporaryDirectory[str]] = []
 
     def load(self, entries: list[dict[str, Any]], threads: int, files: Mapping[str, Files] | None = None) -> Any:
-        """Make the models ready: ``DONE``, ``FAILED`` with a sentence, or ``MISSING`` with the names of those whose
-        artifacts cannot be read here; their ``files`` are then wanted."""
+        """Load the models: ``DONE``, ``FAILED`` with a sentence, or ``MISSING`` with names that need ``files``."""
         missing = [entry["name"] for entry in entries if not _has(entry)]
         if missing and files is None:
             return MISSING, missing
@@ -56,8 +55,7 @@ class Worker:
         return (DONE,)
 
     def compute(self, call: int, name: str, point: bytes, x: bytes) -> Any:
-        """Return ``DONE`` with packed outputs of the packed inputs ``x``, ``FAILED`` or ``MISCOUNTED`` with a sentence,
-        or ``CANCELLED``."""
+        """Compute packed inputs: ``DONE`` with packed outputs, ``FAILED`` or ``MISCOUNTED``, or ``CANCELLED``."""
         self._call = call
         try:
             self._check_cancelled()
@@ -73,7 +71,7 @@ class Worker:
         return DONE, pack(tensors_of_outputs(outputs))
 
     def cancel(self, call: int) -> None:
-        """``compute`` looks for this between two operators."""
+        """Cancel a call; ``compute`` checks between two operators."""
         self._cancelled = call
 
     def stay(self) -> None:
@@ -81,7 +79,7 @@ class Worker:
         threading.Event().wait()
 
     def where(self) -> str:
-        """The id of the node."""
+        """Return the id of the node."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
@@ -122,15 +120,14 @@ def _has(entry: Mapping[str, Any]) -> bool:
 
 
 def _content(path: Path) -> bytes:
-    """Return what tells a model from another one at its path: an artifact's manifest, or a file's checksum. Code, which
-    each node has itself, is not compared."""
+    """Return an artifact's manifest or a file's checksum; nothing for code, which each node has itself."""
     if is_code(str(path)):
         return b""
     return (path / MANIFEST).read_bytes() if path.is_dir() else hashlib.sha256(path.read_bytes()).digest()
 
 
 class Load:
-    """What an actor has ready: models, with so many threads. Raises ``InputError`` for one without an artifact."""
+    """Models for an actor and its number of threads. Raises ``InputError`` for a model without an artifact."""
 
     def __init__(self, models: Mapping[str, ServedModel], threads: int):
         for name, served in models.items():
@@ -141,7 +138,7 @@ class Load:
         self._entries = [_entry(name, served) for name, served in models.items()]
 
     def on(self, actor: Any, missing: list[str] | None = None) -> Any:
-        """The reference of what ``Worker.load`` answers."""
+        """Start to load on ``actor``, and return the reference of the answer of ``Worker.load``."""
         return actor.load.remote(self._entries, self.threads, missing and self._files(missing))
 
     def _files(self, names: list[str]) -> dict[str, Files]:

@@ -59,8 +59,10 @@ class _Call:
 
 
 class WorkerProcess:
-    """One worker process as the router sees it. ``models``: that it has; ``low_priority``: it loads at low priority;
-    ``device``: that it computes on in ``precision``, the only GPU that it sees."""
+    """Worker process as the router sees it.
+
+    ``low_priority``: it loads ``models`` at low priority. ``device``: the only GPU that it sees, used in ``precision``.
+    """
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class WorkerProcess:
 
     @property
     def is_open(self) -> bool:
-        """Whether its loss has not been noticed: one that was lost has no socket any more."""
+        """True until its loss is noticed, which closes its socket."""
         return self.socket.fileno() >= 0
 
     @property
@@ -125,7 +127,7 @@ class WorkerProcess:
         return self.was_warm and self.is_open
 
     def wait_until_warm(self, timeout_s: float) -> None:
-        """Raises ``RunError`` when it does not get there."""
+        """Wait until its models have run. Raises ``RunError`` when they do not in time."""
         readable, _, _ = select.select([self.socket], [], [], timeout_s)
         message = self.socket.recv(MAX_MESSAGE_BYTES) if readable else b""
         if not message:
@@ -144,14 +146,14 @@ class WorkerProcess:
         return int(memory.uss + max(0, peak - memory.rss))
 
     def begin(self, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
-        """Raises ``OSError`` when the process is gone; the caller then calls ``done``."""
+        """Start a call. Raises ``OSError`` when the process is gone; the caller then calls ``done``."""
         self._tensors.cancelled = False
         size = self._tensors.pack(tensors_of_inputs(x))
         self.call = _Call(model, point, size, done, time.monotonic())
         self.socket.send(CALL.pack(self._numbers[model], size) + encode_point(point))
 
     def cancel(self) -> None:
-        """The worker looks for this between two operators."""
+        """Cancel the call; the worker checks between two operators."""
         self._tensors.cancelled = True
 
     def slow(self, factor: float) -> None:
@@ -159,7 +161,7 @@ class WorkerProcess:
         self._tensors.slowed = factor
 
     def finish(self, message: bytes) -> Callable[[], None]:
-        """The call has its answer; the function that is returned reports it."""
+        """Read the answer to the call; the returned function reports it."""
         call, self.call = self.call, None
         assert call is not None
         kind, length = REPLY.unpack(message)
@@ -174,7 +176,7 @@ class WorkerProcess:
         return partial(call.done, outcome)
 
     def _computed(self, call: _Call, length: int) -> Outputs | Exception:
-        """A copy of what the worker left."""
+        """Copy the outputs from shared memory."""
         try:
             tensors = self._tensors.unpack(length, after=call.size, copy=True)
             return outputs_of_tensors(tensors, self.loaded[call.model].model)
@@ -184,7 +186,7 @@ class WorkerProcess:
             self._tensors.release(call.size + length)
 
     def hangs(self, now_s: float, call_limit_s: float, start_limit_s: float) -> bool:
-        """Whether its call or its start takes too long, or it was stopped (SIGSTOP) while idle now and before."""
+        """True if its call or its start takes too long, or if it was idle and stopped (SIGSTOP) at two checks."""
         if self.call is not None:
             return now_s - self.call.begun_s > call_limit_s
         if not self.was_warm:
@@ -204,7 +206,7 @@ class WorkerProcess:
             schedule(os.SCHED_OTHER, self.popen.pid)
 
     def end(self) -> int:
-        """Its exit code."""
+        """Kill the process and return its exit code."""
         self.socket.close()
         with suppress(ProcessLookupError):
             self.popen.kill()

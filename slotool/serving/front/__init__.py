@@ -1,1 +1,1 @@
-"""What every front end shares, and the handlers of paths."""
+"""Front end shared by all protocols, and the handlers of paths."""

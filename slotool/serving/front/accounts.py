@@ -1,4 +1,4 @@
-"""What a server counts of its requests: written down for many answers at once, and whenever somebody looks."""
+"""Counts of a server's requests, updated for many answers at once and whenever somebody looks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLIENTS_OWN = frozenset(
 
 @dataclass
 class _Second:
-    """What happened while it lasted. ``right``: sum of the expected accuracies of answers in time."""
+    """Counts of one second. ``right``: sum of the expected accuracies of answers in time."""
 
     in_time: int = 0
     late: int = 0
@@ -62,8 +62,10 @@ class Live:
         self._random = random.Random(0)
 
     def answered(self, latencies_us: Sequence[float], late: int, point: str, accuracy: float | None) -> None:
-        """Count answers at ``point``, whose mean accuracy is known or None. ``latencies_us``: of each, from its
-        arrival; ``late``: how many came after their deadlines."""
+        """Count answers at ``point``, ``late`` of them after their deadlines.
+
+        ``latencies_us`` are from arrival; ``accuracy`` is their mean, None where it is unknown.
+        """
         second, count = self._open, len(latencies_us)
         second.in_time += count - late
         second.late += late
@@ -94,17 +96,17 @@ class Live:
         self._second_began_s, self._open = now_s, _Second()
 
     def since(self, number: int) -> list[dict[str, Any]]:
-        """The closed seconds after that number, oldest first; all that are kept for a number below them.
+        """Return the closed seconds after ``number``, oldest first; all for a negative number.
 
-        Rates per second, shares in [0, 1], latencies in µs; null where nothing can be said. ``attainment``: share
-        answered in time of all requests but those a client has itself to blame for. ``accuracy``: expected, of the
-        answers whose point's accuracy is known, which are the share ``known`` of all; ``effective``: the same where
-        late and rejected ones count as wrong.
+        Rates per second, shares in [0, 1], latencies in µs; null where nothing is known. ``attainment``: share answered
+        in time of all requests except those that failed by the client's fault. ``accuracy``: expected, of the share
+        ``known`` of answers whose point's accuracy is known; ``effective``: the same with late and rejected ones as
+        wrong.
         """
         return [second for second in self._closed if second["number"] > number]
 
     def up_s(self) -> float:
-        """Seconds since the server began."""
+        """Return the seconds since the server began."""
         return self._clock_s() - self._began_s
 
     def _sample(self, latencies_us: Sequence[float]) -> None:
@@ -168,8 +170,10 @@ class Accounts:
         router.events.listen(self._hear)
 
     def _hear(self, kind: str, sentence: str, fields: Mapping[str, Any]) -> None:
-        """An event shows in the figures of all models together, and of each that it is about: of
-        all where it names none, or is of the workers that they share."""
+        """Show an event in the figures of all models together and of each model that it concerns.
+
+        Events without a model, or about the shared workers, concern all.
+        """
         self._live.event(sentence)
         about = "" if kind.startswith("worker-") else fields.get("model", "")
         for name, live in self._live_of.items():
@@ -208,13 +212,13 @@ class Accounts:
 
     @property
     def live(self) -> Live:
-        """Of all models."""
+        """Figures of all models together."""
         self._count_all()
         return self._live
 
     @property
     def live_of(self) -> Mapping[str, Live]:
-        """Of each model, where there are several."""
+        """Figures of each model, where there are several."""
         self._count_all()
         return self._live_of
 
@@ -229,7 +233,7 @@ class Accounts:
             self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._count_in_time)
 
     def count_if_many(self) -> None:
-        """Answers have been sent: their clients do not wait for this."""
+        """Count answers, which clients have by now, once there are many."""
         if len(self._uncounted) >= MAX_UNCOUNTED or self._uncounted_bytes > MAX_UNCOUNTED_BYTES:
             self._count_all()
 
@@ -260,7 +264,7 @@ class Accounts:
             self._count(name, point, answers)
 
     def _count_groups(self, name: str, requests: list[Request]) -> None:
-        """Requests that name a group of which the rules know nothing: a misspelt one has no guarantee of its own."""
+        """Count requests that name a group unknown to the rules: a misspelt group has no guarantee."""
         rules = requests[0].served.rules
         if rules is None:
             return
@@ -278,7 +282,7 @@ class Accounts:
             )
 
     def _count(self, name: str, point: str, answers: list[tuple[Request, InferenceResult]]) -> None:
-        """Answers of one model at one point."""
+        """Count answers of one model at one point."""
         latencies_us = [answer.queue_us + answer.compute_us for _, answer in answers]
         late = sum(answer.slack_us < 0 for _, answer in answers)
         self._metrics.answered(name, point, latencies_us, late=late)
@@ -296,7 +300,7 @@ class Accounts:
 
 @dataclass
 class _Total:
-    """How often something happened, and the µs it took in all."""
+    """Number of occurrences and their total duration, µs."""
 
     count: int = 0
     spent_us: float = 0.0
@@ -311,7 +315,7 @@ class _Total:
 
 @dataclass
 class Statistics:
-    """What happened to the requests of one model that reached the router: bad requests are not the model's.
+    """Statistics of one model's requests that reached the router; malformed requests are not counted.
 
     Durations: ``success`` and ``fail`` from arrival to answer or rejection, ``read`` from arrival until the tensors
     were read, ``queue`` from there to dispatch, ``compute`` in the model.
@@ -346,9 +350,9 @@ class Statistics:
         self.fail.add(after_us)
 
     def document(self, model: str, version: str) -> dict[str, Any]:
-        """Triton's ``ModelStatistics`` object: ``inference_count`` in examples, ``execution_count`` in model runs.
+        """Return Triton's ``ModelStatistics``: ``inference_count`` in examples, ``execution_count`` in model runs.
 
-        What writing answers takes is not known: 0 ns, as often as there was one, since clients compare the counts.
+        The time to write answers is not measured: 0 ns per answer, since clients compare the counts.
         """
         stats = {
             "success": self.success,

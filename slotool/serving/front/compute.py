@@ -64,11 +64,10 @@ class Compute:
         is_disconnected: Callable[[], bool],
         done: ReplyListener,
     ) -> None:
-        """Answer one example (``parse_tensor``) with one label or other answer, the operating point
-        and why it was chosen; ``done`` is called once, perhaps before this returns.
+        """Answer one example (``parse_tensor``) with its label or other answer, the operating point and its reason.
 
-        ``headers``: names in lower case; ``in_headers``: options that they state. Raises ``Rejection`` for a request
-        that cannot be read.
+        ``headers`` have lower-case names; ``in_headers`` are their options. ``done`` is called once, perhaps before
+        this returns. Raises ``Rejection`` for a request that cannot be read.
         """
         served = self.model(headers.get(MODEL))
         options, own_id = merged(DEFAULT_OPTIONS, in_headers), headers.get("x-request-id", "")
@@ -90,7 +89,7 @@ class Compute:
         decoding.add_done_callback(partial(_decoded, answer, done))
 
     def model(self, name: str | None) -> ServedModel:
-        """The model that a ``Model`` header names, or the only one. Raises ``Rejection`` (404, 400)."""
+        """Return the model of a ``Model`` header, by default the only one. Raises ``Rejection`` (404, 400)."""
         models = self._front.models
         if name is not None:
             return self._front.model(name)
@@ -100,7 +99,7 @@ class Compute:
 
 
 def _example(served: ServedModel, body: bytes, max_bytes: int) -> Columns:
-    """What the model takes, of one example. Raises ``Rejection`` (400)."""
+    """Parse one example. Raises ``Rejection`` (400)."""
     model = served.model
     first, *others = model.signature.inputs
     if others:
@@ -124,7 +123,7 @@ def _reply(served: ServedModel, answer: InferenceResult) -> Reply:
 
 
 def _answer(answer: InferenceResult) -> dict[str, Any]:
-    """The class as ``label``, or what another task answers as ``answer``."""
+    """Return the class as ``label``, or another task's answer as ``answer``."""
     label = answer.output(LABEL)
     if label is not None and label.dtype.kind in "iu":
         return {"label": int(label.ravel()[0])}
@@ -206,8 +205,7 @@ def _npy(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...]) -> np.ndar
 
 
 def _npy_array(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...]) -> np.ndarray:
-    """The numbers or truth values of a file of a shape that ``shape`` takes, else of ``usual`` but for axes of length
-    1."""
+    """Read an array of numbers or booleans of ``shape``, or of ``usual`` except for axes of length 1."""
     file = io.BytesIO(body)
     try:
         version = np.lib.format.read_magic(file)
@@ -233,7 +231,7 @@ def _npy_array(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...]) -> n
 
 
 def _fitted(found: tuple[int, ...], shape: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of an example from a file's; None where it is none."""
+    """Return the shape of an example in the file; None where it has none."""
     for sizes in (found, found[1:] if found[:1] == (1,) else found):
         if len(sizes) == len(shape) and all(size in (FREE, got) for size, got in zip(shape, sizes, strict=True)):
             return sizes

@@ -1,4 +1,4 @@
-"""What every front end shares: turns of the event loop, bodies within limits, requests counted, rejections as JSON."""
+"""Front end shared by all protocols: event loop turns, bounded bodies, counted requests, rejections as JSON."""
 
 from __future__ import annotations
 
@@ -112,8 +112,10 @@ class RuntimeSettings(Protocol):
         """Serve on other workers. Raises ``InputError`` or ``RunError``; then nothing has changed."""
 
     async def load(self, name: str, config: str | None = None) -> None:
-        """Serve the model as its files are now; ``config``: JSON in place of its ``config.pbtxt``. Raises
-        ``InputError`` or ``RunError``; then nothing has changed."""
+        """Load the model's current files. Raises ``InputError`` or ``RunError``; then nothing has changed.
+
+        ``config``: JSON in place of its ``config.pbtxt``.
+        """
 
     async def unload(self, name: str) -> None:
         """Serve the model no more. Raises ``InputError``; then nothing has changed."""
@@ -153,7 +155,7 @@ class FrontEnd:
         self.intake = Intake(self.limits.unfinished_bytes, self.limits.body_s)
 
     def _read_models(self) -> None:
-        """They may be others than before."""
+        """Update limits and accounts, as the models may have changed."""
         for name, served in self.models.items():
             interface = self.interfaces[name] = Interface.of(served.model, self.limits.batch)
             self._tensor_bytes[name] = bounds.tensor_body_bytes(interface, self.limits.body_bytes)
@@ -168,8 +170,7 @@ class FrontEnd:
         return self.router.now_us() if self._selector is None else self._selector.arrived_us
 
     def _arrives_alone(self) -> bool:
-        """True if no other request arrived in this turn of the event loop, one that might be more urgent or share a
-        call: its end is now."""
+        """True if this turn of the event loop has no other request, which might be more urgent or share a call."""
         selector = self._selector
         return selector is not None and selector.ready <= 1 and self.in_progress <= 1
 
@@ -179,7 +180,7 @@ class FrontEnd:
         return self.router.models
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
-        """Raises ``Rejection`` (404) for a model or version that is not served."""
+        """Return a served model. Raises ``Rejection`` (404) for an unknown model or version."""
         served = self.router.model(name)
         if served is None:
             there = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
@@ -200,12 +201,12 @@ class FrontEnd:
         return [one.version for one in self.models.values() if one.model_name == served.model_name]
 
     def statistics_of(self, models: Iterable[str]) -> list[dict[str, Any]]:
-        """Triton's ``ModelStatistics`` object of each."""
+        """Return Triton's ``ModelStatistics`` of each model."""
         served = [self.models[name] for name in models]
         return [self.accounts.statistics[one.name].document(one.model_name, one.version) for one in served]
 
     def index(self) -> list[dict[str, str]]:
-        """Every model, as Triton's repository index has it."""
+        """Return Triton's repository index."""
         unready = self.router.unready()
         state = {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
         served = [{"name": one.model_name, "version": one.version, **state} for one in self.models.values()]
@@ -262,16 +263,18 @@ class FrontEnd:
         return Reply.rejecting(rejection)
 
     def named(self, model: str | None) -> str | None:
-        """The model that a request means by ``model``: by None the only one, or none of several."""
+        """Return the model's name; None stands for the only model."""
         return next(iter(self.models)) if model is None and len(self.models) == 1 else model
 
     def read_clients(self, path: Path) -> None:
-        """Who is let in from now on, by this file. Raises ``InputError``; then nothing has changed."""
+        """Replace the clients by those of this file. Raises ``InputError``; then nothing has changed."""
         self.clients = read_clients(path)
 
     def let_in(self, authorization: str | None, is_limited: bool) -> None:
-        """Raises ``Rejection`` for a header that shows no client's token (401), or a request beyond its rate (429).
-        ``is_limited``: the request counts against the rate, and is counted by client."""
+        """Require a client's token (401) and its rate (429), or raise ``Rejection``.
+
+        ``is_limited``: the request counts against the rate, and is counted by client.
+        """
         if self.clients is None:
             return
         client = self.clients.check(authorization)
@@ -285,13 +288,12 @@ class FrontEnd:
         self.router.metrics.client_asked(client.name, within_rate=True)
 
     def let_address_in(self, peer: str | None, forwarded_for: str | None) -> None:
-        """Raises ``Rejection`` (429) for an inference beyond the rate of the address that asks for it: ``peer``, or
-        what a trusted proxy says in ``X-Forwarded-For``."""
+        """Raise ``Rejection`` (429) for an inference beyond the rate of its address (``AddressRates``)."""
         if self.addresses is not None:
             self.addresses.spend(peer, forwarded_for)
 
     def client_name(self, authorization: str | None) -> str | None:
-        """Of whoever shows this header; None where nobody needs a token, or it is none of the clients'."""
+        """Return the name of the client with this header; None without tokens or for a wrong one."""
         if self.clients is None:
             return None
         try:
@@ -300,28 +302,29 @@ class FrontEnd:
             return None
 
     def asked_by(self, options: RequestOptions, authorization: str | None, request_id: str) -> RequestOptions:
-        """The options of whoever shows this header, with the client's own id of the request, empty without one."""
+        """Add the client's name and its id of the request, empty without one, to the options."""
         client = "" if self.clients is None else self.clients.check(authorization).name
         return replace(options, client=client, id=request_id) if client or request_id else options
 
     def has_role(self, authorization: str | None, role: str) -> bool:
-        """True if whoever shows this header has a role of ``clients.ROLES``; everybody has all where no token is
-        needed. Raises ``Rejection`` (401)."""
+        """True if the client has a role of ``clients.ROLES``, or no token is required. Raises ``Rejection`` (401)."""
         return self.clients is None or role in self.clients.check(authorization).roles
 
     def require_role(self, authorization: str | None, role: str) -> None:
-        """Raises ``Rejection`` (403) for a client without this role of ``clients.ROLES``, and as ``has_role``."""
+        """Raise ``Rejection`` (403) for a client without this role of ``clients.ROLES``, and as ``has_role``."""
         if not self.has_role(authorization, role):
             raise rejections.forbidden(f"this client lacks the role {role!r}, which its table in the token file gives")
 
     @property
     def has_records(self) -> bool:
-        """Whether answered requests are written down anywhere, so that ``record`` has something to do."""
+        """True if there is an access log or a trace file for ``record`` to write."""
         return self.access_log is not None or self.traces is not None
 
     def record(self, headers: Mapping[str, str], *, is_inference: bool = True, **line: Any) -> None:
-        """Write an answered request to the access log and, if it is an inference, make its spans. ``line``: facts of
-        ``AccessLog.add``."""
+        """Write an answered request to the access log, and an inference to the traces.
+
+        ``line``: facts of ``AccessLog.add``.
+        """
         trace = trace_id(headers.get(TRACE_HEADER))
         if self.traces is not None and is_inference:
             trace = self.traces.add(headers, **line) or trace
@@ -329,20 +332,20 @@ class FrontEnd:
             self.access_log.add(headers, trace, **line)
 
     def regions_of(self, authorization: str | None) -> Regions | None:
-        """Of shared memory, of whoever shows this header; None where none are served."""
+        """Return the client's shared-memory regions; None where the server offers none."""
         return None if self.shared_memory is None else self.shared_memory.of(self.client_name(authorization))
 
     def turned_away(self, rejection: Rejection) -> Reply:
-        """The same for a request without a token, or beyond its client's rate, of which nothing else was looked at."""
+        """Reject a request without a token or beyond its rate, before anything else of it was read."""
         self.dropped("", rejection.cause)
         return Reply.rejecting(rejection, {"www-authenticate": "Bearer"} if rejection.status == 401 else {})
 
     def tensor_bytes(self, served: ServedModel) -> int:
-        """The longest body of an inference request that this model can need."""
+        """Return the largest body of an inference request that this model can need."""
         return self._tensor_bytes[served.name]
 
     def example_bytes(self, served: ServedModel) -> int:
-        """The longest body that holds one example of this model, in any of the forms that are read."""
+        """Return the largest body of one example for this model, in any accepted form."""
         if any(FREE in tensor.shape[1:] for tensor in served.model.signature.inputs):
             return self.limits.body_bytes
         return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
@@ -350,10 +353,10 @@ class FrontEnd:
     async def body(
         self, request: HttpRequest, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
     ) -> bytes:
-        """The whole body, decompressed, of at most ``max_bytes`` in either form. ``inflated_anyway_bytes``: what a
-        compressed one may become however short it is.
+        """Read the whole body, decompressed, of at most ``max_bytes`` in either form.
 
-        Raises ``Rejection``: 413 too long, 408 too slow, 415 or 400 undecodable.
+        ``inflated_anyway_bytes``: decompressed size that is allowed to any body. Raises ``Rejection``: 413 too long,
+        408 too slow, 415 or 400 undecodable.
         """
         length = request.headers.get("content-length")
         if length is not None and length.isdigit() and int(length[:18]) > max_bytes:
@@ -366,12 +369,11 @@ class FrontEnd:
 def json_response(
     document: Mapping[str, Any] | Sequence[Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """``document`` as strict JSON."""
     return Reply.of_json(document, status, headers or {}).response()
 
 
 def explanation(answer: InferenceResult) -> dict[str, str | float]:
-    """The reason for an answer's operating point and its timing; without infinite slack, as JSON has no infinity."""
+    """Return the reason of an answer's operating point and its timing, without infinite slack: JSON has none."""
     decision = answer.decision
     parameters: dict[str, str | float] = {"operating_point": decision.point.label, "reason": decision.reason}
     if decision.rule:

@@ -23,10 +23,11 @@ from slotool.serving.served import ServedModel
 
 
 class FeedbackEndpoint:
-    """Takes ``{"request": id, "labels": [class, …]}``: the id that came with the answer, or the client's own.
+    """Endpoint of ``{"request": id, "labels": [class, …]}``: the id in the answer, or the client's.
 
-    Classes are given by number, or by name where the model knows their names. ``"group"``, text or a list of one per
-    example, says whose guarantee they count for, where the request did not."""
+    Classes are numbers, or names where the model has names. ``"group"``, a text or a list of one per example, says
+    whose guarantee they count for, where the request did not.
+    """
 
     def __init__(self, front: FrontEnd):
         self._front = front
@@ -58,7 +59,7 @@ class FeedbackEndpoint:
         router.metrics.violated(served.name, Counter(own.group for own in guarantees.alarms), guarantees.by_group())
 
     def _names_of(self, served: ServedModel) -> _Names:
-        """Those of the model that is served now: it may be exchanged."""
+        """Return the class names of the current model, which may have been exchanged."""
         model, names = self._names.get(served.name, (None, None))
         if names is None or model is not served.model:
             names = _Names(served.model.labels)
@@ -77,7 +78,7 @@ class _Names:
         self.bytes_per_label = max(bounds.BYTES_PER_NUMBER, longest)
 
     def numbers(self, labels: Sequence[str]) -> list[int]:
-        """Raises ``Rejection`` (400) naming one that is no class."""
+        """Return class numbers. Raises ``Rejection`` (400) that names an unknown class."""
         if not self._number:
             raise rejections.bad_request("labels: the model knows no names of classes; send their numbers")
         for label in labels:

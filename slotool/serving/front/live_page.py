@@ -62,8 +62,10 @@ class LivePage:
         return Response(self._html, headers=headers, media_type="text/html")
 
     async def figures(self, request: Request) -> Response:
-        """Seconds after ``since`` and what is in force; ``since`` is a second's number, all without one. ``model``: of
-        that model only."""
+        """Return the seconds after number ``since`` (default: all), and the settings in force.
+
+        ``model``: only of this model.
+        """
         text = request.query_params.get("since", "-1")
         number = -1
         with suppress(ValueError):
@@ -74,8 +76,7 @@ class LivePage:
         return json_response(self._document(number, model))
 
     async def update(self, request: Request) -> Response:
-        """Set what is named of ``policy``, ``tolerance``, ``replicas`` and ``threads``, and return the settings in
-        force."""
+        """Set any of ``policy``, ``tolerance``, ``replicas`` and ``threads``; return the settings in force."""
         front = self._front
         require_same_origin(request, has_token=front.clients is not None)
         front.require_role(request.headers.get("authorization"), SETTINGS)
@@ -118,7 +119,7 @@ class LivePage:
         self._front.router.events.emit("setting", f"policy {policy}")
 
     def _workers_asked(self, asked: dict[str, Any]) -> tuple[int, int] | None:
-        """Replicas and threads, of which a request may name one; None where it names neither."""
+        """Return replicas and threads, of which a request may name one; None where it names neither."""
         if not asked.keys() & {"replicas", "threads"}:
             return None
         if self._runtime_settings is None:

@@ -147,21 +147,23 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def wants_page(accept: str) -> bool:
-    """Whether an ``Accept`` header is a browser's, which wants a page and no document."""
+    """True if the ``Accept`` header is a browser's."""
     return "text/html" in accept.lower()
 
 
 def is_from_browser(headers: Mapping[str, str]) -> bool:
-    """Whether a page may have sent this: with a POST every browser states ``Origin`` or ``Sec-Fetch-Site``.
-    ``headers``: names in lower case, or of any case where they are looked up so."""
+    """True if a browser may have sent this: each POST then has ``Origin`` or ``Sec-Fetch-Site``.
+
+    ``headers`` have lower-case names, or are looked up without regard to case.
+    """
     return "origin" in headers or "sec-fetch-site" in headers
 
 
 def require_same_origin(request: Request, *, has_token: bool) -> None:
-    """Raises ``Rejection`` (403) when a page of another site may have sent this.
+    """Raise ``Rejection`` (403) if another site's page may have sent this.
 
-    A browser says where a page came from in ``Origin`` and ``Sec-Fetch-Site``. A page whose own name was made to point
-    here (DNS rebinding) agrees in both; without a token only addresses and localhost are taken as this server's name.
+    Browsers state a page's origin in ``Origin`` and ``Sec-Fetch-Site``. A page whose own name was made to point here
+    (DNS rebinding) agrees in both; so without a token only addresses and localhost count as this server's name.
     """
     host = request.headers.get("host", "")
     origin = request.headers.get("origin")

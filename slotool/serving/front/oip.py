@@ -73,7 +73,7 @@ class OpenInference:
         return _readiness({}, self._front.router.unready())
 
     async def model_ready(self, request: HttpRequest) -> Response:
-        """Every worker has every model, so a model is as ready as the server."""
+        """Report a model as ready when the server is: every worker has every model."""
         served = self._front.model(**_addressed(request))
         return _readiness({"name": served.name}, self._front.router.unready())
 
@@ -83,12 +83,12 @@ class OpenInference:
         return json_response(interface.metadata(served.model_name, self._front.versions(served)))
 
     async def model_config(self, request: HttpRequest) -> Response:
-        """Triton's model configuration extension."""
+        """Return Triton's model configuration."""
         served = self._front.model(**_addressed(request))
         return json_response(self._front.interfaces[served.name].config(served.model_name))
 
     async def model_statistics(self, request: HttpRequest) -> Response:
-        """Triton's statistics extension, of one model."""
+        """Return Triton's statistics of one model."""
         return self._statistics([self._front.model(**_addressed(request)).name])
 
     async def all_statistics(self, request: HttpRequest) -> Response:
@@ -98,7 +98,7 @@ class OpenInference:
         return json_response({"model_stats": self._front.statistics_of(models)})
 
     async def repository_index(self, request: HttpRequest) -> Response:
-        """Triton's model repository extension. What the body asks for makes no difference."""
+        """Return Triton's model repository index, whatever the body asks for."""
         await self._front.body(request, bounds.OVERHEAD_BYTES)
         return json_response(self._front.index())
 
@@ -154,15 +154,14 @@ class OpenInference:
         front.submit(Request(served, asked.x, options, arrival_us, is_disconnected, reply))
 
     def reader(self, model: str) -> tensors.InferenceReader:
-        """For the tensors that the model takes now: it may have come, or been exchanged, while the server runs."""
+        """Return the reader of the model's current tensors: models may come and change at run time."""
         interface, reader = self._front.interfaces[model], self._readers.get(model)
         if reader is None or reader.interface is not interface:
             reader = self._readers[model] = tensors.InferenceReader(interface)
         return reader
 
     def reply(self, served: ServedModel, asked: tensors.InferRequest, answer: InferenceResult) -> Reply:
-        """The response to a request, whose values it does not look at. Raises ``Rejection`` for an output that the
-        answer has not."""
+        """Format the response. Raises ``Rejection`` for an output that the answer lacks."""
         outputs = {name: answer.output(name) for name in asked.outputs}
         content, json_length = tensors.format_response(
             served.model_name,
@@ -220,7 +219,8 @@ SHARED_MEMORY = "/v2/systemsharedmemory"
 class SharedMemoryRoutes:
     """Handlers over one ``FrontEnd``; ``routes`` is what the application mounts.
 
-    Where none can be registered, of CUDA always, unregistering does nothing: Triton's clients begin with it."""
+    Where no region can be registered (CUDA: never), unregistering does nothing: Triton's clients begin with it.
+    """
 
     def __init__(self, front: FrontEnd):
         self._front = front
@@ -240,21 +240,21 @@ class SharedMemoryRoutes:
         ]
 
     async def register(self, request: HttpRequest) -> Response:
-        """``{"key": name of the object, "byte_size": bytes, "offset": where the region begins}``."""
+        """Register ``{"key": name of the object, "byte_size": bytes, "offset": where the region begins}``."""
         regions = self._changing(request)
         document = json_object(await self._front.body(request, bounds.OVERHEAD_BYTES))
         regions.register(request.path_params["region"], document)
         return json_response({})
 
     async def unregister(self, request: HttpRequest) -> Response:
-        """One region, or all of this client's."""
+        """Unregister one region, or all of this client's."""
         regions = self._changing(request)
         await self._front.body(request, bounds.OVERHEAD_BYTES)
         regions.unregister(request.path_params.get("region", ""))
         return json_response({})
 
     async def none(self, request: HttpRequest) -> Response:
-        """No region is registered that could be unregistered."""
+        """Answer that nothing is registered."""
         await self._front.body(request, bounds.OVERHEAD_BYTES)
         return json_response({})
 
@@ -262,7 +262,7 @@ class SharedMemoryRoutes:
         return json_response(self._regions(request).status(request.path_params.get("region", "")))
 
     def _changing(self, request: HttpRequest) -> Regions:
-        """Raises ``Rejection`` (403) for what a page in a browser may have sent: it could name objects of others."""
+        """Raise ``Rejection`` (403) for a browser's page, which could name objects of others."""
         if is_from_browser(request.headers):
             raise rejections.forbidden("no page in a browser may share memory")
         return self._regions(request)
@@ -292,7 +292,7 @@ _SHOWN = 80
 
 
 def reason_of_page(path: str) -> str:
-    """The sentence for a path of HTTP that is not served."""
+    """Return the sentence for an HTTP path that is not served."""
     if path.startswith("/v2/models/") and path.endswith("/trace/setting"):
         return _TRACES
     served = (reason for pages, reason in _PAGES.items() if path.startswith(pages))
@@ -300,7 +300,7 @@ def reason_of_page(path: str) -> str:
 
 
 def reason_of_method(path: str) -> str:
-    """The sentence for a method of gRPC, ``/SERVICE/METHOD``, that is not served."""
+    """Return the sentence for a gRPC method, ``/SERVICE/METHOD``, that is not served."""
     service, _, method = path.removeprefix("/").partition("/")
     if service not in (SERVICE, HEALTH):
         return f"there is no service {printable(service[:_SHOWN])}: this server has {SERVICE} and {HEALTH}"

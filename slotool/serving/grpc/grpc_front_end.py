@@ -1,8 +1,7 @@
-"""The Open Inference Protocol V2 over gRPC, as an unmodified ``tritonclient[grpc]`` speaks it, on the event loop of
-HTTP.
+"""Open Inference Protocol V2 over gRPC for any ``tritonclient[grpc]``, on the event loop of HTTP.
 
-Triton's ``ModelConfig``, ``ModelStatistics`` and ``RepositoryIndex`` are served too, and gRPC's own health service.
-A deadline is the nearer of gRPC's own and the ``timeout`` parameter (µs). Messages and stubs are those of the
+Triton's ``ModelConfig``, ``ModelStatistics`` and ``RepositoryIndex`` are served too, and gRPC's health service. A
+deadline is the nearer of gRPC's and the ``timeout`` parameter (µs). Messages and stubs are those of the
 ``tritonclient`` package.
 """
 
@@ -56,7 +55,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # gr
         self._ended.set()
 
     async def Check(self, request: Any, context: Any) -> Any:
-        """The status of a service; ``NOT_FOUND`` of one that is not here."""
+        """Return the status of a service; ``NOT_FOUND`` for an unknown one."""
         if request.service not in self._services:
             here = ", ".join(name or '""' for name in self._services)
             sentence = f'there is no service "{printable(request.service[:_SHOWN])}" here; there are {here}'
@@ -64,8 +63,10 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # gr
         return v1.HealthCheckResponse(status=self._status(request.service))
 
     async def Watch(self, request: Any, context: Any) -> None:
-        """The status of a service now and whenever it has changed, ``SERVICE_UNKNOWN`` of one that is not here, until
-        the client leaves or the server ends."""
+        """Send a service's status now and at every change, until the client leaves or the server ends.
+
+        An unknown service is ``SERVICE_UNKNOWN``.
+        """
         if self._watches >= MAX_WATCHES:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients watch already")
         self._watches += 1
@@ -79,7 +80,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # gr
             self._watches -= 1
 
     async def _sent_if_new(self, service: str, context: Any, sent: int | None) -> int:
-        """The status of the moment, sent unless it is the one that was sent last."""
+        """Send the current status unless it equals ``sent``, and return it."""
         status = self._status(service)
         if status != sent:
             await context.write(v1.HealthCheckResponse(status=status))
@@ -184,8 +185,7 @@ class GrpcFrontEnd:
         }
 
     def _method(self, handle: Callable[[Any, Any], Awaitable[Any]], kind: Any) -> grpc.RpcMethodHandler:
-        """``handle`` behind what all methods share: bytes in and out, rejections as status codes, every drop
-        counted."""
+        """Wrap ``handle``: bytes in and out, rejections as status codes, every drop counted."""
 
         async def serve(messages: AsyncIterator[bytes], context: Any) -> bytes:
             model, message, began_us = "", b"", self._front.router.now_us()
@@ -242,8 +242,10 @@ class GrpcFrontEnd:
         response: Any = None,
         status: int = 200,
     ) -> list[tuple[str, str]]:
-        """Return the request's trace context as trailing metadata, and add its line to the access log, if there is one.
-        ``status``: as over HTTP, or 503 where gRPC says ``ready: false``."""
+        """Log the request, if there is an access log; return its trace context as trailing metadata.
+
+        ``status``: as over HTTP, or 503 where gRPC says ``ready: false``.
+        """
         front = self._front
         if not getattr(response, "ready", True):
             status = 503
@@ -270,7 +272,7 @@ class GrpcFrontEnd:
         return traced
 
     async def _message(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
-        """The request's only message. Raises ``Rejection``."""
+        """Read the request's only message. Raises ``Rejection``."""
         limits = self._front.limits
         try:
             async with asyncio.timeout(limits.body_s):
@@ -325,7 +327,7 @@ class GrpcFrontEnd:
         return grpc_messages.config_message(self._front.interfaces[served.name].config(served.model_name))
 
     async def _model_statistics(self, request: Any, context: Any) -> Any:
-        """Of one model, or of all when none is named."""
+        """Return the statistics of one model, or of all when none is named."""
         names = [self._named(request).name] if request.name or request.version else list(self._front.models)
         return grpc_messages.statistics_message(self._front.statistics_of(names))
 
@@ -363,7 +365,7 @@ class GrpcFrontEnd:
         return grpc_messages.regions_message(self._regions(context).status(request.name))
 
     def _regions(self, context: Any) -> Regions:
-        """Of the client. Raises ``Rejection`` (404) where none are served."""
+        """Return the client's regions. Raises ``Rejection`` (404) where none are served."""
         regions = self._front.regions_of(_authorization(context))
         if regions is None:
             raise rejections.not_found(NOT_SHARED)
@@ -398,8 +400,7 @@ class _NotServed(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc says not
 
 
 async def _named_first(messages: AsyncIterator[bytes]) -> str:
-    """The model that an inference names which is rejected unread: field 1, with which a message begins. Empty where it
-    is not there in time."""
+    """Return the model of an inference that is rejected unread, from field 1; empty if it does not come in time."""
     try:
         async with asyncio.timeout(NAMED_WITHIN_S):
             return grpc_messages.leading_text(await anext(messages))
@@ -408,7 +409,7 @@ async def _named_first(messages: AsyncIterator[bytes]) -> str:
 
 
 def _peer(context: Any) -> str:
-    """The client's address; gRPC says ``ipv4:ADDRESS:PORT``, an IPv6 address in escaped brackets."""
+    """Return the client's address; gRPC says ``ipv4:ADDRESS:PORT``, an IPv6 address in escaped brackets."""
     address: str = unquote(context.peer()).partition(":")[2].rpartition(":")[0]
     return address.strip("[]")
 
@@ -423,7 +424,7 @@ def _forwarded_for(context: Any) -> str:
 
 
 def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
-    """Of the certificate as it is when a connection begins."""
+    """Return credentials that use the latest certificate for each new connection."""
 
     def configured() -> grpc.ServerCertificateConfiguration:
         key, chain, authorities = certificate.texts
@@ -434,7 +435,7 @@ def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
 
 
 def _nearer(asked: request_options.RequestOptions, left_s: float | None) -> request_options.RequestOptions:
-    """The options with gRPC's own deadline, where that is nearer."""
+    """Return the options with gRPC's deadline, where that is nearer."""
     if left_s is None:
         return asked
     if left_s <= 0:

@@ -45,7 +45,7 @@ CONTENTS = {
 
 
 def parse(raw: bytes, kind: type[Message]) -> Any:
-    """A message of that kind. Raises ``Rejection`` (400) when the bytes are not one, or one of thousands of fields."""
+    """Parse a message. Raises ``Rejection`` (400) for other bytes, and for thousands of fields."""
     if len(raw) > bounds.UNCOUNTED_BYTES and kind is service_pb2.ModelInferRequest:
         _count_fields(raw, 0, len(raw), _NESTED, 0)
     try:
@@ -55,7 +55,7 @@ def parse(raw: bytes, kind: type[Message]) -> Any:
 
 
 def leading_text(raw: bytes) -> str:
-    """The value of field 1 where ``raw`` begins with it, a text, as a request that names a model does; else empty."""
+    """Return the text in field 1 if ``raw`` begins with it, such as a request's model; else empty."""
     try:
         tag, at = _varint(raw, 0)
         if tag != 1 << 3 | _BYTES:
@@ -67,7 +67,7 @@ def leading_text(raw: bytes) -> str:
 
 
 def _count_fields(raw: bytes, at: int, end: int, nested: Mapping[int, Any], fields: int) -> int:
-    """``fields`` and how many more there are in raw[at:end]. Raises ``Rejection`` as soon as they are too many."""
+    """Add the number of fields in raw[at:end] to ``fields``. Raises ``Rejection`` as soon as they are too many."""
     while at < end:
         tag, at = _varint(raw, at)
         fields += 1
@@ -98,10 +98,10 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def parse_infer(request: Any, interface: Interface, regions: Regions | None = None) -> InferRequest:
-    """Read a ``ModelInferRequest``: all its tensors are in ``raw_input_contents``, or each in its own ``contents``, but
-    for those in shared memory. ``regions``: the client's, None where none are served.
+    """Read a ``ModelInferRequest``.
 
-    Raises ``Rejection`` (400) naming what is wrong.
+    Tensors are in ``raw_input_contents`` (all of them), in their ``contents``, or in shared memory; ``regions`` are the
+    client's, None where none are served. Raises ``Rejection`` (400) naming what is wrong.
     """
     bounds.require_few(len(request.inputs), bounds.MAX_OUTPUTS, "inputs")
     bounds.require_few(len(request.outputs), bounds.MAX_OUTPUTS, "outputs")
@@ -122,7 +122,7 @@ def parse_infer(request: Any, interface: Interface, regions: Regions | None = No
 
 
 def _entries(request: Any) -> list[dict[str, Any]]:
-    """Each input, with its raw bytes or None, and with its place in shared memory or None. Raises ``Rejection``."""
+    """Return each input with its raw bytes or None, and its place in shared memory or None. Raises ``Rejection``."""
     entries: list[dict[str, Any]] = []
     for given in request.inputs:
         place = Place.of(parameters_of(given.parameters), f"input {given.name[:80]}") if given.parameters else None
@@ -178,7 +178,7 @@ def format_infer(
     outputs: Mapping[str, np.ndarray | None],
     parameters: Mapping[str, str | float],
 ) -> Any:
-    """A ``ModelInferResponse`` with the tensors that were asked for, raw, as Triton sends them."""
+    """Format a ``ModelInferResponse`` with the requested tensors, raw, as Triton sends them."""
     response = service_pb2.ModelInferResponse(model_name=model, model_version=version, id=request.id)
     for name, value in parameters.items():
         if isinstance(value, str):
@@ -219,28 +219,28 @@ def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metadata_message(document: Mapping[str, Any]) -> Any:
-    """``ModelMetadataResponse`` of the V2 document, without its parameters."""
+    """Convert a V2 document to ``ModelMetadataResponse``, without its parameters."""
     return json_format.ParseDict(document, service_pb2.ModelMetadataResponse(), ignore_unknown_fields=True)
 
 
 def config_message(document: Mapping[str, Any]) -> Any:
-    """``ModelConfigResponse`` of ``Interface.config``."""
+    """Convert ``Interface.config`` to ``ModelConfigResponse``."""
     config = json_format.ParseDict(document, model_config_pb2.ModelConfig())
     return service_pb2.ModelConfigResponse(config=config)
 
 
 def statistics_message(documents: Iterable[Mapping[str, Any]]) -> Any:
-    """``ModelStatisticsResponse`` of one ``statistics.document`` per model."""
+    """Convert ``Statistics.document`` of each model to ``ModelStatisticsResponse``."""
     return json_format.ParseDict({"model_stats": list(documents)}, service_pb2.ModelStatisticsResponse())
 
 
 def regions_message(regions: Iterable[Mapping[str, Any]]) -> Any:
-    """``SystemSharedMemoryStatusResponse`` of ``Regions.status``."""
+    """Convert ``Regions.status`` to ``SystemSharedMemoryStatusResponse``."""
     by_name = {region["name"]: region for region in regions}
     return json_format.ParseDict({"regions": by_name}, service_pb2.SystemSharedMemoryStatusResponse())
 
 
 def facts_of(response: Any) -> dict[str, Any]:
-    """What the access log says of an answer: the request's number, its operating point, and where its time went."""
+    """Return an answer's facts for the access log: the request's id, its operating point and times."""
     found = {name: response.parameters.get(name) for name in ("request", "operating_point", "queue_us", "compute_us")}
     return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in found.items() if value}

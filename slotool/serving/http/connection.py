@@ -37,7 +37,7 @@ class Deadline:
         self._timer_s = math.inf
 
     def set(self, at_s: float) -> None:
-        """In seconds of the loop's clock; infinity for never."""
+        """Set the deadline, in seconds of the loop's clock; infinity for never."""
         self._at_s = at_s
         if at_s < self._timer_s:
             if self._timer is not None:
@@ -60,7 +60,7 @@ class Deadline:
 
 
 class FlowControl:
-    """Which directions of a connection are paused: reading by the server, writing by a client that does not read."""
+    """Paused directions of a connection: reading by the server, writing to a client that does not read."""
 
     def __init__(self, transport: asyncio.Transport):
         self._transport = transport
@@ -87,7 +87,7 @@ class FlowControl:
         self._writable.set()
 
     async def drained(self) -> None:
-        """Returns once the client has read most of what it was sent, or the connection is gone."""
+        """Wait until the client has read most of what it was sent, or has disconnected."""
         if self.write_paused:
             await self._writable.wait()
 
@@ -138,7 +138,7 @@ class Lingering:
                 self._deadline.set(self._clock_s() + LINGER_S)
 
     def late(self) -> None:
-        """The deadline has passed."""
+        """Abort the connection after the deadline, unless the client still reads."""
         unsent_bytes = self._transport.get_write_buffer_size()
         if 0 < unsent_bytes < self._unsent_bytes:
             # A slow reader of a long answer.
@@ -192,14 +192,14 @@ class AsgiCycle:
         self._left_bytes = 0
 
     def add(self, data: bytes | memoryview) -> None:
-        """The next bytes of the request's body."""
+        """Add bytes to the request's body."""
         self._body += data
         if len(self._body) > HIGH_WATER_BYTES:
             self._flow.pause_reading()
         self._news.set()
 
     def finish_body(self) -> None:
-        """The request's body is complete."""
+        """Mark the request's body as complete."""
         self._more_body = False
         self._news.set()
 
@@ -319,7 +319,7 @@ def _chunk(body: bytes, more_body: bool) -> bytes:
 
 
 def scope_of(request: HttpRequest, connection: dict[str, Any], state: dict[str, Any]) -> Scope:
-    """The ASGI scope of a request. ``connection``: its ``server``, ``client`` and ``scheme``.
+    """Return the ASGI scope of a request; ``connection`` gives ``server``, ``client`` and ``scheme``.
 
     Raises ``ValueError`` for a target that is no path.
     """
@@ -350,15 +350,14 @@ RESERVED, ALIGNED = 4, 16
 
 
 class Exchange:
-    """A request on its way to an answer, of which exactly one is set once its head is read:
+    """Request between its head and its answer, with exactly one of ``reply``, ``head`` and ``scope``.
 
-    ``reply``: known without its body, which is discarded; ``head``: the handler of inferences answers it when it is
-    complete; ``scope``: the ASGI application does, by ``cycle`` once that has begun.
+    ``reply``: known without the body, which is discarded; ``head``: the inference handler answers the complete request;
+    ``scope``: the ASGI application answers it, through ``cycle`` once that has begun.
 
-    ``arrival_us``: since when a request with a ``head`` may have been here, by the router's clock.
-    ``body_bytes``: of its body that have come, ``received``: of these, what is not taken yet; ``body``: its place in
-    the intake while it is unfinished; ``is_complete``: all of it has come; ``is_queued``: its turn to be answered has
-    been fixed.
+    ``arrival_us``: earliest arrival of a request with a ``head``, by the router's clock. ``body_bytes``: received bytes
+    of the body, of which ``received`` are not taken yet; ``body``: its place in the intake while it is unfinished;
+    ``is_complete``: all of it has come; ``is_queued``: its turn to be answered is fixed.
     """
 
     __slots__ = (
@@ -414,7 +413,7 @@ class Exchange:
         return np.empty(first + size, np.uint8)[first:]
 
     def finish_body(self) -> None:
-        """It is complete, or counted elsewhere."""
+        """Leave the intake: the body is complete, or counted elsewhere."""
         if self.body is not None:
             self.body.finish()
             self.body = None
@@ -426,7 +425,7 @@ class Exchange:
         self.finish_body()
 
     def take_body(self) -> bytes | memoryview:
-        """What has arrived of the body and is not taken yet; it is the caller's own."""
+        """Return the received part of the body, which then belongs to the caller."""
         if self.body is not None:
             self.finish_body()
         received, self.received, self._room = self.received, b"", None

@@ -43,7 +43,7 @@ class InferenceHandler:
         return head
 
     def early_rejection(self, head: Head) -> Reply | None:
-        """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
+        """Return and count the rejection of a request whose body need not be read; else None."""
         front = self._front
         if front.clients is not None:
             try:
@@ -53,7 +53,7 @@ class InferenceHandler:
         return None
 
     def too_large(self, head: Head, body_bytes: int) -> Reply | None:
-        """What a request is answered with whose body has so many bytes or more; None when it may. It is counted."""
+        """Return and count the rejection of a body of at least ``body_bytes``; None if that is allowed."""
         front = self._front
         if body_bytes <= min(bounds.OVERHEAD_BYTES, front.limits.body_bytes):
             return None
@@ -77,11 +77,11 @@ class InferenceHandler:
         done: ReplyListener,
         peer: str | None = None,
     ) -> None:
-        """Have a complete request answered; ``done`` is called once, perhaps before this returns, and may pass its
-        argument to ``reply_to``.
+        """Answer a complete request; ``done`` is called once, perhaps before this returns.
 
-        ``arrival_us``: since when it may have been here, by the router's clock; ``peer``: the address that it came
-        from. A ``body`` that is a ``bytearray`` then belongs to the request: its tensors may lie in it.
+        ``done`` may pass its argument to ``reply_to``. ``arrival_us``: earliest arrival, by the router's clock;
+        ``peer``: the client's address. A ``body`` that is a ``bytearray`` then belongs to the request: its tensors may
+        lie in it.
         """
         front, options = self._front, head.options
         try:
@@ -138,14 +138,14 @@ class InferenceHandler:
         return reply
 
     def _model(self, head: Head) -> ServedModel:
-        """Raises ``Rejection`` (404, or 400 where none of several is named)."""
+        """Return the request's model. Raises ``Rejection`` (404, or 400 where none of several is named)."""
         if head.model:
             return self._front.model(head.model, head.version)
         return self._compute.model(head.headers.get("model"))
 
 
 def returning_trace(reply: Reply, traceparent: str) -> Reply:
-    """The reply with the trace context that the request came with, if that is one."""
+    """Add the request's trace context, if it is valid."""
     if trace_id(traceparent) is None:
         return reply
     return reply._replace(headers={**reply.headers, TRACE_HEADER: traceparent})

@@ -35,7 +35,7 @@ MAX_FRAMING_BYTES = 65_536
 
 
 class ServerState(Protocol):
-    """What a server knows of its connections: it ends once these and the tasks have ended."""
+    """Connections and tasks that a server waits for before it ends."""
 
     total_requests: int
     connections: set[Any]
@@ -212,7 +212,7 @@ class HttpProtocol(asyncio.Protocol):
         return Exchange(request, scope=scope)
 
     def _is_busy(self) -> bool:
-        """Whether requests are to be answered before another byte is looked at."""
+        """True if requests must be answered before another byte is parsed."""
         return bool(self._waiting) or (self._exchange is not None and self._exchange is not self._incoming)
 
     def _feed(self, data: bytes) -> None:
@@ -247,7 +247,7 @@ class HttpProtocol(asyncio.Protocol):
         self._advance()
 
     def _weigh(self, exchange: Exchange) -> None:
-        """What becomes of a request whose body is still arriving: read on, reject it, or begin to answer it already."""
+        """Read on, reject, or begin to answer a request whose body is still arriving."""
         request = exchange.request
         if self._reader.framing_bytes > MAX_FRAMING_BYTES + 8 * exchange.body_bytes:
             self._reject(rejections.too_large("the body's chunks are all framing"))
@@ -381,8 +381,10 @@ class HttpProtocol(asyncio.Protocol):
     # Ending.
 
     def _reject(self, rejection: Rejection, method: str = "") -> None:
-        """Answer so when everything before it is answered, and read no further; the connection closes. ``method``: of
-        the request, where its head is known and it is not the one whose body arrives."""
+        """Reject after all earlier requests are answered; then the connection closes.
+
+        ``method``: of a request whose head is known and whose body is not the one that arrives.
+        """
         self._front.dropped("", rejection.cause)
         self._reader.stop()
         incoming = self._drop_incoming()

@@ -41,7 +41,7 @@ class HttpRequest:
 
     @property
     def expects_continue(self) -> bool:
-        """Whether the client waits for ``100 Continue`` before it sends the body."""
+        """True if the client waits for ``100 Continue`` before it sends the body."""
         # An HTTP/1.0 client would take the 100 for the answer (RFC 9110, section 10.1.1).
         return self.version != "1.0" and any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
@@ -60,16 +60,16 @@ class HttpRequest:
 
 
 class Receiver(Protocol):
-    """What becomes of the requests of a connection. None of these may raise."""
+    """Receiver of a connection's requests. None of its methods may raise."""
 
     def head_received(self, request: HttpRequest) -> None:
-        """Its head is complete."""
+        """Accept a complete head."""
 
     def body_received(self, data: bytes | memoryview) -> None:
-        """The next bytes of its body, without the framing of chunks."""
+        """Accept bytes of the body, without the framing of chunks."""
 
     def request_complete(self) -> None:
-        """Its last byte has arrived."""
+        """Accept the end of the request."""
 
 
 class KnownHeads:
@@ -91,7 +91,7 @@ class KnownHeads:
         return known[0], memoryview(data)[end:]
 
     def remember(self, data: bytes, request: HttpRequest) -> None:
-        """``data`` began where a request may, and was ``request`` and nothing else."""
+        """Remember the head of ``request``, which was all of ``data``."""
         end = data.find(b"\r\n\r\n", 0, MAX_KNOWN_BYTES) + 4
         if end > 4 and request.keep_alive and request.content_length == len(data) - end:
             if len(self._requests) >= MAX_KNOWN:
@@ -122,7 +122,7 @@ class RequestReader:
         self._parser: Any = self._new_parser()
 
     def feed(self, data: bytes) -> bool:
-        """The next bytes of the connection. False when they are no HTTP/1.1: then nothing after them can be read."""
+        """Parse bytes of the connection. False if they are not HTTP/1.1: then nothing after them can be read."""
         if self._stopped:
             return True
         is_between = self.is_between_requests
@@ -157,7 +157,7 @@ class RequestReader:
 
     @property
     def is_between_requests(self) -> bool:
-        """Whether the next byte begins a request."""
+        """True if the next byte begins a request."""
         return self._request is None and not self.in_head and not self._stopped
 
     def stop(self) -> None:
@@ -166,7 +166,7 @@ class RequestReader:
         self.in_head = False
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Release the parser of a closed connection."""
         self.stop()
         self._request = self._parser = None
 
@@ -286,7 +286,7 @@ class Head(NamedTuple):
 
 
 def head_fault(request: HttpRequest) -> Rejection | None:
-    """What RFC 9112 has a server reject and llhttp lets pass: sections 2.3, 3.2 and 6.1."""
+    """Return the rejection of a head that llhttp accepts and RFC 9112 forbids (sections 2.3, 3.2 and 6.1)."""
     if request.version not in ("1.0", "1.1"):
         return Rejection(505, "bad-request", f"HTTP/{request.version} is not spoken here: HTTP/1.1 and HTTP/1.0 are")
     hosts = sum(name == b"host" for name, _ in request.headers)

@@ -1,1 +1,1 @@
-"""What a server reports: metrics, statistics, access log, spans, live figures, labels and guarantees."""
+"""Monitoring: metrics, statistics, access log, spans, live figures, labels and guarantees."""

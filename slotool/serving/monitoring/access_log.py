@@ -66,15 +66,10 @@ class AccessLog:
         bytes_out: int,
         answer: Mapping[str, Any],
     ) -> None:
-        """Append the line of an answered request.
+        """Append the line of an answered request; a successful health probe gets none.
 
-        A probe of the server's or of a model's health gets a line only where it fails.
-
-        Args:
-            headers: names in lower case, of which only ``x-request-id`` is read.
-            trace: id of the request's trace.
-            total_us: from the head to the answer.
-            answer: as of ``facts_of``; {} for a rejection.
+        ``headers``: names in lower case, of which only ``x-request-id`` is read. ``trace``: id of the request's trace.
+        ``total_us``: from the head to the answer. ``answer``: that of ``facts_of``; {} for a rejection.
         """
         if status < 300 and _PROBE.fullmatch(path):
             return
@@ -101,8 +96,7 @@ class AccessLog:
         )
 
     def reopen(self) -> None:
-        """Go on in the file that is at the path now: what rotates logs has renamed the old one. Raises ``InputError``;
-        then the old file stays in use."""
+        """Open the path again, after log rotation. Raises ``InputError``; then the old file stays open."""
         if self._path is not None:
             self._waiting.put(self._open())
 
@@ -160,7 +154,7 @@ class AccessLog:
 
 
 def facts_of(answer: InferenceResult) -> dict[str, Any]:
-    """What a line says of an answer: the request's number, its operating point, and where its time went."""
+    """Return an answer's facts for a log line: the request's id, its operating point and times."""
     return {
         "request": answer.request,
         "operating_point": answer.decision.point.label,

@@ -85,16 +85,16 @@ class Guarantees:
 
     @property
     def alarms(self) -> list[Watched]:
-        """Those that labels violate."""
+        """Guarantees that labels violate."""
         return [own for own in self._watched if own.alarm_at is not None]
 
     @property
     def confirmed(self) -> list[Watched]:
-        """Those that labels alone show to hold."""
+        """Guarantees that labels alone confirm."""
         return [own for own in self._watched if own.confirmed_at is not None]
 
     def by_group(self) -> Mapping[str, int]:
-        """Examples that counted, of each group of the rules; empty where they have none."""
+        """Return the number of examples that counted for each group of the rules; empty without groups."""
         rules = None if self._watcher is None else self._watcher.rules
         return {name: self._labelled[name] for name in rules.config.get("groups", ())} if rules is not None else {}
 
@@ -106,7 +106,7 @@ class Guarantees:
         return 0 if promised else self._labelled[OTHERS]
 
     def documents(self) -> dict[str, list[dict[str, Any]]]:
-        """``alarms`` and ``confirmed`` as plain JSON values."""
+        """Return ``alarms`` and ``confirmed`` as plain JSON values."""
         alarms = [{**_named(own), "evidence": own.evidence} for own in self.alarms]
         return {
             "alarms": alarms,
@@ -140,10 +140,10 @@ class Guarantees:
 
 
 def outcomes_of(model: ElasticModel, rules: RuleSet, parts: Sequence[Columns], labels: np.ndarray) -> OutcomeTable:
-    """What each version that the rules consult answers to inputs: answers, confidences, and inputs that rules look at.
+    """Run every version that the rules consult on labelled inputs.
 
-    ``labels``: int64 [examples], the true classes. Times are not measured here, so they are
-    none. Raises ``SlotoolError`` when a version fails.
+    ``labels``: int64 [examples], the true classes. The table holds answers, confidences and inputs that rules look at;
+    no times. Raises ``SlotoolError`` when a version fails.
     """
     points = {version_name(point): point for point in model.points}
     joined = _joined(parts)
@@ -181,14 +181,14 @@ def _look(model: ElasticModel, watcher: Watcher, requests: list[Labelled]) -> li
 
 
 def _confidence(computed: Sequence[Outputs]) -> np.ndarray:
-    """float64 [examples]. An answer without one is less sure than all others, as in tables of answers."""
+    """Return float64 [examples]; an answer without confidence is less sure than all others, as in tables."""
     parts = [np.full(len(part), np.nan) if part.confidence is None else part.confidence for part in computed]
     sure = np.concatenate(parts).astype(np.float64)
     return less_sure(sure, ~np.isfinite(sure))
 
 
 def _features(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """Numbers among the inputs, of which rules may look at any by name: float64 [examples], the first of several."""
+    """Return numeric inputs, which rules may name: float64 [examples], the first element of each."""
     found = {}
     for name, array in parts[0].arrays.items():
         arrays = [part.arrays[name] for part in parts]
@@ -199,7 +199,7 @@ def _features(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
 
 
 def _joined(parts: Sequence[Columns]) -> list[Columns]:
-    """The same examples in as few calls as their shapes allow, in the same order."""
+    """Concatenate examples of equal shapes, in the same order, for fewer calls."""
     return [Columns.concatenate(list(alike)) for _, alike in groupby(parts, key=lambda x: x.batch_key)]
 
 
@@ -214,7 +214,7 @@ def _named(own: Watched) -> dict[str, Any]:
 def _events(
     model: str, rules: RuleSet, before: Sequence[Watched], after: Sequence[Watched]
 ) -> list[tuple[str, str, dict[str, Any]]]:
-    """What is known now and was not before."""
+    """Return the events of guarantees that are newly violated or confirmed."""
     known = {(own.point, own.group): (own.alarm_at, own.confirmed_at) for own in before}
     events = []
     for own in after:
@@ -278,8 +278,7 @@ class Feedback:
         return self.guarantees.alarms
 
     def answered(self, answers: Iterable[tuple[Columns | None, InferenceResult, RequestOptions]]) -> None:
-        """Remember answers until their labels come: each input, None where no rules serve, its answer, and the options
-        of the request."""
+        """Remember answers until their labels come: input (None without rules), answer, and options of the request."""
         unread = self._unread
         for x, answer, options in answers:
             self._answered += 1
@@ -294,7 +293,7 @@ class Feedback:
 
     @property
     def _waiting(self) -> OrderedDict[str, Remembered]:
-        """By request. Most servers get no labels, so answers are filed when somebody asks for one."""
+        """Remembered answers by request, filed at the first look: most servers get no labels."""
         while self._unread:
             request, x, labels, in_time, options = self._unread.popleft()
             self._remembered[request] = Remembered(x, labels, in_time, options)
@@ -303,8 +302,7 @@ class Feedback:
         return self._remembered
 
     def of_unknown_groups(self, groups: Counter[str]) -> list[str]:
-        """Count requests by groups that the rules do not know; returned are the names that are new. Only the first
-        ``MAX_UNKNOWN_GROUPS`` names are kept."""
+        """Count requests by groups unknown to the rules, up to ``MAX_UNKNOWN_GROUPS``; return the new groups."""
         room = MAX_UNKNOWN_GROUPS - len(self._unknown_groups)
         new = [name for name in groups if name not in self._unknown_groups][:room]
         for name in groups:
@@ -313,7 +311,7 @@ class Feedback:
         return new
 
     def rejected(self) -> None:
-        """A request ended without an answer."""
+        """Count a request without an answer."""
         self._rejected += 1
 
     def label(
@@ -359,7 +357,7 @@ class Feedback:
             self.guarantees.add(Labelled(remembered.x, labels, each))
 
     def _named(self, request: str, client: str | None) -> str:
-        """The remembered request that its client may mean by ``request``. Raises ``Rejection`` (404, 400)."""
+        """Return the remembered request that its client means by ``request``. Raises ``Rejection`` (404, 400)."""
         waiting = self._waiting
         named = [request] if request in waiting else self._by_own_id.get(request, [])
         named = [name for name in named if client is None or waiting[name].options.client == client]
@@ -383,14 +381,17 @@ class Feedback:
 
     @property
     def accuracy(self) -> float:
-        """Of the last labelled examples; NaN before any."""
+        """Accuracy on the last labelled examples; NaN before any."""
         return float(np.mean([right for right, _ in self._right])) if self._right else math.nan
 
     def summary(self) -> dict[str, Any]:
-        """``labelled`` examples, ``accuracy`` of the last of them and ``effective_accuracy`` (None before any), and
-        the ``alarms``: tiers whose guarantee the labels violate; and those whose guarantee they alone confirm. Where
-        rules have groups, also how many examples of each were looked at, and how many name a group that no guarantee is
-        for. ``unknown_groups``: requests by names of groups that the rules do not know, where there are any."""
+        """Return the figures of labels and guarantees.
+
+        ``labelled`` examples, ``accuracy`` of the last of them and ``effective_accuracy`` (None before any); ``alarms``
+        and ``confirmed``: tiers whose guarantee the labels violate, or alone confirm. Where rules have groups:
+        ``groups`` with examples of each, and ``other_groups`` with examples of groups without a guarantee.
+        ``unknown_groups``: requests by group that the rules do not know, if any.
+        """
         right = np.array(self._right, dtype=bool).reshape(-1, 2)
         asked = self._answered + self._rejected
         share = self._answered / asked if asked else 1.0

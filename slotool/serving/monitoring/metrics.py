@@ -1,4 +1,4 @@
-"""What the server counts, in a Prometheus registry of its own."""
+"""Metrics of the server, in a Prometheus registry of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slotool.machine import throttled
 
 
 class _Values:
-    """Of one combination of labels: how many values fell between two bounds, and their sum."""
+    """Histogram of one combination of labels: values per bucket, and their sum."""
 
     __slots__ = ("counts", "total")
 
@@ -261,8 +261,7 @@ class Metrics:
             self._reload_s.set(time.time())
 
     def serves(self, model: str) -> None:
-        """Show a model's counters from 0 on: a rate knows no increase of a series that was not there before it, and an
-        alert of few answers in time needs their count where there are none."""
+        """Start a model's counters at 0, so that rates see the first increase and alerts see missing answers."""
         for outcome in ("ok", "late"):
             self._requests.labels(model, outcome)
         for counter in (self.switches, self.retries, self.cancelled_calls):
@@ -274,7 +273,7 @@ class Metrics:
         self._alarms.labels(model).set_function(lambda: len(feedback.alarms))
 
     def violated(self, model: str, alarms: Mapping[str, int], groups: Iterable[str]) -> None:
-        """So many tiers of each group of the model's rules lose more than they promise; ``groups``: all there are."""
+        """Set the number of violated tiers of each group; ``groups`` are all groups of the model's rules."""
         now = set(groups)
         for gone in self._groups.get(model, set()) - now:
             self._group_alarms.remove(model, gone)
@@ -283,7 +282,7 @@ class Metrics:
             self._group_alarms.labels(model, group).set(alarms.get(group, 0))
 
     def client_asked(self, client: str, *, within_rate: bool) -> None:
-        """A client with a token of its own has asked for an inference."""
+        """Count an inference request of a client with a token."""
         self._child(self._clients, client, "let-in" if within_rate else "quota").inc()
 
     def computed(self, model: str, examples: int, bound: str, took_us: float) -> None:
@@ -293,7 +292,7 @@ class Metrics:
         self._call_s[model,] += took_us * 1e-6
 
     def answered(self, model: str, point: str, latencies_us: Sequence[float], *, late: int) -> None:
-        """Requests were answered so long after they arrived; so many of them after their deadlines."""
+        """Count answers with their latencies since arrival, µs, ``late`` of them after their deadlines."""
         in_time = len(latencies_us) - late
         for outcome, count in (("ok", in_time), ("late", late)):
             if count:
@@ -302,10 +301,10 @@ class Metrics:
         self._latency_s.observe((model,), [latency_us * 1e-6 for latency_us in latencies_us])
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
-        """Requests ended without an answer. ``model`` is one that is served, or empty: clients invent names."""
+        """Count requests without an answer. ``model`` is a served one, or empty: clients invent names."""
         self._child(self._requests, model, cause).inc(count)
         self._child(self._drops, model, cause).inc(count)
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """Return the metrics in the exposition format."""
         return generate_latest(self.registry)

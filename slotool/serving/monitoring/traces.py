@@ -42,7 +42,7 @@ class Traces:
     """
 
     def __init__(self, exporter: SpanExporter, share: float = 1.0):
-        """Raises ``MissingPackageError`` without the extra ``otel``."""
+        """Set up tracing. Raises ``MissingPackageError`` without the extra ``otel``."""
         try:
             from opentelemetry import trace
             from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -75,14 +75,9 @@ class Traces:
         answer: Mapping[str, Any],
         **_: Any,
     ) -> str | None:
-        """Make the spans of a request that has just been answered, if it is sampled.
+        """Make the spans of an answered request, if it is sampled, and return its trace id; else None.
 
-        Args:
-            headers: names in lower case; only ``traceparent`` counts.
-            **_: further facts of ``AccessLog.add``, which no span holds.
-
-        Returns:
-            Trace id, 32 hexadecimal digits; None for a request that is not sampled.
+        ``headers``: names in lower case; only ``traceparent`` counts. ``_``: further facts of ``AccessLog.add``.
         """
         trace, ended_ns = self._trace, time.time_ns()
         began_ns = ended_ns - round(1e3 * (total_us or 0.0))
@@ -186,8 +181,7 @@ _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*
 
 
 def trace_id(traceparent: str | None) -> str | None:
-    """Return the trace id of a ``traceparent`` header; None for no header and for one that breaks the recommendation,
-    which is to be ignored (section 4.3)."""
+    """Return the trace id of a ``traceparent`` header; None for none or an invalid one (to be ignored, section 4.3)."""
     parts = None if traceparent is None else _FORM.fullmatch(traceparent)
     if parts is None:
         return None

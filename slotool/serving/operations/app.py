@@ -54,15 +54,22 @@ def create_app(
     shared_memory: bool = False,
     traces: Traces | None = None,
 ) -> Starlette:
-    """The ASGI application in front of ``router``, whose models are warm by the time it exists.
+    """Create the ASGI application in front of ``router``, whose models are warm by then.
 
-    ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.inferences`` what answers the
-    requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
-    are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: changes policy, workers
-    and models. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
-    kill, stop and slow. ``autoscaling``: runs meanwhile, and adds and removes workers.
-    ``shared_memory``: clients may send and get tensors in memory that they share with the server. ``traces``: gets the
-    spans of inferences. The router is closed when the application's lifespan ends.
+    ``app.state.front`` is the ``FrontEnd`` that other protocols share, ``app.state.inferences`` the handler of requests
+    that need none of this application's routes. The router is closed when the application's lifespan ends.
+
+    Args:
+        router: Router of the requests.
+        limits: Limits of requests.
+        clients: Clients that are admitted; None for all. Health probes always are.
+        addresses: Rate of each client address.
+        runtime_settings: Changes of policy, workers and models while the server runs.
+        access_log: Log that gets a line for every answered request.
+        faults: Engine whose workers clients may kill, stop and slow.
+        autoscaling: Coroutine that adds and removes workers while the server runs.
+        shared_memory: Let clients send and get tensors in memory that they share with the server.
+        traces: Exporter of the spans of inferences.
     """
     front = FrontEnd(router, limits or RequestLimits(), clients)
     front.addresses = addresses
@@ -176,7 +183,7 @@ MAX_SECONDS = 3_600.0
 
 
 class FaultRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is to happen to which worker; see ``slotool.workloads.client.faults.Fault``."""
+    """Fault for a worker; see ``slotool.workloads.client.faults.Fault``."""
 
     action: Literal["kill", "stop", "slow"]
     worker: Annotated[int, msgspec.Meta(ge=0)]

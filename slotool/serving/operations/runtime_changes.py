@@ -66,10 +66,10 @@ class ReloadableSettings:
             self._sources, self._chosen_policy = sources, policy
 
     async def use_workers(self, replicas: int, threads: int, reason: str) -> None:
-        """So many workers of so many threads from now on, loaded beside those that serve. ``reason``: for the event.
+        """Change to ``replicas`` workers of ``threads`` threads, loaded beside those that serve.
 
-        Artifacts are read as they are now, as the new workers read them. Raises ``InputError`` or ``RunError``; then
-        nothing has changed.
+        ``reason``: for the event. Artifacts are read again, as the new workers read them. Raises ``InputError`` or
+        ``RunError``; then nothing has changed.
         """
         async with self._changing:
             if (replicas, threads) == self.workers:
@@ -85,8 +85,10 @@ class ReloadableSettings:
         return sorted(self._sources.unloaded) if isinstance(self._sources, CombinedSources) else ()
 
     async def load(self, name: str, config: str | None = None) -> None:
-        """Serve the model of this name as its files are now, beside the others as they are; ``config``: JSON in place
-        of its configuration. Raises ``InputError`` or ``RunError``; then nothing has changed."""
+        """Load this model's current files; other models stay as they are.
+
+        ``config``: JSON in place of its configuration. Raises ``InputError`` or ``RunError``; then nothing has changed.
+        """
         async with self._changing:
             latest = self._as_chosen(await asyncio.to_thread(self._read))
             if not isinstance(latest, CombinedSources) or not isinstance(self._sources, CombinedSources):
@@ -94,8 +96,7 @@ class ReloadableSettings:
             await self._change_model(name, self._sources.with_loaded(name, latest, config), f"{name} loaded")
 
     async def unload(self, name: str) -> None:
-        """Serve the model of this name no more, once its requests are answered. Raises ``InputError`` where there is
-        none."""
+        """Stop serving this model once its requests are answered. Raises ``InputError`` where there is none."""
         async with self._changing:
             if not isinstance(self._sources, CombinedSources):
                 raise InputError(MODELS_ARE_FIXED)
@@ -125,12 +126,11 @@ class ReloadableSettings:
 
     @property
     def is_changing(self) -> bool:
-        """Whether a change is in progress, for which others wait."""
+        """True if a change is in progress, for which others wait."""
         return self._changing.locked()
 
     async def reload(self) -> str:
-        """Models, tables and rules as their files are now, and the workers that they ask for; returns what was
-        reloaded.
+        """Reload models, tables, rules and the number of workers from their files; return what was reloaded.
 
         Raises ``InputError``, or ``RunError`` for a model that cannot run; then nothing has changed.
         """
@@ -162,11 +162,11 @@ class ReloadableSettings:
         return what
 
     def report_failed(self, why: str) -> None:
-        """An event for those who watch the log and the live page."""
+        """Emit an event for those who watch the log and the live page."""
         self._router.events.emit("reload-failed", f"not reloaded: {why}")
 
     def _as_chosen(self, sources: AnySources) -> AnySources:
-        """With what was chosen while the server runs. A file that has come to ask for other workers goes before."""
+        """Apply what was chosen at run time, unless the file has come to state other workers."""
         if self._chosen_policy is not None:
             sources = sources.with_policy(self._chosen_policy)
         if self._chosen_workers is not None and sources.workers == self._read_workers:
@@ -200,8 +200,10 @@ USABLE_SHARE = 0.8
 
 
 class Autoscaling:
-    """Has the engine of ``router`` run as many workers as ``autoscaler`` says, or as it has room for. Each change is an
-    event with its reason, and so is the lack of room."""
+    """Loop that gives the engine as many workers as ``autoscaler`` says and as fit.
+
+    Each change is an event with its reason, and so is a lack of room.
+    """
 
     def __init__(self, router: Router, autoscaler: Autoscaler):
         self._router, self._autoscaler = router, autoscaler
@@ -237,8 +239,10 @@ class Autoscaling:
 
 
 def good_for_per_s(served: ServedModel) -> float | None:
-    """Requests of one example per second that a worker can be expected to answer at the most accurate point, by the
-    model's latency table; None without one."""
+    """Return the requests of one example per second that a worker is good for; None without a latency table.
+
+    This is at the most accurate point.
+    """
     space = served.space
     if space is None:
         return None
@@ -253,8 +257,11 @@ def good_for_per_s(served: ServedModel) -> float | None:
 def autoscaler_of(
     models: Mapping[str, ServedModel], least: int, most: int, requests_per_worker: float | None
 ) -> Autoscaler:
-    """Return the policy of ``least`` to ``most`` workers. ``requests_per_worker``: a second; None: as the latency table
-    of the only model says. Raises ``ArgumentError`` where nothing says so."""
+    """Return the policy of ``least`` to ``most`` workers.
+
+    ``requests_per_worker``: per second; None: derived from the latency table of the only model. Raises
+    ``ArgumentError`` where it is unknown.
+    """
     if requests_per_worker is None:
         rates = [good_for_per_s(served) for served in models.values()]
         if len(rates) != 1 or rates[0] is None:

@@ -51,7 +51,7 @@ class Report(Protocol):
     def note(self, sentence: str) -> None: ...
 
     def ready(self, document: dict[str, Any], sentence: str) -> None:
-        """The server accepts requests, or can be started. ``document``: where, and which points of which models."""
+        """Report that the server accepts requests, or could start. ``document``: its address, models and points."""
 
 
 def serve(settings: ServerSettings, report: Report, before_serving: Callable[[], None]) -> int:
@@ -168,7 +168,7 @@ def _limit_threads(settings: ServerSettings, replicas: int, threads: int, report
 
 @contextmanager
 def _events_to(path: Path | None) -> Iterator[Events]:
-    """Events that are written to the file, if there is one."""
+    """Open the event log, if there is one."""
     events = Events()
     if path is None:
         yield events

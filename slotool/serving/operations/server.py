@@ -40,7 +40,7 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket with an address, which rejects connections until a server listens on it. Port 0 takes any free one.
+    """Bind a socket, which rejects connections until a server listens on it. Port 0 takes any free one.
 
     Raises ``ArgumentError`` for a host that is no address of this machine, ``OSError`` for a port in use or one that
     needs more rights.
@@ -64,18 +64,18 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """``host:port``, an IPv6 host in brackets."""
+    """Return ``host:port``, with an IPv6 host in brackets."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def url_of(listener: socket.socket, *, encrypted: bool = False) -> str:
-    """What a client on this machine, or of the bound network, calls."""
+    """Return the server's URL for clients on this machine or the bound network."""
     return f"{'https' if encrypted else 'http'}://{address_of(listener)}"
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Whether only this machine can reach the server."""
+    """True if only this machine can reach the server."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
@@ -101,15 +101,13 @@ def serve_until_signalled(
     on_hangup: Callable[[], Awaitable[None]] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; requests not
-    answered by then are rejected with a sentence.
+    """Serve until SIGTERM or SIGINT, then answer pending requests; return the number of the ending signal.
 
-    ``lame_duck_s``: seconds after SIGTERM in which new requests are still answered, while the server reports that it is
-    not ready and connections close with their next answer. A second signal ends this time; SIGINT skips it.
-    ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
-    ``on_hangup``: runs beside requests whenever SIGHUP comes, once for a burst, and perhaps before the run for the last
-    one has ended.
-    ``warn``: called if the limit of open files is too low. ``tls``: what connections are encrypted by, if they are.
+    ``drain_s``: seconds to answer pending requests; later ones are rejected with a sentence. ``lame_duck_s``: seconds
+    after SIGTERM in which new requests are still answered, while the server reports that it is not ready and
+    connections close with their next answer; a second signal ends this time, and SIGINT skips it. ``on_ready`` is
+    called once requests are accepted, by ``secondary`` too. ``on_hangup`` runs beside requests at SIGHUP, once for a
+    burst, perhaps before the previous run has ended. ``warn`` is called if the limit of open files is too low.
     """
     wanted = app.state.front.limits.connections
     allowed = allow_connections(wanted)
@@ -307,7 +305,7 @@ class _Stderr(logging.Handler):
 
 
 def _log_to_stderr() -> None:
-    """As uvicorn has it, and no other handler of this process is touched."""
+    """Log as uvicorn does, without changing other handlers of this process."""
     logger = logging.getLogger("uvicorn")
     logger.propagate = False
     if not logger.handlers:
@@ -315,6 +313,5 @@ def _log_to_stderr() -> None:
 
 
 def _says_something(record: logging.LogRecord) -> bool:
-    """Not uvicorn's complaint that the drain was too short for 0 tasks: only idle or incomplete connections were left,
-    and these were rejected."""
+    """True unless uvicorn complains of 0 running tasks: idle or incomplete connections, which were rejected."""
     return not record.getMessage().startswith("Cancel 0 running task(s)")

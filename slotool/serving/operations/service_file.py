@@ -37,11 +37,10 @@ _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
 class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """One ``[[models]]`` table: an artifact (a network, family, SLO-NN or supernet) or a model's file, and the options
-    of ``slotool serve`` for it. What it leaves out is as at the top of the file.
+    """One ``[[models]]`` table: an artifact or a model's file, and its options of ``slotool serve``.
 
-    ``name``: to serve it under, by default the artifact's. ``steps``: in place of ``artifact``, those of a pipeline:
-    names of other tables, or artifacts and files.
+    The top of the file holds for options that are left out. ``name``: by default the artifact's. ``steps``: in place of
+    ``artifact``, the steps of a pipeline: names of other tables, or artifacts and files.
     """
 
     artifact: Text | None = None
@@ -56,7 +55,7 @@ class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_
 
 
 class WorkersEntry(msgspec.Struct, kw_only=True):
-    """What stands at the top of the file about workers; None where it is silent."""
+    """Workers as the top of the file states them, else None."""
 
     replicas: Annotated[int, msgspec.Meta(ge=1)] | None = None
     threads: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -72,7 +71,7 @@ class KeysInForce:
         self._file, self._stated = file, self._read(file)
 
     def changed(self) -> list[str]:
-        """Those that the file states otherwise now, or no more. Raises ``InputError`` for one that is no TOML."""
+        """Return the keys whose value in the file has changed. Raises ``InputError`` for a file that is no TOML."""
         now = self._read(self._file)
         return sorted(key for key in now.keys() | self._stated.keys() if now.get(key) != self._stated.get(key))
 
@@ -83,9 +82,12 @@ class KeysInForce:
 
 @dataclass(frozen=True)
 class ServiceFile:
-    """The models of ``file``, as it is whenever they are read. ``overriding``: by key, what goes before all of its
-    tables; ``common``: what is the same for all. ``fixed``: which of ``replicas`` and ``threads`` the file does not
-    decide. Where nothing does, a switching plan has the workers that it was made for (``follows_plan``)."""
+    """Models of ``file``, read anew at each use.
+
+    ``overriding``: settings by key that replace those of all tables; ``common``: settings of all models. ``fixed``:
+    which of ``replicas`` and ``threads`` the file does not decide. If nothing does, a switching plan has the workers
+    that it was made for (``follows_plan``).
+    """
 
     file: Path
     overriding: Mapping[str, Any]
@@ -94,7 +96,7 @@ class ServiceFile:
     follows_plan: bool = False
 
     def read(self) -> CombinedSources:
-        """Raises ``InputError`` as ``read_models`` does, and for a file that is no TOML."""
+        """Read the models. Raises ``InputError`` as ``read_models`` does, and for a file that is no TOML."""
         document = _document(self.file)
         stated = {key: document[key] for key in _STATED if key in document}
         if isinstance(tables := stated.get("outcomes"), list):  # as on the command line, where there may be several
@@ -108,7 +110,7 @@ class ServiceFile:
         return sources.as_planned() if self.follows_plan and not (workers or self.fixed) else sources
 
     def _workers(self, document: Mapping[str, Any]) -> dict[str, int]:
-        """Which replicas and threads the file decides."""
+        """Return the replicas and threads that the file decides."""
         try:
             entry = msgspec.convert(document, WorkersEntry)
         except msgspec.ValidationError as error:
@@ -118,7 +120,7 @@ class ServiceFile:
 
 
 def _document(file: Path) -> dict[str, Any]:
-    """Raises ``InputError``."""
+    """Parse the file. Raises ``InputError``."""
     try:
         return tomllib.loads(read_text(file))
     except FileNotFoundError:
@@ -131,11 +133,11 @@ def _document(file: Path) -> dict[str, Any]:
 def read_models(
     entries: Sequence[Any], file: Path, stated: Mapping[str, Any], overriding: Mapping[str, Any], common: Sources
 ) -> CombinedSources:
-    """The sources of the models that ``entries``, the ``[[models]]`` of ``file``, list; paths are relative to it.
+    """Read ``entries``, the ``[[models]]`` of ``file``; paths are relative to it.
 
-    ``stated``: by key, what holds where an entry is silent; ``overriding``: what goes before all entries. ``common``:
-    what is the same for all. Raises ``InputError`` naming file, key and what was expected: for an unknown key, a value
-    of another type, and a file that is missing.
+    ``stated``: defaults of the entries, by key; ``overriding``: settings that replace those of all entries; ``common``:
+    settings of all models. Raises ``InputError`` naming file, key and what was expected: for an unknown key, a value of
+    another type, and a missing file.
     """
     if not entries:
         raise InputError(f"{file}: models: at least one [[models]] table is expected")
@@ -209,7 +211,7 @@ def _entry(entry: Any, where: str) -> ModelEntry:
 
 
 def sentence_of(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) -> str:
-    """What msgspec says of a table, for people."""
+    """Rewrite msgspec's message about a table for people."""
     at = _AT.search(said)
     where = f"{where}.{at[1]}" if at and at[1] else where
     keys = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
@@ -227,7 +229,7 @@ def sentence_of(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) 
 
 
 def _given(model: ModelEntry) -> dict[str, Any]:
-    """What the table states, by key."""
+    """Return the stated values by key."""
     given: dict[str, Any] = msgspec.to_builtins(model)
     return {key: value for key, value in given.items() if value is not None}
 

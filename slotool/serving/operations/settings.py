@@ -147,7 +147,7 @@ class ServerSettings:
                 raise ArgumentError(option, "a folder names its models; state it for each in [[models]] of --config")
 
     def _devices(self) -> tuple[str, ...]:
-        """Devices that workers compute on. Several GPUs have a worker each."""
+        """Return the workers' devices. Several GPUs have a worker each."""
         engine, on = self.wanted_engine, devices.several(self.device)
         if devices.is_cuda(on[0]) and engine not in ("inline", "local"):
             raise ArgumentError("device", f"workers of --engine {engine} compute on the CPU: leave it out")
@@ -160,7 +160,7 @@ class ServerSettings:
         return on
 
     def _service_file(self, given: Sources) -> ServiceFile:
-        """Models that the file lists; what the command line states goes before it."""
+        """Return the models that the file lists; options of the command line replace the file's."""
         if self.file is None:
             raise ArgumentError("models", "models are listed in a file: --config service.toml")
         if given.artifacts or given.names:

@@ -106,21 +106,21 @@ class Sources:
 
     @property
     def workers(self) -> tuple[int, int]:
-        """Their number, and the threads of each."""
+        """Number of workers, and threads of each."""
         return self.replicas, self.threads
 
     def with_workers(self, replicas: int, threads: int) -> Sources:
         return replace(self, replicas=replicas, threads=threads)
 
     def as_planned(self) -> Sources:
-        """With the workers that the switching plan was made for; unchanged without one. Raises ``InputError``."""
+        """Return sources with the workers of the switching plan, if there is one. Raises ``InputError``."""
         return self if self.plan is None else self.with_workers(*SwitchingPlan.load(self.plan).configuration)
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
-        """Everything is read and matched before the first request: an invalid table is an error at the start.
+        """Read and match everything before the first request, so that an invalid table is an error at the start.
 
-        ``warn`` receives a sentence for every doubt. Raises ``InputError`` for names that are not unique
-        and for tables, rules or a policy that fit none of the models.
+        ``warn`` receives a sentence for every doubt. Raises ``InputError`` for names that are not unique and for
+        tables, rules or a policy that fit none of the models.
         """
         self._require_latency()
         models = [self._read(path) for path in self.artifacts]
@@ -173,8 +173,10 @@ class Sources:
     def reload(
         self, served: Mapping[str, ServedModel], warn: Callable[[str], None], *, artifacts: bool = False
     ) -> dict[str, ServedModel]:
-        """The same names with tables, rules and policy as their files are now. ``artifacts``: and with the models of
-        artifacts that are others than those in use. Raises as ``load`` does."""
+        """Read tables, rules and policy of the same models again.
+
+        ``artifacts``: also the models whose artifacts have changed. Raises as ``load`` does.
+        """
         named = {}
         for (name, entry), path in zip(served.items(), self.artifacts, strict=True):
             is_same = not artifacts or (path == entry.path and self._manifest(path) == entry.manifest)
@@ -210,7 +212,7 @@ class Sources:
         return served
 
     def _require_models(self, rules: RuleSet, model: ElasticModel, path: Path, warn: Callable[[str], None]) -> None:
-        """Raises ``InputError`` for rules of other models than those served."""
+        """Raise ``InputError`` for rules of other models than those served."""
         models = identities(model)
         if changed := rules.changed_words(models, path):
             raise InputError(f"{self.rules}: {changed}")
@@ -287,8 +289,11 @@ class CombinedSources:
         return replace(self, parts=tuple(map(change, self.parts)))
 
     def with_loaded(self, name: str, latest: CombinedSources, config: str | None = None) -> CombinedSources:
-        """With the model of this name as ``latest`` has it. ``config``: JSON in place of its configuration. Raises
-        ``InputError`` where there is no such model, or that is none."""
+        """Return sources with this model as in ``latest``.
+
+        ``config``: JSON in place of its configuration. Raises ``InputError`` for an unknown model or a bad
+        configuration.
+        """
         latest.require(name)
         read = tuple(part for part in latest.parts if part.model_name == name)
         if config is not None:
@@ -316,7 +321,7 @@ class CombinedSources:
 
     @property
     def policy(self) -> str:
-        """Of all models or, where they differ, of each in turn."""
+        """Policy of all models or, where they differ, of each in turn."""
         policies = [part.policy for part in self.parts]
         return policies[0] if len(set(policies)) == 1 else ", ".join(policies)
 
@@ -325,25 +330,27 @@ class CombinedSources:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """As of ``Sources``; all models share them."""
+        """Devices of the workers that all models share."""
         return self.parts[0].devices
 
     @property
     def workers(self) -> tuple[int, int]:
-        """As of ``Sources``; all models share them."""
+        """Number of workers that all models share, and threads of each."""
         return self.parts[0].workers
 
     def with_workers(self, replicas: int, threads: int) -> CombinedSources:
         return self.with_parts(lambda part: part.with_workers(replicas, threads))
 
     def as_planned(self) -> CombinedSources:
-        """With the workers that the first switching plan was made for; another that was made for others is refused when
-        it is followed. Raises ``InputError``."""
+        """Return sources with the workers of the first switching plan. Raises ``InputError``.
+
+        A plan for other workers is rejected when it is followed.
+        """
         planned = [part.as_planned().workers for part in self.parts if part.plan is not None]
         return self.with_workers(*planned[0]) if planned else self
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
-        """As ``Sources.load``."""
+        """Load all models as ``Sources.load`` does."""
         served: dict[str, ServedModel] = {}
         for note in self.notes:
             warn(note)
@@ -355,7 +362,7 @@ class CombinedSources:
     def reload(
         self, served: Mapping[str, ServedModel], warn: Callable[[str], None], *, artifacts: bool = False
     ) -> dict[str, ServedModel]:
-        """As ``Sources.reload``; models that were not served before are loaded, others may be missing."""
+        """Reload as ``Sources.reload`` does; new models are loaded, others may be missing."""
         reloaded: dict[str, ServedModel] = {}
         for part in self.loaded:
             mine = {name: served[name] for name in part.names if name in served}
@@ -399,7 +406,7 @@ def sources_of(given: Sources) -> Sources | CombinedSources:
 
 
 def require_same_interface(before: ServedModel, after: ServedModel) -> None:
-    """Raises ``InputError`` where requests for the one are none for the other."""
+    """Raise ``InputError`` where requests for one model are invalid for the other."""
     if before.model is after.model or before.version != after.version:
         return
     said = Interface.of(before.model, 1).difference(Interface.of(after.model, 1))
@@ -409,7 +416,7 @@ def require_same_interface(before: ServedModel, after: ServedModel) -> None:
 
 @contextmanager
 def _naming(part: Sources) -> Iterator[None]:
-    """Sentences of wrong input begin with the table of the service file that they are about."""
+    """Prefix input errors with the table of the service file that they are about."""
     try:
         yield
     except InputError as error:
@@ -419,8 +426,7 @@ def _naming(part: Sources) -> Iterator[None]:
 
 
 def _manifest(path: Path) -> bytes:
-    """Return the artifact's manifest, or size and time of a model's file or code; empty where they cannot be read: what
-    loads it says why."""
+    """Return the artifact's manifest, or size and time of a model's file; empty if unreadable."""
     try:
         if path.is_dir():
             return read_bytes(path / MANIFEST)
@@ -431,7 +437,7 @@ def _manifest(path: Path) -> bytes:
 
 
 def _outcomes_of(model: ElasticModel, tables: Mapping[Path, OutcomeTable]) -> OutcomeTable | None:
-    """The table evaluated from this model: its provenance says so, or it has all of the model's points."""
+    """Return the table evaluated from this model, by its provenance or by having all of the model's points."""
     names = {version_name(point) for point in model.points}
     fitting = [table for table in tables.values() if names <= set(table.versions)]
     return next((table for table in fitting if table.provenance.get("subject", model.name) == model.name), None)
@@ -445,8 +451,10 @@ def _conditions(
     precision: str,
     warn: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Which latency rows describe this server; falls back with a warning where only others were measured, but raises
-    ``TableError`` where they are of other devices alone."""
+    """Select the latency rows that describe this server.
+
+    Warns and falls back where only other conditions were measured. Raises ``TableError`` where only other devices were.
+    """
     if latency is None:
         return {}
     alone: dict[str, Any] = {"co_runners": "", "replicas": 1}
@@ -476,8 +484,7 @@ def _conditions(
 def _co_located_policy(
     model: ElasticModel, space: ControlSpace, latency: LatencyTable | None, conditions: Mapping[str, Any]
 ) -> InterferenceAware | None:
-    """LCAO that estimates the number of co-runners, where latencies co-located with busy copies of the model are
-    known."""
+    """Return LCAO with estimated co-runners, if latencies beside busy copies of the model are known."""
     if latency is None or not conditions:
         return None
     narrowed = {name: value for name, value in conditions.items() if name != "co_runners"}

@@ -1,1 +1,1 @@
-"""What clients send and get: tensors and bodies within bounds, replies, the OpenAPI document."""
+"""Messages of clients and server: tensors and bodies within bounds, replies."""

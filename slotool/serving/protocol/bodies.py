@@ -28,8 +28,10 @@ class Intake:
         self.held_bytes = 0
 
     def begin(self, on_end: Callable[[Rejection], None]) -> Body:
-        """A body whose first bytes are here. ``on_end`` is called at most once, when the body is rejected or the
-        server ends: it may not read further bytes. Raises that ``Rejection`` (503) if the server ends already."""
+        """Register a body whose first bytes have come. Raises ``Rejection`` (503) if the server ends.
+
+        ``on_end`` is called at most once, when the body is rejected: it must read no further bytes.
+        """
         if self._closed is not None:
             raise self._closed
         body = Body(self, on_end)
@@ -38,8 +40,11 @@ class Intake:
 
     @asynccontextmanager
     async def body(self) -> AsyncIterator[Body]:
-        """While a body is read: call ``grow`` of the returned ``Body``. Raises ``Rejection``: 408 when it takes too
-        long, 503 when it is the largest of too many bytes or the server ends."""
+        """Bound a body while it is read: call ``grow`` of the returned ``Body``.
+
+        Raises ``Rejection``: 408 when it takes too long, 503 when it is the largest of too many bytes or the server
+        ends.
+        """
         body = None
         try:
             async with asyncio.timeout(self._max_s) as limit:
@@ -81,7 +86,7 @@ class Body:
         self._intake, self._on_end = intake, on_end
 
     def grow(self, count: int) -> None:
-        """So many bytes more are here."""
+        """Count ``count`` more bytes."""
         self.size += count
         self._intake.grown(count)
 
@@ -92,7 +97,7 @@ class Body:
             self._on_end(rejection)
 
     def finish(self) -> None:
-        """It is complete, or no longer read."""
+        """Leave the intake: it is complete, or no longer read."""
         self._intake.finished(self)
 
 
@@ -105,7 +110,7 @@ _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 
 async def read_body(receive: Receive, max_bytes: int, intake: Intake) -> bytes:
-    """The whole body, counted by ``intake`` while it is not whole. Raises ``Rejection``: 413 too long, 408 too slow."""
+    """Read the whole body, counted by ``intake`` meanwhile. Raises ``Rejection``: 413 too long, 408 too slow."""
     message = receive_nowait(receive)
     if message is not None and message["type"] == "http.request" and not message.get("more_body"):
         return _within(message.get("body", b""), 0, max_bytes)
@@ -134,7 +139,7 @@ def _within(chunk: bytes, before: int, max_bytes: int) -> bytes:
 def decompressed(
     body: bytes, encoding: str, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
 ) -> bytes:
-    """``body`` inflated, no further than a bound that ``max_bytes`` and its own length give.
+    """Inflate ``body``, up to a bound that follows from ``max_bytes`` and its length.
 
     Raises ``Rejection``: 413 beyond the bound, 415 for another encoding than gzip and deflate, 400 for damaged data.
     """
@@ -156,7 +161,7 @@ def decompressed(
 
 
 def receive_nowait(receive: Receive) -> Message | None:
-    """What ``receive`` has to give without waiting, and without a task; None when it would wait."""
+    """Return a message without waiting, and without a task; None when ``receive`` would wait."""
     step = receive().__await__()
     try:
         next(step)
@@ -168,6 +173,6 @@ def receive_nowait(receive: Receive) -> Message | None:
 
 
 def client_disconnected(receive: Receive) -> bool:
-    """Whether the client has closed the connection: once the body is read, nothing else can come."""
+    """True if the client has closed the connection: once the body is read, nothing else can come."""
     message = receive_nowait(receive)
     return message is not None and message["type"] == "http.disconnect"

@@ -1,7 +1,7 @@
-"""How large a request may be, derived from what the model's input needs, and found out before the costly part.
+"""Bounds of requests, derived from the model's inputs and checked before the costly part.
 
 Bytes are bounded before a body is read or inflated, and the number of values, lists and strings before JSON is parsed,
-and so no client can occupy the event loop with a body that this model never needs.
+so that no client can occupy the event loop with a body that this model never needs.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ MAX_ID_CHARACTERS = 1_024
 
 
 def tensor_body_bytes(interface: Interface, max_bytes: int) -> int:
-    """The longest body of an inference request: the largest batch as JSON, or ``max_bytes`` where that is less.
+    """Return the largest inference body: the largest batch as JSON, at most ``max_bytes``.
 
-    ``max_bytes`` also where sizes are free, or texts of any length.
+    Open sizes and texts of any length get ``max_bytes``.
     """
     return _bytes_of_largest(interface, BYTES_PER_NUMBER, max_bytes)
 
 
 def message_bytes(interface: Interface, max_bytes: int) -> int:
-    """The longest gRPC message of an inference request: the largest batch of typed numbers, or ``max_bytes``."""
+    """Return the largest gRPC inference message: the largest batch of typed numbers, at most ``max_bytes``."""
     return _bytes_of_largest(interface, BYTES_PER_TYPED_NUMBER, max_bytes)
 
 
@@ -68,27 +68,26 @@ def _bytes_of_largest(interface: Interface, bytes_per_number: int, max_bytes: in
 
 
 def example_body_bytes(input_shape: Sequence[int], max_bytes: int) -> int:
-    """The longest body that holds one example, in any form that ``POST /compute`` takes."""
+    """Return the largest body of one example, in any form that ``POST /compute`` takes."""
     return min(max_bytes, IMAGE_OVERHEAD_BYTES + BYTES_PER_NUMBER * math.prod(input_shape))
 
 
 def inflated_anyway_bytes(interface: Interface) -> int:
-    """What a compressed body may become however short it is: one example of short numbers fits."""
+    """Return the decompressed size allowed to any body: one example of short numbers fits."""
     return max(INFLATED_BYTES, OVERHEAD_BYTES + INFLATED_BYTES_PER_NUMBER * (interface.values_per_example or 0))
 
 
 def inflated_bytes(compressed_bytes: int, max_bytes: int, anyway_bytes: int = INFLATED_BYTES) -> int:
-    """What so many compressed bytes may become, where a body may have ``max_bytes``."""
+    """Return the allowed decompressed size of a body, at most ``max_bytes``."""
     return min(max_bytes, max(anyway_bytes, INFLATED_RATIO * compressed_bytes))
 
 
 def require_countable(
     text: bytes, values: int, lists: int = 0, *, objects: int = MAX_OBJECTS, quotes: int = MAX_QUOTES
 ) -> None:
-    """Raises ``Rejection`` (400) for JSON with more parts than a request for such tensors can have, before it is
-    parsed.
+    """Raise ``Rejection`` (400), before parsing, for JSON with more parts than such tensors can need.
 
-    ``text``: the JSON part of a request; the others: how many of each its tensors can need.
+    ``text``: the JSON part of a request; the others: how many of each part its tensors can need.
     """
     if len(text) <= UNCOUNTED_BYTES:
         return
@@ -103,7 +102,7 @@ def require_countable(
 
 
 def require_countable_for(interface: Interface, text: bytes) -> None:
-    """``require_countable`` of an inference request."""
+    """Apply ``require_countable`` to an inference request."""
     if len(text) <= UNCOUNTED_BYTES:
         return
     values, batch = interface.values_per_example, max(interface.max_batch, 1)
@@ -124,13 +123,13 @@ def _lists_per_example(shape: Sequence[int]) -> int:
 
 
 def require_few(count: int, most: int, what: str) -> None:
-    """Raises ``Rejection`` (400) when there are more than ``most``."""
+    """Raise ``Rejection`` (400) when there are more than ``most``."""
     if count > most:
         raise bad_request(f"{what}: there are {count}, at most {most} are read")
 
 
 def require_few_shared(count: int) -> None:
-    """Raises ``Rejection`` (400) for inputs in shared memory of too many bytes together."""
+    """Raise ``Rejection`` (400) for too many bytes of inputs in shared memory."""
     if count > MAX_SHARED_BYTES:
         raise bad_request(
             f"inputs in shared memory have {count} bytes, at most {MAX_SHARED_BYTES} of a request are read"
@@ -138,14 +137,14 @@ def require_few_shared(count: int) -> None:
 
 
 def require_id(request_id: str) -> str:
-    """The id itself. Raises ``Rejection`` (400) when it is too long to be sent back."""
+    """Return the id. Raises ``Rejection`` (400) when it is too long to be sent back."""
     if len(request_id) > MAX_ID_CHARACTERS:
         raise bad_request(f"id: it has {len(request_id)} characters, at most {MAX_ID_CHARACTERS} are sent back")
     return request_id
 
 
 def too_large(max_bytes: int) -> Rejection:
-    """413, naming the limit, and the options that it follows from."""
+    """Return 413, naming the limit and its options."""
     return rejections.too_large(
         f"the body is longer than {max_bytes} bytes, the most that a request here can need (--max-batch) or may have "
         "(--max-body-mib)"
@@ -154,10 +153,13 @@ def too_large(max_bytes: int) -> Rejection:
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
-    ``body_s``: seconds a client may take to send its body; ``unfinished_bytes``: of all bodies that are not whole yet;
-    ``head_bytes``, ``head_s``: longest head, its first line and headers, and seconds for it; ``connections``: open over
-    HTTP before more are rejected; ``keep_alive_s``: seconds that a connection may wait for its next request."""
+    """Limits of requests and connections.
+
+    ``body_bytes``: largest body, also once decompressed; ``batch``: most examples in a request; ``body_s``: seconds to
+    send a body; ``unfinished_bytes``: of all incomplete bodies; ``head_bytes``, ``head_s``: largest head (first line
+    and headers), and seconds for it; ``connections``: open over HTTP before more are rejected; ``keep_alive_s``:
+    seconds that a connection may wait for its next request.
+    """
 
     body_bytes: int = 16 * 2**20
     batch: int = 1_024
@@ -170,6 +172,6 @@ class RequestLimits:
 
     @classmethod
     def of(cls, batch: int, body_mib: int) -> RequestLimits:
-        """So many examples, and bodies of so many MiB, of which a few may be on their way at once."""
+        """Return limits with room for a few bodies of ``body_mib`` at once."""
         body_bytes = body_mib * 2**20
         return cls(body_bytes, batch, unfinished_bytes=max(cls.unfinished_bytes, 4 * body_bytes))

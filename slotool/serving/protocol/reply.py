@@ -1,4 +1,4 @@
-"""What a request for an inference is answered with, whichever way it came over HTTP."""
+"""Replies to inference requests over HTTP."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii
 
 
 class Reply(NamedTuple):
-    """A response that is known whole. ``headers``: beyond type and length, names in lower case; ``answer``: what it
-    holds, if it is one."""
+    """Complete response. ``headers``: beyond type and length, in lower case; ``answer``: its result, if any."""
 
     body: bytes
     media_type: str = JSON
@@ -47,20 +46,19 @@ class Reply(NamedTuple):
     def of_json(
         cls, document: Mapping[str, Any] | Sequence[Any], status: int = 200, headers: Mapping[str, str] = _NONE
     ) -> Reply:
-        """``document`` as strict JSON."""
+        """Encode ``document`` as strict JSON."""
         return cls(_ENCODER.encode(document).encode(), JSON, status, headers)
 
     @classmethod
     def rejecting(cls, rejection: Rejection, headers: Mapping[str, str] = _NONE) -> Reply:
-        """The rejection's sentence as ``{"error": sentence}``, as the Open Inference Protocol has it, and when to try
-        again, where that is known."""
+        """Return the protocol's ``{"error": sentence}``, and when to try again, where that is known."""
         if rejection.retry_after_s is not None:
             headers = {"retry-after": str(rejection.retry_after_s), **headers}
         return cls.of_json({"error": str(rejection)}, rejection.status, headers)
 
     @classmethod
     def broken(cls, error: BaseException) -> Reply:
-        """500, of which the client learns no more than what kind of error it was."""
+        """Return a 500 that tells the client only the kind of error."""
         return cls.of_json({"error": f"a fault of slotool: {type(error).__name__}"}, 500)
 
     def encoded(self, accepted: str) -> Reply:
@@ -76,7 +74,7 @@ class Reply(NamedTuple):
         )
 
     def response(self) -> Response:
-        """For Starlette."""
+        """Convert the reply to Starlette's response."""
         return Response(self.body, self.status, dict(self.headers), self.media_type)
 
     def http(self, method: str = "POST", *, close: bool = False) -> bytes:

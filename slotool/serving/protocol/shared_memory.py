@@ -32,7 +32,7 @@ _REGION, _SIZE, _OFFSET = "shared_memory_region", "shared_memory_byte_size", "sh
 
 
 class Place(NamedTuple):
-    """Where a request says that a tensor is: ``size`` bytes from byte ``offset`` of the region that is called so."""
+    """Place of a tensor as a request states it: ``size`` bytes from byte ``offset`` of ``region``."""
 
     region: str
     offset: int
@@ -50,7 +50,7 @@ class Place(NamedTuple):
         return cls(region, _bytes(parameters.get(_OFFSET, 0), f"{what}: {_OFFSET}"), size)
 
     def parameters(self, size: int) -> dict[str, str | int]:
-        """Of an output of ``size`` bytes that lies here."""
+        """Return the parameters of an output of ``size`` bytes at this place."""
         found: dict[str, str | int] = {_REGION: self.region, _SIZE: size}
         return {**found, _OFFSET: self.offset} if self.offset else found
 
@@ -63,7 +63,7 @@ class Region:
     """
 
     def __init__(self, key: str, offset: int, size: int):
-        """Raises ``Rejection`` (400) for an object that is not there, is shorter, or is none of the client's."""
+        """Open the object. Raises ``Rejection`` (400) if it is missing, too short, or not the client's."""
         self.key, self.offset, self.size = key, offset, size
         self._fd = _opened(key)
         # Requests on their way may still need one that is registered no more.
@@ -71,7 +71,7 @@ class Region:
         self._require_bytes(offset + size)
 
     def read(self, place: Place) -> bytearray:
-        """The bytes there now. Raises ``Rejection`` (400) where the object has become shorter."""
+        """Return the bytes at ``place``. Raises ``Rejection`` (400) where the object has become shorter."""
         data = bytearray(place.size)
         view, at = memoryview(data), self.offset + place.offset
         while view:
@@ -83,7 +83,7 @@ class Region:
         return data
 
     def write(self, place: Place, data: bytes) -> None:
-        """Raises ``Rejection`` (400) where the object has become shorter, or there is no memory left for it."""
+        """Write bytes. Raises ``Rejection`` (400) where the object has become shorter, or memory is full."""
         # Beyond its end a write would make it longer.
         self._require_bytes(self.offset + self.size)
         view, at = memoryview(data), self.offset + place.offset
@@ -104,13 +104,13 @@ class Region:
 
 
 class Destination(NamedTuple):
-    """Where an output is to be written."""
+    """Destination of an output."""
 
     region: Region
     place: Place
 
     def overlaps(self, other: Destination) -> bool:
-        """Whether a byte of one is a byte of the other, as far as their regions tell."""
+        """True if both share a byte, as far as their regions tell."""
         first, second = (found.region.offset + found.place.offset for found in (self, other))
         same = self.region.key == other.region.key
         return same and first < second + other.place.size and second < first + self.place.size
@@ -123,7 +123,7 @@ class SharedOutputs:
         self._pending: list[tuple[Destination, bytes]] = []
 
     def add(self, name: str, to: Destination, data: bytes) -> dict[str, str | int]:
-        """Returns the output's parameters. Raises ``Rejection`` (400) when ``data``, its raw form, does not fit."""
+        """Return the output's parameters. Raises ``Rejection`` (400) when its raw form ``data`` does not fit."""
         if len(data) > to.place.size:
             room = f"its place in region {to.place.region!r} has {to.place.size}"
             raise bad_request(f"output {name}: it has {len(data)} bytes, {room}")
@@ -131,19 +131,19 @@ class SharedOutputs:
         return to.place.parameters(len(data))
 
     def write(self) -> None:
-        """Raises ``Rejection`` (400) where a client has shortened an object meanwhile."""
+        """Write all outputs. Raises ``Rejection`` (400) where a client has shortened an object meanwhile."""
         for to, data in self._pending:
             to.region.write(to.place, data)
 
 
 class Regions:
-    """Those that one client has registered, by the names that it gave them."""
+    """Registered regions of one client, by name."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Region] = {}
 
     def register(self, name: str, document: Mapping[str, Any]) -> None:
-        """``document``: ``key``, ``byte_size`` and, if not 0, ``offset``. Raises ``Rejection`` (400)."""
+        """Register ``key``, ``byte_size`` and ``offset`` (default 0) of ``document``. Raises ``Rejection`` (400)."""
         if not (0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable()):
             raise bad_request(f"region: {shown(name)} is no printable name of 1 to {MAX_NAME_CHARACTERS} characters")
         if name in self._by_name:
@@ -160,14 +160,14 @@ class Regions:
         self._by_name[name] = Region(key, offset, size)
 
     def unregister(self, name: str = "") -> None:
-        """One of them, or all for an empty name; no such region is no error, as Triton has it."""
+        """Forget one region, or all for an empty name; an unknown one is no error, as in Triton."""
         if name:
             self._by_name.pop(name, None)
         else:
             self._by_name.clear()
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """Of one of them, or of all for an empty name. Raises ``Rejection`` (404) for one that is not registered."""
+        """Describe one region, or all for an empty name. Raises ``Rejection`` (404) for an unknown one."""
         if name and name not in self._by_name:
             raise rejections.not_found(_unknown(name))
         found = {name: self._by_name[name]} if name else self._by_name
@@ -177,7 +177,7 @@ class Regions:
         ]
 
     def at(self, place: Place, what: str) -> Destination:
-        """Raises ``Rejection`` (400) naming ``what``, a tensor, for a place that is in no region."""
+        """Find a place. Raises ``Rejection`` (400) naming ``what``, a tensor, for a place outside all regions."""
         region = self._by_name.get(place.region)
         if region is None:
             raise bad_request(f"{what}: {_unknown(place.region)}")
@@ -194,12 +194,12 @@ class SharedMemory:
         self._by_client: dict[str, Regions] = {}
 
     def of(self, client: str | None) -> Regions:
-        """``client``: the name that goes with its token; None where nobody needs one: then all are the same client."""
+        """Return the regions of a client; without tokens (None) all are the same client."""
         return self._by_client.setdefault(client or "", Regions())
 
 
 def destination(regions: Regions | None, place: Place, what: str) -> Destination:
-    """Where a tensor is. ``regions``: its client's, None where none are served. Raises ``Rejection`` (400)."""
+    """Find a tensor's place in its client's regions, None where none are served. Raises ``Rejection`` (400)."""
     if regions is None:
         raise bad_request(f"{what}: {NOT_SHARED}")
     return regions.at(place, what)
@@ -216,7 +216,7 @@ def _bytes(value: Any, what: str) -> int:
 
 
 def _opened(key: str) -> int:
-    """Raises ``Rejection`` (400)."""
+    """Open the object. Raises ``Rejection`` (400)."""
     found = _KEY.fullmatch(key)
     assert found is not None
     try:

@@ -52,8 +52,10 @@ class InferRequest(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """An input as a request's JSON announces it: with its values (``data``), or with where they are among the bytes
-    that follow the JSON, from ``start`` up to ``stop``, or in shared memory (``place``)."""
+    """Input as a request's JSON announces it.
+
+    Its values are ``data``, bytes from ``start`` to ``stop`` after the JSON, or in shared memory (``place``).
+    """
 
     spec: TensorSpec
     shape: tuple[int, ...]
@@ -95,10 +97,10 @@ class InferenceReader:
     def parse(
         self, body: bytes | bytearray | memoryview, header_length: str | None, regions: Regions | None = None
     ) -> InferRequest:
-        """``header_length``: text of the header ``Inference-Header-Content-Length``, None without one; ``regions``: of
-        the client's shared memory, None where none is served. Tensors may lie in a ``body`` that is a ``bytearray``.
+        """Parse a request. Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
 
-        Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
+        ``header_length``: header ``Inference-Header-Content-Length``, if any; ``regions``: the client's shared memory,
+        if any. Tensors may lie in a ``body`` that is a ``bytearray``.
         """
         head, raw = _split(body, header_length)
         is_short = len(head) <= _REMEMBERED_BYTES and (raw or regions is not None)
@@ -126,7 +128,7 @@ class InferenceReader:
         return _Asked(tensors, raw_bytes, outputs, request_id, parameters, options, classes, wanted_places(document))
 
     def _tensors(self, entries: Any) -> tuple[tuple[_Tensor, ...], int]:
-        """In the model's order, whatever the request's, and the number of bytes that follow the JSON."""
+        """Return tensors in the model's order, and the number of bytes after the JSON."""
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise bad_request("inputs: a list of tensors is expected")
         found: dict[str, _Tensor] = {}
@@ -148,8 +150,7 @@ class InferenceReader:
 def matched(
     entries: list[dict[str, Any]], interface: Interface
 ) -> list[tuple[TensorSpec, tuple[int, ...], dict[str, Any]]]:
-    """Each of a request's inputs with what the model has under its name, in the datatype that was sent, and with its
-    shape.
+    """Match a request's inputs to the model's: spec in the datatype that was sent, shape and entry.
 
     Raises ``Rejection`` (400) naming an input that is unknown, given twice, missing, or of another datatype or shape.
     """
@@ -178,7 +179,7 @@ def matched(
 
 
 def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
-    """A tensor's shape, [batch, ...], where ``max_batch`` is 0 without a batch. Raises ``Rejection`` (400)."""
+    """Check a tensor's shape: [batch, ...], without batch where ``max_batch`` is 0. Raises ``Rejection`` (400)."""
     whole = isinstance(shape, list) and set(map(type, shape)) <= {int}
     expected, first = spec.shape, 1 if max_batch else 0
     if (
@@ -205,8 +206,7 @@ def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
 
 
 def _expected(expected: tuple[int, ...], shape: Any, first: int) -> str:
-    """The shapes that are taken in place of ``shape``, with what sizes may be where that is what is wrong. ``first``:
-    dimension after that of the batch."""
+    """Describe allowed shapes in place of ``shape``; ``first``: dimension after that of the batch."""
     sizes = ", ".join([*["batch"] * first, *("any" if size == FREE else str(size) for size in expected[first:])])
     if not isinstance(shape, list) or len(shape) != len(expected):
         return f"[{sizes}]"
@@ -218,7 +218,7 @@ def _expected(expected: tuple[int, ...], shape: Any, first: int) -> str:
 
 
 def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface: Interface) -> dict[str, bool]:
-    """Names of the outputs asked for, with whether in binary form. Raises ``Rejection`` (400)."""
+    """Return names of the requested outputs, True for binary form. Raises ``Rejection`` (400)."""
     binary = parameters.get("binary_data_output", False)
     if not isinstance(binary, bool):
         raise bad_request("binary_data_output: true or false is expected")
@@ -249,8 +249,7 @@ def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str,
 
 
 def wanted_places(document: Mapping[str, Any]) -> dict[str, Place]:
-    """By name of an output, where in shared memory it is wanted; ``document``: a request whose outputs are checked
-    otherwise. Raises ``Rejection`` (400)."""
+    """Return shared-memory places by output name, for checked outputs. Raises ``Rejection`` (400)."""
     found = {}
     for entry in document.get("outputs") or ():
         place = Place.of(entry.get("parameters") or {}, f"output {entry['name']}")
@@ -260,7 +259,7 @@ def wanted_places(document: Mapping[str, Any]) -> dict[str, Place]:
 
 
 def destinations(places: Mapping[str, Place], regions: Regions | None) -> dict[str, Destination]:
-    """The same in the client's regions. Raises ``Rejection`` (400), also where one would overwrite another."""
+    """Find the places in the client's regions. Raises ``Rejection`` (400), also where two overlap."""
     found = {name: destination(regions, place, f"output {name}") for name, place in places.items()}
     for (name, place), (other, elsewhere) in combinations(found.items(), 2):
         if place.overlaps(elsewhere):
@@ -269,7 +268,7 @@ def destinations(places: Mapping[str, Place], regions: Regions | None) -> dict[s
 
 
 def shared_array(spec: TensorSpec, place: Place, shape: tuple[int, ...], regions: Regions | None) -> np.ndarray:
-    """An input that is in shared memory. Raises ``Rejection`` (400)."""
+    """Read an input from shared memory. Raises ``Rejection`` (400)."""
     from_region = destination(regions, place, f"input {spec.name}").region
     _require_size("shared_memory_byte_size", place.size, spec, shape)
     return values.of_raw(spec, from_region.read(place), shape)
@@ -283,10 +282,10 @@ def format_response(
     tensors: Mapping[str, np.ndarray | None],
     parameters: Mapping[str, str | float | int],
 ) -> tuple[bytes, int | None]:
-    """The response's body, and the length of its JSON when binary tensors follow (else None).
+    """Return the response's body, and the length of its JSON when binary tensors follow (else None).
 
-    ``tensors``: by output name, None where the answer has none. Raises ``Rejection`` (400)
-    for an output that the answer has not, or that cannot be written as it was asked for.
+    ``tensors``: by output name, None where the answer has none. Raises ``Rejection`` (400) for an output that is
+    missing, or cannot be written in the requested form.
     """
     outputs, raw = [], []
     shared = SharedOutputs() if request.destinations else None
@@ -315,7 +314,7 @@ def format_response(
 
 
 def _split(body: bytes | bytearray | memoryview, header_length: str | None) -> tuple[bytes, memoryview]:
-    """The JSON, and what follows it, which is not copied."""
+    """Return the JSON, and the bytes after it without a copy."""
     if header_length is None:
         return bytes(body), memoryview(b"")
     text = header_length.strip()
@@ -328,7 +327,7 @@ def _split(body: bytes | bytearray | memoryview, header_length: str | None) -> t
 
 
 def json_object(head: bytes) -> dict[str, Any]:
-    """A JSON object, strictly. Raises ``Rejection`` (400) for anything else."""
+    """Parse a JSON object strictly. Raises ``Rejection`` (400) for anything else."""
     try:
         document = strict_json.decode(head)
     except strict_json.JsonError as error:
@@ -350,9 +349,9 @@ def _parameters(owner: Mapping[str, Any], what: str) -> dict[str, Any]:
 def _raw_size(
     tensor: Mapping[str, Any], parameters: Mapping[str, Any], spec: TensorSpec, shape: tuple[int, ...]
 ) -> int | None:
-    """Bytes of a tensor among those that follow the JSON; None when its values are in the JSON.
+    """Return the bytes of a tensor after the JSON; None when its values are in the JSON.
 
-    Raises ``Rejection`` (400) when they are in both or neither, or as many as the shape cannot have.
+    Raises ``Rejection`` (400) for both, neither, or a size that the shape cannot have.
     """
     size = parameters.get("binary_data_size")
     if size is None:
@@ -366,7 +365,7 @@ def _raw_size(
 
 
 def _require_size(parameter: str, size: Any, spec: TensorSpec, shape: tuple[int, ...]) -> int:
-    """``size`` itself. Raises ``Rejection`` (400) where the raw form of no tensor of this shape has so many bytes."""
+    """Return ``size``. Raises ``Rejection`` (400) if no tensor of this shape has so many bytes."""
     expected = values.ITEM_BYTES[spec.datatype] * math.prod(shape)
     is_text = spec.datatype == "BYTES"
     if type(size) is not int or size < expected or (size > expected and not is_text):
@@ -378,7 +377,7 @@ def _require_size(parameter: str, size: Any, spec: TensorSpec, shape: tuple[int,
 def written(
     name: str, request: InferRequest, interface: Interface, outputs: Mapping[str, np.ndarray | None]
 ) -> tuple[TensorSpec, np.ndarray]:
-    """The output called ``name`` as it was asked for: as it is, or its highest scores. Raises ``Rejection`` (400)."""
+    """Return output ``name`` as requested: unchanged, or its highest scores. Raises ``Rejection`` (400)."""
     array = answered(name, outputs)
     if name in request.classes:
         return classified(name, array, request.classes[name], interface.reading.get("classes", ()))
@@ -386,7 +385,7 @@ def written(
 
 
 def answered(name: str, outputs: Mapping[str, np.ndarray | None]) -> np.ndarray:
-    """The output called ``name``. Raises ``Rejection`` (400) when the answer has none: a task without confidence."""
+    """Return output ``name``. Raises ``Rejection`` (400) for a task without it, such as without confidence."""
     array = outputs[name]
     if array is None:
         raise bad_request(f"output {name}: the model's task gives none")
@@ -394,7 +393,7 @@ def answered(name: str, outputs: Mapping[str, np.ndarray | None]) -> np.ndarray:
 
 
 def _listed(tensors: Collection[TensorSpec], unknown: object) -> str:
-    """Which tensors there are, for a sentence that refuses an ``unknown`` name."""
+    """List the tensors for a sentence that rejects an ``unknown`` name."""
     known = [tensor.name for tensor in tensors]
     names = ", ".join(known)
     meant = did_you_mean(unknown, known) if isinstance(unknown, str) else ""
@@ -407,9 +406,10 @@ MAX_TEXTS = 65_536
 
 
 def wanted_classes(document: Mapping[str, Any], interface: Interface) -> dict[str, int]:
-    """By name of an output, how many of its highest scores are asked for; ``document``: a request whose outputs have
-    been checked otherwise. Raises ``Rejection`` (400), also where the outputs are the best labels and their scores: the
-    place among these is no class."""
+    """Return the requested number of highest scores by output name, for checked outputs.
+
+    Raises ``Rejection`` (400), also for a model that gives the best labels: their positions are no classes.
+    """
     found = {}
     for entry in document.get("outputs") or ():
         parameters = entry.get("parameters") or {}
@@ -434,10 +434,10 @@ def wanted_classes(document: Mapping[str, Any], interface: Interface) -> dict[st
 
 
 def classified(name: str, scores: np.ndarray, count: int, labels: Sequence[str]) -> tuple[TensorSpec, np.ndarray]:
-    """The ``count`` highest of ``scores`` [n, ...] of each example, or all when there are fewer: texts
-    ``score:index``, with ``:label`` where the classes have names, BYTES [n, count], highest first.
+    """Return the ``count`` highest of ``scores`` [n, ...] of each example, or all if fewer.
 
-    Raises ``Rejection`` (400) when they are too many.
+    They are texts ``score:index``, with ``:label`` where the classes have names: BYTES [n, count], highest first.
+    Raises ``Rejection`` (400) for too many.
     """
     rows = scores.reshape(len(scores), -1)
     count = min(count, rows.shape[1])

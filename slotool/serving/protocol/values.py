@@ -29,10 +29,9 @@ _LARGEST["BF16"] = float(of_bfloat16_bits(np.array([0x7F7F], dtype=np.uint16))[0
 
 
 def of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor whose raw form is ``raw``. What may be written to then belongs to it, and is not copied where its
-    numbers lie as the processor wants them.
+    """Return the tensor with the raw form ``raw``. Raises ``Rejection`` (400) for other bytes.
 
-    Raises ``Rejection`` (400) when it is the raw form of none.
+    It takes over a writable, aligned ``raw`` without a copy.
     """
     datatype, count = spec.datatype, math.prod(shape)
     if datatype == "BYTES":
@@ -66,10 +65,9 @@ def _texts_of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: 
 
 
 def of_json(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor that ``data`` is: a flat list, or lists nested as ``shape`` says. Raises ``Rejection`` (400).
+    """Return the tensor of ``data``: a flat list, or lists nested as ``shape``. Raises ``Rejection`` (400).
 
-    NumPy is given values of the right type only: of a list of numbers with one long text in it it would make an array
-    of texts as long.
+    NumPy only gets values of the right type: one long text among numbers would make an array of texts as long.
     """
     # Looking at thousands of values takes as long as making an array of them: once is enough.
     values, found, kind = data, set(map(type, data)), spec.dtype.kind
@@ -89,15 +87,15 @@ def of_json(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> np.nda
 
 
 def _is_huge(spec: TensorSpec, value: Any) -> bool:
-    """Whether it is a whole number beyond the datatype that was read as a float, for want of bits."""
+    """True for a whole number beyond the datatype and 64 bits, which JSON decoders read as a float."""
     info = np.iinfo(spec.dtype)
     return type(value) is float and abs(value) >= 2.0**63 and not info.min < value < info.max
 
 
 def of_list(spec: TensorSpec, values: Sequence[Any]) -> np.ndarray:
-    """A flat array of values that Python has in the right type.
+    """Return a flat array of Python values of the right type.
 
-    Raises ``Rejection`` (400) for a whole number that the datatype does not hold.
+    Raises ``Rejection`` (400) for a whole number beyond the datatype.
     """
     array = np.empty(len(values), dtype=spec.dtype)
     if spec.dtype.kind in "iu" and len(values):
@@ -130,7 +128,7 @@ def _flattened(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> lis
 
 
 def to_raw(spec: TensorSpec, array: np.ndarray) -> bytes:
-    """The raw form of a tensor."""
+    """Return the raw form of a tensor."""
     return to_bytes(spec, array) if spec.datatype in ("BYTES", "BF16") else array.tobytes()
 
 

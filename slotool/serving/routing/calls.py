@@ -65,7 +65,7 @@ class ModelCalls:
         self._remote.close()
 
     def worker_states(self) -> list[dict[str, Any]]:
-        """As ``Router.worker_states``."""
+        """Return ``Router.worker_states``."""
         states, devices = [], self._engine.devices
         for worker in range(self._engine.workers):
             model = self.models.get(worker) if worker in self._workers.running else None
@@ -96,8 +96,10 @@ class ModelCalls:
     def _call_remote(
         self, model_queue: ModelQueue, batch: Batch, plan: EnsemblePlan, x: Inputs, on_end: BatchCallback
     ) -> None:
-        """Make a call of which a remote version answers some or all. No worker waits for it: a local version that
-        begins at once has the batch's worker, one that is asked later the next that is idle."""
+        """Make a call that a remote version answers in whole or part, without a worker waiting for it.
+
+        A local version that begins at once has the batch's worker; a later one takes the next idle worker.
+        """
         served, own = model_queue.served, [batch.worker]
         begins = {plan.first, plan.second} if plan.concurrent else {plan.first}
         if begins <= served.model.remote_points.keys():
@@ -184,7 +186,7 @@ class ModelCalls:
         self._engine.cancel(worker)
 
     def worker_changed(self, worker: int, alive: bool) -> None:
-        """A worker without a call was lost or is not needed any more, or one was replaced or has come."""
+        """Handle a worker without a call that was lost, removed, replaced or added."""
         if alive:
             self._workers.adds(self._now_us(), worker)
             self._wake()
@@ -203,7 +205,7 @@ class ModelCalls:
             self._lose(worker, f"worker {worker} ended while it {at}")
 
     def _lose(self, worker: int, sentence: str, **fields: Any) -> None:
-        """The engine starts another in its place, which counts now: one that keeps dying as it loads never serves."""
+        """Count a restart now: a worker that keeps dying as it loads never serves."""
         self._lost.add(worker)
         self._metrics.restarts.inc()
         self._events.emit("worker-lost", sentence, worker=worker, **fields)
@@ -224,7 +226,7 @@ class EnsembleCall:
         self.over = False
 
     def first(self, outcome: CallOutcome, now_us: float) -> None:
-        """The first version's worker has ended."""
+        """Take the first version's outcome."""
         if not isinstance(outcome, Exception):
             try:
                 self._unsure = self._plan.consults(outcome)
@@ -239,7 +241,7 @@ class EnsembleCall:
         self._report(outcome, now_us)
 
     def second(self, outcome: CallOutcome, now_us: float) -> None:
-        """The second version's worker has ended."""
+        """Take the second version's outcome."""
         self._second = outcome
         self._combine(now_us)
 

@@ -1,5 +1,4 @@
-"""The dispatch loop: gives the most urgent requests of all queues to idle workers, in turns of the event loop, and
-answers, rejects or tries again those of each call that ends."""
+"""Dispatch loop: gives the most urgent requests of all queues to idle workers, and ends those of each call."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ class DispatchLoop:
         self.calls.close()
 
     def waiting(self) -> int:
-        """Requests in all queues."""
+        """Return the number of requests in all queues."""
         waiting = 0
         for model_queue in self._queues.values():
             waiting += len(model_queue.dispatcher.queue)
@@ -107,8 +106,10 @@ class DispatchLoop:
         asyncio.get_running_loop().call_soon(*then)
 
     def dispatch(self) -> None:
-        """Serve the most urgent queries of all queues while a worker is idle. Where calls run in the loop itself, this
-        takes at most ``LONG_US`` at a time, so that the loop reads new arrivals."""
+        """Serve the most urgent queries of all queues while a worker is idle.
+
+        Where calls run in the loop itself, this ends after ``LONG_US``, so that the loop reads new arrivals.
+        """
         self.is_scheduled = False
         began_us = now_us = self._now_us()
         self._default_deadline.expire(now_us)
@@ -168,7 +169,7 @@ class DispatchLoop:
         self.calls.make(model_queue, batch, x, partial(self._ended, model_queue, batch, wanted))
 
     def _set_alarm(self) -> None:
-        """All workers are busy: wake at the next deadline, to reject what expires."""
+        """Wake at the next deadline, to reject what expires while all workers are busy."""
         if self._alarm is not None:
             self._alarm.cancel()
         soonest_us = min(model_queue.dispatcher.next_expiry_us for model_queue in self._queues.values())
@@ -186,7 +187,7 @@ class DispatchLoop:
         done_us: float,
         fallback: str = "",
     ) -> None:
-        """The call of ``batch`` has ended, which computed the requests ``wanted`` of it."""
+        """End the call of ``batch``, which computed its requests ``wanted``."""
         if isinstance(outcome, WorkerLost):
             model_queue.dispatcher.returned(batch)
             self._after_loss(model_queue, batch, outcome, done_us)
@@ -235,14 +236,14 @@ class DispatchLoop:
         self._all_answered(took_us, planned_us, done_us, answered)
 
     def _all_answered(self, took_us: float, planned_us: float, done_us: float, answers: int) -> None:
-        """All requests of a call have their answers, so many of them. ``planned_us``: 0 where nothing was planned."""
+        """Observe by how much a call exceeded its plan, once its answers are sent; ``planned_us``: 0 without a plan."""
         self.batch_listener()
         # When they have left, which may be long after they were there.
         now_us = self._now_us()
         self._headroom.observe(now_us - done_us + (took_us - planned_us if planned_us else 0.0), now_us, answers)
 
     def _after_loss(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
-        """The batch of a lost worker waits again, except requests that were in too many such calls."""
+        """Queue the batch of a lost worker again, except requests that were in too many lost calls."""
         for query in batch.queries:
             request = model_queue.pending[query.id]
             request.attempts += 1
@@ -269,8 +270,10 @@ class DispatchLoop:
                 self._metrics.retries.labels(model_queue.served.name).inc()
 
     async def _blame(self, model_queue: ModelQueue, batch: Batch, request: Request, error: Exception) -> None:
-        """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one.
-        Outputs of other rows than there are examples are never the request's fault."""
+        """Reject a request on which the model failed twice: as a bad one if the model answers a good one.
+
+        A wrong number of output rows is never the request's fault.
+        """
         served = model_queue.served
         ask = partial(self.calls.ask_local, model_queue, batch._replace(queries=[]))
         is_of_input = not isinstance(error, RowCountError) and await self._faults.is_of_input(
@@ -284,16 +287,20 @@ class DispatchLoop:
 
 
 class FaultCheck:
-    """Has the versions behind a point answer the example that the model was warmed with, after they failed on another
-    input: the fault is the input's where they do. ``now_us``: the router's clock."""
+    """Search for the cause of a failed call: its input, if the model still answers its warm-up example.
+
+    ``now_us``: the router's clock.
+    """
 
     def __init__(self, now_us: Callable[[], float]):
         self._now_us = now_us
         self._asked: dict[tuple[ElasticModel, OperatingPoint], tuple[float, asyncio.Task[bool]]] = {}
 
     async def is_of_input(self, model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool:
-        """Whether ``model`` still answers a good input at ``point``; ``ask`` has it do so. False where versions behind
-        other servers alone answer there. What was found holds for a second."""
+        """True if ``model`` still answers a good input at ``point``, which ``ask`` sends; cached for a second.
+
+        False where only versions behind other servers answer.
+        """
         now_us = self._now_us()
         self._asked = {
             key: (asked_us, task)
@@ -319,10 +326,10 @@ async def _answers(model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool
 
 
 def shapes_of(x: Columns) -> str:
-    """The inputs of a request with their shapes, for a sentence."""
+    """Format the inputs of a request with their shapes."""
     listed = ", ".join(f"{name} {list(array.shape)}" for name, array in x.arrays.items())
     return listed if len(listed) <= 120 else f"{listed[:120]}…"
 
 
 def _nothing() -> None:
-    """What listeners do that there are none of."""
+    """Do nothing."""

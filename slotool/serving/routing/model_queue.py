@@ -62,7 +62,7 @@ class ModelQueue:
             LOG.error("%s: %s; %s", self.served.name, failure, failure.instead, exc_info=failure.error)
 
     def switches_to(self, point: OperatingPoint) -> OperatingPoint | None:
-        """The point before ``point``, where that is another one; None otherwise."""
+        """Return the previous point if ``point`` differs from it; else None."""
         before, self._switched_to = self._switched_to, point
         return before if before != point else None
 
@@ -94,7 +94,7 @@ class ModelQueue:
 
 
 def earliest_deadline(queues: Iterable[ModelQueue]) -> ModelQueue | None:
-    """The queue whose first request is due before those of the others; None where nothing waits."""
+    """Return the queue with the most urgent first request; None where nothing waits."""
     found, first = None, None
     for model_queue in queues:
         query = model_queue.dispatcher.queue.peek()
@@ -170,11 +170,10 @@ MAX_SHARE = 0.5
 
 
 class LatencyHeadroom:
-    """By how much deadlines are brought forward, to make room for what plans do not know.
+    """Time by which deadlines are brought forward, to make room for delays outside the latency profile.
 
-    Plans know the latency profile only. ``observe`` receives how much later than planned, in µs, answers left
-    together; the headroom is the ``QUANTILE`` of the recent values. While few are known, at first and after
-    ``FORGOTTEN_US`` without any, it is careful.
+    ``observe`` receives how much later than planned, in µs, answers left together; the headroom is the ``QUANTILE`` of
+    the recent values. While few are known, at first and after ``FORGOTTEN_US`` without any, it is careful.
     """
 
     def __init__(self) -> None:
@@ -191,8 +190,10 @@ class LatencyHeadroom:
         self._since += answers
 
     def of(self, timeout_us: float, now_us: float, call_us: float = 0.0) -> float:
-        """Return by how many µs to bring forward the deadline of a request that has ``timeout_us``. ``call_us``: of the
-        call that it needs, as measured; 0 where a policy knows it."""
+        """Return by how many µs to bring forward the deadline of a request with ``timeout_us``.
+
+        ``call_us``: measured duration of the call that it needs; 0 where a policy knows it.
+        """
         if math.isinf(timeout_us):
             return 0.0
         if now_us - self._seen_at_us > FORGOTTEN_US:
@@ -205,7 +206,7 @@ class LatencyHeadroom:
 
 
 def _quantile(values: Iterable[float], share: float) -> float:
-    """As ``numpy.quantile`` has it. Requests wait meanwhile: NumPy takes five times as long for so few."""
+    """Compute ``numpy.quantile`` in a fifth of NumPy's time for few values, as requests wait."""
     ordered = sorted(values)
     at = share * (len(ordered) - 1)
     below = int(at)

@@ -48,8 +48,10 @@ _SENTENCES = {
 
 
 class RemoteFailure(Exception):
-    """A version behind another server gave no answer. ``cause``: unavailable, timeout, failed, rejected, paused or
-    no-time; ``str()`` is for clients: it names no address."""
+    """Failure of a version behind another server; ``str()`` is for clients and names no address.
+
+    ``cause``: unavailable, timeout, failed, rejected, paused or no-time.
+    """
 
     def __init__(self, version: str, cause: str, detail: str = ""):
         super().__init__(f"{version} {_SENTENCES[cause]}{detail and ': '}{detail}")
@@ -57,10 +59,10 @@ class RemoteFailure(Exception):
 
 
 class EndpointHealth:
-    """Whether a version behind another server should be called now: the circuit breaker of one endpoint.
+    """Circuit breaker of one endpoint, a version behind another server.
 
     After failures it is paused, each time twice as long; then one call tries it, and the others wait for its success.
-    Instants are seconds of one clock. ``usual_s``: what a call usually takes.
+    Instants are seconds of one clock. ``usual_s``: usual duration of a call.
     """
 
     def __init__(self) -> None:
@@ -75,7 +77,7 @@ class EndpointHealth:
         return self._pause_s > 0
 
     def admits(self, now_s: float) -> bool:
-        """Whether a call may begin. One that was admitted is ended by one of the methods below."""
+        """True if a call may begin; one of the methods below then ends it."""
         if self.is_paused:
             if self._is_trying or now_s < self._paused_until_s:
                 return False
@@ -83,14 +85,14 @@ class EndpointHealth:
         return True
 
     def succeeded(self, took_s: float) -> bool:
-        """Returns whether it was paused until now."""
+        """End a call; True if the endpoint was paused until now."""
         self.usual_s += SMOOTHING * (took_s - self.usual_s)
         was_paused = self.is_paused
         self._failures, self._pause_s, self._is_trying = 0, 0.0, False
         return was_paused
 
     def failed(self, now_s: float, *, unavailable: bool) -> bool:
-        """Returns whether it is paused now and was not before."""
+        """End a call; True if the endpoint is paused now and was not before."""
         self._failures += 1
         was_paused, self._is_trying = self.is_paused, False
         if was_paused or unavailable or self._failures >= MAX_FAILURES:
@@ -99,7 +101,7 @@ class EndpointHealth:
         return self.is_paused and not was_paused
 
     def ended_early(self) -> None:
-        """The call's end says nothing about the endpoint."""
+        """End a call without a verdict on the endpoint."""
         self._is_trying = False
 
 
@@ -116,10 +118,7 @@ class RemoteEndpoints:
         self._health: dict[tuple[str, OperatingPoint], EndpointHealth] = {}
 
     async def call(self, served: ServedModel, point: OperatingPoint, x: Inputs, left_s: float) -> Outputs:
-        """The answer to ``x`` at ``point``, within ``left_s`` and the longest that the version may take.
-
-        Raises ``RemoteFailure``.
-        """
+        """Compute ``x`` at ``point`` within ``left_s`` and the version's limit. Raises ``RemoteFailure``."""
         health = self._health.setdefault((served.name, point), EndpointHealth())
         version, began_s = version_name(point), time.monotonic()
         within_s = min(left_s, served.model.remote_points[point])
@@ -151,7 +150,7 @@ class RemoteEndpoints:
             self._events.emit("remote-back", sentence, model=served.name, version=version)
 
     def close(self) -> None:
-        """Calls in progress end within their time; their answers are lost."""
+        """Let calls in progress end within their time; their answers are lost."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _within(self, served: ServedModel, point: OperatingPoint, x: Inputs, within_s: float) -> Outputs:
@@ -190,7 +189,7 @@ CAUTION, NOTICE_US, NOTICE_SHARE = 1.5, 3_000.0, 0.02
 
 
 def remote_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan | None:
-    """What answering at ``point`` takes, where that involves another server; None otherwise."""
+    """Return the plan for answers at ``point`` if that involves another server; else None."""
     if not model.remote_points:
         return None
     plan = ensemble_plan(model, point)
@@ -222,7 +221,7 @@ class RemoteCall:
         self._remote = served.model.remote_points
 
     async def run(self) -> tuple[Outputs, str]:
-        """The answer, and what the client should know of it: which version did not answer, empty if all did.
+        """Return the answer and, for the client, which version did not answer (empty if all did).
 
         Raises ``Rejection`` where no version is left to answer, what local versions raise, and ``RunError`` when a
         remote version rejects several requests together, of which one may be wrong.
@@ -240,7 +239,7 @@ class RemoteCall:
                 second.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     async def _in_turn(self, cascade: Cascade) -> tuple[Outputs, str]:
-        """A cascade's versions one after the other; one that does not answer is passed over."""
+        """Ask a cascade's versions in turn, skipping those that do not answer."""
         run, plan, failed = cascade_run(cascade, self._x, self._plan.names), self._plan, None
         while (rows := run.next_rows) is not None:
             point, then = plan.points[run.step], (*plan.points, self._fallback())[run.step + 1]
@@ -277,7 +276,7 @@ class RemoteCall:
     async def _instead(
         self, point: OperatingPoint | None, running: Awaitable[Outputs] | None, failure: RemoteFailure
     ) -> tuple[Outputs, str]:
-        """The answer of ``point``, which may be ``running`` already, after the first version's failure."""
+        """Answer at ``point``, which may be ``running`` already, after the first version's failure."""
         try:
             if point is not None:
                 return await (running or self._ask(point, self._x, self._fallback())), _said(failure, point)
@@ -288,7 +287,7 @@ class RemoteCall:
         raise rejections.no_version(str(failure))
 
     async def _ask(self, point: OperatingPoint, x: Inputs, then: OperatingPoint | None = None) -> Outputs:
-        """The answer to ``x``. Of the time left a remote version leaves what ``then`` needs if it fails."""
+        """Return the answer to ``x``; a remote version leaves time for ``then``, in case it fails."""
         if point not in self._remote:
             return await self._ask_local(point, x)
         kept_us = NOTICE_US
@@ -303,8 +302,7 @@ class RemoteCall:
             raise (rejections.bad_request if self._alone else RunError)(str(failure)) from failure
 
     def _fallback(self) -> OperatingPoint | None:
-        """The most accurate local version that leaves time for another to be asked first, else the fastest; None
-        without any."""
+        """Return the most accurate local version that can still be asked second, else the fastest; None without any."""
         local = [point for point in self._served.model.points if point not in self._remote]
         max_us = FALLBACK_SHARE * self._left_us
         planned_us, examples = self._served.policy.planned_us, len(self._x)

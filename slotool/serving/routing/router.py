@@ -31,7 +31,7 @@ ID_BYTES, IDS_AT_ONCE = 12, 1_024
 
 
 def monotonic_us() -> float:
-    """The router's clock: µs from an arbitrary origin."""
+    """Return the router's time: µs from an arbitrary origin."""
     return time.monotonic_ns() * 1e-3
 
 
@@ -113,7 +113,7 @@ class Router:
         return {name: own.served for name, own in self._queues.items() if not own.is_closing}
 
     def model(self, name: str) -> ServedModel | None:
-        """The served model of this name, or None."""
+        """Return the served model of this name, or None."""
         model_queue = self._queues.get(name)
         return None if model_queue is None or model_queue.is_closing else model_queue.served
 
@@ -122,7 +122,7 @@ class Router:
         self._dispatch_loop.batch_listener = listener
 
     def waiting(self, model: str | None = None) -> int:
-        """Requests in the queue of a model, by default in all."""
+        """Return the number of requests in the queue of a model, by default in all."""
         if model is not None:
             return len(self._queues[model].dispatcher.queue)
         return self._dispatch_loop.waiting()
@@ -155,12 +155,11 @@ class Router:
         return len(self._workers.running)
 
     def worker_states(self) -> list[dict[str, Any]]:
-        """Of each worker ``state``: idle, busy, starting (its models load) or dead; ``model``: of the call it has, None
-        without one; ``device``: that it computes on."""
+        """Return each worker's ``state`` (idle, busy, starting or dead), ``model`` of its call and ``device``."""
         return self._dispatch_loop.calls.worker_states()
 
     def unready(self) -> Rejection | None:
-        """Why the server is not ready; None while some worker has every model warm."""
+        """Return why the server is not ready; None while some worker has every model warm."""
         return rejections.stopping() if self._is_draining else self._no_worker()
 
     def listen(self) -> None:
@@ -191,12 +190,13 @@ class Router:
         self._queues[served.name].replace(served)
 
     async def exchange(self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None) -> None:
-        """From the next dispatch on, serve these models in place of all others; waiting requests stay in the queue, and
-        calls in progress are answered by the models they began on. A model that is missing takes no further requests
-        once the others are ready, and goes when those that it has are answered, after ``DRAIN_S`` at most.
+        """Serve these models in place of all others from the next dispatch on.
 
-        ``workers``: how many from then on, and the threads of each, where that changes too. Raises ``InputError`` or
-        ``RunError`` when the engine cannot make them ready; then nothing has changed.
+        Waiting requests stay in the queue; calls in progress end on their models. A missing model takes no further
+        requests once the others are ready, and leaves when its requests are answered, after ``DRAIN_S`` at most.
+
+        ``workers``: their new number, and the threads of each. Raises ``InputError`` or ``RunError`` when the engine
+        cannot make them ready; then nothing has changed.
         """
         change_over = await (self.engine.stage(models) if workers is None else self.engine.stage(models, workers))
         await self._drain([queue for name, queue in self._queues.items() if name not in models])
@@ -286,7 +286,7 @@ class Router:
             self._dispatch_loop.wake()
 
     def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
-        """Why a request is not even queued; None when it is."""
+        """Return why a request is not even queued; None when it is."""
         if self._ended is not None:
             return self._ended
         if not self._workers.running and self._workers.idle() is None:
