@@ -112,7 +112,7 @@ def truths() -> dict[str, np.ndarray]:
 def test_the_drift_of_one_group_is_found_and_announced() -> None:
     rules, truth, events = grouped(tier_rules(threshold=0.6)), truths(), []
     with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
-        live.router.events.listen(lambda kind, sentence, fields: events.append((kind, fields["group"], sentence)))
+        live.router.events.listen(lambda kind, sentence, fields: events.append((kind, fields, sentence)))
         for row in range(200):
             language = ("de", "en")[row % 2]
             answer = compute(live, row, Tolerance="0.3", Group=language)
@@ -127,9 +127,15 @@ def test_the_drift_of_one_group_is_found_and_announced() -> None:
         assert live.count("slotool_violated_group_guarantees", model="three", group="de") > 0
         assert live.count("slotool_violated_group_guarantees", model="three", group="en") == 0
         assert HTTP.get(f"{live.url}/live").json()["guarantees"]["three"]["alarms"] == told["alarms"]
-    said = [sentence for kind, group, sentence in events if (kind, group) == ("guarantee-violated", "de")]
-    assert len(said) == len(set(said)) > 0
-    assert "requests of language de show that" in said[0]
+    raised = [own for own in events if (own[0], own[1]["group"]) == ("guarantee-violated", "de")]
+    assert len(raised) == len({own[1]["tier"] for own in raised}) > 0
+    _, fields, sentence = next(own for own in raised if own[1]["tolerance"] == 0.3)
+    assert fields["tier"] in {rule.id for rule in rules.rules}
+    assert fields["evidence"] >= fields["evidence_wanted"] > 0
+    assert fields["command"] == rules.certify_again
+    assert sentence.startswith(f"three: tier {fields['tier']} loses more than ")
+    assert f"shown by {fields['labelled']} requests of language de, evidence {fields['evidence']:.3g} of" in sentence
+    assert sentence.endswith(f"; certify again with fresh outcomes: {rules.certify_again}")
 
 
 def test_feedback_may_name_the_groups_of_a_request_and_one_without_counts_for_all_only() -> None:

@@ -116,16 +116,11 @@ class DriftVerdict(Result):
     def records(self) -> list[dict[str, Any]]:
         names = ("tolerance", "mean_excess", "evidence", "alarm_at", "confirmed_at")
         return [
-            {"tier": self._tier(w), "point": w.point.label}
+            {"tier": w.tier, "point": w.point.label}
             | {name: getattr(w, name) for name in names}
             | {"group": w.group or None}
             for w in self.watched
         ]
-
-    def _tier(self, watched: Watched) -> str:
-        """Return the id of the tier whose guarantee is watched."""
-        tiers = (rule for rule in self.rules.rules if rule.point == watched.point)
-        return next(rule.id for rule in tiers if rule.tolerance == watched.tolerance)
 
     def shown(self) -> list[Part]:
         from slotool.rules import from_point
@@ -153,15 +148,6 @@ class DriftVerdict(Result):
         return [
             records_table(title, rows, columns),
             f"{said}; these requests alone confirm {self.confirmed} of {count}",
-            *(self._alarm(w) for w in self.watched if w.alarm_at is not None),
+            *(w.alarm(self.rules) for w in self.watched if w.alarm_at is not None),
             *([f"certify again with fresh outcomes: {self.rules.certify_again}"] if self.alarms else []),
         ]
-
-    def _alarm(self, watched: Watched) -> str:
-        """Return a sentence on a guarantee that is violated, and its evidence."""
-        whose = f" of {self.rules.config['group']} {watched.group}" if watched.group else ""
-        evidence = f"evidence {watched.evidence:.3g} of {self.evidence_wanted:.4g} wanted"
-        return (
-            f"tier {self._tier(watched)} loses more than {self.rules.unit.amount(watched.tolerance)}: shown by "
-            f"{watched.alarm_at:,} requests{whose}, {evidence}"
-        )

@@ -30,7 +30,7 @@ from slotool.rules.evidence.betting import Evidence
 from slotool.rules.evidence.groups import Groups
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import OSFA
-from slotool.rules.ruleset.rules import RuleSet
+from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.tables import OperatingPoint, OutcomeTable
 
 # Names of groups, empty for all requests, and the requests of each: int [any].
@@ -39,30 +39,46 @@ _Parts = list[tuple[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Watched:
-    """One ensemble at its tightest tolerance: mean observed excess, of errors as the table states them, greatest
-    evidence, and the alarm.
+    """One ensemble at its tightest tolerance, that of ``tier``: mean observed excess, of errors as the table states them,
+    greatest evidence, and the alarm.
 
-    ``alarm_at``: number of labelled requests after which the guarantee was found violated, None when it never was.
+    ``wanted``: evidence from which on the guarantee counts as violated. ``alarm_at``: number of labelled requests after which the guarantee was found violated, None when it never was.
     ``confirmed_at``: the number after which these labels alone showed it to hold; None where they violate it, before or
     since: then they are not the sample of one distribution that confirming takes them for. ``group``: whose requests
     are counted; empty: all.
     """
 
     point: OperatingPoint
+    tier: str
     tolerance: float
     mean_excess: float
     evidence: float
+    wanted: float
     alarm_at: int | None
     confirmed_at: int | None = None
     group: str = ""
 
+    def alarm(self, rules: RuleSet) -> str:
+        """Return a sentence on the violated guarantee and its evidence."""
+        evidence = f"evidence {self.evidence:.3g} of {self.wanted:.4g} wanted"
+        return f"{self._shown(rules, 'loses more than', self.alarm_at)}, {evidence}"
+
+    def confirmation(self, rules: RuleSet) -> str:
+        """Return a sentence on the confirmed guarantee."""
+        return self._shown(rules, "keeps", self.confirmed_at)
+
+    def _shown(self, rules: RuleSet, does: str, requests: int | None) -> str:
+        whose = f" of {rules.config['group']} {self.group}" if self.group else ""
+        return f"tier {self.tier} {does} {rules.unit.amount(self.tolerance)}: shown by {requests:,} requests{whose}"
+
 
 @dataclass(frozen=True)
 class _Watch:
-    """An ensemble at a tolerance, and the group whose requests count. ``largest``: by how much an answer can be better
+    """An ensemble at the tolerance of a tier, and the group whose requests count. ``largest``: by how much an answer can be better
     than tolerated."""
 
     point: OperatingPoint
+    tier: str
     tolerance: float
     group: str
     largest: float
@@ -74,12 +90,12 @@ class _Standing:
     def __init__(self, watch: _Watch):
         self._watch = watch
         self._against, self._for = Evidence(watch.largest), Evidence(1.0, restarts=False)
-        self._excess_sum, self._weight_sum, self._greatest = 0.0, 0.0, 0.0
+        self._excess_sum, self._weight_sum, self._greatest, self._wanted = 0.0, 0.0, 0.0, 0.0
         self._alarm_at: int | None = None
         self._confirmed_at: int | None = None
 
     def see(self, excess: np.ndarray, weights: np.ndarray, wanted: float) -> None:
-        before, excess = self._against.seen, excess * weights
+        before, excess, self._wanted = self._against.seen, excess * weights, wanted
         against, held = self._against.after(excess), self._for.after(-excess)
         self._alarm_at = _first(self._alarm_at, before, against >= wanted)
         self._confirmed_at = _first(self._confirmed_at, before, held >= wanted)
@@ -90,7 +106,7 @@ class _Standing:
     def watched(self, largest_loss: float) -> Watched:
         own, mean = self._watch, largest_loss * self._excess_sum / max(1e-9, self._weight_sum)
         found = (self._alarm_at, self._confirmed_at if self._alarm_at is None else None, own.group)
-        return Watched(own.point, own.tolerance, mean, self._greatest, *found)
+        return Watched(own.point, own.tier, own.tolerance, mean, self._greatest, self._wanted, *found)
 
 
 def _first(known: int | None, before: int, reached: np.ndarray) -> int | None:
@@ -172,12 +188,12 @@ def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[t
     in the order of arrival, of errors scaled to [0, 1]; the best version is left out.
     """
     best = OSFA(rules.best_version)
-    strictest: dict[OperatingPoint, float] = {}
+    strictest: dict[OperatingPoint, Rule] = {}
     for rule in rules.rules:
         if rule.point != best.point:
-            strictest[rule.point] = min(rule.tolerance, strictest.get(rule.point, np.inf))
+            strictest[rule.point] = min(strictest.get(rule.point, rule), rule, key=lambda own: own.tolerance)
     best_error = best.replay(losses).error
-    for point, tolerance in strictest.items():
-        excess, largest = rules.excess(tolerance, from_point(point).replay(losses).error, best_error)
+    for point, rule in strictest.items():
+        excess, largest = rules.excess(rule.tolerance, from_point(point).replay(losses).error, best_error)
         for name, rows in parts:
-            yield _Watch(point, tolerance, name, largest), excess, rows
+            yield _Watch(point, rule.id, rule.tolerance, name, largest), excess, rows

@@ -208,7 +208,7 @@ def _group_of(name: str, rules: RuleSet) -> str:
 
 
 def _named(own: Watched) -> dict[str, Any]:
-    return {"point": own.point.label, "tolerance": own.tolerance, "group": own.group}
+    return {"tier": own.tier, "point": own.point.label, "tolerance": own.tolerance, "group": own.group}
 
 
 def _events(
@@ -216,20 +216,17 @@ def _events(
 ) -> list[tuple[str, str, dict[str, Any]]]:
     """Return the events of guarantees that are newly violated or confirmed."""
     known = {(own.point, own.group): (own.alarm_at, own.confirmed_at) for own in before}
-    events = []
+    command, events = rules.certify_again, []
     for own in after:
-        was = known.get((own.point, own.group), (None, None))
-        whose = f" of {rules.config['group']} {own.group}" if own.group else ""
+        alarmed, confirmed = known.get((own.point, own.group), (None, None))
         fields = {"model": model, **_named(own)}
-        for kind, at, earlier, says in (
-            ("guarantee-violated", own.alarm_at, was[0], "loses more than"),
-            ("guarantee-confirmed", own.confirmed_at, was[1], "keeps"),
-        ):
-            if at is not None and earlier is None:
-                sentence = (
-                    f"{model}: {at} requests{whose} show that {own.point.label} {says} tolerance {own.tolerance:g}"
-                )
-                events.append((kind, sentence, {**fields, "labelled": at}))
+        if own.alarm_at is not None and alarmed is None:
+            sentence = f"{model}: {own.alarm(rules)}; certify again with fresh outcomes: {command}"
+            evidence = {"evidence": own.evidence, "evidence_wanted": own.wanted, "command": command}
+            events.append(("guarantee-violated", sentence, {**fields, "labelled": own.alarm_at, **evidence}))
+        if own.confirmed_at is not None and confirmed is None:
+            sentence = f"{model}: {own.confirmation(rules)}"
+            events.append(("guarantee-confirmed", sentence, {**fields, "labelled": own.confirmed_at}))
     return events
 
 
