@@ -16,6 +16,7 @@ from slotool.data.table import ANY_LENGTH, SPLIT_OF, SPLITS, TEST, TRAIN, VALIDA
 from slotool.data.targets import Targets, targets_of
 from slotool.errors import DataError, InputError
 from slotool.printable import name_list
+from slotool.tables.labels import label_text
 
 # Default names of the label column.
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
@@ -54,16 +55,16 @@ def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False)
 
 
 def _kept(table: ColumnSource, name: str) -> np.ndarray:
-    """Return the text of a column to keep: object [rows]."""
+    """Return the text of a column to keep, of numbers too: object [rows]."""
     field = table.fields.get(name)
     if field is None:
         raise DataError(f"{table.source}: no column is called {name!r}; there are {name_list(table.fields)}")
-    if field.is_image or field.unreadable or field.shape or not (field.dtype == np.object_ or field.class_names):
-        raise DataError(f"{table.source}: column {name!r} holds {field}; what is kept is text, such as a region")
+    if field.is_image or field.unreadable or field.shape:
+        raise DataError(f"{table.source}: column {name!r} holds {field}; what is kept is text or a number of each row")
     values = np.asarray(table.read([name], np.arange(len(table)))[name]).tolist()
     names = field.class_names
     texts = [names[own] if names else own.decode(errors="replace") if isinstance(own, bytes) else own for own in values]
-    return np.array(texts, dtype=object)
+    return np.array([own if isinstance(own, str) else label_text(own) for own in texts], dtype=object)
 
 
 def _label_column(table: ColumnSource, options: DataOptions) -> str:

@@ -107,7 +107,7 @@ class DataOptions:
     names of the model, in its order; () for the data set's own. ``features``: column names of the model's only tensor,
     in its order; () for any. ``needs_labels``: a set without labels is rejected; else its labels are −1, no class.
     ``usual_label``: the column with the labels if ``label`` is None and this column exists.
-    ``keep``: text columns that are no features, kept beside the examples.
+    ``keep``: columns that are no features, kept beside the examples as text.
     """
 
     label: str | None = None

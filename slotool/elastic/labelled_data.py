@@ -40,7 +40,7 @@ def labelled_data(
         data: Name or source of a data set, or (features, labels) with as many labels as rows of features.
         inputs: Tensor by column of the data set, where names differ.
         images: Conversion of images to tensors.
-        keep: Text columns that are kept beside the examples.
+        keep: Columns that are kept beside the examples, as text.
 
     Raises:
         InputError: Data set and versions have other classes.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -68,9 +69,15 @@ class OutcomeTable(Table):
             self.text(TRUTH)
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
-        numbers = {str(name): _as_numbers(rows[name]) for name in rows if name not in OUTCOME_COLUMNS}
         labels = {name: label_texts(rows[name]) for name in (ANSWER, TRUTH) if name in rows}
-        return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **numbers, **labels)
+        return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **labels)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        frame, provenance = cls.schema.load(Path(path))
+        if Path(path).suffix == ".csv":
+            frame = frame.assign(**{name: _as_numbers(frame[name]) for name in _further(frame)})
+        return cls(frame, provenance, source=str(path))
 
     def matrix(self, column: str) -> np.ndarray:
         """Return a column as read-only float64 [examples, versions], in the order of ``examples`` and ``versions``."""
@@ -119,8 +126,7 @@ class OutcomeTable(Table):
     @property
     def features(self) -> list[str]:
         """Names of the further columns that hold numbers: what is known of a request before any version is asked."""
-        further = [name for name in self.rows if name not in OUTCOME_COLUMNS]
-        return [str(name) for name in further if pd.api.types.is_numeric_dtype(self.rows[name])]
+        return [name for name in _further(self.rows) if pd.api.types.is_numeric_dtype(self.rows[name])]
 
     def feature(self, name: str) -> np.ndarray:
         """Return a further column by example, float64 [examples].
@@ -144,14 +150,14 @@ class OutcomeTable(Table):
         return self._known[name]
 
     def text(self, name: str) -> np.ndarray:
-        """Return a further column by example as text, whole numbers without a point, object [examples].
+        """Return a further column by example as ``label_text``, object [examples].
 
         Raises ``TableError`` for a column that is missing, or differs between versions of one example.
         """
         if name not in self.rows:
             raise TableError(f"the outcome table has no column {name!r}; there are {', '.join(map(str, self.rows))}")
         values = np.empty((len(self.examples), len(self.versions)), dtype=object)
-        values[self._cells] = [f"{value:g}" if isinstance(value, float) else str(value) for value in self.rows[name]]
+        values[self._cells] = label_texts(self.rows[name]).to_numpy()
         self._require_alike(name, values)
         return np.asarray(values[:, 0])
 
@@ -192,6 +198,11 @@ class OutcomeTable(Table):
         """Return the table of the examples at ``indices``, distinct integers into ``examples``."""
         kept = np.isin(self._cells[0], indices)
         return OutcomeTable(self.rows[kept].reset_index(drop=True), self.provenance, self.source)
+
+    def with_text(self, name: str) -> OutcomeTable:
+        """Return the table with a further column as text: it groups examples and is no feature. Raises as ``text``."""
+        self.text(name)
+        return OutcomeTable(self.rows.assign(**{name: label_texts(self.rows[name])}), self.provenance, self.source)
 
     def with_errors(self, errors: np.ndarray) -> OutcomeTable:
         """Return the table with other errors, float64 [examples, versions]."""
@@ -251,7 +262,12 @@ class OutcomeTable(Table):
                 raise TableError(f"{source}: example {name!r} of version {self.versions[version]!r} {what}{more}{hint}")
 
 
+def _further(rows: pd.DataFrame) -> list[str]:
+    """Return the names of the columns beyond ``OUTCOME_COLUMNS``."""
+    return [str(name) for name in rows if name not in OUTCOME_COLUMNS]
+
+
 def _as_numbers(values: pd.Series) -> pd.Series:
-    """Return a further column as numbers if all of it can be parsed: CSV has text."""
+    """Return a further column of a CSV file, which has text only, as numbers if all of it can be parsed."""
     numbers = pd.to_numeric(values, errors="coerce")
     return values if numbers.isna().any() else numbers.astype(np.float64)

@@ -122,7 +122,7 @@ def family(
             ``(features, labels)``: a pandas frame or an array, and the label of each row.
         out: Artifact to write.
         outcomes: Outcome table to write, for ``gen_rules``.
-        keep: Text columns of ``data`` to keep in ``outcomes`` as groups.
+        keep: Columns of ``data`` to keep in ``outcomes`` as groups.
         latency: Latencies by batch size to write, for serve, simulate.
         name: Name of the family; None: that of ``out``.
         task: classification, multi-label, regression, text or module:Class. The error of text is the word error rate;

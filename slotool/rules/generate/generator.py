@@ -76,6 +76,8 @@ def generate_rules(
         raise InputError(f"method {method} knows no groups; --method certified does")
     if best is not None and best not in outcomes.versions:
         raise InputError(f"no version {best!r} to be the best; the table has {', '.join(outcomes.versions)}")
+    if group is not None:
+        outcomes = outcomes.with_text(group)
     groups = None if group is None else Groups.found(outcomes, group)
     problem = Problem(
         outcomes, tiers, comparison_of(tolerance_kind), confidence, tuple(policies), thresholds, max_error, seed,

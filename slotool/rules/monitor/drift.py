@@ -39,13 +39,13 @@ _Parts = list[tuple[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Watched:
-    """One ensemble at its tightest tolerance, that of ``tier``: mean observed excess, of errors as the table states them,
-    greatest evidence, and the alarm.
+    """One ensemble at its tightest tolerance, that of ``tier``: mean observed excess, of errors as the table states
+    them, greatest evidence, and the alarm.
 
-    ``wanted``: evidence from which on the guarantee counts as violated. ``alarm_at``: number of labelled requests after which the guarantee was found violated, None when it never was.
-    ``confirmed_at``: the number after which these labels alone showed it to hold; None where they violate it, before or
-    since: then they are not the sample of one distribution that confirming takes them for. ``group``: whose requests
-    are counted; empty: all.
+    ``wanted``: evidence from which on the guarantee counts as violated. ``alarm_at``: number of labelled requests after
+    which it was found violated, None when it never was. ``confirmed_at``: the number after which these labels alone
+    showed it to hold; None where they violate it, before or since: then they are not the sample of one distribution
+    that confirming takes them for. ``group``: whose requests are counted; empty: all.
     """
 
     point: OperatingPoint
@@ -74,8 +74,8 @@ class Watched:
 
 @dataclass(frozen=True)
 class _Watch:
-    """An ensemble at the tolerance of a tier, and the group whose requests count. ``largest``: by how much an answer can be better
-    than tolerated."""
+    """An ensemble at a tier's tolerance, and the group whose requests count. ``largest``: by how much an answer can be
+    better than tolerated."""
 
     point: OperatingPoint
     tier: str

@@ -191,6 +191,11 @@ class Cascade(RoutingPolicy):
         return frozenset(label for step in self.steps if step.accept is not None for label in step.accept.labels)
 
     @property
+    def features(self) -> frozenset[str]:
+        """Numbers of a request that its conditions look at."""
+        return frozenset(name for step in self.steps if step.accept is not None for name in step.accept.features)
+
+    @property
     def needs_labels(self) -> bool:
         """Whether answers must be known, and not only confidences."""
         return self.answer in ("majority", "weighted")

@@ -60,6 +60,11 @@ class Condition(ABC):
         return ()
 
     @property
+    def features(self) -> Iterable[str]:
+        """Numbers of the request that it looks at."""
+        return ()
+
+    @property
     @abstractmethod
     def words(self) -> str:
         """When it holds, as a person would say it: "small's confidence ≥ 0.8"."""
@@ -223,6 +228,10 @@ class Score(Condition):
 
     def holds_one(self, asked: AskedOne) -> bool:
         return sum([term.weight * term.value(asked) for term in self.terms]) >= self.at_least
+
+    @property
+    def features(self) -> Iterable[str]:
+        return (term.name for term in self.terms if term.of == "feature")
 
     @property
     def words(self) -> str:
