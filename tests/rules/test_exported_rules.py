@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 import slotool as library
 from slotool.errors import ArgumentError, InputError
 from slotool.rules import Conc, RoutingPolicy, RuleSet, Seq
-from slotool.rules.exports.python_file import router_source
 from slotool.rules.exports.routes import CONDITIONS as EXPORTED
-from slotool.rules.exports.routes import route_of, routes
+from slotool.rules.exports.routes import route_of, router_source, routes
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
 from slotool.rules.policies.conditions import CONDITIONS, Condition, Score, Sure, SureByLabel, Term
 from slotool.tables import OutcomeTable

@@ -17,7 +17,7 @@ import pytest
 import slotool as library
 from slotool.errors import InputError
 from slotool.rules import OSFA, RuleSet, Seq, from_point
-from slotool.rules.exports.formats import FORMATS
+from slotool.rules.exports import FORMATS
 from slotool.rules.policies.cascades import Cascade, Step
 from slotool.rules.policies.conditions import Sure
 from slotool.testing.rules import family_outcomes

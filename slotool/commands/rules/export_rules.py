@@ -51,7 +51,7 @@ def export_rules(
     """
     from slotool.atomic import whole_file
     from slotool.rules import RuleSet
-    from slotool.rules.exports.formats import FORMATS
+    from slotool.rules.exports import FORMATS
     from slotool.rules.exports.routes import routes
 
     if to not in FORMATS:

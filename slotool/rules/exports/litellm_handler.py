@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotool.rules.exports.python_file import as_python
+from slotool.rules.exports.routes import as_python
 from slotool.rules.ruleset.rules import RuleSet
 
 # After the names of a tier's versions, LiteLLM's names of models, comes everything else from the request.

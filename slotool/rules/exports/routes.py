@@ -1,12 +1,15 @@
-"""One JSON form of all policies, for routers that slotool does not run in."""
+"""One JSON form of all policies, for routers that slotool does not run in, and the Python file that follows it."""
 
 from __future__ import annotations
 
 import json
+import pprint
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from slotool.errors import InputError
+from slotool.rules.exports import standalone_router
 from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import OSFA, Conc, RoutingPolicy, Seq
@@ -16,6 +19,8 @@ ROUTES_SCHEMA = "slotool/routes"
 ROUTES_VERSION = 1
 # Kinds of conditions that ``standalone_router`` knows.
 CONDITIONS = ("sure", "sure-by-label", "score")
+# Where the source of ``standalone_router`` has its tiers.
+_PLACE = 'ROUTES: dict[str, Any] = {"tiers": []}\n'
 
 
 def routes(rules: RuleSet) -> dict[str, Any]:
@@ -42,6 +47,19 @@ def routes(rules: RuleSet) -> dict[str, Any]:
 def as_json(rules: RuleSet) -> str:
     """Return ``routes`` as text."""
     return json.dumps(routes(rules), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_python(rules: RuleSet) -> str:
+    """Return the source of ``standalone_router`` with the tiers of ``rules``."""
+    return router_source(routes(rules))
+
+
+def router_source(document: Mapping[str, Any]) -> str:
+    """Return the source of ``standalone_router`` with the tiers of ``routes`` in ``document``."""
+    source = Path(standalone_router.__file__).read_text(encoding="utf-8")
+    before, _, after = source.partition(_PLACE)
+    literal = pprint.pformat(dict(document), width=110, sort_dicts=False)
+    return f"{before}ROUTES: dict[str, Any] = {literal}\n{after}"
 
 
 _FACTS = ("id", "objective", "tolerance", "certified", "bound", "saves_at_least", "response_time_s", "cost")
