@@ -1,4 +1,4 @@
-"""What a predictor was trained on, and how far from it another network lies: by share of its cost, not yes or no."""
+"""Domain of a predictor's training networks, and the distance of another network from it, by share of its cost."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from slotool.graphs.operators import Operator
 from slotool.predictors.features.type_costs import OperatorRows, operator_type
 from slotool.printable import name_list
 
-# Training networks that stand for all: those furthest from each other by what they spend their cost on.
+# Training networks stored as samples of all: those whose shares of cost differ most.
 MAX_PROTOTYPES = 256
 SIZE_TOTALS = ("operators", "weights", "FLOPs", "bytes of weights and outputs")
-# Beyond these no interval was checked, so none is given: a share of the cost in operator types
-# never seen, a share of the cost spent unlike any training network, and how many times the largest was exceeded.
+# Beyond these no interval was checked, so none is given: the share of cost in unseen operator types, the share of
+# cost spent unlike any training network, and the factor by which the largest training network is exceeded.
 MAX_UNSEEN, MAX_UNLIKE, MAX_FACTOR_BEYOND = 0.25, 0.5, 10.0
-# A graph with more FLOPs than the counter of its framework is a wrong graph, by whatever share.
+# A graph with more FLOPs than the counter of its framework is wrong.
 MAX_OVERCOUNTED = 0.01
 # In the names of all types of convolutions.
 CONVOLUTION = "Conv"
-# What is predicted of a call whose FLOPs nobody counts.
 BY_BYTES = "at most the bytes that it moves are priced"
-# What an input is, by the axes of one example, or by its element type.
+# Names of inputs by the axes of one example, or by element type.
 TOKENS = "token ids"
 INPUTS = {1: "vectors", 2: "sequences", 3: "images", 4: "volumes"}
 # Smaller differences are not worth a word.
@@ -39,18 +38,27 @@ WORTH_A_WORD = 0.02
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a network lies from what was trained on; all 0 in its midst. Cost: by a neutral roofline (``TypeCosts``).
+    """Distance of a network from the training networks, 0 in their midst. Cost is that of a neutral roofline.
 
-    ``unseen``: share of its cost, or of the values its operators put out if that is more, in operator types never
-    seen, which are ``unseen_types``. ``unlike``: share of its cost that the training network most like it spends on
-    other types. ``uncounted``: share of its FLOPs that its operators do not account for; ``overcounted``:
-    what they count beyond these. ``examples_interact``, ``uncosted``: as its graph says. ``form``: element type, and
-    whether compiled, where no training network was so. ``operators_beyond``: log of how many times larger its operators
-    are than the largest of their type, mean by cost. ``totals_beyond``: the same of the whole network, of the worst of
-    ``SIZE_TOTALS``, named in ``total``; ``below``: smaller than any of them. ``concentration``: 1 where one operator is
-    all of its cost, 1 ÷ √n where n cost the same; no distance, yet errors of operators average out where many count.
-    ``convolved``: share of its cost in convolutions, which libraries compute in more ways than matrix products.
-    ``inputs``: what it takes and what all training networks take, in words, where it takes something else.
+    Attributes:
+        unseen: Share of cost, or of output values if larger, in operator types that no training network had.
+        unlike: Share of cost that the nearest training network spends on other types.
+        operators_beyond: Log of the size of operators ÷ the largest of their type in training, mean by cost.
+        totals_beyond: Log of the factor by which ``total`` lies outside the range of the training networks.
+        unseen_types: Operator types that no training network had.
+        unseen_operators: Number of operators of these types.
+        operators: Number of operators.
+        total: The one of ``SIZE_TOTALS`` furthest outside the range.
+        below: True if ``total`` is below that range.
+        uncounted: Share of FLOPs that the operators do not account for.
+        overcounted: FLOPs of the operators beyond the framework's count, as a share.
+        examples_interact: True if the examples of a batch interact.
+        uncosted: Calls whose FLOPs are unknown.
+        form: Element type and compilation, where no training network had them.
+        concentration: 1 where one operator is all of the cost, 1 ÷ √n where n cost the same. Errors of operators
+            average out where many count.
+        convolved: Share of cost in convolutions, which libraries compute in more ways than matrix products.
+        inputs: Description of its inputs, where no training network takes such.
     """
 
     unseen: float
@@ -73,18 +81,17 @@ class Distance:
 
     @property
     def vector(self) -> np.ndarray:
-        """float64 [4]: by what it lies further from the training networks than others."""
+        """The four distances proper, float64 [4]."""
         return np.array(self.factors[:4])
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """Six numbers, what the scale of an interval is a function of: ``vector``, ``concentration`` and
-        ``convolved``."""
-        unseen, own = max(self.unseen, self.uncounted), (self.concentration, self.convolved)
-        return unseen, self.unlike, self.operators_beyond, self.totals_beyond, *own
+        """Six numbers that the scale of an interval depends on: ``vector``, ``concentration`` and ``convolved``."""
+        unseen, spread = max(self.unseen, self.uncounted), (self.concentration, self.convolved)
+        return unseen, self.unlike, self.operators_beyond, self.totals_beyond, *spread
 
     def too_far(self) -> str | None:
-        """Why no interval can be given, or None."""
+        """Return the reason why no interval can be given, or None."""
         reasons = []
         if self.form:
             reasons.append(f"it is {self.form}, and no network of that form was measured")
@@ -113,7 +120,7 @@ class Distance:
         return "; ".join(reasons) or None
 
     def sentence(self) -> str | None:
-        """In what it differs from the training networks, with shares; None where nothing is worth a word."""
+        """Describe differences from the training networks, with shares; None for negligible ones."""
         parts = [f"it is {self.form}"] if self.form else []
         if self.inputs:
             parts.append(self.inputs)
@@ -141,7 +148,6 @@ class Distance:
         return f"its operators {math.exp(self.operators_beyond):.3g} times larger than any of their type in training"
 
     def document(self) -> dict[str, Any]:
-        """JSON: shares and factors."""
         return {
             "unseen_share": self.unseen,
             "unseen_types": list(self.unseen_types),
@@ -160,10 +166,16 @@ class Distance:
 
 @dataclass(frozen=True)
 class Domain:
-    """``types``: of operators seen, sorted. ``shares``: float64 [prototypes, types] of cost. ``largest``: float64
-    [types, 3] log1p of FLOPs, weights and outputs of the largest operator of each. ``totals``: float64 [2, 4], log of
-    least and most of ``SIZE_TOTALS``. ``forms``: element types, and compiled or not. ``inputs``: what all networks take
-    (``inputs_of``), where anything else is too far; empty in files of before."""
+    """Summary of a set of training networks.
+
+    Attributes:
+        types: Operator types, sorted.
+        shares: Cost by type of sampled networks, float64 [prototypes, types].
+        largest: log1p of FLOPs, weights and outputs of the largest operator of each type, float64 [types, 3].
+        totals: Log of the smallest and largest of ``SIZE_TOTALS``, float64 [2, 4].
+        forms: Element types, and compiled or not.
+        inputs: Kinds of inputs (``inputs_of``), beyond which no interval is given; empty in files of earlier versions.
+    """
 
     types: tuple[str, ...]
     shares: np.ndarray
@@ -174,7 +186,7 @@ class Domain:
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
-        # An activation that is an attribute of a layer is a type of cost too, but no operator.
+        # An activation that is an attribute of a layer also is a type of cost, but no operator.
         rows = OperatorRows.of(graphs)
         types = tuple(sorted(rows.types))
         shares = np.unique(_shares(rows, types), axis=0)
@@ -187,21 +199,19 @@ class Domain:
         return cls(types, shares[_spread_out(shares)], largest, ranges, forms, inputs_of(graphs))
 
     def distances(self, graphs: Sequence[OperatorGraph]) -> list[Distance]:
-        """Of each graph."""
         if not graphs:
             return []
         rows = OperatorRows.of(graphs)
         at = {kind: i for i, kind in enumerate(self.types)}
         types = np.array([at.get(kind, -1) for kind in rows.types], dtype=np.int64)[rows.kinds]
         unseen = types < 0
-        weight, values = (own / rows.summed(own)[rows.owners] for own in (rows.cost_s, rows.values))
+        weight, values = (amount / rows.summed(amount)[rows.owners] for amount in (rows.cost_s, rows.values))
         beyond = np.maximum(_sizes(rows.flops, rows.weights, rows.values) - self.largest[types], 0.0).max(axis=1)
         strange = rows.summed(weight * unseen)
-        # The share that no prototype has in common with it; what lies in types never seen is in ``unseen``.
-        own_shares = _shares(rows, self.types)
-        # The sum of the lesser of two numbers each is half of what both sums exceed the sum of differences by.
-        sums = own_shares.sum(axis=1)[:, None] + self.shares.sum(axis=1)
-        common = (sums - cdist(own_shares, self.shares, "cityblock")).max(axis=1) / 2
+        shares = _shares(rows, self.types)
+        # Σ min(a, b) = (Σa + Σb − Σ|a − b|) ÷ 2 is the share in common with a prototype.
+        sums = shares.sum(axis=1)[:, None] + self.shares.sum(axis=1)
+        common = (sums - cdist(shares, self.shares, "cityblock")).max(axis=1) / 2
         totals = _totals(rows, graphs)
         past = np.maximum(np.maximum(totals - self.totals[1], self.totals[0] - totals), 0.0)
         columns = (
@@ -215,14 +225,14 @@ class Domain:
             past.argmax(axis=1),
             (totals < self.totals[0])[np.arange(len(graphs)), past.argmax(axis=1)],
         )
-        return [self._distance(*own) for own in zip(graphs, *(each.tolist() for each in columns), strict=True)]
+        return [self._distance(*row) for row in zip(graphs, *(column.tolist() for column in columns), strict=True)]
 
     def wider(self, graphs: Sequence[OperatorGraph]) -> Domain:
-        """This domain and that of ``graphs``."""
+        """Return the union of this domain with that of ``graphs``."""
         other = Domain.of(graphs)
         types = tuple(sorted({*self.types, *other.types}))
-        shares = np.vstack([_moved(each.shares.T, each.types, types).T for each in (self, other)])
-        largest = np.maximum(*(_moved(each.largest, each.types, types) for each in (self, other)))
+        shares = np.vstack([_moved(domain.shares.T, domain.types, types).T for domain in (self, other)])
+        largest = np.maximum(*(_moved(domain.largest, domain.types, types) for domain in (self, other)))
         low, high = zip(self.totals, other.totals, strict=True)
         forms = tuple(sorted({*self.forms, *other.forms}))
         inputs = tuple(sorted({*self.inputs, *other.inputs})) if self.inputs else ()
@@ -263,7 +273,7 @@ class Domain:
         )
 
     def _other_inputs(self, graph: OperatorGraph) -> str:
-        """That all networks here take something else, in words; empty where one takes the same."""
+        """Describe inputs that no training network takes; empty if there are none."""
         strange = set(inputs_of([graph])) - set(self.inputs) if self.inputs else ()
         if not strange:
             return ""
@@ -277,7 +287,7 @@ class Domain:
 
     @classmethod
     def from_state(cls, document: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Self:
-        """From ``document`` and ``tensors``. Raises ``InputError`` where they do not belong together."""
+        """Restore from ``document`` and ``tensors``. Raises ``InputError`` where they do not fit each other."""
         shares, largest, totals = (tensors[f"domain.{name}"] for name in ("shares", "largest", "totals"))
         types, forms = (strict_json.convert(document[name], list[str]) for name in ("types", "forms"))
         inputs = strict_json.convert(document.get("inputs", []), list[str])
@@ -293,43 +303,43 @@ class Domain:
 
 
 def inputs_of(graphs: Sequence[OperatorGraph]) -> tuple[str, ...]:
-    """What networks take (``TOKENS``, ``INPUTS``), each once, sorted."""
-    return tuple(sorted({_input_in_words(own) for graph in graphs for own in graph.inputs}))
+    """Return the kinds of inputs (``TOKENS``, ``INPUTS``) of all networks, sorted."""
+    return tuple(sorted({_input_in_words(layer) for graph in graphs for layer in graph.inputs}))
 
 
-def _input_in_words(own: Operator) -> str:
-    if str(own.attributes.get("dtype", FLOAT32)).startswith(("int", "uint")):
+def _input_in_words(layer: Operator) -> str:
+    if str(layer.attributes.get("dtype", FLOAT32)).startswith(("int", "uint")):
         return TOKENS
-    return INPUTS.get(len(own.shape), "other inputs")
+    return INPUTS.get(len(layer.shape), "other inputs")
 
 
 def cost_shares(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """float64 [n, types]: of each graph's cost, by type of operator."""
+    """Return each graph's shares of cost by type of operator, float64 [n, types]."""
     rows = OperatorRows.of(graphs)
     return _shares(rows, sorted(rows.types))
 
 
 def _shares(rows: OperatorRows, types: Sequence[str]) -> np.ndarray:
-    """The same, in these types; what lies in others is missing from the sum."""
+    """Return each graph's shares of cost in ``types``, float64 [n, types]; their sum lacks other types."""
     costs = rows.by_type(rows.cost_s) + rows.of_functions()
     shares, at = costs / costs.sum(axis=1, keepdims=True), {kind: i for i, kind in enumerate(rows.types)}
-    # A column of zeros stands for the types that these graphs do not have.
+    # A column of zeros serves all types that these graphs do not have.
     shares = np.hstack([shares, np.zeros((len(shares), 1))])
     return np.asarray(shares[:, [at.get(kind, len(at)) for kind in types]])
 
 
 def operator_cost_s(graph: OperatorGraph) -> np.ndarray:
-    """Of each operator by the neutral roofline, float64 seconds [operators]."""
+    """Return the cost of each operator by the neutral roofline, float64 seconds [operators]."""
     return OperatorRows.of([graph]).cost_s
 
 
 def _sizes(*sizes: np.ndarray) -> np.ndarray:
-    """float64 [n, 3]: log1p of FLOPs, weights and values put out."""
+    """Return log1p of FLOPs, weights and output values, float64 [n, 3]."""
     return np.asarray(np.log1p(np.column_stack(sizes)))
 
 
 def _totals(rows: OperatorRows, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """float64 [n, 4]: log of ``SIZE_TOTALS``."""
+    """Return the log of ``SIZE_TOTALS``, float64 [n, 4]."""
     weights = rows.summed(rows.weights) - np.array([graph.shared_weights for graph in graphs])
     bytes_each = np.array([graph.bytes_per_value for graph in graphs])
     stored = bytes_each * (weights + rows.summed(rows.stored))
@@ -338,7 +348,7 @@ def _totals(rows: OperatorRows, graphs: Sequence[OperatorGraph]) -> np.ndarray:
 
 
 def _spread_out(shares: np.ndarray) -> np.ndarray:
-    """Rows furthest from each other: each next one is that furthest from all before."""
+    """Select rows that differ most: each next one is the furthest from all before."""
     chosen = [0]
     away = np.abs(shares - shares[0]).sum(axis=1)
     while len(chosen) < min(MAX_PROTOTYPES, len(shares)):
@@ -348,7 +358,7 @@ def _spread_out(shares: np.ndarray) -> np.ndarray:
 
 
 def _moved(rows: np.ndarray, old: Sequence[str], new: Sequence[str]) -> np.ndarray:
-    """Rows [old, …] put where their type is among the ``new``."""
-    found = np.zeros((len(new), rows.shape[1]))
-    found[[new.index(kind) for kind in old]] = rows
-    return found
+    """Reorder rows [old, …] to the types ``new``, with zeros for absent ones."""
+    moved = np.zeros((len(new), rows.shape[1]))
+    moved[[new.index(kind) for kind in old]] = rows
+    return moved

@@ -1,4 +1,4 @@
-"""What the paper's two predictors share: the flattened encoding, scaled columns, and a floor under the answer."""
+"""Base of the paper's two predictors: the flattened encoding, scaled columns, and a floor under the answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.base import Asked, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.colocations import Colocation, members_of
 
-# How a number of weights may enter. Small networks differ by ratios, big ones by differences.
+# Scales of weight counts: small networks differ by ratios, big ones by differences.
 WEIGHT_SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "counts": lambda weights: weights,
     "sqrt": np.sqrt,
@@ -27,11 +27,11 @@ MIN_DIRECTION = 1e-6
 
 @dataclass(frozen=True)
 class Standardization:
-    """One member's place in the encoding: the columns in which the training set's members differ there.
+    """Scaling of one member's columns of the encoding, without those that are constant in the training set.
 
-    ``columns_used`` int64 [c], ``mean`` and ``deviation`` float64 [c] over the training set, and, of co-locations,
-    ``directions`` float64 [c, d]: an orthonormal basis of the scaled columns of those members. With few networks in
-    many co-locations d is small, where all columns would fill the memory; a regression loses nothing by it.
+    ``columns_used`` int64 [c], ``mean`` and ``deviation`` float64 [c] over the training set, and for co-locations
+    ``directions`` float64 [c, d], an orthonormal basis of the scaled columns. With few networks in many co-locations d
+    is small, where all columns would fill the memory; a regression loses nothing by it.
     """
 
     columns_used: np.ndarray
@@ -41,21 +41,19 @@ class Standardization:
 
     @classmethod
     def fit(cls, encoded: np.ndarray, counts: np.ndarray, *, directions: bool) -> Self:
-        """``encoded``: float32 [networks, width], one row per network that ever is there; ``counts`` int64 [networks]
-        how often each is.
-        """
+        """Fit to the ``encoded`` networks, float32 [networks, width]; ``counts`` int64 [networks]: uses of each."""
         used = np.flatnonzero(np.ptp(encoded, axis=0) > 0)
         columns, weights = encoded[:, used].astype(np.float64), counts / counts.sum()
         mean = weights @ columns
         deviation = np.sqrt(weights @ (columns - mean) ** 2)
         if not directions:
             return cls(used, mean, deviation)
-        _, sizes, found = np.linalg.svd((columns - mean) / deviation, full_matrices=False)
+        _, sizes, basis = np.linalg.svd((columns - mean) / deviation, full_matrices=False)
         keep = sizes > MIN_DIRECTION * max(sizes.max(initial=0.0), 1e-300)
-        return cls(used, mean, deviation, found[keep].T)
+        return cls(used, mean, deviation, basis[keep].T)
 
     def coordinates(self, encoded: np.ndarray) -> np.ndarray:
-        """float64 [networks, c], or [networks, d] along the directions."""
+        """Return float64 [networks, c], or [networks, d] along the directions."""
         scaled = (encoded[:, self.columns_used].astype(np.float64) - self.mean) / self.deviation
         if self.directions is None:
             return np.asarray(scaled)
@@ -69,11 +67,10 @@ class Standardization:
 
 @dataclass(frozen=True)
 class FlatFeatures:
-    """Networks or co-locations as numbers: coordinates of each member by its ``Standardization``, the subject first.
+    """Features of networks or co-locations: coordinates of each member by its ``Standardization``, the subject first.
 
-    Attribute lists and adjacency matrix of each member, with weight counts scaled, constant columns left out and the
-    others standardised. A network alone is a co-location of one. A co-location smaller than the largest of the training
-    set has zeros in the last places.
+    They are the attribute lists and adjacency matrix of each member, with weight counts scaled, constant columns left
+    out and the others standardised. A network alone is a co-location of one; places without a member are zeros.
     """
 
     encoding: FlatEncoding
@@ -91,8 +88,10 @@ class FlatFeatures:
         return cls(encoding, weight_scale, tuple(places))
 
     def matrix(self, items: Sequence[OperatorGraph | Colocation]) -> np.ndarray:
-        """float64 [n, Σ widths]. Raises ``GraphError`` for a co-location with more members, or a network larger,
-        than any of the training set."""
+        """Return features, float64 [n, Σ widths].
+
+        Raises ``GraphError`` for a co-location of more members, or a larger network, than any of the training set.
+        """
         for item in items:
             if len(members_of(item)) > len(self.places):
                 raise GraphError(
@@ -105,7 +104,7 @@ class FlatFeatures:
         return np.hstack(blocks)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Of networks alone, one place, the tensors have no prefix."""
+        """Return tensors and a JSON document; for networks alone the tensors have no prefix."""
         document = {"encoding": self.encoding.state(), "weight_scale": self.weight_scale}
         if self.places[0].directions is None:
             return self.places[0].tensors(), document
@@ -124,11 +123,10 @@ class FlatFeatures:
 
 
 class FlatRegressor(Predictor[Asked]):
-    """Regression on a flattened encoding, room being made for the largest graph of the training and dev sets.
+    """Regression on a flattened encoding, as wide as the largest graph of the training and dev sets.
 
-    Of networks alone it learns the latency, of co-locations what the co-location adds to the solo latency, which is
-    known. A regression may answer anything, but a latency is positive: answers below the least of the training set are
-    raised to it. Subclasses say which regression. Source: inference-latency-prediction, 4.1 and 4.2.
+    Its target is the latency of a network alone, or what co-location adds to the solo latency. Answers below the least
+    of the training set are raised to it. Source: inference-latency-prediction, 4.1 and 4.2.
     """
 
     _features: FlatFeatures
@@ -139,17 +137,17 @@ class FlatRegressor(Predictor[Asked]):
     ) -> None:
         train.require("training")
         dev.require("dev")
-        # What the regression learns: the latency beyond what is known, of either sign.
+        # The target: latency beyond the solo latency, of either sign.
         beyond = Examples(train.items, train.latency_s - _known_s(train.items))
         beyond_dev = Examples(dev.items, dev.latency_s - _known_s(dev.items))
         self._floor_s = float(np.min(beyond.latency_s))
         members = {graph.id: graph for item in [*train.items, *dev.items] for graph in members_of(item)}
         encoding = FlatEncoding.fit(list(members.values()))
 
-        def made(weight_scale: str) -> FlatFeatures:
+        def features_of(weight_scale: str) -> FlatFeatures:
             return FlatFeatures.fit(encoding, train.items, weight_scale)
 
-        self._features = self._learn(made, beyond, beyond_dev, seed, progress or (lambda _: None))
+        self._features = self._learn(features_of, beyond, beyond_dev, seed, progress or (lambda _: None))
 
     def predict(self, graphs: Sequence[Asked]) -> np.ndarray:
         if not graphs:
@@ -181,39 +179,43 @@ class FlatRegressor(Predictor[Asked]):
         seed: int,
         progress: Progress,
     ) -> FlatFeatures:
-        """Learn from ``train`` and return the features that ``_answer`` wants to be given. ``features_of`` makes those
-        of a scale of weights (``WEIGHT_SCALES``), fitted to the training set."""
+        """Learn from ``train`` and return the features that ``_answer`` expects.
+
+        ``features_of``: makes features with one of ``WEIGHT_SCALES``, fitted to the training set.
+        """
 
     @abstractmethod
     def _answer(self, x: np.ndarray) -> np.ndarray:
-        """float64 seconds [n], of any sign, from features [n, columns]."""
+        """Return float64 seconds [n], of any sign, for features [n, columns]."""
 
     @abstractmethod
     def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What ``_learn`` found out besides the features, as tensors and JSON."""
+        """Return the result of ``_learn`` without the features, as tensors and JSON."""
 
     @abstractmethod
     def _restore(self, tensors: Tensors, document: Document) -> None:
-        """Take back what ``_learnt`` gave."""
+        """Restore the result of ``_learnt``."""
 
 
 def _known_s(items: Sequence[OperatorGraph | Colocation]) -> np.ndarray:
-    """Seconds [n] beyond which the regression learns what each takes."""
+    """Return the known part of each latency, float64 seconds [n]: solo latency of a co-location, else 0."""
     return np.array([item.solo_s[0] if isinstance(item, Colocation) else 0.0 for item in items])
 
 
 def _encoded_members(
     encoding: FlatEncoding, items: Sequence[OperatorGraph | Colocation], at: int, weight_scale: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The different networks that items have at a place, float32 [m, width], zeros for none; and which of them each
-    item has, int64 [n]."""
+    """Return distinct networks at a place of the items, float32 [m, width], zeros for none; and the row of each item.
+
+    The rows are int64 [n].
+    """
     there = [members_of(item)[at : at + 1] for item in items]
     ids = [members[0].id if members else "" for members in there]
-    found = dict(zip(ids, there, strict=True))
-    rows = np.zeros((len(found), encoding.width), dtype=np.float32)
-    present = [i for i, members in enumerate(found.values()) if members]
-    rows[present] = encoding.transform([members[0] for members in found.values() if members])
+    distinct = dict(zip(ids, there, strict=True))
+    rows = np.zeros((len(distinct), encoding.width), dtype=np.float32)
+    present = [i for i, members in enumerate(distinct.values()) if members]
+    rows[present] = encoding.transform([members[0] for members in distinct.values() if members])
     columns = encoding.weight_columns
     rows[:, columns] = WEIGHT_SCALES[weight_scale](rows[:, columns])
-    position = {id_: i for i, id_ in enumerate(found)}
+    position = {id_: i for i, id_ in enumerate(distinct)}
     return rows, np.array([position[id_] for id_ in ids])

@@ -1,4 +1,4 @@
-"""Numbers of a network that do not depend on its library: features, and amounts of work that have a price."""
+"""Features of networks that do not depend on their library, and amounts of work that can be priced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import MEASURES, OperatorArrays, once
 from slotool.predictors.features.type_costs import BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_CALL
 
-# What an operator does: the first category one of whose words is in its name, in lower case, without its library.
+# Category of an operator: the first with a word in its name, which is in lower case and without the library.
 _BY_NAME = {
     "batch norm": ("batchnorm", "batch_norm"),
     "norm": ("norm",),
@@ -31,7 +31,6 @@ _BY_NAME = {
     "add": ("add", "sub"),
     "elementwise": ("mul", "div", "scal", "pow", "exp", "where", "sqrt", "neg", "square"),
 }
-# Activations that are an attribute of an operator of their own.
 _RELUS = ("relu", "relu6")
 MATRIX = ("window", "pointwise", "grouped", "depthwise", "dense", "attention")
 CATEGORIES = (*MATRIX, *_BY_NAME, "other")
@@ -45,29 +44,27 @@ FEATURES = (
     *(f"{what} {name}" for name in CATEGORIES for what in ("log calls", "cost share", "log byte share")),
     *SHARES,
 )
-# Tensor units compute halves in groups of so many; below so many channels or positions they stand idle.
+# Tensor units compute in groups of so many lanes; below so many channels or positions they stand idle.
 TENSOR_LANES, NARROW, SMALL = 8, 32, 100
-# FLOPs for each byte moved, above which an operator waits for arithmetic on most devices.
+# FLOPs per byte moved above which an operator is compute-bound on most devices.
 BALANCE = 50.0
 KERNELS = ("depthwise", "window")
-# A matrix product of two activations does many more FLOPs than it puts out values; arithmetic on each value does not.
+# FLOPs per output value, which tell a matrix product of two activations from elementwise arithmetic.
 MIN_FLOPS_PER_VALUE = 12.0
 _AT = {name: i for i, name in enumerate(MEASURES)}
 WORK = ("flops", "padded_flops", "moved_bytes", "weight_bytes", "output_bytes", "operators")
-# Of each category of operators: how many, their cost by the neutral roofline, and the bytes they move.
+# For each category: number of operators, their cost by the neutral roofline, and the bytes they move.
 BY_CATEGORY = tuple(f"{what} {name}" for what in ("calls", "cost", "bytes") for name in CATEGORIES)
 AMOUNTS = (*WORK, *BY_CATEGORY)
-# Prices are drawn towards 0 as if by so many labels, as a share of those there are: first by totals, where that hardly
-# matters, then by category.
+# Ridge penalties on prices, as a share of the number of labels: of totals, where they hardly matter, and by category.
 RIDGE, RIDGE_BY_CATEGORY = 0.01, 0.05
-# Seconds that no network takes less than.
 MIN_S = 1e-12
-# The largest amounts but for one network in twenty weigh alike in the ridge.
+# Quantile of each amount that scales it for the ridge.
 LARGE = 0.95
 
 
 def category(operator: Operator) -> str:
-    """Which of ``CATEGORIES`` an operator belongs to: by its work where it multiplies matrices, else by its name."""
+    """Return the one of ``CATEGORIES`` of an operator: by its work if it multiplies matrices, else by its name."""
     values = max(operator.output_bytes / 4, 1.0)
     many = operator.flops > MIN_FLOPS_PER_VALUE * values
     if (operator.weights and many) or ("kernel" in operator.attributes and operator.weights):
@@ -77,12 +74,14 @@ def category(operator: Operator) -> str:
     name = operator.op.rpartition(".")[2].lower()
     if name == "activation" and operator.attributes.get("activation") in _RELUS:
         return "relu"
-    return next((own for own, words in _BY_NAME.items() if any(word in name for word in words)), "other")
+    return next(
+        (name_of_category for name_of_category, words in _BY_NAME.items() if any(word in name for word in words)),
+        "other",
+    )
 
 
 def network_features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """float64 [n, ``FEATURES``]. Names of operators matter for their category only, so a network has nearly the same
-    numbers from whatever library it was captured."""
+    """Return ``FEATURES``, float64 [n, features], which are nearly the same from whatever library a network comes."""
     if not graphs:
         return np.empty((0, len(FEATURES)))
     return once(graphs, _features)
@@ -123,44 +122,44 @@ def _features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
     bound = flops > BALANCE * np.maximum(moved, 1.0)
     columns = [np.log(np.maximum(total, 1e-12)) for total in totals]
     for i in range(len(CATEGORIES)):
-        own = categories == i
-        columns += [np.log1p(summed(own)), summed(cost_s * own) / all_cost]
-        columns.append(np.log1p(100.0 * summed(moved * own) / all_moved))
+        members = categories == i
+        columns += [np.log1p(summed(members)), summed(cost_s * members) / all_cost]
+        columns.append(np.log1p(100.0 * summed(moved * members) / all_moved))
     columns += [summed(flops * some) / all_flops for some in (aligned, channels_in < NARROW, positions < SMALL)]
     columns.append(summed(cost_s * bound) / all_cost)
     logs = np.log(np.maximum(measures[:, _AT["kernel"]], 1e-300))
     for kind in KERNELS:
-        own_s = cost_s * (categories == CATEGORIES.index(kind))
-        columns.append(summed(logs * own_s) / np.maximum(summed(own_s), 1e-300))
+        kind_s = cost_s * (categories == CATEGORIES.index(kind))
+        columns.append(summed(logs * kind_s) / np.maximum(summed(kind_s), 1e-300))
     return np.column_stack(columns)
 
 
 def _summed(operators: OperatorArrays, numbers: np.ndarray) -> np.ndarray:
-    """float64 [n]: the sum over the operators of each network."""
+    """Return the sum over the operators of each network, float64 [n]."""
     return np.bincount(operators.owners, numbers, len(operators.sizes))
 
 
 def _medians(operators: OperatorArrays, numbers: np.ndarray) -> np.ndarray:
-    """float64 [n]: the median over the operators of each network."""
+    """Return the median over the operators of each network, float64 [n]."""
     ordered = numbers[np.lexsort((numbers, operators.owners))]
     begins = np.cumsum(operators.sizes) - operators.sizes
     return np.asarray((ordered[begins + (operators.sizes - 1) // 2] + ordered[begins + operators.sizes // 2]) / 2)
 
 
 def _depths(operators: OperatorArrays, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each network the operators on the longest path, and 1 + the most ``counted`` ones on one path, int64 [n]."""
+    """Return operators on each network's longest path, and 1 + the most ``counted`` ones on a path, int64 [n]."""
     every, some = [1] * len(operators.rows), counted.astype(np.int64).tolist()
-    own = list(some)
-    # Targets ascend, and no operator stands before what it takes.
+    weights = list(some)
+    # Targets ascend, and inputs stand before the operators that take them.
     for source, target in zip(*(ends.tolist() for ends in operators.edges), strict=True):
         every[target] = max(every[target], every[source] + 1)
-        some[target] = max(some[target], some[source] + own[target])
+        some[target] = max(some[target], some[source] + weights[target])
     begins = np.cumsum(operators.sizes) - operators.sizes
     return np.maximum.reduceat(every, begins), 1 + np.maximum.reduceat(some, begins)
 
 
 def amounts(features: np.ndarray) -> np.ndarray:
-    """float64 ≥ 0 [n, ``AMOUNTS``] from ``network_features`` [n, ``FEATURES``]."""
+    """Convert ``network_features`` [n, ``FEATURES``] to ``AMOUNTS``, float64 ≥ 0 [n, amounts]."""
     totals = np.exp(_columns(features, [f"log {name}" for name in WORK]))
     calls = np.expm1(_columns(features, [f"log calls {name}" for name in CATEGORIES]))
     shares = _columns(features, [f"cost share {name}" for name in CATEGORIES])
@@ -169,20 +168,20 @@ def amounts(features: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(np.hstack([totals, calls, shares * cost, byte_shares * moved]), 0.0))
 
 
-def prices(found: np.ndarray, log_s: np.ndarray, ridge: float) -> np.ndarray:
-    """Seconds of each amount, float64 ≥ 0 [amounts], by least squares on relative errors of float64 [n, amounts]."""
-    relative = found / np.exp(log_s)[:, None]
+def prices(work: np.ndarray, log_s: np.ndarray, ridge: float) -> np.ndarray:
+    """Fit seconds per amount, float64 ≥ 0 [amounts], by least squares on relative errors of float64 [n, amounts]."""
+    relative = work / np.exp(log_s)[:, None]
     large, most = np.quantile(relative, LARGE, axis=0), relative.max(axis=0)
     scale = np.where(large > 0, large, np.where(most > 0, most, 1.0))
     count, width = relative.shape
     rows = np.vstack([relative / scale, ridge * np.sqrt(count) * np.eye(width)])
-    wanted = np.concatenate([np.ones(count), np.zeros(width)])
-    return np.asarray(nnls(rows, wanted, maxiter=50 * width)[0] / scale)
+    target = np.concatenate([np.ones(count), np.zeros(width)])
+    return np.asarray(nnls(rows, target, maxiter=50 * width)[0] / scale)
 
 
-def log_seconds(found: np.ndarray, prices_s: np.ndarray) -> np.ndarray:
-    """log of seconds [n, S] of amounts [n, amounts] at prices [amounts, S]."""
-    return np.asarray(np.log(np.maximum(found @ prices_s, MIN_S)))
+def log_seconds(work: np.ndarray, prices_s: np.ndarray) -> np.ndarray:
+    """Return log(seconds) [n, S] of amounts [n, amounts] at prices [amounts, S]."""
+    return np.asarray(np.log(np.maximum(work @ prices_s, MIN_S)))
 
 
 def _columns(features: np.ndarray, names: Sequence[str]) -> np.ndarray:

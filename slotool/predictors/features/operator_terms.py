@@ -1,4 +1,4 @@
-"""Operators as numbers that a price can be put on: what each must do, and in what shape, apart by kind of operator."""
+"""Work and shape of operators as numbers, by kind of operator, for pricing."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from slotool.graphs.layout import Layout, distinct_layouts
 from slotool.graphs.operators import Shape
 
 OPERATOR_TERMS = ("calls", "flops", "moved_bytes", "weight_bytes")
-# Of products: how long its sums are, how many columns and rows it puts out, how many products it is, window, stride,
-# how much vector lanes of columns and of sums stay empty, and ``special``. All in log2. Of what is no product: length
-# of rows, number of inputs, rank, window, whether an input is stretched.
+# For products, in log2: length of sums, columns and rows of the output, number of products, window, stride, padding of
+# vector lanes for columns and for sums, and ``special``. For others: length of rows, number of inputs, rank, window,
+# and whether an input is broadcast.
 SHAPE_FEATURES = ("sum", "columns", "rows", "products", "window", "stride", "lanes", "sum_lanes", "special")
 SIZE_FEATURES = ("small_kib", "middle_kib", "large_kib")
 OPERATOR_FEATURES = (*SHAPE_FEATURES, *SIZE_FEATURES, "channels_last", "reordered")
-# Where a size in log2 of KiB leaves one cache for the next.
+# Ranges of sizes, log2 KiB, in which data outgrow a cache.
 TIERS = ((2.0, 8.0), (8.0, 12.0), (12.0, 16.0))
 PRODUCTS = (
     *("Conv1D", "Conv2D", "Conv2D 1×1", "Conv2D of groups", "Conv2DTranspose", "Conv3D", "DepthwiseConv2D", "Dense"),
     *("MatMul", "ScaledDotProductAttention", "LSTM", "GRU", "SimpleRNN", "SeparableConv2D"),
 )
 _CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "DepthwiseConv2D", "SeparableConv2D")
-# torch multiplies windows as one matrix where an image is of at most so many values, by oneDNN's kernels beyond.
+# torch computes convolutions of images of at most so many values as one matrix product, larger ones by oneDNN.
 SMALL_IMAGE, SMALL_WINDOW = 20_480, 3
 # Kind, terms and features of an operator.
 Row = tuple[str, tuple[float, ...], tuple[float, ...]]
@@ -36,13 +36,13 @@ Row = tuple[str, tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class OperatorTerms:
-    """What d operators that are unlike each other must do, and which of them n operators of networks are.
+    """Work of n operators of networks, as references to d distinct ones.
 
-    ``kinds`` str [d], ``terms`` float64 [d, ``OPERATOR_TERMS``], ``features`` float64 [d, ``OPERATOR_FEATURES``].
-    ``rows`` int64 [n]: which of these each is; ``owners`` int64 [n], the graph it belongs to, ``counts`` float64 [n],
-    how often it is there, ``operators`` int64 [n], its number in its graph. ``graphs``: how many there are.
+    Distinct operators: ``kinds`` str [d], ``terms`` float64 [d, ``OPERATOR_TERMS``], ``features`` float64 [d,
+    ``OPERATOR_FEATURES``]. Operators of networks: ``rows`` int64 [n], the distinct operator; ``owners`` int64 [n], the
+    graph; ``counts`` float64 [n], repetitions; ``operators`` int64 [n], the number in the graph. ``graphs``: how many.
 
-    An activation that is an attribute of a layer is a row of its own, with that layer's number.
+    An activation that is an attribute of a layer has a row too, with that layer's number.
     """
 
     kinds: np.ndarray
@@ -56,18 +56,18 @@ class OperatorTerms:
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph], *, merge: bool = True) -> OperatorTerms:
-        """``merge``: operators of a graph that are alike become one row."""
+        """Describe the operators of ``graphs``; ``merge``: equal ones of a graph become one row."""
         entries, numbers = distinct_layouts(graphs)
-        known: dict[Row, int] = {}
-        own = [[known.setdefault(row, len(known)) for row in _rows(*entry)] for entry in entries]
+        numbers_of: dict[Row, int] = {}
+        rows_of = [[numbers_of.setdefault(row, len(numbers_of)) for row in _rows(*entry)] for entry in entries]
         rows: list[int] = []
         counts: list[int] = []
         owners, operators = [], []
-        each = iter(numbers)
+        next_entries = iter(numbers)
         for owner, graph in enumerate(graphs):
             at: dict[int, int] = {}
-            for number, entry in enumerate(islice(each, len(graph.operators))):
-                for row in own[entry]:
+            for number, entry in enumerate(islice(next_entries, len(graph.operators))):
+                for row in rows_of[entry]:
                     place = at.setdefault(row, len(rows)) if merge else len(rows)
                     if place < len(rows):
                         counts[place] += 1
@@ -76,7 +76,7 @@ class OperatorTerms:
                     owners.append(owner)
                     counts.append(1)
                     operators.append(number)
-        kinds, terms, features = zip(*known, strict=True) if known else ((), (), ())
+        kinds, terms, features = zip(*numbers_of, strict=True) if numbers_of else ((), (), ())
         return cls(
             kinds=np.array(kinds, dtype=object),
             terms=np.array(terms, dtype=np.float64).reshape(-1, len(OPERATOR_TERMS)),
@@ -94,7 +94,7 @@ def is_product(kind: str) -> bool:
 
 
 def operator_kind(operator: Operator) -> str:
-    """What is priced as one: by function where that is the work, convolutions by how torch computes them."""
+    """Return the kind that shares a price: activations by function, convolutions by how torch computes them."""
     attributes = operator.attributes
     if operator.op in ("Activation", "ReLU"):
         return f"{attributes.get('activation', 'relu')}()"
@@ -112,17 +112,17 @@ def _rows(operator: Operator, layout: Layout) -> list[Row]:
     if operator.op == "InputLayer":
         return []
     moved = float(operator.moved_bytes)
-    # Of a table only the rows looked up are read, which ``moved`` counts; a constant is there.
+    # Embeddings read only the rows looked up, which ``moved`` counts; constants are read by their users.
     weights = 0.0 if operator.op in ("Embedding", "Constant") else float(operator.weight_bytes)
     terms = (float(operator.calls), float(operator.flops), 0.0 if operator.op == "Constant" else moved, weights)
-    found: list[Row] = [(operator_kind(operator), terms, _features(operator, layout, moved + weights))]
+    rows: list[Row] = [(operator_kind(operator), terms, _features(operator, layout, moved + weights))]
     function = operator.attributes.get("activation")
     if function and operator.op != "Activation":
         values = math.prod(operator.shape)
         shape = _of_rows(operator, [operator.shape])
         features = (*shape, *_sizes(8.0 * values), float(layout.channels_last), 0.0)
-        found.append((f"{function}()", (1.0, float(values), 8.0 * values, 0.0), features))
-    return found
+        rows.append((f"{function}()", (1.0, float(values), 8.0 * values, 0.0), features))
+    return rows
 
 
 def _features(operator: Operator, layout: Layout, size: float) -> tuple[float, ...]:
@@ -132,7 +132,7 @@ def _features(operator: Operator, layout: Layout, size: float) -> tuple[float, .
 
 
 def _of_rows(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ...]:
-    """``SHAPE_FEATURES`` of what is no product."""
+    """Return ``SHAPE_FEATURES`` of an operator that is no product."""
     shape = operator.shape or (1,)
     stretched = float(any(each != operator.shape for each in inputs[:2]))
     window = _log2(_window(operator, "kernel"), 6)
@@ -177,13 +177,13 @@ def _of_convolution(operator: Operator, kind: str, first: Shape) -> tuple[float,
 
 
 def _sizes(moved: float) -> list[float]:
-    """``SIZE_FEATURES`` of so many bytes: how far through each tier they reach."""
+    """Return ``SIZE_FEATURES`` of so many bytes: how far they reach into each tier."""
     kib = math.log2(max(moved / 1024, 1.0))
     return [min(max(kib, low), high) - low for low, high in TIERS]
 
 
 def _window(operator: Operator, name: str) -> float:
-    """Of a window given as 3 or (3, 5)."""
+    """Return the area of a window attribute such as 3 or (3, 5)."""
     value = operator.attributes.get(name, 1)
     sides = value if isinstance(value, tuple) else (value, value) if isinstance(value, int) else (1,)
     return float(math.prod(side for side in sides if isinstance(side, int) and side > 0))

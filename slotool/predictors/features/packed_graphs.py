@@ -1,4 +1,4 @@
-"""Graphs as one: arrays over all their operators, and the sparse matrices by which neighbours exchange messages."""
+"""Many graphs as one: arrays over all operators, and sparse matrices by which neighbours exchange messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-# What an operator gathers in a round of messages: its own state, its inputs', its users'.
+# States that an operator gathers in a round of messages: its own, its inputs', its users'.
 GATHERED = 3
-# oneDNN compiles its product anew for each number of rows, in a millisecond or more: picked operators are filled up to
-# a multiple of the second, unless they are fewer than the first.
+# oneDNN compiles its product for each number of rows, in a millisecond or more: picked operators are padded to a
+# multiple of the second, unless they are fewer than the first.
 MIN_FILLED, MULTIPLE = 256, 128
 # Below so many rows a call costs more than its product.
 MIN_ROWS = 256
@@ -21,26 +21,25 @@ MIN_ROWS = 256
 
 @dataclass(frozen=True)
 class Ones:
-    """A sparse matrix of zeros and ones: row i has ones in ``columns[starts[i]:starts[i + 1]]``. int64."""
+    """Sparse matrix of zeros and ones, as int64: row i has ones in ``columns[starts[i]:starts[i + 1]]``."""
 
     columns: Tensor
     starts: Tensor
 
     @classmethod
     def of(cls, rows: np.ndarray, columns: np.ndarray, height: int) -> Ones:
-        """With a one at each pair of ``rows`` and ``columns``, int64 [m]; pairs of one row keep their order."""
+        """Return ones at each pair of ``rows`` and ``columns``, int64 [m], in that order within a row."""
         starts = np.concatenate([[0], np.bincount(rows, minlength=height).cumsum()])
         return cls(torch.from_numpy(columns[np.argsort(rows, kind="stable")]), torch.from_numpy(starts))
 
     def times(self, dense: Tensor) -> Tensor:
-        """float32 [rows, width]: the sum of the rows of ``dense`` that each row has ones at."""
+        """Return the product with ``dense``, float32 [rows, width]."""
         total: Tensor = torch.nn.functional.embedding_bag(
             self.columns, dense, self.starts, mode="sum", include_last_offset=True
         )
         return total
 
     def sizes(self) -> Tensor:
-        """int64 [rows]: how many ones each has."""
         return self.starts[1:] - self.starts[:-1]
 
     def to(self, device: torch.device) -> Ones:
@@ -49,12 +48,17 @@ class Ones:
 
 @dataclass(frozen=True)
 class Packed:
-    """n operators of g graphs, those of a graph side by side; where a graph has several alike, one stands for them.
+    """n operators of g graphs, those of a graph side by side; one of them may stand for several equal ones.
 
-    ``operators`` float32 [n, features]; ``known`` float32 [n] 0 for a type never seen, else 1; ``cost`` float32 [n] in
-    seconds, of all that it stands for; ``graph`` int64 [n] the graph of each; ``constant_s`` float32 [g] of each graph.
-    ``gather`` [3n, n]: for each operator a row of itself, one of its inputs and one of its users; ``scatter`` [n, 3n]
-    its transpose; ``counts`` float32 [3n, 1] what to divide each row's sum by for a mean, at least 1.
+    Attributes:
+        operators: Features, float32 [n, features].
+        known: 0 for a type that training did not have, else 1, float32 [n].
+        cost: Seconds of all operators that it stands for, float32 [n].
+        graph: Graph of each operator, int64 [n].
+        constant_s: Fixed seconds of each graph, float32 [g].
+        gather: For each operator a row of itself, one of its inputs and one of its users, [3n, n].
+        scatter: Transpose of ``gather``.
+        counts: Number of states that each row of ``gather`` sums, at least 1, float32 [3n, 1].
     """
 
     operators: Tensor
@@ -70,13 +74,13 @@ class Packed:
         return Packed(**{name: value.to(device) for name, value in vars(self).items()})
 
     def neighbourhoods(self, state: Tensor) -> Tensor:
-        """float32 [n, 3 × width]: each operator's state, the mean of its inputs' and of its users', zero for none."""
+        """Return each operator's state and the means of its inputs' and users', 0 for none, float32 [n, 3 × width]."""
         gathered: Tensor = _Neighbourhoods.apply(state, self)  # type: ignore[no-untyped-call]
         return gathered.view(len(state), -1)
 
 
 class _Neighbourhoods(torch.autograd.Function):
-    """The gradient of a sum over neighbours is a sum over those whose neighbour one is: one kernel does both."""
+    """Mean over neighbours; its gradient is a sum over neighbours too, by the same kernel."""
 
     @staticmethod
     def forward(ctx: Any, state: Tensor, packed: Packed) -> Tensor:
@@ -89,7 +93,7 @@ class _Neighbourhoods(torch.autograd.Function):
 
 
 class Picker:
-    """Takes some of packed graphs out, as packed graphs."""
+    """Selector of some graphs among packed ones."""
 
     def __init__(self, packed: Packed):
         self._packed = packed
@@ -107,7 +111,7 @@ class Picker:
         first = self._starts[rows]
         sizes = self._starts[rows + 1] - first
         shift = (sizes.cumsum(0) - sizes - first)[owner]
-        # What fills up costs nothing and has no neighbours, not even itself.
+        # Padding costs nothing and has no neighbours, not even itself.
         spare = -len(nodes) % MULTIPLE if len(nodes) >= MIN_FILLED else 0
         gathered, scattered = self._gathered[nodes].view(-1), self._scattered[nodes]
         return Packed(
@@ -123,12 +127,12 @@ class Picker:
 
 
 def _bounds(sizes: Tensor, spare: int) -> Tensor:
-    """int64 [rows + spare + 1]: where each row of these sizes starts, then as many empty ones, and the end."""
+    """Return starts of rows of these sizes and of ``spare`` empty ones, and the end, int64 [rows + spare + 1]."""
     return pad(pad(sizes, (0, spare)).cumsum(0), (1, 0))
 
 
 def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """All numbers from ``starts[row]`` to ``starts[row + 1]`` for each row, and which row each belongs to."""
+    """Return all numbers from ``starts[row]`` to ``starts[row + 1]`` for each row, and the row of each number."""
     counts = starts[rows + 1] - starts[rows]
     owner = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
     first = (starts[rows] - counts.cumsum(0) + counts)[owner]
@@ -136,24 +140,28 @@ def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def exchange(source: np.ndarray, target: np.ndarray, first: np.ndarray, classes: np.ndarray) -> tuple[Ones, Ones]:
-    """``Packed.gather`` and ``.scatter`` of classes of operators (``alike``), of edges int64 [e] from operator
-    ``source`` to operator ``target``: a class gathers what the first of it does."""
+    """Return ``Packed.gather`` and ``.scatter`` of classes of operators (``alike``); each gathers as its first does.
+
+    Edges, int64 [e], go from operator ``source`` to operator ``target``.
+    """
     stands = np.zeros(len(classes), dtype=bool)
     stands[first] = True
     into, out = stands[target], stands[source]
-    own, (source, target) = np.arange(len(first)), (classes[source], classes[target])
-    to = np.concatenate([GATHERED * own, GATHERED * target[into] + 1, GATHERED * source[out] + 2])
-    taken = np.concatenate([own, source[into], target[out]])
-    return Ones.of(to, taken, GATHERED * len(first)), Ones.of(taken, to, len(first))
+    numbers, (source, target) = np.arange(len(first)), (classes[source], classes[target])
+    to = np.concatenate([GATHERED * numbers, GATHERED * target[into] + 1, GATHERED * source[out] + 2])
+    gathered = np.concatenate([numbers, source[into], target[out]])
+    return Ones.of(to, gathered, GATHERED * len(first)), Ones.of(gathered, to, len(first))
 
 
 def alike(features: np.ndarray, source: np.ndarray, target: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Classes of operators that ``rounds`` of messages cannot tell apart: the first operator of each class, int64 [c],
-    and the class of each operator, int64 [n], in order of appearance.
+    """Group operators that ``rounds`` of messages cannot tell apart.
 
-    Operators are of one class when their rows of ``features``, float64 [n, width], are the same, and their inputs and
-    their users are, as multisets, of the same classes of a round less. By hashes of 64 bits, so that two of a million
-    operators are confused once in ten million trainings. Source: Weisfeiler and Leman's colour refinement.
+    Operators are of one class if their ``features``, float64 [n, width], are equal, and the inputs and users are, as
+    multisets, of the same classes after one round less. By hashes of 64 bits, two of a million operators are confused
+    once in ten million trainings. Source: Weisfeiler and Leman's colour refinement.
+
+    Returns:
+        The first operator of each class, int64 [c], and the class of each, int64 [n], in order of appearance.
     """
     colour = np.zeros(len(features), dtype=np.uint64)
     for column in np.ascontiguousarray(features.T).view(np.uint64):
@@ -163,15 +171,15 @@ def alike(features: np.ndarray, source: np.ndarray, target: np.ndarray, rounds: 
         np.add.at(inputs, target, sent[source])
         np.add.at(users, source, sent[target])
         colour = _mixed(_mixed(_mixed(colour) ^ inputs) ^ users)
-    _, first, found = np.unique(colour, return_index=True, return_inverse=True)
+    _, first, classes = np.unique(colour, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty(len(first), dtype=np.int64)
     number[order] = np.arange(len(first))
-    return first[order], number[found]
+    return first[order], number[classes]
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:
-    """uint64 [n]: each hashed. Source: Steele, Lea and Flood, SplitMix64."""
+    """Hash each of uint64 [n]. Source: Steele, Lea and Flood, SplitMix64."""
     bits = bits + np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -179,10 +187,10 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x · weightᵀ + bias, float32 [n, out], with gradients: of x [n, in], weight [out, in] and bias [out].
+    """Return x · weightᵀ + bias, float32 [n, out], with gradients for x [n, in], weight [out, in] and bias [out].
 
-    The operator is the one that torch's own compiler emits; where it is missing, as on a GPU, and for few rows, this
-    is ``torch.nn.functional.linear``.
+    The operator is that of torch's compiler; where it is missing, as on a GPU, and for few rows, this is
+    ``torch.nn.functional.linear``.
     """
     if len(x) < MIN_ROWS or x.is_cuda or not _there():
         return nn.functional.linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""What networks must do by a neutral roofline, apart for each type of operator: what a correction can take hold of."""
+"""Cost of networks on a neutral roofline by type of operator, for predictors to correct."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import MEASURES, OperatorArrays, once, operator_measures
 from slotool.graphs.operators import BYTES_PER_VALUE
 
-# Rates of no machine in particular; a machine's own are found as corrections common to all types.
+# Rates of no machine in particular; those of a machine appear as corrections common to all types.
 FLOPS_PER_SECOND = 2.5e11
 BYTES_PER_SECOND = 1e10
 SECONDS_PER_CALL = 5e-6
@@ -27,12 +27,12 @@ Prices = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class OperatorRows:
-    """n operators of g graphs, those of a graph side by side: what costs and distances are computed from at once.
+    """Measures of n operators of g graphs, those of a graph side by side.
 
-    ``owners`` int64 [n]: the graph of each. ``types``: of operators and of functions that are an attribute of one;
-    ``kinds`` int64 [n]: which of them each is; ``functions`` int64 [n]: which it applies, -1 for none. ``flops``,
-    ``moved`` (bytes of weights, inputs and outputs), ``written`` (bytes), ``weights``, ``values`` (put out; 0 in
-    ``stored`` where they are no memory of their own) and ``calls`` (kernels one after the other): float64 [n].
+    ``owners`` int64 [n]: the graph of each. ``types``: of operators, and of functions that are an attribute of one;
+    ``kinds`` int64 [n]: the type of each; ``functions`` int64 [n]: the function it applies, -1 for none. ``flops``,
+    ``moved`` (bytes of weights, inputs and outputs), ``written`` (bytes), ``weights``, ``values`` (of the output),
+    ``stored`` (values that take memory) and ``calls`` (kernels one after the other): float64 [n].
     """
 
     graphs: int
@@ -50,7 +50,7 @@ class OperatorRows:
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> OperatorRows:
-        """Of a ``Batch`` the same ones each time."""
+        """Return the rows of ``graphs``; those of a ``Batch`` are computed once."""
         return once(graphs, cls._of)
 
     @classmethod
@@ -81,28 +81,27 @@ class OperatorRows:
 
     @cached_property
     def terms_s(self) -> dict[str, np.ndarray]:
-        """Each of ``COST_TERMS`` of each operator by the neutral roofline, without its function, float64 [n]."""
+        """Seconds of each of ``COST_TERMS`` on the neutral roofline, without the function, float64 [n] each."""
         terms = (SECONDS_PER_CALL * self.calls, self.flops / FLOPS_PER_SECOND, self.moved / BYTES_PER_SECOND)
         return dict(zip(COST_TERMS, terms, strict=True))
 
     @cached_property
     def cost_s(self) -> np.ndarray:
-        """Their sum, float64 seconds > 0 [n]."""
+        """Sum of ``terms_s``, float64 seconds > 0 [n]."""
         return np.asarray(self.terms_s[CALLS] + self.terms_s[FLOPS] + self.terms_s[BYTES])
 
     def summed(self, numbers: np.ndarray) -> np.ndarray:
-        """float64 [g]: the sum over the operators of each graph."""
+        """Return the sum over the operators of each graph, float64 [g]."""
         return np.bincount(self.owners, numbers, self.graphs)
 
     def by_type(self, seconds: np.ndarray) -> np.ndarray:
-        """float64 [g, types]: the sum over the operators of each graph and type."""
+        """Return the sum over the operators of each graph and type, float64 [g, types]."""
         return self._by(self.kinds, self.owners, seconds)
 
     def of_functions(self) -> np.ndarray:
-        """float64 seconds [g, types]: one that is an attribute of a layer passes over its output once more, or costs
-        what its function does."""
-        own = self.functions >= 0
-        return self._by(self.functions[own], self.owners[own], self.written[own] / BYTES_PER_SECOND)
+        """Return the cost of functions that are an attribute of a layer, a pass over its output, float64 [g, types]."""
+        applied = self.functions >= 0
+        return self._by(self.functions[applied], self.owners[applied], self.written[applied] / BYTES_PER_SECOND)
 
     def _by(self, kinds: np.ndarray, owners: np.ndarray, seconds: np.ndarray) -> np.ndarray:
         width = len(self.types)
@@ -111,14 +110,14 @@ class OperatorRows:
 
 @dataclass(frozen=True)
 class TypeCosts:
-    """``seconds``: float64 [graphs, columns], each column a term (calls, FLOPs or bytes) of a type of operator."""
+    """Costs of networks: ``seconds``, float64 [graphs, columns], a column for each term and type of operator."""
 
     columns: tuple[Column, ...]
     seconds: np.ndarray
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> TypeCosts:
-        """Columns that are zero for all these graphs are left out."""
+        """Return the costs of ``graphs``, without columns that are zero for all of them."""
         return once(graphs, cls._of)
 
     @classmethod
@@ -131,41 +130,40 @@ class TypeCosts:
         }
         order = np.argsort(np.array(rows.types, dtype=object), kind="stable")
         columns = [(term, rows.types[i]) for term in terms for i in order.tolist()]
-        seconds = np.hstack([own[:, order] for own in terms.values()])
-        kept = np.flatnonzero(seconds.any(axis=0)).tolist()
-        return cls(tuple(columns[i] for i in kept), np.ascontiguousarray(seconds[:, kept]))
+        seconds = np.hstack([by_type[:, order] for by_type in terms.values()])
+        used = np.flatnonzero(seconds.any(axis=0)).tolist()
+        return cls(tuple(columns[i] for i in used), np.ascontiguousarray(seconds[:, used]))
 
     @property
     def total_s(self) -> np.ndarray:
-        """float64 seconds > 0 [graphs]."""
+        """Cost of each graph, float64 seconds > 0 [graphs]."""
         return np.asarray(self.seconds.sum(axis=1))
 
     def by_term(self) -> np.ndarray:
-        """float64 seconds [graphs, 3]: calls, FLOPs and bytes of all types."""
+        """Return the cost of calls, FLOPs and bytes of all types, float64 seconds [graphs, 3]."""
         terms = [[column[0] == term for column in self.columns] for term in COST_TERMS]
         return np.asarray(self.seconds @ np.array(terms, dtype=np.float64).T)
 
     def priced_s(self, prices: Mapping[str, Prices]) -> np.ndarray:
-        """``seconds`` at prices of work by type of operator, in log; under "" those of types that have none."""
+        """Return ``seconds`` at log prices by type of operator; those under "" hold for types without any."""
         log_price = [prices.get(kind, prices[""])[COST_TERMS.index(term)] for term, kind in self.columns]
         return np.asarray(self.seconds * np.exp(np.array(log_price)))
 
     def shared_by(self, prices: Mapping[str, Prices]) -> TypeCosts:
-        """Networks that cost as much in all as these, and spend it as they do at such prices; without prices these."""
+        """Return the same total costs, distributed over columns as at these prices; unchanged without prices."""
         if not prices:
             return self
         seconds = self.priced_s(prices)
         return TypeCosts(self.columns, seconds * (self.total_s / seconds.sum(axis=1))[:, None])
 
     def take(self, rows: Sequence[int] | np.ndarray) -> TypeCosts:
-        """The costs of these graphs."""
         return TypeCosts(self.columns, self.seconds[np.asarray(rows)])
 
 
 def covariance(first: Sequence[Column], second: Sequence[Column]) -> np.ndarray:
     """Return the prior covariance of log prices of columns, float64 [first, second]."""
-    found = COMMON_TO_TERM**2 * _same(first, second, 0) + COMMON_TO_TYPE**2 * _same(first, second, 1)
-    return np.asarray(found + OWN**2 * same_columns(first, second), dtype=np.float64)
+    prior = COMMON_TO_TERM**2 * _same(first, second, 0) + COMMON_TO_TYPE**2 * _same(first, second, 1)
+    return np.asarray(prior + OWN**2 * same_columns(first, second), dtype=np.float64)
 
 
 def same_columns(first: Sequence[Column], second: Sequence[Column]) -> np.ndarray:
@@ -174,12 +172,12 @@ def same_columns(first: Sequence[Column], second: Sequence[Column]) -> np.ndarra
 
 
 def _same(first: Sequence[Column], second: Sequence[Column], part: int) -> np.ndarray:
-    pairs = ([column[part] for column in own] for own in (first, second))
+    pairs = ([column[part] for column in columns] for columns in (first, second))
     return np.asarray(np.equal.outer(*pairs), dtype=bool).reshape(len(first), len(second))
 
 
 def operator_type(operator: Operator) -> str:
-    """The type whose cost is corrected as one: a convolution of 1×1, of a window, and of groups are three."""
+    """Return the type that shares a correction: convolutions of 1×1, of a window, and of groups are three."""
     attributes = operator.attributes
     if operator.op == "Activation":
         return _function(attributes.get("activation", ""))
@@ -196,7 +194,7 @@ def _function(name: object) -> str:
 
 
 def batch_cost_s(graph: OperatorGraph, batch_size: int) -> np.ndarray:
-    """Of each operator on the neutral roofline for one batch, float64 seconds > 0 [operators]."""
+    """Return the cost of each operator on the neutral roofline for a batch, float64 seconds > 0 [operators]."""
     measures = operator_measures(graph)
     weights, moved = measures[:, 2], measures[:, 3] + measures[:, 4]
     per_example = measures[:, 0] / FLOPS_PER_SECOND + moved / BYTES_PER_SECOND

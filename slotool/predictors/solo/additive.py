@@ -1,4 +1,4 @@
-"""The plain baseline: a sum over operators, each paying for what a roofline says it must move and compute."""
+"""Baseline that adds up prices of each operator's work on a roofline."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import OperatorArrays, lane_padding
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 
-# Weight bytes are priced in tiers, as they come from ever slower memory: 1 MiB, 32 MiB, beyond.
+# Bytes of weights have tiers of prices, as they come from ever slower memory: up to 1 MiB, up to 32 MiB, beyond.
 CACHE_TIERS = (1 << 20, 1 << 25)
 ADDITIVE_TERMS = ("calls", "flops", "padded_flops", "moved_bytes", "tier_0_bytes", "tier_1_bytes", "tier_2_bytes")
 
 
 class AdditivePredictor(Predictor[OperatorGraph]):
-    """Σ over operators of prices per operator type × ``ADDITIVE_TERMS``, plus a constant; no price is negative.
+    """Sum over operators of prices per operator type × ``ADDITIVE_TERMS``, plus a constant; no price is negative.
 
     Prices minimise the squared relative error over the training set (non-negative least squares), so a network of a
-    microsecond counts as much as one of a second. It needs no room for the largest graph, so deep networks are no
-    obstacle; an operator type never seen in training costs nothing, which ``TrainedPredictor`` reports.
+    microsecond counts as much as one of a second. Networks may be of any depth; an operator type that training did not
+    have costs nothing, which ``TrainedPredictor`` reports.
     """
 
     name = "additive"
@@ -43,7 +43,7 @@ class AdditivePredictor(Predictor[OperatorGraph]):
         graphs, latency_s = train
         self._types = sorted({operator.op for graph in graphs for operator in graph.operators})
         terms = self._terms(graphs)
-        # Columns differ by ten orders of magnitude; the solver wants them alike.
+        # Columns differ by ten orders of magnitude; the solver needs them alike.
         scale = np.maximum(terms.max(axis=0), 1e-300)
         relative = terms / scale / latency_s[:, None]
         self._prices = nnls(relative, np.ones(len(graphs)))[0] / scale
@@ -73,7 +73,7 @@ class AdditivePredictor(Predictor[OperatorGraph]):
         return restored
 
     def _terms(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        """float64 [n, 1 + types × terms]: the constant, then each operator type's terms summed over the graph."""
+        """Return the constant, then each type's terms summed over the graph, float64 [n, 1 + types × terms]."""
         operators = OperatorArrays.of(graphs)
         at = {op: i for i, op in enumerate(self._types)}
         kinds = operators.each([at.get(operator.op, -1) for operator in operators.distinct])
@@ -84,25 +84,25 @@ class AdditivePredictor(Predictor[OperatorGraph]):
 
 
 def _costs(operators: OperatorArrays) -> tuple[np.ndarray, ...]:
-    """``ADDITIVE_TERMS`` of each operator for one example, float64 [n] each."""
-    own = operators.distinct
-    flops, weights, weight_bytes, put_out, values, channels = (
+    """Return ``ADDITIVE_TERMS`` of each operator for one example, float64 [n] each."""
+    distinct = operators.distinct
+    flops, weights, weight_bytes, output_bytes, values, channels = (
         operators.each(numbers)
         for numbers in (
-            [operator.flops for operator in own],
-            [operator.weights for operator in own],
-            [operator.weight_bytes for operator in own],
-            [operator.output_bytes for operator in own],
-            [math.prod(operator.shape) for operator in own],
-            [operator.shape[0] if operator.shape else 1 for operator in own],
+            [operator.flops for operator in distinct],
+            [operator.weights for operator in distinct],
+            [operator.weight_bytes for operator in distinct],
+            [operator.output_bytes for operator in distinct],
+            [math.prod(operator.shape) for operator in distinct],
+            [operator.shape[0] if operator.shape else 1 for operator in distinct],
         )
     )
     source, target = operators.edges
-    # Edges of an operator stand side by side, in the order in which it takes them.
+    # Edges of an operator stand side by side, in the order of its inputs.
     firsts = np.flatnonzero(np.diff(target, prepend=-1))
     padding = np.ones(len(flops))
     padding[target[firsts]] = lane_padding(channels[source[firsts]]) * lane_padding(channels[target[firsts]])
-    moved = 4.0 * np.bincount(target, values[source], len(flops)) + put_out
+    moved = 4.0 * np.bincount(target, values[source], len(flops)) + output_bytes
     first, second = CACHE_TIERS
     tiers = np.minimum(weight_bytes, first), np.clip(weight_bytes - first, 0, second - first)
     padded = np.where(weights > 0, padding, 1.0) * flops

@@ -1,4 +1,4 @@
-"""The paper's predictor: a deep neural network on the flattened encoding, its depth searched."""
+"""The paper's predictor: a deep neural network on the flattened encoding, with a search of its depth."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from slotool.predictors.features.flat import FlatFeatures, FlatRegressor
 
 HIDDEN_UNITS = 100
 DEPTHS = tuple(range(1, 21))
-# Tried on 500 measured MLPs, 250 CNNs and 600 of both, three splits each, dev MAE over mean. Plain counts win on MLPs
-# (0.12; sqrt 0.14, log1p 0.46) and CNNs (0.13; 0.14, 0.34), the square root wins on both (0.33; counts 0.60, log1p
-# 0.55). log1p never won.
+# Dev MAE over mean, three splits each: 500 MLPs, counts 0.12, sqrt 0.14, log1p 0.46; 250 CNNs 0.13, 0.14, 0.34; 600 of
+# both 0.60, 0.33, 0.55.
 SCALES_TRIED = ("counts", "sqrt")
 LEARNING_RATE = 5e-3
 MAX_BATCH = 128
@@ -31,7 +30,6 @@ STEPS_PER_EPOCH = 8
 MAX_EPOCHS = 300
 PATIENCE_TO_SLOW = 12
 PATIENCE_TO_STOP = 40
-
 
 # Weight and bias of each layer.
 Layers = list[tuple[np.ndarray, np.ndarray]]
@@ -49,14 +47,13 @@ class Candidate:
 class DnnPredictor(FlatRegressor[Asked]):
     """Fully connected ReLU network, ``depth`` hidden layers of 100 units, trained on the MAE in seconds.
 
-    The middle one of ``depths`` decides how weight counts enter (plain, or their square root); then every depth is
-    trained, with Adam, slowed down and stopped early by the dev MAE, and the network of lowest dev MAE is kept. A
-    depth's seed depends on nothing but ``seed`` and itself. Answers are floored at the least training label. Trains on
-    ``device``, answers on the CPU.
+    The middle one of ``depths`` decides the scale of weight counts (plain, or their square root). Then every depth is
+    trained by Adam, with learning rate and early stopping by the dev MAE, and the network of lowest dev MAE is kept.
+    The seed of a depth depends on ``seed`` and the depth only. Predictions are at least the least training label.
+    Training runs on ``device``, prediction on the CPU.
 
-    Source: inference-latency-prediction, 4.1 and 4.2 (which say neither how they scale their input nor when they stop).
-    Raises ``InputError`` for a depth below 1 or a device that cannot be used, ``RunError`` when every training
-    diverged.
+    Source: inference-latency-prediction, 4.1 and 4.2, which state neither the scaling of inputs nor a stopping rule.
+    Raises ``InputError`` for a depth below 1 or an unusable device, ``RunError`` when every training diverged.
     """
 
     name = "dnn"
@@ -69,7 +66,7 @@ class DnnPredictor(FlatRegressor[Asked]):
         self._device = devices.required(device)
 
     def surrogate(self) -> Predictor[Asked]:
-        """Of the depth that was found, without a search."""
+        """Return a network of the depth that was chosen, without a search."""
         return type(self)([self.depth], device=self._device)
 
     @property
@@ -78,7 +75,7 @@ class DnnPredictor(FlatRegressor[Asked]):
 
     @property
     def depth(self) -> int:
-        """Hidden layers of the network that was kept."""
+        """Number of hidden layers of the chosen network."""
         return len(self._layers) - 1
 
     def _learn(
@@ -90,25 +87,25 @@ class DnnPredictor(FlatRegressor[Asked]):
         progress: Progress,
     ) -> FlatFeatures:
         self._unit_s = float(np.mean(np.abs(train.latency_s)))
-        found: list[tuple[Candidate, FlatFeatures, Layers]] = []
+        trained: list[tuple[Candidate, FlatFeatures, Layers]] = []
 
         def attempt(features: FlatFeatures, depths: Sequence[int]) -> None:
             fitting, choosing = ((features.matrix(part.items), part.latency_s / self._unit_s) for part in (train, dev))
             for depth in depths:
                 layers, dev_mae = _trained(fitting, choosing, depth, seed, self._device)
                 candidate = Candidate(features.weight_scale, depth, dev_mae * self._unit_s)
-                found.append((candidate, features, layers))
+                trained.append((candidate, features, layers))
                 progress(f"dnn: depth {depth} ({candidate.weight_scale}), dev MAE {candidate.dev_mae_s:.3g} s")
 
         middle = self.depths[len(self.depths) // 2]
         for scale in SCALES_TRIED:
             attempt(features_of(scale), [middle])
-        _, features, _ = min(found, key=_dev_mae)
+        _, features, _ = min(trained, key=_dev_mae)
         attempt(features, [depth for depth in self.depths if depth != middle])
-        chosen, features, layers = min(found, key=_dev_mae)
-        if not math.isfinite(chosen.dev_mae_s):
+        best, features, layers = min(trained, key=_dev_mae)
+        if not math.isfinite(best.dev_mae_s):
             raise RunError("no DNN of the search learnt anything: every training diverged")
-        self.search = [candidate for candidate, _, _ in found if math.isfinite(candidate.dev_mae_s)]
+        self.search = [candidate for candidate, _, _ in trained if math.isfinite(candidate.dev_mae_s)]
         self._layers = [(torch.tensor(weight), torch.tensor(bias)) for weight, bias in layers]
         return features
 
@@ -138,7 +135,7 @@ class DnnPredictor(FlatRegressor[Asked]):
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Layers of 100 units gain nothing from more threads and lose much on a busy machine; sums stay in one order."""
+    """Limit torch to one thread: small layers gain nothing from more, and sums stay in one order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -147,14 +144,14 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _dev_mae(found: tuple[Candidate, Any, Layers]) -> float:
-    return found[0].dev_mae_s
+def _dev_mae(trained: tuple[Candidate, Any, Layers]) -> float:
+    return trained[0].dev_mae_s
 
 
 def _trained(
     train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarray], depth: int, seed: int, device: str
 ) -> tuple[Layers, float]:
-    """Return the layers of one network of the search, and its dev MAE."""
+    """Train one network of the search; return its layers and its dev MAE."""
     with _one_thread():
         sets = _tensors(train, device), _tensors(dev, device)
         network, dev_mae = _train(_network(sets[0][0], depth, seed + depth), *sets, seed + depth)
@@ -168,7 +165,7 @@ def _tensors(part: tuple[np.ndarray, np.ndarray], device: str) -> tuple[Tensor, 
 
 
 def _network(x: Tensor, depth: int, seed: int) -> nn.Sequential:
-    """``depth`` hidden layers, initialised for ReLU so that twenty of them still pass a signal."""
+    """Build ``depth`` hidden layers, initialised for ReLU so that twenty of them still pass a signal."""
     widths = [x.shape[1]] + [HIDDEN_UNITS] * depth
     generator = torch.Generator().manual_seed(seed)
     layers: list[nn.Module] = []
@@ -192,14 +189,14 @@ def _linears(network: nn.Sequential) -> list[nn.Linear]:
 def _train(
     network: nn.Sequential, train: tuple[Tensor, Tensor], dev: tuple[Tensor, Tensor], seed: int
 ) -> tuple[nn.Sequential, float]:
-    """The network as it was at its lowest dev MAE, and that MAE."""
+    """Train, and return the network at its lowest dev MAE, and that MAE."""
     (x, y), (dev_x, dev_y) = train, dev
     batch = min(MAX_BATCH, max(1, len(y) // STEPS_PER_EPOCH))
     optimiser = torch.optim.Adam(network.parameters(), LEARNING_RATE, fused=True)
     slower = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=PATIENCE_TO_SLOW)
     shuffle = torch.Generator().manual_seed(seed)
     best, best_at = float("inf"), 0
-    kept: dict[str, Tensor] = network.state_dict()
+    best_state: dict[str, Tensor] = network.state_dict()
     for epoch in range(MAX_EPOCHS):
         for rows in torch.randperm(len(y), generator=shuffle).to(y.device).split(batch):
             optimiser.zero_grad(set_to_none=True)
@@ -210,8 +207,8 @@ def _train(
         slower.step(dev_mae)
         if dev_mae < best:
             best, best_at = dev_mae, epoch
-            kept = {name: value.clone() for name, value in network.state_dict().items()}
+            best_state = {name: value.clone() for name, value in network.state_dict().items()}
         elif epoch - best_at >= PATIENCE_TO_STOP:
             break
-    network.load_state_dict(kept)
+    network.load_state_dict(best_state)
     return network, best

@@ -1,4 +1,4 @@
-"""A graph network over typed operators: each one's share of the latency, learnt from what it and its like must do."""
+"""Graph network over typed operators that corrects each one's cost on a roofline."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from slotool.predictors.features import packed_graphs
 from slotool.predictors.features.packed_graphs import Packed, Picker, alike, exchange
 
 DENSE, RECURRENT = "Dense", ("LSTM", "GRU", "SimpleRNN")
-# Of a recurrent layer whose steps one kernel runs, each step takes this share of a call: 1.1 µs for 16 units in torch
-# on a two-core EPYC, where a small dense layer takes 5.
+# Time of a step of a recurrent layer in one kernel, as a share of a call: 1.1 µs for 16 units in torch on a two-core
+# EPYC, where a small dense layer takes 5.
 STEP_SHARE = 0.2
-# Of the whole network, in addition to each operator's own measures.
+# Totals of the network, in addition to each operator's own measures.
 CONTEXT = ("operators", "flops", "padded_flops", "weight_bytes", "moved_bytes", "largest_weight", "largest_output")
 HIDDEN_UNITS = 64
 ROUNDS = 2
@@ -39,21 +39,21 @@ STEPS_PER_EPOCH = 8
 MAX_EPOCHS = 150
 MAX_STEPS = 3600
 PATIENCE_TO_STOP = 50
-# A dozen dev labels say little about one epoch: the error that stops training is averaged over about this many.
+# A dozen dev labels tell little about one epoch: the error that stops training is averaged over about this many.
 EPOCHS_SMOOTHED = 10
-# An operator costs at most e^5 times, at least e^-5 of what the roofline says.
+# An operator costs at most e^5 times its roofline, and at least e^-5 of it.
 MAX_LOG_FACTOR = 5.0
-# In training so many networks are judged without their totals, as those whose totals lie beyond all shown will be.
+# Share of training networks whose totals are hidden, as are those of networks beyond the training range.
 BLIND_SHARE = 0.25
 GRAPHS_AT_ONCE = 1000
-# In training gradients are summed over parts of a batch, of about so many operators, which stay in a core's cache.
+# Gradients are summed over parts of a batch of about so many operators, which stay in a core's cache.
 OPERATORS_AT_ONCE = 2000
 # A product with a layer's weight and bias.
 Linear = Callable[[Tensor, Any, Any], Tensor]
 
 
 def roofline_terms(measures: np.ndarray) -> np.ndarray:
-    """float64 [operators, 4]: a call, padded FLOPs, weight bytes, moved bytes."""
+    """Return a call, padded FLOPs, weight bytes and moved bytes, float64 [operators, 4]."""
     _, padded, weights, read, written = measures[:, :5].T
     return np.stack([np.ones(len(measures)), padded, weights, read + written], axis=1)
 
@@ -61,28 +61,27 @@ def roofline_terms(measures: np.ndarray) -> np.ndarray:
 def fitted_prices(
     terms: np.ndarray, slots: np.ndarray, owners: np.ndarray, latency_s: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds > 0, by least squares on relative errors: of a network [1], of each term by type [types + 1, terms].
+    """Fit seconds > 0 by least squares on relative errors: of a network [1], of terms by type [types + 1, terms].
 
-    The last type is that of the unknown: prices that fit all types alike. A price of zero would leave an operator
-    without a cost to be a factor of, so every type pays at least a thousandth of the common price.
+    The last row holds for unknown types: prices that fit all types alike. Every type pays at least a thousandth of
+    these, since a factor cannot correct a cost of zero.
     """
     types, width = int(slots.max()) + 1, terms.shape[1]
     by_type = np.zeros((len(latency_s), types, width))
     np.add.at(by_type, (owners, slots), terms)
     ones = np.ones((len(latency_s), 1))
     common = _not_negative(np.hstack([ones, by_type.sum(axis=1)]), latency_s, least=1e-3)
-    own = _not_negative(np.hstack([ones, by_type.reshape(len(ones), -1)]), latency_s)
-    prices = np.vstack([np.maximum(own[1:].reshape(types, width), 1e-3 * common[1:]), common[1:]])
-    return np.maximum(own[:1], 1e-3 * common[:1]), prices
+    by_type_s = _not_negative(np.hstack([ones, by_type.reshape(len(ones), -1)]), latency_s)
+    prices = np.vstack([np.maximum(by_type_s[1:].reshape(types, width), 1e-3 * common[1:]), common[1:]])
+    return np.maximum(by_type_s[:1], 1e-3 * common[:1]), prices
 
 
 def costs_s(
     operators: OperatorArrays, terms: np.ndarray, slots: np.ndarray, types: Sequence[str], prices: np.ndarray
 ) -> np.ndarray:
-    """float64 seconds [operators] of ``roofline_terms`` at the prices of their types.
+    """Return float64 seconds [operators] of ``roofline_terms`` at the prices of their types.
 
-    A recurrent layer of a type never shown multiplies a vector by its weights at every step, as dense layers do with
-    one example. So it pays what those pay for FLOPs, weights and calls, however fast the other types multiply.
+    A recurrent layer of an unknown type pays the prices of dense layers, which multiply a vector by weights as well.
     """
     cost_s = np.sum(terms * prices[slots], axis=1)
     unknown = np.flatnonzero(slots == len(types)).tolist()
@@ -96,7 +95,7 @@ def costs_s(
 
 
 def _calls(operator: Operator) -> float:
-    """Calls that a recurrent layer takes as long as, but for its work."""
+    """Return the fixed cost of a recurrent layer as a number of calls."""
     if operator.calls > 1:
         return float(operator.calls)
     layers, directions = operator.attributes.get("layers", 1), 1 + operator.attributes.get("bidirectional", False)
@@ -104,7 +103,7 @@ def _calls(operator: Operator) -> float:
 
 
 def _not_negative(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0) -> np.ndarray:
-    """Prices ≥ 0 of these columns; each at least what makes the share ``least`` of a latency where it weighs most."""
+    """Fit prices ≥ 0 of columns, each at least the share ``least`` of a latency where its column is largest."""
     from scipy.optimize import nnls
 
     relative = columns / latency_s[:, None]
@@ -114,26 +113,25 @@ def _not_negative(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0
 
 
 def type_slots(operators: OperatorArrays, types: Sequence[str]) -> np.ndarray:
-    """int64 [operators]: which of ``types`` each is, or one past them."""
+    """Return the number of each operator's type among ``types``, or one past them, int64 [operators]."""
     slot = {op: i for i, op in enumerate(types)}
-    there, own = operators.types
-    return np.asarray(np.array([slot.get(op, len(types)) for op in there], dtype=np.int64)[own])
+    names, kinds = operators.types
+    return np.asarray(np.array([slot.get(op, len(types)) for op in names], dtype=np.int64)[kinds])
 
 
 class GraphNetworkPredictor(Predictor[OperatorGraph]):
-    """Latency = a constant + Σ over operators of a roofline cost × a factor that a graph network finds for it.
+    """Latency = a constant + Σ over operators of a roofline cost × a factor from a graph network.
 
     The roofline prices calls, padded FLOPs, weight bytes and moved bytes per operator type (non-negative least squares
     on relative errors). The factor depends on the operator's type and sizes, on its neighbours over ``ROUNDS`` of
-    messages along edges in both directions, and on the network's totals, which say what fits a cache. Being a sum, it
-    extends to networks deeper than those shown: totals beyond those shown are left out when the factor is found, as
-    they are for a share of the networks in training, and an operator's own sizes beyond those shown count as the
-    nearest shown. An operator of a type never seen pays prices that fit all types alike, factor 1, a recurrent layer
-    those of dense layers.
+    messages along edges in both directions, and on the network's totals, which tell what fits a cache. A sum extends to
+    networks deeper than those in training: totals beyond the training range are hidden, as for a share of the training
+    networks, and sizes of operators are clipped to it. An operator of an unknown type pays prices that fit all types
+    alike, with factor 1, a recurrent layer those of dense layers.
 
-    ``members`` networks of different seeds are trained on |log(predicted ÷ label)|, each kept as it was at its lowest
-    dev error (smoothed over epochs), and averaged in log. Trains on ``device``, answers on the CPU. Raises
-    ``InputError`` for options below 1 or a device that cannot be used, ``RunError`` when training diverged.
+    ``members`` networks of different seeds are trained on |log(predicted ÷ label)|, each up to its lowest dev error
+    (smoothed over epochs), and averaged in log. Training runs on ``device``, prediction on the CPU. Raises
+    ``InputError`` for options below 1 or an unusable device, ``RunError`` when training diverged.
     """
 
     name = "graph"
@@ -184,7 +182,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         return predicted_s
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
-        """The share that an operator has is the mean of those that the members give it."""
+        """Return the latency in proportion to each operator's share, the mean over members."""
         with _one_thread(), torch.inference_mode():
             packed = self._scaling.pack(OperatorArrays.of([item]))
             parts = [network.seconds(packed) for network in self._networks]
@@ -192,7 +190,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         return np.asarray(shares.mean(dim=0).numpy() * self.predict([item])[0])
 
     def surrogate(self) -> Predictor[OperatorGraph]:
-        """The additive predictor: in seconds instead of minutes, and 1.0 to 1.6 times as far off on kinds held out."""
+        """Return the additive predictor: seconds instead of minutes, 1.0 to 1.6 times the error on held-out kinds."""
         from slotool.predictors.solo.additive import AdditivePredictor
 
         return AdditivePredictor()
@@ -214,9 +212,11 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         for i in range(restored.members):
             prefix = f"networks.{i}."
             network = GraphNetwork(restored._scaling.width)
-            own = {name.removeprefix(prefix): torch.tensor(v) for name, v in tensors.items() if name.startswith(prefix)}
+            weights = {
+                name.removeprefix(prefix): torch.tensor(v) for name, v in tensors.items() if name.startswith(prefix)
+            }
             try:
-                network.load_state_dict(own)
+                network.load_state_dict(weights)
             except RuntimeError:
                 raise InputError("the graph predictor's weights are those of another version of slotool") from None
             restored._networks.append(network)
@@ -225,7 +225,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
 
 @dataclass(frozen=True)
 class GraphScaling:
-    """What training fixed about how graphs become numbers: types, ranges of the logarithms, prices of the roofline."""
+    """Scaling of graphs from the training set: types, ranges of the logarithms, prices of the roofline."""
 
     types: tuple[str, ...]
     mean: np.ndarray
@@ -258,8 +258,10 @@ class GraphScaling:
         )
 
     def pack(self, arrays: OperatorArrays, *, merge: bool = False) -> Packed:
-        """``merge``: operators of a graph that the network cannot tell apart are computed once, as repeated blocks
-        have them. The sums are then added up in another order."""
+        """Pack graphs; ``merge``: compute operators once that the network cannot tell apart, as in repeated blocks.
+
+        Sums are then added up in another order.
+        """
         numbers = np.log1p(_with_context(arrays))
         beyond = (numbers < self.low - 1e-6) | (numbers > self.high + 1e-6)
         blind = beyond[:, -len(CONTEXT) :].any(axis=1)
@@ -294,7 +296,7 @@ class GraphScaling:
 
 
 class GraphNetwork(nn.Module):
-    """log(seconds) [g] of packed graphs, from operators of ``width`` numbers."""
+    """Network from packed graphs, with ``width`` numbers for an operator, to log(seconds) [g]."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -309,7 +311,7 @@ class GraphNetwork(nn.Module):
         return torch.log(constant_s.index_add(0, graphs.graph, cost_s))
 
     def seconds(self, graphs: Packed, linear: Linear = nn.functional.linear) -> tuple[Tensor, Tensor]:
-        """What calling each graph takes whatever it holds [g], and each operator [n]."""
+        """Return the fixed seconds of each graph [g], and the seconds of each operator [n]."""
 
         def through(layer: nn.Module, x: Tensor) -> Tensor:
             return linear(x, layer.weight, layer.bias)
@@ -328,7 +330,7 @@ def _log_labels(examples: Examples[OperatorGraph]) -> Tensor:
 
 
 def _with_context(operators: OperatorArrays) -> np.ndarray:
-    """float64 [operators, ``MEASURES`` and ``CONTEXT``]: of each operator of all graphs, and of its whole graph."""
+    """Return ``MEASURES`` of each operator and ``CONTEXT`` of its graph, float64 [operators, both]."""
     sizes, measures = operators.sizes, operators.measures
     starts = np.cumsum(sizes) - sizes
     _, _, weights, read, written = measures[:, :5].T
@@ -339,15 +341,15 @@ def _with_context(operators: OperatorArrays) -> np.ndarray:
 
 
 def _without_context(operators: Tensor, blind: Tensor) -> Tensor:
-    """``Packed.operators`` with the network's totals left out, and that said, for the operators of bool [n]."""
+    """Return ``Packed.operators`` with totals of the ``blind`` ones, bool [n], hidden and the last column set to 1."""
     context = operators[:, -len(CONTEXT) - 1 : -1] * ~blind[:, None]
-    said = torch.maximum(operators[:, -1:], blind[:, None].to(operators.dtype))
-    return torch.cat([operators[:, : -len(CONTEXT) - 1], context, said], dim=1)
+    is_blind = torch.maximum(operators[:, -1:], blind[:, None].to(operators.dtype))
+    return torch.cat([operators[:, : -len(CONTEXT) - 1], context, is_blind], dim=1)
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums stay in one order whatever the machine's cores, and small matrices gain little from more threads."""
+    """Limit torch to one thread: sums stay in one order, and small matrices gain little from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -358,8 +360,10 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _in_turn_or_at_once() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
-    """For as many trainings at once as torch may use threads, each by one: what runs beside it changes no number. The
-    event is set at the end, and when something is raised here meanwhile."""
+    """Yield a pool of as many trainings as torch has threads, each with one, and an event that is set at the end.
+
+    The number of trainings at once changes no result.
+    """
     threads, stopped = torch.get_num_threads(), Event()
     with _one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
@@ -372,11 +376,11 @@ def _new_network(scaling: GraphScaling, seed: int) -> GraphNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = GraphNetwork(scaling.width)
-    # It starts as the roofline it corrects.
+    # Before training the network is the roofline.
     nn.init.zeros_(network.readout.weight)
     nn.init.zeros_(network.readout.bias)
     with torch.no_grad():
-        # No training operator is of an unknown type, so nothing would ever teach these weights.
+        # No training operator is of an unknown type, so these weights would stay random.
         network.input_proj.weight[:, len(scaling.types)] = 0
     return network
 
@@ -391,8 +395,10 @@ def _train(
     stopped: Event,
     on: str,
 ) -> float:
-    """Leaves the network as it was at its lowest mean |log(predicted ÷ label)| on the dev set, on the CPU; returns that
-    error. Once ``stopped`` it ends with the next epoch."""
+    """Train up to the lowest mean |log(predicted ÷ label)| on the dev set; return that error.
+
+    The network ends on the CPU. Once ``stopped`` is set, training ends with the next epoch.
+    """
     device = devices.torch_device(on)
     (packed, labels), (dev_packed, dev_labels) = ((graphs.to(device), y.to(device)) for graphs, y in (train, dev))
     network.to(device)
@@ -404,15 +410,15 @@ def _train(
     optimiser = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
     slower = torch.optim.lr_scheduler.OneCycleLR(optimiser, LEARNING_RATE, total_steps=epochs * steps, pct_start=0.1)
     shuffle = torch.Generator().manual_seed(seed)
-    smoothed, best, best_at, kept = math.nan, math.inf, 0, network.state_dict()
+    smoothed, best, best_at, best_state = math.nan, math.inf, 0, network.state_dict()
     for epoch in range(epochs):
         for rows in torch.randperm(len(labels), generator=shuffle).to(device).split(batch):
             optimiser.zero_grad(set_to_none=True)
             blind = torch.rand(len(rows), generator=shuffle).to(device) < BLIND_SHARE
             for few, left_out in zip(rows.split(at_once), blind.split(at_once), strict=True):
-                shown = pick(few)
-                shown = replace(shown, operators=_without_context(shown.operators, left_out[shown.graph]))
-                ((network(shown, packed_graphs.linear) - labels[few]).abs().sum() / len(rows)).backward()
+                part = pick(few)
+                part = replace(part, operators=_without_context(part.operators, left_out[part.graph]))
+                ((network(part, packed_graphs.linear) - labels[few]).abs().sum() / len(rows)).backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             slower.step()
@@ -421,13 +427,13 @@ def _train(
         smoothed = smoothed + (error - smoothed) / EPOCHS_SMOOTHED if epoch else error
         if smoothed < best:
             best, best_at = smoothed, epoch
-            kept = {name: value.clone() for name, value in network.state_dict().items()}
+            best_state = {name: value.clone() for name, value in network.state_dict().items()}
         elif epoch - best_at >= PATIENCE_TO_STOP:
             break
         if stopped.is_set():
             break
     if not math.isfinite(best):
         raise RunError("the graph network learnt nothing: its training diverged")
-    network.load_state_dict(kept)
+    network.load_state_dict(best_state)
     network.cpu()
     return best

@@ -10,15 +10,15 @@ import numpy as np
 from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Progress, Tensors
 from slotool.predictors.features.flat import FlatFeatures, FlatRegressor
 
-# Directions in which the standardised columns vary less than this share of the most count as not varying: the one-hot
-# columns of a node sum to one, so columns always depend on each other and a plain solution would be noise there.
+# Smaller singular values, relative to the largest, count as 0: one-hot columns of a node sum to one, so columns always
+# depend on each other.
 RANK_TOLERANCE = 1e-6
 
 
 class LinearPredictor(FlatRegressor[Asked]):
-    """Ordinary least squares on plain weight counts, the solution of least norm (scikit-learn's, without its import).
+    """Ordinary least squares on plain weight counts: the solution of least norm, as scikit-learn's.
 
-    Answers are floored at the least training label; the seed plays no part.
+    Predictions are at least the least training label; the seed plays no part.
     Source: inference-latency-prediction, 4.1 and 4.2.
     """
 

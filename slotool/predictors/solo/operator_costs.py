@@ -14,28 +14,28 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.features.operator_terms import OPERATOR_FEATURES, OPERATOR_TERMS, OperatorTerms, is_product
 
-# Before any label: seconds of a call, FLOPs and bytes in a second, and what a network costs beyond its operators.
+# Prior: seconds of a call, FLOPs and bytes per second, and seconds of a network beyond its operators.
 CALL_S, FLOPS_PER_SECOND, BYTES_PER_SECOND, NETWORK_S = 3e-6, 5e10, 1e10, 2e-5
-# Deviations of logarithms: of the prices of products and of all else, of a kind's from these, and of what one deviation
-# of a feature changes. Chosen by kinds of random architectures held out.
+# Standard deviations of log prices: of products and of all else, of a kind around these, and of the change by one
+# deviation of a feature. Chosen on held-out kinds of random architectures.
 COMMON, OWN, BY_FEATURE = 2.0, 1.5, 0.15
-# Errors in log beyond this count by their size, not its square.
+# Log errors beyond this count linearly, smaller ones by their square.
 DELTA = 0.1
 ITERATIONS, FEW_ITERATIONS, HISTORY = 150, 40, 30
-# Where features bend: quantiles of what a kind showed.
+# Quantiles of a kind's training features at which its piecewise linear functions bend.
 BENDS = (1 / 3, 2 / 3)
 MIN_DEVIATION = 0.5
 MAX_LOG_PRICE, MAX_LOG_SHAPE = 6.0, 4.0
 
 
 class OperatorCostPredictor(Predictor[OperatorGraph]):
-    """latency = a constant + Σ over operators of Σ over ``OPERATOR_TERMS`` of amount × e^(price of its kind + shape).
+    """Latency = a constant + Σ over operators of Σ over ``OPERATOR_TERMS`` of amount × e^(price of its kind + shape).
 
     ``shape`` is linear in the ``OPERATOR_FEATURES`` of the operator, with two bends each, and changes the price of a
-    FLOP, a byte moved and a byte of weights, not that of a call. All prices are fitted together to |log(predicted ÷
-    label)| (a square for small errors) with Gaussian priors: of a kind around those of all products, or of all else. So
-    a kind that was hardly seen pays what others pay, one never seen pays exactly that, and features beyond those shown
-    count as the nearest shown. The optimum is found by L-BFGS; dev set and seed play no part.
+    FLOP, a byte moved and a byte of weights, not that of a call. All prices are fitted together by L-BFGS to
+    |log(predicted ÷ label)| (its square for small errors) with Gaussian priors: of a kind around those of all products,
+    or of all else. So a rare kind pays about what others pay, an unknown kind exactly that, and features are clipped to
+    the training range. Dev set and seed play no part.
     """
 
     name = "costs"
@@ -71,11 +71,11 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         return np.bincount(terms.operators, self._seconds(terms)[terms.rows], len(item.operators))
 
     def surrogate(self) -> Predictor[OperatorGraph]:
-        """One that stops early: in a quarter of the time."""
+        """Return one that stops early, in a quarter of the time."""
         return type(self)(FEW_ITERATIONS)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        tensors = {**self._shapes.tensors(), **{f"prices.{name}": own for name, own in self._prices.items()}}
+        tensors = {**self._shapes.tensors(), **{f"prices.{name}": prices for name, prices in self._prices.items()}}
         document = {
             "kinds": list(self._shapes.kinds),
             "terms": list(OPERATOR_TERMS),
@@ -101,7 +101,7 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         return restored
 
     def _seconds(self, terms: OperatorTerms) -> np.ndarray:
-        """Of each that is unlike others, float64 [d]."""
+        """Return seconds of each distinct operator, float64 [d]."""
         at, products = self._shapes.rows(terms)
         shape = np.einsum("nf,nft->nt", self._shapes.of(terms, at), self._prices["shape"][at])
         price = np.clip(self._prices["common"][products] + self._prices["own"][at], -MAX_LOG_PRICE, MAX_LOG_PRICE)
@@ -111,9 +111,11 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
 
 @dataclass(frozen=True)
 class ShapeFeatures:
-    """The features of each of ``kinds`` as numbers of like size: float64 [kinds + 2, features]: least, most, deviation
-    and mean (in deviations, from the least); ``bends`` [2, kinds + 2, features]. The last two rows are those of
-    products and of other operators of no known kind, whose shape plays no part."""
+    """Scaling of the features of each kind, float64 [kinds + 2, features], with ``bends`` [2, kinds + 2, features].
+
+    ``middle``, the mean, and ``bends`` are in deviations from ``low``. The last two rows are for products and for other
+    operators of unknown kinds, whose shape plays no part.
+    """
 
     kinds: tuple[str, ...]
     low: np.ndarray
@@ -129,15 +131,15 @@ class ShapeFeatures:
         low, high, middle, deviation = zeros.copy(), zeros.copy(), zeros.copy(), np.ones_like(zeros)
         bends = np.stack([zeros] * len(BENDS))
         for row, kind in enumerate(kinds):
-            own = terms.features[terms.rows[terms.kinds[terms.rows] == kind]]
-            low[row], high[row] = own.min(axis=0), own.max(axis=0)
-            deviation[row] = np.maximum(own.std(axis=0), MIN_DEVIATION)
-            middle[row] = (own.mean(axis=0) - low[row]) / deviation[row]
-            bends[:, row] = (np.quantile(own, BENDS, axis=0) - low[row]) / deviation[row]
+            features = terms.features[terms.rows[terms.kinds[terms.rows] == kind]]
+            low[row], high[row] = features.min(axis=0), features.max(axis=0)
+            deviation[row] = np.maximum(features.std(axis=0), MIN_DEVIATION)
+            middle[row] = (features.mean(axis=0) - low[row]) / deviation[row]
+            bends[:, row] = (np.quantile(features, BENDS, axis=0) - low[row]) / deviation[row]
         return cls(kinds, low, high, deviation, middle, bends)
 
     def rows(self, terms: OperatorTerms) -> tuple[np.ndarray, np.ndarray]:
-        """The row of each operator, and 0 for a product, 1 for any other, int64 [n] each."""
+        """Return the row of each operator, and 0 for a product, 1 for any other, int64 [n] each."""
         at = {kind: row for row, kind in enumerate(self.kinds)}
         kinds = terms.kinds.tolist()
         products = np.array([int(not is_product(kind)) for kind in kinds], dtype=np.int64)
@@ -145,7 +147,7 @@ class ShapeFeatures:
         return np.array(rows, dtype=np.int64), products
 
     def of(self, terms: OperatorTerms, at: np.ndarray) -> np.ndarray:
-        """float64 [n, features × (1 + bends)], 0 at the mean of a kind."""
+        """Return scaled features, 0 at the mean of a kind, float64 [n, features × (1 + bends)]."""
         inside = np.clip(terms.features, self.low[at], self.high[at])
         z = (inside - self.low[at]) / self.deviation[at]
         columns = [z - self.middle[at]]
@@ -159,27 +161,27 @@ class ShapeFeatures:
     @classmethod
     def from_tensors(cls, kinds: tuple[str, ...], tensors: Tensors) -> Self:
         names = ("low", "high", "deviation", "middle", "bends")
-        found = cls(kinds, **{name: tensors[f"shapes.{name}"] for name in names})
-        if any(getattr(found, name).shape[-2:] != (len(kinds) + 2, len(OPERATOR_FEATURES)) for name in names):
+        scaling = cls(kinds, **{name: tensors[f"shapes.{name}"] for name in names})
+        if any(getattr(scaling, name).shape[-2:] != (len(kinds) + 2, len(OPERATOR_FEATURES)) for name in names):
             raise InputError(f"the shapes of the costs predictor do not fit its {len(kinds)} kinds of operators")
-        return found
+        return scaling
 
 
 def _neutral_s(terms: OperatorTerms) -> np.ndarray:
-    """float64 seconds [d, ``OPERATOR_TERMS``] before any price is known."""
+    """Return seconds of ``OPERATOR_TERMS`` at prior prices, float64 [d, terms]."""
     rates = np.array([CALL_S, 1 / FLOPS_PER_SECOND, 1 / BYTES_PER_SECOND, 1 / BYTES_PER_SECOND])
     return np.asarray(terms.terms * rates)
 
 
 def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iterations: int) -> dict[str, np.ndarray]:
-    """The prices of greatest posterior likelihood."""
+    """Return the prices of greatest posterior likelihood."""
     import torch
 
-    at, products = (torch.from_numpy(own) for own in shapes.rows(terms))
+    at, products = (torch.from_numpy(values) for values in shapes.rows(terms))
     features = torch.from_numpy(shapes.of(terms, at.numpy()))
     neutral = torch.from_numpy(_neutral_s(terms))
-    owners, counts, labels = (torch.from_numpy(own) for own in (terms.owners, terms.counts, log_s))
-    # Networks repeat each other's operators: each is priced once.
+    owners, counts, labels = (torch.from_numpy(values) for values in (terms.owners, terms.counts, log_s))
+    # Networks repeat operators: each distinct one is priced once.
     same = torch.from_numpy(terms.rows)
     rows = len(shapes.kinds) + 2
     sizes = {"common": (2, len(OPERATOR_TERMS)), "own": (rows, len(OPERATOR_TERMS)), "network": (1,)}
@@ -187,7 +189,7 @@ def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iter
     deviations = {"common": COMMON, "own": OWN, "shape": BY_FEATURE, "network": 1.0}
     prices = {name: torch.zeros(size, dtype=torch.float64, requires_grad=True) for name, size in sizes.items()}
 
-    def unlikely() -> torch.Tensor:
+    def loss_of() -> torch.Tensor:
         shape = torch.einsum("nf,nft->nt", features, prices["shape"][at]).clamp(-MAX_LOG_SHAPE, MAX_LOG_SHAPE)
         price = (prices["common"][products] + prices["own"][at]).clamp(-MAX_LOG_PRICE, MAX_LOG_PRICE)
         price = price + torch.nn.functional.pad(shape, (1, 0))
@@ -195,15 +197,15 @@ def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iter
         seconds = (neutral * torch.exp(price)).sum(dim=1)
         error = torch.log(constant.index_add(0, owners, seconds[same] * counts)) - labels
         loss = (torch.sqrt(1 + (error / DELTA) ** 2) - 1).sum()
-        for name, own in prices.items():
-            loss = loss + (own**2).sum() / (2 * deviations[name] ** 2)
+        for name, values in prices.items():
+            loss = loss + (values**2).sum() / (2 * deviations[name] ** 2)
         return loss
 
     optimum = torch.optim.LBFGS(
         list(prices.values()), max_iter=iterations, history_size=HISTORY, line_search_fn="strong_wolfe"
     )
-    optimum.step(_with_gradient(optimum, unlikely))
-    return {name: own.detach().numpy().copy() for name, own in prices.items()}
+    optimum.step(_with_gradient(optimum, loss_of))
+    return {name: values.detach().numpy().copy() for name, values in prices.items()}
 
 
 def _with_gradient(optimum: Any, loss_of: Callable[[], Any]) -> Callable[[], float]:

@@ -15,7 +15,7 @@ from slotool.graphs.encodings import OperatorArrays, once
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 
 THREE_TERMS = ("flops", "operators", "activation_elements")
-# Answers keep to at least this share of the shortest latency shown: a price of zero makes no latency of zero.
+# Predictions are at least this share of the shortest training latency, since prices may be zero.
 MIN_SHARE = 1e-3
 
 
@@ -58,7 +58,7 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
 
 
 def fitted_terms(terms: np.ndarray, latency_s: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return prices of ``THREE_TERMS``, float64 seconds ≥ 0 [3], and the least answer, in seconds."""
+    """Return prices of ``THREE_TERMS``, float64 seconds ≥ 0 [3], and the least prediction, in seconds."""
     relative = terms / latency_s[:, None]
     scale = np.maximum(relative.max(axis=0), 1e-300)
     return nnls(relative / scale, np.ones(len(relative)))[0] / scale, MIN_SHARE * float(latency_s.min())
@@ -71,11 +71,11 @@ def priced_terms(terms: np.ndarray, prices_s: np.ndarray, min_s: float) -> np.nd
 
 def left_out_terms(terms: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
     """Return log(seconds) of each of n ≥ 2 labels by three terms that are fitted to the others, float64 [n]."""
-    found = []
+    log_s = []
     for row in range(len(terms)):
         rest = np.delete(np.arange(len(terms)), row)
-        found.append(priced_terms(terms[[row]], *fitted_terms(terms[rest], latency_s[rest]))[0])
-    return np.array(found)
+        log_s.append(priced_terms(terms[[row]], *fitted_terms(terms[rest], latency_s[rest]))[0])
+    return np.array(log_s)
 
 
 def three_terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
@@ -87,5 +87,5 @@ def _summed_terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
     operators = OperatorArrays.of(graphs)
     numbers = [(float(operator.flops), float(math.prod(operator.shape))) for operator in operators.distinct]
     flops, elements = np.array(numbers, dtype=np.float64).reshape(-1, 2)[operators.rows].T
-    summed = [np.bincount(operators.owners, own, len(graphs)) for own in (flops, elements)]
+    summed = [np.bincount(operators.owners, amounts, len(graphs)) for amounts in (flops, elements)]
     return np.column_stack([summed[0], operators.sizes, summed[1]]).astype(np.float64)
