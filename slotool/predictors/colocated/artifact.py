@@ -1,4 +1,4 @@
-"""The artifact that predicts solo and co-located latencies."""
+"""Artifact that predicts solo and co-located latencies."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from slotool.predictors.trained.artifact import (
 
 @dataclass(frozen=True)
 class SoloLatency:
-    """Latency of a network alone; ``unsure`` is half its 90 % interval in log, 0 where measured, NaN where it has
-    none."""
+    """Latency of a network alone; ``unsure`` is half its 90 % interval in log, 0 if measured, NaN without interval."""
 
     latency_s: float
     unsure: float = 0.0
@@ -39,8 +38,10 @@ class SoloLatency:
 
 @dataclass(frozen=True)
 class PredictorArtifact:
-    """What a predictor artifact holds: the predictors ``solo`` and ``colocated``, either of which may be absent, and
-    ``solo_s``, measured solo latencies by graph id, which ``colocated`` starts from."""
+    """Contents of a predictor artifact: the predictors ``solo`` and ``colocated``, either of which may be absent.
+
+    ``solo_s``: measured solo latencies by graph id, which ``colocated`` starts from.
+    """
 
     path: str
     solo: TrainedPredictor[OperatorGraph] | None
@@ -49,7 +50,7 @@ class PredictorArtifact:
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Raises ``ArtifactError`` as ``TrainedPredictor.load`` does."""
+        """Load an artifact. Raises ``ArtifactError`` as ``TrainedPredictor.load`` does."""
         artifact = open_artifact(path, KIND)
         has_solo, has_colocated = (f"{part}.json" in artifact.manifest["files"] for part in (SOLO, COLOCATED))
         return cls(
@@ -61,13 +62,12 @@ class PredictorArtifact:
 
     @property
     def setting(self) -> Setting:
-        """Of the labels; what an artifact holds is of one setting."""
-        known = self.solo or self.colocated
-        assert known is not None
-        return known.setting
+        """Setting of the labels of both."""
+        trained = self.solo or self.colocated
+        assert trained is not None
+        return trained.setting
 
     def require_solo(self) -> TrainedPredictor[OperatorGraph]:
-        """Raises ``InputError`` when the artifact predicts co-located latencies only."""
         if self.solo is None:
             raise InputError(
                 f"{self.path} predicts co-located latencies only: name co-runners with --co-runners, "
@@ -76,7 +76,6 @@ class PredictorArtifact:
         return self.solo
 
     def require_colocated(self) -> TrainedPredictor[Colocation]:
-        """Raises ``InputError`` when the artifact predicts solo latencies only."""
         if self.colocated is None:
             raise InputError(
                 f"{self.path} holds no predictor of co-located latencies: "
@@ -85,7 +84,7 @@ class PredictorArtifact:
         return self.colocated
 
     def solo_latencies(self, graphs: Sequence[OperatorGraph]) -> list[SoloLatency]:
-        """Measured where the labels had the network, else predicted. Raises ``InputError`` when neither is possible."""
+        """Return measured solo latencies, else predicted ones. Raises ``InputError`` if neither is possible."""
         unknown = [graph for graph in graphs if graph.id not in self.solo_s]
         if unknown and self.solo is None:
             name = unknown[0].name or unknown[0].id
@@ -101,7 +100,7 @@ class PredictorArtifact:
     def predict_colocated(
         self, subjects: Sequence[OperatorGraph], co_runners: Sequence[OperatorGraph]
     ) -> tuple[list[SoloLatency], list[Colocation], Predictions]:
-        """Solo latency of each of ``subjects``, its co-location with all ``co_runners``, and its latency there.
+        """Predict each of ``subjects`` with all ``co_runners``: solo latencies, co-locations, and latencies in them.
 
         A predicted solo latency widens the interval. Raises ``InputError`` as ``solo_latencies`` does.
         """
@@ -116,21 +115,21 @@ class PredictorArtifact:
 
 
 def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: LabelledSet[Colocation]) -> None:
-    """Raises ``InputError`` when a solo predictor is of another machine, device … than co-located labels."""
+    """Raise ``InputError`` if the setting of a solo predictor is not that of co-located labels."""
     for column in SETTING_COLUMNS:
-        own, theirs = getattr(alone.setting, column), getattr(labelled.setting, column)
-        if own != theirs:
-            facts = {machine_id(): machine_facts()} | ({str(own): alone.facts} if alone.facts else {})
-            differ = machines_in_words([own, theirs], facts) if column == "machine" else ""
+        learnt, measured = getattr(alone.setting, column), getattr(labelled.setting, column)
+        if learnt != measured:
+            facts = {machine_id(): machine_facts()} | ({str(learnt): alone.facts} if alone.facts else {})
+            differ = machines_in_words([learnt, measured], facts) if column == "machine" else ""
             raise InputError(
-                f"the solo predictor is for {column.replace('_', ' ')} {own}, the co-located table for {theirs}"
+                f"the solo predictor is for {column.replace('_', ' ')} {learnt}, the co-located table for {measured}"
                 f"{differ}: they must be of one setting (adapt-predictor takes a predictor to another one)"
             )
 
 
 def _by_id(alone: TrainedPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloLatency]:
-    found = alone.predict(graphs)
-    # NaN where there is no interval, and then there is none of what rests upon it.
-    unsure = np.maximum(0.5 * np.log(found.high_s / found.low_s), 1e-6)
-    columns = zip(graphs, found.latency_s.tolist(), unsure.tolist(), strict=True)
+    predictions = alone.predict(graphs)
+    # NaN where there is no interval; then co-located latencies from it have none either.
+    unsure = np.maximum(0.5 * np.log(predictions.high_s / predictions.low_s), 1e-6)
+    columns = zip(graphs, predictions.latency_s.tolist(), unsure.tolist(), strict=True)
     return {graph.id: SoloLatency(latency_s, half) for graph, latency_s, half in columns}

@@ -1,4 +1,4 @@
-"""Labels of co-located networks, and how they are split."""
+"""Labels of co-located networks, and their splits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RANDOM_PAIRS, NEW_PAIRS, NEW_NETWORKS, TRIOS = "pairs, random", "pairs unseen", 
 
 
 def is_colocated(table: LatencyTable) -> bool:
-    """Whether all its measured rows are co-located."""
+    """True if all measured rows are co-located."""
     measured = table.rows[(table.rows["status"] == "ok") & ~table.rows["predicted"]]
     return bool(len(measured) and (measured["co_runners"] != "").all())
 
@@ -41,12 +41,12 @@ def is_colocated(table: LatencyTable) -> bool:
 def join_colocated(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
 ) -> LabelledSet[Colocation]:
-    """Each co-location of the table whose members all are among ``graphs``, by id or name, with the subject's latency.
+    """Join the co-locations of a table whose members all are among ``graphs``, by id or name, with their latencies.
 
-    Rows of one subject with the same co-runners are one label: the median of the co-located samples of the subject,
-    whose solo latency is that just before and after, so drift cancels. ``picked``: values of setting columns, or of
-    ``placement``, to keep. Raises ``InputError`` when nothing joins, when rows of several settings or placements
-    remain, or when there are no solo samples to compare with; ``TableError`` for solo samples that are no latency.
+    Rows of one subject with the same co-runners are one label: the median of the subject's co-located samples, relative
+    to the solo samples just before and after, so that drift cancels. ``picked``: values of setting columns, or of
+    ``placement``, to select. Raises ``InputError`` if nothing joins, rows of several settings or placements remain, or
+    solo samples are missing; ``TableError`` for solo samples that are no latency.
     """
     if "solo_s" not in table.rows:
         raise InputError(
@@ -57,13 +57,13 @@ def join_colocated(
     names = [
         [subject, *others.split(JOINT)] for subject, others in zip(rows["subject"], rows["co_runners"], strict=True)
     ]
-    measured = {name for each in names for name in each}
-    known = graphs_by_name(graphs, measured)
-    members = pd.Series([[known.get(name) for name in each] for each in names], index=rows.index, dtype=object)
+    measured = {name for row in names for name in row}
+    by_name = graphs_by_name(graphs, measured)
+    members = pd.Series([[by_name.get(name) for name in row] for row in names], index=rows.index, dtype=object)
     rows = rows.assign(members=members, solo_median_s=_solo_medians(rows))
-    complete = rows[[None not in each for each in members]]
+    complete = rows[[None not in row for row in members]]
     if complete.empty:
-        absent = sorted(measured - set(known))
+        absent = sorted(measured - set(by_name))
         raise InputError(
             f"none of the {len(rows)} co-located rows can be learnt from: no graph has the id or name {absent[0]}"
             + (f" or {len(absent) - 1} others" if len(absent) > 1 else "")
@@ -111,37 +111,37 @@ def _solo_by_id(rows: pd.DataFrame) -> dict[str, float]:
 def _labels(
     rows: pd.DataFrame, solo_s: Mapping[str, float], setting: Setting
 ) -> Iterator[tuple[Colocation, float, float]]:
-    """Colocation, label and noise, rows of the same co-location taken together."""
+    """Yield co-location, label and noise; rows of one co-location are one label."""
     same: dict[tuple[str, ...], list[Mapping[Any, Any]]] = {}
     for row in rows.to_dict("records"):
         subject, *others = row["members"]
         same.setdefault((subject.id, *sorted(graph.id for graph in others)), []).append(row)
-    for ids, found in same.items():
+    for ids, repeats in same.items():
         if all(id_ in solo_s for id_ in ids):
-            subject, *others = found[0]["members"]
-            own_s = float(np.median([row["solo_median_s"] for row in found]))
+            subject, *others = repeats[0]["members"]
+            alone_s = float(np.median([row["solo_median_s"] for row in repeats]))
             oversubscription = setting.oversubscription(len(ids))
-            colocation = Colocation.of(subject, others, {**solo_s, subject.id: own_s}, oversubscription)
-            # Each round against its own solo samples, for the machine may have been slower in one of them.
-            latency_s = own_s * float(np.median([np.median(r["samples_s"]) / r["solo_median_s"] for r in found]))
-            yield colocation, latency_s, _noise_s(found, latency_s / own_s)
+            colocation = Colocation.of(subject, others, {**solo_s, subject.id: alone_s}, oversubscription)
+            # Each row relative to its own solo samples, since the machine may have been slower in one of them.
+            latency_s = alone_s * float(np.median([np.median(r["samples_s"]) / r["solo_median_s"] for r in repeats]))
+            yield colocation, latency_s, _noise_s(repeats, latency_s / alone_s)
 
 
 def _noise_s(rows: Sequence[Mapping[Any, Any]], ratio: float) -> float:
-    """How far a label may be off for its own samples and, with the ratio, for the solo samples that it leans on."""
+    """Return the error of a label from its samples and, times the ratio, from the solo samples."""
     together, solo = (np.concatenate([np.asarray(row[name]) for row in rows]) for name in ("samples_s", "solo_s"))
-    # With one round, its halves are all that there is: each row leans on solo samples of its own, before and after.
+    # A single round is split into halves; each row has solo samples of its own, before and after.
     counts = np.concatenate([np.asarray(row.get("samples_per_round", ())) for row in rows])
     return float(np.hypot(label_noise_s(together, counts if len(counts) > 1 else ()), ratio * label_noise_s(solo)))
 
 
 def random_colocated_split(colocations: Sequence[Colocation], seed: int) -> RowSplit:
-    """70-15-15 of all rows, in co-locations of each size. Raises ``InputError`` when the dev set would be too small."""
+    """Split 70-15-15 within each size of co-locations. Raises ``InputError`` if the dev set would be too small."""
     return _split_at_random(colocations, np.arange(len(colocations)), np.random.default_rng(seed))
 
 
 def colocated_splits(colocations: Sequence[Colocation], seed: int) -> dict[str, list[RowSplit]]:
-    """By protocol, splits whose test sets are scored as one. Protocols that the co-locations do not allow are absent.
+    """Return splits by protocol, whose test sets are scored together; protocols that lack co-locations are absent.
 
     ``pairs, random``: 70-15-15 of the pairs, five times. ``pairs unseen``: ten folds of pairs, no pair of the test set
     in training. ``network unseen``: each network in turn is the subject of the test set and in no training row.
@@ -157,13 +157,13 @@ def colocated_splits(colocations: Sequence[Colocation], seed: int) -> dict[str, 
         NEW_NETWORKS: lambda: _new_networks(colocations, pairs, seed),
         TRIOS: lambda: [_learnt_from(pairs, trios, seed)],
     }
-    found = {}
+    splits = {}
     for name, make in makers.items():
         try:
-            found[name] = make()
+            splits[name] = make()
         except InputError:
             continue
-    return found
+    return splits
 
 
 def _split_at_random(colocations: Sequence[Colocation], rows: np.ndarray, rng: np.random.Generator) -> RowSplit:
@@ -192,9 +192,9 @@ def _new_networks(colocations: Sequence[Colocation], pairs: np.ndarray, seed: in
     networks = sorted({colocations[i].subject.id for i in pairs})
     splits = []
     for network in networks:
-        asked = np.array([i for i in pairs if colocations[i].subject.id == network])
-        rest = np.array([i for i in pairs if network not in colocations[i].member_ids], dtype=np.int64)
-        splits.append(_learnt_from(rest, asked, seed))
+        test = np.array([i for i in pairs if colocations[i].subject.id == network])
+        others = np.array([i for i in pairs if network not in colocations[i].member_ids], dtype=np.int64)
+        splits.append(_learnt_from(others, test, seed))
     return splits
 
 

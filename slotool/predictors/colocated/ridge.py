@@ -14,10 +14,9 @@ from slotool.predictors.base import COLOCATED, NO_EXAMPLES, Document, Examples, 
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.features.type_costs import operator_type
 
-# An operator of fewer padded FLOPs takes less time than sharing it out over threads does.
+# An operator of fewer padded FLOPs takes less time than its division among threads.
 SMALL_FLOPS = 2e6
-# Logarithms of rates while alone: FLOPs, weight bytes, other bytes and operators per second; FLOPs per operator and per
-# byte; and shares of the FLOPs, or of the operators.
+# Logarithms of rates of the network alone, in amounts per second, and of ratios; shares of FLOPs, or of operators.
 RESOURCE_FEATURES = (
     "flops_per_s",
     "weight_bytes_per_s",
@@ -34,7 +33,7 @@ PENALTIES = tuple(10.0**power for power in range(-2, 5))
 
 
 def resource_features(colocations: Sequence[Colocation]) -> np.ndarray:
-    """float64 [n, 2 × ``RESOURCE_FEATURES``]: those of the subject, then the mean of its co-runners."""
+    """Return ``RESOURCE_FEATURES`` of the subject, then their mean over co-runners, float64 [n, 2 × features]."""
     totals: dict[str, np.ndarray] = {}
     for colocation in colocations:
         for graph in colocation.members:
@@ -51,12 +50,12 @@ def resource_features(colocations: Sequence[Colocation]) -> np.ndarray:
 
 
 def fair_s(colocations: Sequence[Colocation]) -> np.ndarray:
-    """Latency of each by fair sharing alone: solo latency × oversubscription, float64 seconds [n]."""
+    """Return latencies by fair sharing alone, solo latency × oversubscription, float64 seconds [n]."""
     return np.array([colocation.solo_s[0] * colocation.oversubscription for colocation in colocations])
 
 
 def _totals(graph: OperatorGraph) -> np.ndarray:
-    """``RESOURCE_FEATURES`` of a network whose solo latency is one second."""
+    """Return ``RESOURCE_FEATURES`` of a network whose solo latency is one second."""
     flops, padded, weights, read, written = operator_measures(graph)[:, :5].T
     types = [operator_type(operator) for operator in graph.operators]
     grouped = np.array(["groups" in kind or "Depthwise" in kind or "Separable" in kind for kind in types])
@@ -75,10 +74,10 @@ def _per_second(totals: np.ndarray, solo_s: float) -> np.ndarray:
 
 
 class RidgePredictor(Predictor[Colocation]):
-    """latency = solo latency × oversubscription × e^(linear in resource features and in log(number of members)).
+    """Latency = solo latency × oversubscription × e^(linear in resource features and in log(number of members)).
 
-    The penalty on coefficients of standardised columns is that of least error over labels left out one by one, which
-    has a closed form. Answers stay within the degradation that training had; dev set and seed play no part.
+    The penalty on coefficients of standardised columns is that of least error in leave-one-out validation, which has a
+    closed form. Degradation is clipped to the training range; dev set and seed play no part.
     """
 
     name = "ridge"
@@ -101,8 +100,8 @@ class RidgePredictor(Predictor[Colocation]):
         self._mean, self._deviation = columns.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)
         self._level, self._range = float(target.mean()), np.array([target.min(), target.max()])
         # Columns have mean 0, so the intercept is the mean of the target.
-        found = RidgeCV(alphas=PENALTIES).fit(self._scaled(columns), target)
-        self._coefficients = np.asarray(found.coef_, dtype=np.float64)
+        fitted = RidgeCV(alphas=PENALTIES).fit(self._scaled(columns), target)
+        self._coefficients = np.asarray(fitted.coef_, dtype=np.float64)
         if progress:
             progress("ridge: least squares")
 
@@ -135,6 +134,6 @@ class RidgePredictor(Predictor[Colocation]):
 
 
 def _columns(colocations: Sequence[Colocation]) -> np.ndarray:
-    """float64 [n, 2 × RESOURCE_FEATURES + 1]."""
+    """Return resource features and log(number of members), float64 [n, 2 × ``RESOURCE_FEATURES`` + 1]."""
     sizes = np.log([[float(len(colocation))] for colocation in colocations])
     return np.hstack([resource_features(colocations), sizes])

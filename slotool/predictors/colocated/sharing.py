@@ -15,21 +15,23 @@ from slotool.predictors.base import COLOCATED, NO_EXAMPLES, Document, Examples, 
 from slotool.predictors.colocated.ridge import RESOURCE_FEATURES, fair_s, resource_features
 from slotool.predictors.colocations import Colocation
 
-# More rows than these tell no more of so few numbers, and a fit takes the cube of them.
+# More rows hardly help, and a fit takes the cube of them.
 MAX_ROWS = 1500
-# Deviations, in log, of what is not learnt from labels but believed before: the level, and its change with the number
-# of members where that is not what sharing alone would make of it.
+# Prior deviations, in log: of the level, and of its change with the number of members beyond fair sharing.
 LEVEL, GROWTH = 1.0, 0.3
-# Length scales in deviations of the features: of one network measured again, and of similar networks.
+# Length scales in deviations of the features: for one network measured again, and for similar networks.
 NEAR, REACH = 0.15, 2.0
 SWEEPS = 2
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Deviations of log(degradation): linear in the subject's features; smooth in them; of nearly equal networks;
-    linear in them with a slope by the number of members; smooth in the co-runners' features; ``noise`` of a label
-    by number of members."""
+    """Prior deviations of log(degradation).
+
+    ``linear`` and ``smooth`` in the subject's features; ``alike``: shared by nearly equal networks; ``sized``: linear
+    with a slope by the number of members; ``others``: smooth in the co-runners' features; ``noise`` of a label by the
+    number of members.
+    """
 
     linear: float = 0.1
     smooth: float = 0.05
@@ -50,15 +52,14 @@ NOISES = (0.005, 0.01, 0.02, 0.04, 0.1, 0.2, 0.3, 0.4, 0.6)
 
 
 class SharingPredictor(Predictor[Colocation]):
-    """latency = solo latency × oversubscription × e^g.
+    """Latency = solo latency × oversubscription × e^g.
 
-    All members' threads share the same cores, so each member gets 1 ÷ ``oversubscription`` of its solo time; e^g,
-    mostly below 1, says how much of that it loses: a network that does not keep its cores busy when alone loses less. g
-    is a Gaussian process over the resource features of the subject and the mean of its co-runners': a level, a linear
-    and a smooth part by the subject, a part that differs with the number of members, and a smooth part by the
-    co-runners. The size of each part, and the noise of labels by number of members, maximise the likelihood of the
-    labels. Co-runners are pooled, so their order does not matter and there may be any number. Without co-runners the
-    prediction is the solo latency; with more members than any training label it is oversubscription alone.
+    All members' threads share the same cores, so each member gets 1 ÷ ``oversubscription`` of them; e^g, mostly below
+    1, corrects for networks that do not keep their cores busy when alone. g is a Gaussian process over the resource
+    features of the subject and the mean of its co-runners': a level, a linear and a smooth part by the subject, a part
+    by the number of members, and a smooth part by the co-runners. The size of each part, and the noise of labels by
+    number of members, maximise the likelihood of the labels. Co-runners are pooled, so there may be any number in any
+    order. Without co-runners the prediction is the solo latency.
 
     The spread is the deviation of log latency, a label's noise included. Dev set and seed play no part, except that the
     seed draws the rows where there are more than 1,500.
@@ -82,7 +83,7 @@ class SharingPredictor(Predictor[Colocation]):
             rows = np.sort(np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False))
         colocations = [graphs[int(i)] for i in rows]
         sizes, log_ratio = _sizes(colocations), np.log(latency_s[rows] / fair_s(colocations))
-        # Matrices of a few hundred rows gain nothing from more threads and lose much on a busy machine.
+        # Small matrices gain nothing from more threads and lose much on a busy machine.
         with threadpool_limits(1):
             self._learnt = _Posterior(resource_features(colocations), sizes, log_ratio)
         if progress:
@@ -118,8 +119,11 @@ class SharingPredictor(Predictor[Colocation]):
 
 
 class _Posterior:
-    """What n labels say under one prior. ``features`` float64 [n, 2 × RESOURCE_FEATURES], ``sizes`` int64 [n] members,
-    ``log_ratio`` float64 [n] log(latency ÷ what fair sharing alone would make it)."""
+    """Posterior of the Gaussian process after n labels, under the given or the likeliest prior.
+
+    ``features``: float64 [n, 2 × RESOURCE_FEATURES]; ``sizes``: number of members, int64 [n]; ``log_ratio``:
+    log(latency ÷ latency by fair sharing), float64 [n].
+    """
 
     def __init__(self, features: np.ndarray, sizes: np.ndarray, log_ratio: np.ndarray, prior: Prior | None = None):
         self.features, self.sizes, self.log_ratio = features, sizes, log_ratio
@@ -132,7 +136,7 @@ class _Posterior:
         self._factor, self._alpha, _ = self._solved(_parts(self._x, sizes, self._x, sizes), self.prior)
 
     def answer(self, features: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the log ratio, a label's noise included, float64 [m] each."""
+        """Return mean and variance of the log ratio, a label's noise included, float64 [m] each."""
         x = self._scaled(features)
         across = _kernel(_parts(x, sizes, self._x, self.sizes), self.prior)
         before = np.array([_kernel(_parts(x[[i]], sizes[[i]], x[[i]], sizes[[i]]), self.prior) for i in range(len(x))])
@@ -141,7 +145,7 @@ class _Posterior:
         return self._middle + across @ self._alpha, variance + self._noise(sizes, self.prior) ** 2
 
     def _likeliest(self) -> Prior:
-        """The prior that makes the labels likeliest, found number by number."""
+        """Return the prior of greatest likelihood, by a search along one number at a time."""
         parts = _parts(self._x, self.sizes, self._x, self.sizes)
         spreads = [float(np.std(self.log_ratio[self.sizes == size])) for size in self._known_sizes]
         best = Prior(noise=tuple(max(0.5 * spread, NOISES[0]) for spread in spreads))
@@ -155,7 +159,7 @@ class _Posterior:
         return best
 
     def _solved(self, parts: Mapping[str, np.ndarray], prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
-        """Cholesky factor, weights of the labels, and log evidence but for a constant."""
+        """Return Cholesky factor, weights of the labels, and log evidence up to a constant."""
         kernel = _kernel(parts, prior)
         kernel[np.diag_indices(len(kernel))] += self._noise(self.sizes, prior) ** 2
         factor = np.linalg.cholesky(kernel)
@@ -167,16 +171,16 @@ class _Posterior:
         return np.asarray((features - self._mean) / self._deviation)
 
     def _noise(self, sizes: np.ndarray, prior: Prior) -> np.ndarray:
-        """Deviation of a label; with a number of members never seen, that of the next smaller one."""
+        """Return the deviation of a label by number of members; of an unknown number, that of the next smaller one."""
         at = np.clip(np.searchsorted(self._known_sizes, sizes, side="right") - 1, 0, len(self._known_sizes) - 1)
         return np.asarray(prior.noise)[at]
 
 
 def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndarray) -> dict[str, np.ndarray]:
-    """Covariances of deviation 1, float64 [n, m], between co-locations of scaled demands x and y."""
-    own, others = slice(0, len(RESOURCE_FEATURES)), slice(len(RESOURCE_FEATURES), None)
-    apart = _distance(x[:, own], y[:, own])
-    linear = x[:, own] @ y[:, own].T / len(RESOURCE_FEATURES)
+    """Return covariances of deviation 1, float64 [n, m], between co-locations of scaled features x and y."""
+    subject, co_runners = slice(0, len(RESOURCE_FEATURES)), slice(len(RESOURCE_FEATURES), None)
+    apart = _distance(x[:, subject], y[:, subject])
+    linear = x[:, subject] @ y[:, subject].T / len(RESOURCE_FEATURES)
     growth = np.outer(np.log(sizes / 2), np.log(other_sizes / 2)) / np.log(1.5) ** 2
     return {
         "linear": linear,
@@ -184,19 +188,19 @@ def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndar
         "alike": np.exp(-apart / (2 * NEAR**2)),
         "grown": growth,
         "sized": growth * linear,
-        "others": np.exp(-_distance(x[:, others], y[:, others]) / 2),
+        "others": np.exp(-_distance(x[:, co_runners], y[:, co_runners]) / 2),
     }
 
 
 def _kernel(parts: Mapping[str, np.ndarray], prior: Prior) -> np.ndarray:
-    found = LEVEL**2 + GROWTH**2 * parts["grown"]
+    kernel = LEVEL**2 + GROWTH**2 * parts["grown"]
     for name in CHOICES:
-        found = found + getattr(prior, name) ** 2 * parts[name]
-    return np.asarray(found)
+        kernel = kernel + getattr(prior, name) ** 2 * parts[name]
+    return np.asarray(kernel)
 
 
 def _choices(sizes: int) -> list[tuple[str, int, float]]:
-    """Every value of every number of a prior: its name, which of several it is, and the value."""
+    """List all values of a prior's numbers: name, index among several of that name, and value."""
     noise = [("noise", at, value) for at in range(sizes) for value in NOISES]
     return noise + [(name, 0, value) for name, values in CHOICES.items() for value in values]
 
@@ -213,7 +217,6 @@ def _sizes(colocations: Sequence[Colocation]) -> np.ndarray:
 
 
 def _distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Mean squared difference of columns, float64 [n, m]."""
     squares = np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1) - 2 * x @ y.T
     distances: np.ndarray = np.maximum(squares, 0.0) / x.shape[1]
     return distances

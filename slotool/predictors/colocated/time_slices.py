@@ -1,11 +1,10 @@
-"""Predicts T(k, β) that was not measured: points co-located with busy copies of their model.
+"""Prediction of T(k, β) that was not measured: operating points co-located with busy copies of their model.
 
-A co-runner on the same core takes it away for a time slice now and then, at whatever point the model answers. A call of
-s seconds alone therefore takes c · s plus the pauses that fall into it. How often pauses come per second of own work,
-how long they last, and how much slower calls between them are (c: the co-runner empties caches) does not depend on the
-point: it is learnt from all measured co-located points at once. Pauses by other processes are learnt from the solo
-latencies and are not attributed to the copies.
-Source: slo-aware-neural-networks, §2.3 (T(k, β)) and its future work; the form is our own.
+A co-runner on the same core takes it away for a time slice now and then, at every operating point. A call of s seconds
+alone therefore takes c · s plus the pauses that fall into it. The rate of pauses per second of work, their lengths, and
+the slow-down c of calls between them (the co-runner empties caches) do not depend on the point: they are learnt from
+all measured co-located points together. Pauses by other processes are learnt from solo latencies and are not attributed
+to the copies. Source: slo-aware-neural-networks, §2.3 (T(k, β)) and its future work; the form is our own.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ from slotool.printable import name_list
 from slotool.tables import LatencyTable, OperatingPoint
 from slotool.tables.latency import copies_in
 
-# A call longer than its solo median by this many seconds and this share was interrupted by another process; the
-# system's own interrupts are shorter.
+# A call longer than its solo median by these seconds and this share was paused by a process; interrupts are shorter.
 MIN_PAUSE_S, MIN_SHARE = 2e-4, 0.25
-# Where more than this share of calls are interrupted, many are so twice, and one pause cannot be told from two.
+# Beyond this share of interrupted calls, many are interrupted twice, and one pause cannot be told from two.
 MAX_INTERRUPTED = 0.3
-# Single calls kept of a predicted distribution: many, as pauses are rare where calls are short.
+# Calls that represent a predicted distribution: many, as pauses are rare where calls are short.
 DRAWN = 20_000
 NOMINAL_COVERAGE = 0.90
 SETTING = ["device", "backend", "threads", "replicas", "machine"]
@@ -36,10 +34,10 @@ SETTING = ["device", "backend", "threads", "replicas", "machine"]
 
 @dataclass(frozen=True)
 class CoRunnerEffect:
-    """What ``copies`` busy co-runners do to a call, learnt from ``rows`` measured rows.
+    """Effect of ``copies`` busy co-runners on a call, learnt from ``rows`` measured rows.
 
-    ``stretch``: c. ``pauses``: how many were seen within ``worked_s`` seconds of own work. ``pause_s``: how long they
-    were, float64 [n], none where none was seen.
+    ``stretch``: slow-down c between pauses. ``pauses``: number of pauses within ``worked_s`` seconds of work.
+    ``pause_s``: their lengths, float64 seconds [n].
     """
 
     copies: int
@@ -51,26 +49,25 @@ class CoRunnerEffect:
 
     @classmethod
     def learn(cls, copies: int, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> CoRunnerEffect:
-        """``pairs``: solo and co-located samples of each measured row, float64 seconds."""
+        """Learn from ``pairs``: solo and co-located samples of each measured row, float64 seconds."""
         stretch = float(np.exp(np.mean([_log_stretch(alone, colocated) for alone, colocated in pairs])))
         worked_s, gained_s, pause_s = 0.0, 0.0, []
         for alone, colocated in pairs:
-            own_s = stretch * float(np.median(alone))
-            longer = colocated - own_s
-            interrupted = longer > _threshold_s(own_s)
-            worked_s += own_s * len(colocated)
+            undisturbed_s = stretch * float(np.median(alone))
+            longer = colocated - undisturbed_s
+            interrupted = longer > _threshold_s(undisturbed_s)
+            worked_s += undisturbed_s * len(colocated)
             gained_s += float(longer[interrupted].sum())
             if 0 < interrupted.mean() <= MAX_INTERRUPTED:
                 pause_s.append(longer[interrupted])
-        found = np.concatenate(pause_s) if pause_s else np.empty(0)
-        if not len(found) and gained_s:
-            # Seen in sums only: as if every call had one.
-            found = np.array([gained_s / sum(len(colocated) for _, colocated in pairs)])
-        pauses = gained_s / float(found.mean()) if len(found) else 0.0
-        return cls(copies, stretch, pauses, worked_s, found, len(pairs))
+        lengths_s = np.concatenate(pause_s) if pause_s else np.empty(0)
+        if not len(lengths_s) and gained_s:
+            # Pauses that cannot be told apart count as one in every call.
+            lengths_s = np.array([gained_s / sum(len(colocated) for _, colocated in pairs)])
+        pauses = gained_s / float(lengths_s.mean()) if len(lengths_s) else 0.0
+        return cls(copies, stretch, pauses, worked_s, lengths_s, len(pairs))
 
     def document(self) -> dict[str, Any]:
-        """Return what was learnt, as JSON."""
         return {
             "copies": self.copies,
             "rows": self.rows,
@@ -82,13 +79,13 @@ class CoRunnerEffect:
 
     @property
     def paused(self) -> float:
-        """Seconds of pauses per second of own work."""
+        """Seconds of pauses per second of work."""
         return self.pauses * float(self.pause_s.mean()) / self.worked_s if len(self.pause_s) else 0.0
 
     def at(self, copies: int, others: float = 0.0) -> CoRunnerEffect:
-        """The effect of another number of copies: each takes its time slice before this process runs again.
+        """Return the effect of another number of copies: each takes its time slice before this process runs again.
 
-        ``others``: ``paused`` without copies, by other processes.
+        ``others``: ``paused`` by other processes, without copies.
         """
         if copies == self.copies or not self.paused:
             return self
@@ -96,46 +93,48 @@ class CoRunnerEffect:
         return replace(self, copies=copies, pause_s=self.pause_s * max(longer, 0.0))
 
     def calls_s(self, alone: np.ndarray, rng: np.random.Generator, n: int = DRAWN) -> np.ndarray:
-        """Seconds of ``n`` single co-located calls, ascending, of a point whose solo samples are ``alone``.
+        """Return ascending seconds of ``n`` co-located calls of a point whose solo samples are ``alone``.
 
-        Quantiles, not random draws, so the expected share of them is interrupted.
+        They are quantiles rather than random draws, so that the expected share is interrupted.
         """
         median_s = float(np.median(alone))
         quick = alone[alone <= median_s + _threshold_s(median_s)]
-        own_s = self.stretch * _quantiles(quick, rng.permutation(n) / n + 0.5 / n)
+        undisturbed_s = self.stretch * _quantiles(quick, rng.permutation(n) / n + 0.5 / n)
         if not len(self.pause_s):
-            return np.asarray(np.sort(own_s))
-        # Time slices have about one length, so pauses come at even distances rather than as a Poisson process.
-        ended = np.floor(np.cumsum(own_s) * self.pauses / self.worked_s + rng.random()).astype(int)
+            return np.asarray(np.sort(undisturbed_s))
+        # Time slices are about equally long, so pauses come at even distances rather than as a Poisson process.
+        ended = np.floor(np.cumsum(undisturbed_s) * self.pauses / self.worked_s + rng.random()).astype(int)
         count = np.diff(ended, prepend=0)
         places = rng.permutation(int(count.sum()))
-        drawn = _quantiles(self.pause_s, (places + 0.5) / max(1, len(places)))
-        paused_s = np.bincount(np.repeat(np.arange(n), count), drawn, minlength=n)
-        return np.asarray(np.sort(own_s + paused_s))
+        lengths_s = _quantiles(self.pause_s, (places + 0.5) / max(1, len(places)))
+        paused_s = np.bincount(np.repeat(np.arange(n), count), lengths_s, minlength=n)
+        return np.asarray(np.sort(undisturbed_s + paused_s))
 
 
 def _quantiles(samples: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """``np.quantile``, which looks for each of thousands of shares anew, by sorting once."""
+    """Return ``np.quantile``, faster for thousands of shares."""
     return np.asarray(np.interp(shares * (len(samples) - 1), np.arange(len(samples)), np.sort(samples)))
 
 
-def _threshold_s(own_s: float) -> float:
-    return max(MIN_PAUSE_S, MIN_SHARE * own_s)
+def _threshold_s(call_s: float) -> float:
+    return max(MIN_PAUSE_S, MIN_SHARE * call_s)
 
 
 def _log_stretch(alone: np.ndarray, colocated: np.ndarray) -> float:
-    """Log of how much slower calls are that were not interrupted."""
-    own_s = float(np.median(alone))
-    quick = colocated[colocated <= own_s + _threshold_s(own_s)]
+    """Return the log slow-down of calls that were not interrupted."""
+    alone_s = float(np.median(alone))
+    quick = colocated[colocated <= alone_s + _threshold_s(alone_s)]
     if len(quick) < (1 - MAX_INTERRUPTED) * len(colocated):
         return 0.0
-    return float(np.log(np.median(quick) / own_s))
+    return float(np.log(np.median(quick) / alone_s))
 
 
 @dataclass(frozen=True)
 class Filled:
-    """``table``: rows asked for, measured ones as they are; ``predicted``: how many were. ``learnt``: by β measured.
-    ``errors``: of measured rows, each predicted from the others: point, β, statistic, measured and predicted s."""
+    """Completed latency ``table`` with measured and ``predicted`` (a number) rows; ``learnt``: effects by measured β.
+
+    ``errors``: for measured rows, each predicted from the others: point, β, statistic, measured and predicted seconds.
+    """
 
     table: LatencyTable
     predicted: int
@@ -148,8 +147,8 @@ class Filled:
         if self.errors.empty:
             return []
         wrong = (self.errors["predicted_s"] / self.errors["measured_s"] - 1).abs()
-        found = self.errors.assign(wrong=wrong).groupby(["copies", "statistic"], sort=False)["wrong"]
-        rows = found.agg(["size", "mean"]).reset_index().itertuples(index=False)
+        groups = self.errors.assign(wrong=wrong).groupby(["copies", "statistic"], sort=False)["wrong"]
+        rows = groups.agg(["size", "mean"]).reset_index().itertuples(index=False)
         return [
             {"copies": int(copies), "rows": int(size), "statistic": statistic, "mape": mean}
             for copies, statistic, size, mean in rows
@@ -159,11 +158,11 @@ class Filled:
 def fill(
     subject: str, points: Sequence[OperatingPoint], table: LatencyTable, copy_counts: Sequence[int], *, seed: int = 0
 ) -> Filled:
-    """T(k, β) of all ``points`` at all ``copy_counts``: measured rows of ``table`` as they are, the rest predicted.
+    """Return T(k, β) of all ``points`` at all ``copy_counts``: measured rows of ``table``, the others predicted.
 
-    A predicted row's ``samples_s`` are single calls drawn from the distribution predicted, ``low_s`` and ``high_s`` the
-    interval that holds 90 % of them. Raises ``InputError`` when the table has no row of ``subject`` co-located with
-    copies of itself, or lacks the solo latency of a point.
+    ``samples_s`` of a predicted row are calls of the predicted distribution; 90 % of them lie in ``low_s`` to
+    ``high_s``. Raises ``InputError`` if the table has no row of ``subject`` co-located with copies of itself, or lacks
+    the solo latency of a point.
     """
     rows = table.where(subject=subject, status="ok").rows
     rows = rows[rows["point"].isin([point.key for point in points]) & ~rows["predicted"]]
@@ -176,23 +175,23 @@ def fill(
         )
     _require_alone(subject, points, rows)
     settings = [_Setting(part, seed) for _, part in rows.groupby(SETTING, sort=False) if (part["copies"] > 0).any()]
-    made = [row for setting in settings for row in setting.missing(copy_counts)]
-    kept = rows[rows["copies"].isin(copy_counts)].drop(columns="copies")
-    filled = pd.concat([kept, pd.DataFrame(made, columns=kept.columns if made else None)], ignore_index=True)
-    errors = pd.DataFrame([found for setting in settings for found in setting.left_out()])
-    provenance = {**table.provenance, "predictor": "time-slices", "predicted_rows": len(made)}
-    return Filled(LatencyTable(filled, provenance), len(made), settings[0].learnt, errors)
+    new = [row for setting in settings for row in setting.missing(copy_counts)]
+    known = rows[rows["copies"].isin(copy_counts)].drop(columns="copies")
+    filled = pd.concat([known, pd.DataFrame(new, columns=known.columns if new else None)], ignore_index=True)
+    errors = pd.DataFrame([error for setting in settings for error in setting.left_out()])
+    provenance = {**table.provenance, "predictor": "time-slices", "predicted_rows": len(new)}
+    return Filled(LatencyTable(filled, provenance), len(new), settings[0].learnt, errors)
 
 
 def _require_alone(subject: str, points: Sequence[OperatingPoint], rows: pd.DataFrame) -> None:
     alone = set(rows.loc[rows["copies"] == 0, "point"])
-    missing = [point.key for point in points if point.key not in alone]
-    if missing:
-        raise InputError(f"the latency table has no solo latency of {subject} at {name_list(missing, 4)}")
+    absent = [point.key for point in points if point.key not in alone]
+    if absent:
+        raise InputError(f"the latency table has no solo latency of {subject} at {name_list(absent, 4)}")
 
 
 class _Setting:
-    """Rows of one device, backend, number of threads …, with the column ``copies``."""
+    """Rows of one ``SETTING``, with the column ``copies``."""
 
     def __init__(self, rows: pd.DataFrame, seed: int):
         self._seed = seed
@@ -211,16 +210,15 @@ class _Setting:
         for row in rows:
             alone = self._alone[_place(row)]["samples_s"]
             pairs.setdefault(int(row["copies"]), []).append((np.asarray(alone), np.asarray(row["samples_s"])))
-        return {copies: CoRunnerEffect.learn(copies, found) for copies, found in sorted(pairs.items())}
+        return {copies: CoRunnerEffect.learn(copies, samples) for copies, samples in sorted(pairs.items())}
 
     def missing(self, copy_counts: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """Rows for what was not measured."""
         for copies in sorted(set(copy_counts)):
             for place, row in self._alone.items():
                 if copies and (*place, copies) not in self._known:
                     calls_s = self._calls_s(self.learnt, row, copies)
                     low_s, high_s = np.quantile(calls_s, [0.5 - NOMINAL_COVERAGE / 2, 0.5 + NOMINAL_COVERAGE / 2])
-                    made = {
+                    prediction = {
                         "co_runners": "+".join([self._label] * copies),
                         "samples_s": calls_s,
                         "predicted": True,
@@ -228,18 +226,18 @@ class _Setting:
                         "high_s": float(high_s),
                         "first_call_s": np.nan,
                     }
-                    yield {**{str(name): value for name, value in row.items() if name != "copies"}, **made}
+                    yield {**{str(name): value for name, value in row.items() if name != "copies"}, **prediction}
 
     def left_out(self) -> Iterator[dict[str, Any]]:
-        """Every co-located row, predicted from the others."""
+        """Yield errors of every co-located row, predicted from the others."""
         for at, row in enumerate(self._colocated):
             learnt = self._learn([*self._colocated[:at], *self._colocated[at + 1 :]])
             if not learnt:
                 return
             predicted, measured = self._calls_s(learnt, row, int(row["copies"])), np.asarray(row["samples_s"])
             for name, of in STATISTICS.items():
-                found = {"statistic": name, "measured_s": of(measured), "predicted_s": of(predicted)}
-                yield {"point": row["point"], "batch_size": row["batch_size"], "copies": int(row["copies"]), **found}
+                errors = {"statistic": name, "measured_s": of(measured), "predicted_s": of(predicted)}
+                yield {"point": row["point"], "batch_size": row["batch_size"], "copies": int(row["copies"]), **errors}
 
     def _calls_s(self, learnt: dict[int, CoRunnerEffect], row: dict[Any, Any], copies: int) -> np.ndarray:
         nearest = min(learnt, key=lambda known: abs(np.log(known / copies)))

@@ -1,4 +1,4 @@
-"""Labels of many settings learnt at once: one encoder of networks, and a function of it for every setting."""
+"""Model of labels in many settings: one encoder of networks, and a function of it for every setting."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from slotool.predictors.trained.bounds import min_operator_seconds
 
 # More networks take the cube of their number to fit, the square to store.
 MAX_NETWORKS = 2000
-# Of the encoder, shared by all settings and chosen by the likelihood of all their labels: reach of a network in
-# features (deviations, by the square root of their number), share of the linear part, and noise of labels.
+# Choices of the encoder, which is that of greatest likelihood of all labels: reach of a network in features (deviations
+# × the square root of their number), share of the linear part, and noise of labels.
 REACHES, LINEAR, NOISES = (0.35, 0.5, 0.7, 1.0, 1.4), (0.01, 0.03, 0.1, 0.3), (0.001, 0.003, 0.01, 0.03, 0.1)
 SMOOTH = 0.5
 MAX_DEVIATIONS, JITTER = 5.0, 1e-8
-# Root mean square of the deviations within which two networks are one: of timm's, those nearer than this have labels
-# that differ by 1 % in the median; those of twice as far 2 %, of ten times as far 25 %.
+# Root mean square distance within which two networks count as one: labels of timm's networks differ there by 1 % in the
+# median, at twice the distance by 2 %, at ten times by 25 %.
 SAME_NETWORK = 0.01
 ROOFLINE, OPERATORS = TOTALS.index("roofline"), WORK.index("operators")
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Where networks lie, and how alike the latencies of two are: ``kernel``, the same in all settings.
+    """Scaled features of networks, and the covariance of their latencies, ``kernel``, the same in all settings.
 
     ``mean`` and ``deviation``: of the features of the training networks, float64 [``FEATURES``].
     """
@@ -58,18 +58,17 @@ class Encoder:
     noise: float
 
     def encoded(self, features: np.ndarray) -> np.ndarray:
-        """Features in deviations, float64 [n, ``FEATURES``]."""
+        """Return features in deviations from the mean, float64 [n, ``FEATURES``]."""
         scaled = (features - self.mean) / self.deviation
         return np.asarray(np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS))
 
     def kernel(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Covariance [n, m] of log(seconds ÷ roofline) of encoded networks, in units of a setting's ``variance``."""
+        """Return the covariance [n, m] of log(seconds ÷ roofline) of encoded networks, in units of ``variance``."""
         width = first.shape[1]
         near = np.exp(-cdist(first, second, "sqeuclidean") / (2 * self.reach**2 * width))
         return np.asarray(SMOOTH * near + self.linear * first @ second.T / width)
 
     def variances(self, encoded: np.ndarray) -> np.ndarray:
-        """Diagonal of ``kernel``, float64 [n]."""
         return np.asarray(SMOOTH + self.linear * np.mean(encoded**2, axis=1))
 
 
@@ -77,14 +76,14 @@ class Encoder:
 class SettingsModel:
     """Prices of work, and Gaussian processes over networks, one for each of S settings, with one encoder.
 
-    log(seconds) is the mean of two answers. One is the log of Σ amount × price over all ``AMOUNTS``. The other is that
-    of the totals alone, plus a level and a smooth function of the encoded network: prices hold for families of networks
-    that nobody measured, where such a function knows nothing, and miss what is no sum of work, which it learns.
+    log(seconds) is the mean of two predictions. One is the log of Σ amount × price over all ``AMOUNTS``. The other is
+    that of the totals alone, plus a level and a smooth function of the encoded network. Prices extend to families of
+    networks without labels, where such a function has no data; the function learns the rest of the latency.
 
-    ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``WORK``, S]; ``min_operator_s`` [S]: seconds per
-    operator of the labelled network that took fewest, 0 where unknown. ``known`` float32 [n, ``FEATURES``] are the
-    encoded training networks; ``log_s`` float64 [n, S] their labels, log(seconds), NaN where there is none; ``weights``
-    float64 [n, S] their weights in each function, 0 where there is no label; ``level`` and ``variance`` float64 [S].
+    ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``WORK``, S]; ``min_operator_s`` [S]: the smallest
+    seconds per operator of a labelled network, 0 where unknown. ``known`` float32 [n, ``FEATURES``] are the encoded
+    training networks; ``log_s`` float64 [n, S] their labels, log(seconds), NaN where there is none; ``weights`` float64
+    [n, S] their weights in each function, 0 where there is no label; ``level`` and ``variance`` float64 [S].
     """
 
     settings: tuple[Setting, ...]
@@ -100,8 +99,10 @@ class SettingsModel:
 
     @classmethod
     def fit(cls, features: np.ndarray, latency_s: np.ndarray, settings: Sequence[Setting]) -> Self:
-        """``features``: of ``network_features`` [n, ``FEATURES``]; ``latency_s``: float64 [n, S], NaN where there is
-        no label. Raises ``InputError`` when a setting has fewer than ten labels."""
+        """Fit to ``network_features`` [n, ``FEATURES``] and labels, float64 seconds [n, S], NaN where there is none.
+
+        Raises ``InputError`` if a setting has fewer than ten labels.
+        """
         labelled = np.isfinite(latency_s)
         for setting, count in zip(settings, labelled.sum(axis=0).tolist(), strict=True):
             if count < MIN_LABELS_OF_SETTING:
@@ -109,12 +110,12 @@ class SettingsModel:
         deviation = features.std(axis=0)
         mean, deviation = features.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)
         log_s, work = np.log(np.where(labelled, latency_s, 1.0)), amounts(features)
-        pairs = [(work[own], log_s[own, s]) for s, own in enumerate(labelled.T)]
-        all_prices = np.column_stack([prices(own, labels, RIDGE_BY_CATEGORY) for own, labels in pairs])
-        of_totals = np.column_stack([prices(own[:, : len(WORK)], labels, RIDGE) for own, labels in pairs])
+        pairs = [(work[rows], log_s[rows, s]) for s, rows in enumerate(labelled.T)]
+        all_prices = np.column_stack([prices(rows, labels, RIDGE_BY_CATEGORY) for rows, labels in pairs])
+        of_totals = np.column_stack([prices(rows[:, : len(WORK)], labels, RIDGE) for rows, labels in pairs])
         target = log_s - log_seconds(work[:, : len(WORK)], of_totals)
-        min_operator_s = np.array([min_operator_seconds(own[:, OPERATORS], np.exp(labels)) for own, labels in pairs])
-        level = np.array([target[own, s].mean() for s, own in enumerate(labelled.T)])
+        min_operator_s = np.array([min_operator_seconds(rows[:, OPERATORS], np.exp(labels)) for rows, labels in pairs])
+        level = np.array([target[rows, s].mean() for s, rows in enumerate(labelled.T)])
         target = np.where(labelled, target - level, 0.0)
         with threadpool_limits(2):
             known = Encoder(mean, deviation, 1.0, 0.1, 0.01).encoded(features).astype(np.float32).astype(np.float64)
@@ -125,20 +126,18 @@ class SettingsModel:
         return cls(tuple(settings), encoder, known, labels, weights, level, variance, *work_prices)
 
     def features(self, graphs: Sequence[OperatorGraph]) -> Encoded:
-        """What the model is asked about."""
         return self.encode(network_features(graphs))
 
     def encode(self, features: np.ndarray) -> Encoded:
         return Encoded(self.encoder.encoded(features), features[:, ROOFLINE], amounts(features))
 
-    def answer(self, asked: Encoded) -> np.ndarray:
-        """log(seconds) in every setting, float64 [n, S]."""
-        return np.asarray(sum(self._answers(asked)) / 2)
+    def answer(self, networks: Encoded) -> np.ndarray:
+        return np.asarray(sum(self._answers(networks)) / 2)
 
-    def labels_or_answers(self, asked: Encoded) -> np.ndarray:
-        """Return log(seconds) in every setting, float64 [n, S]: the labels of networks that have some, else answers."""
-        answers = self.answer(asked)
-        apart = cdist(asked.at, self.known) / np.sqrt(self.known.shape[1])
+    def labels_or_answers(self, networks: Encoded) -> np.ndarray:
+        """Return log(seconds) in every setting, float64 [n, S]: labels of the same network, else predictions."""
+        answers = self.answer(networks)
+        apart = cdist(networks.at, self.known) / np.sqrt(self.known.shape[1])
         nearest = apart.argmin(axis=1)
         labels = np.where(apart.min(axis=1)[:, None] <= SAME_NETWORK, self.log_s[nearest], np.nan)
         return np.asarray(np.where(np.isfinite(labels), labels, answers))
@@ -148,37 +147,38 @@ class SettingsModel:
         """True for each network with a label in a setting, bool [n, S]."""
         return np.asarray(np.isfinite(self.log_s))
 
-    def _answers(self, asked: Encoded) -> tuple[np.ndarray, np.ndarray]:
-        """log(seconds) by prices of all amounts, and by those of totals with a smooth function, float64 [n, S] each."""
-        smooth = self.level + self.encoder.kernel(asked.at, self.known) @ self.weights
-        of_totals = log_seconds(asked.work[:, : len(WORK)], self.total_prices_s)
-        return log_seconds(asked.work, self.prices_s), of_totals + smooth
+    def _answers(self, networks: Encoded) -> tuple[np.ndarray, np.ndarray]:
+        """Predict log(seconds) by prices, and by totals with a smooth function, float64 [n, S] each."""
+        smooth = self.level + self.encoder.kernel(networks.at, self.known) @ self.weights
+        of_totals = log_seconds(networks.work[:, : len(WORK)], self.total_prices_s)
+        return log_seconds(networks.work, self.prices_s), of_totals + smooth
 
-    def spread(self, asked: Encoded, setting: int) -> np.ndarray:
-        """Deviation of log(seconds) in a setting, a label's noise included, float64 > 0 [n]: what the function's own
-        deviation is, and by how much the two answers differ."""
+    def spread(self, networks: Encoded, setting: int) -> np.ndarray:
+        """Return the deviation of log(seconds) in a setting, a label's noise included, float64 > 0 [n].
+
+        It combines the deviation of the Gaussian process with the difference of the two predictions.
+        """
         rows = np.flatnonzero(self.labelled[:, setting])
-        across = solve_triangular(self._factor(setting), self.encoder.kernel(self.known[rows], asked.at), lower=True)
-        left = np.maximum(self.encoder.variances(asked.at) - np.sum(across**2, axis=0), 0.0)
-        by_prices, by_function = (own[:, setting] for own in self._answers(asked))
+        across = solve_triangular(self._factor(setting), self.encoder.kernel(self.known[rows], networks.at), lower=True)
+        left = np.maximum(self.encoder.variances(networks.at) - np.sum(across**2, axis=0), 0.0)
+        by_prices, by_function = (answers[:, setting] for answers in self._answers(networks))
         apart = (by_prices - by_function) / 2
         return np.asarray(np.sqrt(self.variance[setting] * (left + self.encoder.noise) + apart**2))
 
     def _factor(self, setting: int) -> np.ndarray:
-        own = self.labelled[:, setting]
-        key = own.tobytes()
+        rows = self.labelled[:, setting]
+        key = rows.tobytes()
         if key not in self._factors:
-            kernel = self.encoder.kernel(self.known[own], self.known[own])
+            kernel = self.encoder.kernel(self.known[rows], self.known[rows])
             self._factors[key] = np.linalg.cholesky(kernel + (self.encoder.noise + JITTER) * np.eye(len(kernel)))
         return self._factors[key]
 
     @cached_property
     def _factors(self) -> dict[bytes, np.ndarray]:
-        """Cholesky factors by the networks that a setting has labels of."""
+        """Cholesky factors by set of labelled networks."""
         return {}
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Tensors and a JSON document."""
         tensors = {
             "mean": self.encoder.mean,
             "deviation": self.encoder.deviation,
@@ -198,7 +198,7 @@ class SettingsModel:
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        """Raises ``InputError`` for a model of other features, or whose parts do not belong together."""
+        """Restore from a ``state``. Raises ``InputError`` for other features, or parts that do not fit."""
         if document["features"] != list(FEATURES) or not {"prices_s", "labelled", "log_s"} <= tensors.keys():
             raise InputError("the predictor was trained with other features of networks than this slotool has: retrain")
         numbers = strict_json.convert(document["encoder"], dict[str, float])
@@ -207,14 +207,14 @@ class SettingsModel:
         shape = (len(known), len(settings))
         labelled = tensors["labelled"].astype(bool)
         work = tensors["prices_s"], tensors["total_prices_s"]
-        if [own.shape for own in work] != [(len(AMOUNTS), len(settings)), (len(WORK), len(settings))]:
+        if [prices.shape for prices in work] != [(len(AMOUNTS), len(settings)), (len(WORK), len(settings))]:
             raise InputError(f"the prices of work do not fit the {len(settings)} settings")
         shapes = {weights.shape, labelled.shape, tensors["log_s"].shape}
         if known.shape[1:] != (len(FEATURES),) or shapes != {shape}:
             raise InputError(f"the weights of {len(known)} networks do not fit the {len(settings)} settings")
         log_s = np.where(labelled, tensors["log_s"], np.nan)
         encoder = Encoder(tensors["mean"], tensors["deviation"], **numbers)
-        # Models that were written before it was kept have none.
+        # Models of earlier versions have none.
         min_operator_s = tensors.get("min_operator_s", np.zeros(len(settings)))
         if min_operator_s.shape != (len(settings),):
             raise InputError(f"the seconds of an operator do not fit the {len(settings)} settings")
@@ -224,8 +224,10 @@ class SettingsModel:
 
 @dataclass(frozen=True)
 class Encoded:
-    """n networks: ``at`` float64 [n, ``FEATURES``] as the encoder has them, ``roofline`` float64 [n] log(seconds),
-    ``work`` float64 [n, ``AMOUNTS``]."""
+    """Networks as input of a model: ``at``, encoded features [n, ``FEATURES``], and ``work`` [n, ``AMOUNTS``].
+
+    ``roofline``: log(seconds), float64 [n].
+    """
 
     at: np.ndarray
     roofline: np.ndarray
@@ -238,45 +240,45 @@ class Encoded:
 def _solved(
     encoder: Encoder, kernel: np.ndarray, target: np.ndarray, labelled: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Weights [n, S], variance [S] of greatest likelihood, and the log likelihood of all labels."""
+    """Return weights [n, S], variance [S] of greatest likelihood, and the log likelihood of all labels."""
     weights, variance, likelihood = np.zeros(target.shape), np.empty(target.shape[1]), 0.0
     masks: Mapping[bytes, list[int]] = _by_mask(labelled)
     for settings in masks.values():
-        own = labelled[:, settings[0]]
-        count = int(own.sum())
-        factor = np.linalg.cholesky(kernel[np.ix_(own, own)] + (encoder.noise + JITTER) * np.eye(count))
-        labels = target[own][:, settings]
+        rows = labelled[:, settings[0]]
+        count = int(rows.sum())
+        factor = np.linalg.cholesky(kernel[np.ix_(rows, rows)] + (encoder.noise + JITTER) * np.eye(count))
+        labels = target[rows][:, settings]
         solved = cho_solve((factor, True), labels)
-        weights[np.flatnonzero(own)[:, None], settings] = solved
-        found = np.maximum(np.mean(labels * solved, axis=0), 1e-9)
-        variance[settings] = found
+        weights[np.flatnonzero(rows)[:, None], settings] = solved
+        scale = np.maximum(np.mean(labels * solved, axis=0), 1e-9)
+        variance[settings] = scale
         determinant = float(np.log(np.diag(factor)).sum())
-        likelihood -= float(np.sum(0.5 * count * np.log(found) + determinant))
+        likelihood -= float(np.sum(0.5 * count * np.log(scale) + determinant))
     return weights, variance, likelihood
 
 
 def _by_mask(labelled: np.ndarray) -> dict[bytes, list[int]]:
-    """Settings with labels of the very same networks: their systems share one factor."""
-    found: dict[bytes, list[int]] = {}
-    for setting, own in enumerate(labelled.T):
-        found.setdefault(own.tobytes(), []).append(setting)
-    return found
+    """Group settings with labels of the same networks, which share one Cholesky factor."""
+    by_mask: dict[bytes, list[int]] = {}
+    for setting, mask in enumerate(labelled.T):
+        by_mask.setdefault(mask.tobytes(), []).append(setting)
+    return by_mask
 
 
 def _likeliest(
     known: np.ndarray, target: np.ndarray, labelled: np.ndarray, mean: np.ndarray, deviation: np.ndarray
 ) -> Encoder:
-    """The encoder under which the labels of all settings are likeliest, found along one number after the other."""
-    # Of more networks a sample says as much.
+    """Return the encoder of greatest likelihood of all labels, by a search along one number at a time."""
+    # A sample of many networks is enough.
     some = np.sort(np.random.default_rng(0).permutation(len(known))[:600])
-    own, labels, there = known[some], target[some], labelled[some]
+    sample, labels, is_labelled = known[some], target[some], labelled[some]
     best = Encoder(mean, deviation, 0.7, 0.1, 0.003)
     tried: dict[tuple[float, float, float], float] = {}
 
     def likelihood(numbers: tuple[float, float, float]) -> float:
         if numbers not in tried:
             encoder = Encoder(mean, deviation, *numbers)
-            tried[numbers] = _solved(encoder, encoder.kernel(own, own), labels, there)[2]
+            tried[numbers] = _solved(encoder, encoder.kernel(sample, sample), labels, is_labelled)[2]
         return tried[numbers]
 
     numbers = (best.reach, best.linear, best.noise)

@@ -1,4 +1,4 @@
-"""A predictor as it is kept and used: with an interval, the bounds of its training, and what its labels belong to."""
+"""Trained predictor as it is stored and used: with intervals, bounds of its training and the setting of its labels."""
 
 from __future__ import annotations
 
@@ -33,18 +33,24 @@ COLOCATED_SCORES, COLOCATED_PREDICTIONS = f"{COLOCATED}-{SCORES}", f"{COLOCATED}
 SOLO_LATENCIES = "solo-latencies.json"
 DOCUMENT_VERSION = 4
 NOMINAL_COVERAGE = 0.90
-# Networks count as like the training networks up to the distance that this share of held-out ones keep within.
+# Quantile of the distances of held-out networks up to which others count as like the training networks.
 LIKE_TRAINING = 0.95
 NOT_CALIBRATED = "no kind of network was held out when this predictor was trained"
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of n networks or co-locations: latency and its 90 % interval, float64 seconds [n], NaN where none can be given.
+    """Predicted latencies of n networks or co-locations, with 90 % intervals.
 
-    ``outside``: for each, in what it differs from what was trained on, or None. ``no_interval``: why there is none, or
-    None. ``distances``: how far it lies from the training networks; empty where that is not known. ``spread``, float64
-    [n]: what the residuals are multiples of; ``far``, bool [n]: whether they are those of held-out kinds.
+    Attributes:
+        latency_s: Predicted latencies, float64 seconds [n].
+        low_s: Lower ends of the intervals, float64 seconds [n], NaN where there is none.
+        high_s: Upper ends.
+        outside: For each, its differences from the training networks, or None.
+        no_interval: For each, the reason why it has no interval, or None.
+        distances: Distances from the training networks; empty for co-locations.
+        spread: Unit of the residuals, float64 [n].
+        far: True where the residuals are those of held-out kinds, bool [n].
     """
 
     latency_s: np.ndarray
@@ -57,28 +63,27 @@ class Predictions:
     far: np.ndarray
 
     def without_interval(self, why: str) -> Predictions:
-        """The same latencies, none with an interval."""
+        """Return the same latencies without intervals, for the reason ``why``."""
         nothing = np.full(len(self.latency_s), np.nan)
-        reasons: list[str | None] = [why if own is None else f"{why}; {own}" for own in self.no_interval]
+        reasons: list[str | None] = [why if reason is None else f"{why}; {reason}" for reason in self.no_interval]
         return replace(self, low_s=nothing, high_s=nothing, no_interval=reasons)
 
 
 @dataclass(frozen=True)
 class TrainedPredictor(Generic[Asked]):
-    """A fitted predictor, of networks or of co-locations, and everything that is the same for all predictors.
+    """Fitted predictor of networks or co-locations, with the parts that are the same for all predictors.
 
-    Intervals come from ``calibration``, the errors on kinds that were held out, the wider the further a network lies
-    from ``domain``: a user's network is of a new kind, however like the training networks it looks. Errors on networks
-    drawn as those were covered 45 to 75 % of others where 90 were stated, those on kinds held out 93 to 95 %.
+    Intervals come from ``calibration``, the errors on held-out kinds, and widen with the distance from ``domain``: a
+    user's network is of a new kind, however similar it looks. 90 % intervals from errors on networks of the training
+    kinds covered 45 to 75 % of others, those from held-out kinds 93 to 95 %. Without ``calibration``, ``residuals``
+    give intervals to networks whose ``Distance.vector`` is within ``like``, float64 [4], and others get none.
 
-    ``residuals`` are of labels that the predictor never saw, drawn as those it learnt from; without ``calibration``
-    they give the interval of networks within ``like``, float64 [4], in all of ``Distance.vector``, and others get none.
-    Those labels are every second row of the dev set; the predictor makes its choices by the other rows, since labels
-    that chose a depth are fitted too well to say how wrong it is. ``dev_mae_s`` is over the unseen rows as well.
+    ``residuals`` and ``dev_mae_s`` are of every second row of the dev set. The predictor makes its choices, such as a
+    depth, by the other rows, whose errors are therefore too small.
 
-    Of co-locations ``domain`` is None: those within ``bounds`` are taken to be like those learnt from, all others get
-    no interval. ``facts``: of the labels' machine, where known. ``floor``: answers for networks that are clearly below
-    it are raised. None of co-locations, and in artifacts of before: nothing is raised.
+    For co-locations ``domain`` is None: those within ``bounds`` count as like the training set, others get no interval.
+    ``facts``: facts of the labels' machine, where known. ``floor``: lower limit that predictions are raised to; None
+    for co-locations and in artifacts of earlier versions.
     """
 
     predictor: Predictor[Asked]
@@ -102,10 +107,10 @@ class TrainedPredictor(Generic[Asked]):
         seed: int,
         progress: Callable[[str], None] | None = None,
     ) -> Self:
-        """Fit ``predictor`` to the training set and half the dev set, take interval and dev MAE from the other half.
+        """Fit ``predictor`` to the training set and half the dev set; interval and dev MAE come from the other half.
 
-        Networks unlike the training networks have no interval before ``calibrated``. Raises ``InputError`` when the
-        dev set is too small for the interval.
+        Networks unlike the training networks have no interval before ``calibrated``. Raises ``InputError`` if the dev
+        set is too small for the interval.
         """
         train = labelled.take(split.train)
         graphs, latency_s = train
@@ -128,9 +133,10 @@ class TrainedPredictor(Generic[Asked]):
         )
 
     def predict(self, graphs: Sequence[Asked], unsure: np.ndarray | float = 0.0) -> Predictions:
-        """``unsure``: half-width, in log, of the 90 % interval of what a question itself rests upon, such as a solo
-        latency that was predicted; NaN where that has none. Raises ``GraphError`` for a graph that the predictor cannot
-        take."""
+        """Predict latencies with intervals. Raises ``GraphError`` for an unsupported graph.
+
+        ``unsure``: for co-locations, half the 90 % interval of the solo latency in log; NaN where it has none.
+        """
         if self.domain is not None:
             graphs = cast("Sequence[Asked]", Batch.of(cast("Sequence[OperatorGraph]", graphs)))
         try:
@@ -142,7 +148,7 @@ class TrainedPredictor(Generic[Asked]):
         distances: list[Distance] = []
         outside: list[str | None]
         if self.domain is None:
-            # Of co-locations. Outside the bounds of the training data no interval was checked, so none is given.
+            # Outside the bounds of co-locations in training no interval was checked, so none is given.
             low_1, high_1 = _ends(self.residuals)
             spread = np.hypot(spread, 2 * np.broadcast_to(unsure, latency_s.shape) / max(high_1 - low_1, 1e-9))
             outside = [self.bounds.outside(*pair) for pair in zip(graphs, latency_s.tolist(), strict=True)]
@@ -154,19 +160,21 @@ class TrainedPredictor(Generic[Asked]):
                 far = np.array(beyond, dtype=bool) | (self.calibration is not None)
             if self.calibration is not None:
                 spread = np.where(far, self.calibration.widths(distances), spread)
-            outside = [each.sentence() if unlike else None for each, unlike in zip(distances, beyond, strict=True)]
+            outside = [
+                distance.sentence() if far_off else None for distance, far_off in zip(distances, beyond, strict=True)
+            ]
             why = [self._why_none(*pair) for pair in zip(distances, beyond, strict=True)]
             below = self.predictor.below_measured(graphs)
-            latency_s, own_below = self.raised(graphs, latency_s)
-            why = ["; ".join(filter(None, each)) or None for each in zip(below, own_below, why, strict=True)]
+            latency_s, why_raised = self.raised(graphs, latency_s)
+            why = ["; ".join(filter(None, reasons)) or None for reasons in zip(below, why_raised, why, strict=True)]
         low, high = (
             np.where(far, *ends) for ends in zip(_ends(self._far_residuals), _ends(self.residuals), strict=True)
         )
-        given = np.where([reason is None for reason in why], 1.0, np.nan)
+        valid = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
             latency_s=latency_s,
-            low_s=latency_s * _factor(low * spread) * given,
-            high_s=latency_s * _factor(high * spread) * given,
+            low_s=latency_s * _factor(low * spread) * valid,
+            high_s=latency_s * _factor(high * spread) * valid,
             outside=outside,
             no_interval=why,
             distances=distances,
@@ -175,7 +183,6 @@ class TrainedPredictor(Generic[Asked]):
         )
 
     def raised(self, graphs: Sequence[Asked], latency_s: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
-        """As ``Floor.raised``."""
         if self.floor is None:
             return latency_s, [None] * len(graphs)
         return self.floor.raised(cast("Sequence[OperatorGraph]", graphs), latency_s)
@@ -192,9 +199,9 @@ class TrainedPredictor(Generic[Asked]):
     def _unlike(self, distances: Sequence[Distance]) -> list[bool]:
         if self.like is None:
             return [True] * len(distances)
-        factors = np.array([each.factors for each in distances]).reshape(len(distances), -1)
+        factors = np.array([distance.factors for distance in distances]).reshape(len(distances), -1)
         beyond = np.any(factors[:, : len(self.like)] > self.like + 1e-9, axis=1)
-        return [bool(each.form or each.inputs) or past for each, past in zip(distances, beyond.tolist(), strict=True)]
+        return [bool(own.form or own.inputs) or far for own, far in zip(distances, beyond.tolist(), strict=True)]
 
     def _why_none(self, distance: Distance, far: bool) -> str | None:
         if not far:
@@ -216,8 +223,10 @@ class TrainedPredictor(Generic[Asked]):
         seed: int,
         progress: Callable[[str], None] | None = None,
     ) -> Self:
-        """The same predictor with intervals for networks unlike the training networks, from predictors of ``make``
-        trained without each kind in turn (``hold_out_kinds``). The test set plays no part."""
+        """Return the predictor with intervals for all networks, from errors on held-out kinds (``hold_out_kinds``).
+
+        ``make``: makes the predictors that are trained without each kind. The test set plays no part.
+        """
         graphs, latency_s = labelled.take(np.concatenate([split.train, split.dev]))
         networks = cast("Sequence[OperatorGraph]", graphs)
         maker = cast("Callable[[], Predictor[OperatorGraph]]", make)
@@ -225,18 +234,16 @@ class TrainedPredictor(Generic[Asked]):
         return replace(self, calibration=Calibration.of(held_out, make().name))
 
     def probability_within(self, predictions: Predictions, slo_s: float) -> np.ndarray:
-        """P(latency ≤ ``slo_s``) of each prediction, float64 [n]: of the median that a profiler would measure. NaN
-        where there is no interval."""
+        """Return P(measured median ≤ ``slo_s``) of each prediction, float64 [n], NaN where there is no interval."""
         margin = np.log(slo_s / predictions.latency_s) / predictions.spread
         near, far = (
-            np.full(len(margin), np.nan) if each is None else each.probability_below(margin)
-            for each in (self.residuals, self._far_residuals)
+            np.full(len(margin), np.nan) if residuals is None else residuals.probability_below(margin)
+            for residuals in (self.residuals, self._far_residuals)
         )
-        given = np.array([reason is None for reason in predictions.no_interval], dtype=bool)
-        return np.where(given, np.where(predictions.far, far, near), np.nan)
+        has_interval = np.array([reason is None for reason in predictions.no_interval], dtype=bool)
+        return np.where(has_interval, np.where(predictions.far, far, near), np.nan)
 
     def held_out(self, labelled: LabelledSet[Asked], rows: np.ndarray) -> PredictionsTable:
-        """Measured and predicted latencies of these rows."""
         graphs, latency_s = labelled.take(rows)
         predictions = self.predict(graphs)
         noise_s = labelled.noise_s[rows]
@@ -248,7 +255,6 @@ class TrainedPredictor(Generic[Asked]):
         )
 
     def latency_table(self, graphs: Sequence[Asked], predictions: Predictions) -> LatencyTable:
-        """The predictions as rows of a latency table, marked as predicted."""
         seconds = zip(graphs, predictions.latency_s, predictions.low_s, predictions.high_s, strict=True)
         return LatencyTable.of(
             {
@@ -263,11 +269,11 @@ class TrainedPredictor(Generic[Asked]):
         )
 
     def write(self, writer: ArtifactWriter, part: str = SOLO) -> None:
-        """Put the predictor into a bundle being written, as its ``part``."""
+        """Write the predictor into a bundle as its ``part``."""
         tensors, state = self.predictor.state()
         domain = {} if self.domain is None else {**self.domain.document(), "like": _listed(self.like)}
-        own = {} if self.domain is None else self.domain.tensors()
-        writer.write_tensors(f"{part}.safetensors", {**tensors, **own})
+        domain_tensors = {} if self.domain is None else self.domain.tensors()
+        writer.write_tensors(f"{part}.safetensors", {**tensors, **domain_tensors})
         document = {
             "version": DOCUMENT_VERSION,
             "name": self.predictor.name,
@@ -287,8 +293,9 @@ class TrainedPredictor(Generic[Asked]):
 
     @classmethod
     def load(cls, source: str | Artifact, part: str = SOLO) -> TrainedPredictor[Any]:
-        """The predictor that is this ``part`` of an artifact. Raises ``ArtifactError`` when it is damaged, no
-        predictor, has no such part, or is of a version or name that this slotool does not know.
+        """Load the predictor that is this ``part`` of an artifact.
+
+        Raises ``ArtifactError`` for a damaged artifact, a missing part, or a version or name that is unknown here.
         """
         artifact = source if isinstance(source, Artifact) else open_artifact(source, KIND)
         if f"{part}.json" not in artifact.manifest["files"]:
@@ -309,7 +316,7 @@ class TrainedPredictor(Generic[Asked]):
         kind = predictor_class(document["name"], colocated=part == COLOCATED, package=package)
         domain, floor = document.get("domain"), _maybe(Floor.from_document, document.get("min_operator_s"))
         if domain is not None and floor is not None:
-            # Files of before name no inputs in their domain.
+            # Files of earlier versions have no inputs in their domain.
             domain = {**domain, "inputs": domain.get("inputs") or sorted(floor.min_operator_s)}
         tensors = artifact.weights(f"{part}.safetensors")
         return cls(
@@ -318,10 +325,10 @@ class TrainedPredictor(Generic[Asked]):
             residuals=_maybe(Residuals.from_document, document["residuals"]),
             setting=Setting.from_document(document["setting"]),
             dev_mae_s=float(document["dev_mae_s"]),
-            domain=_maybe(lambda own: Domain.from_state(own, tensors), domain),
-            like=_maybe(lambda own: _maybe(_distance_limits, own["like"]), domain),
+            domain=_maybe(lambda stored: Domain.from_state(stored, tensors), domain),
+            like=_maybe(lambda stored: _maybe(_distance_limits, stored["like"]), domain),
             calibration=_maybe(Calibration.from_document, document.get("calibration")),
-            facts=_maybe(lambda own: strict_json.convert(own, dict[str, Any]), document.get("machine_facts")),
+            facts=_maybe(lambda stored: strict_json.convert(stored, dict[str, Any]), document.get("machine_facts")),
             floor=floor,
         )
 
@@ -342,35 +349,33 @@ def _listed(values: np.ndarray | None) -> list[float] | None:
 
 
 def _ends(residuals: Residuals | None) -> tuple[float, float]:
-    """Where the interval of spread 1 ends, in log."""
+    """Return the ends of the interval of spread 1, in log."""
     return (np.nan, np.nan) if residuals is None else residuals.interval(NOMINAL_COVERAGE)
 
 
 def _factor(log: np.ndarray) -> np.ndarray:
-    """e to this power; a file may hold spreads whose power is no number."""
+    """Return e to this power, clipped, since a file may hold spreads that overflow."""
     return np.asarray(np.exp(np.clip(log, -MAX_RESIDUAL, MAX_RESIDUAL)))
 
 
 def domain_of(
-    asked: Sequence[OperatorGraph | Colocation], unseen: Sequence[OperatorGraph | Colocation]
+    items: Sequence[OperatorGraph | Colocation], unseen: Sequence[OperatorGraph | Colocation]
 ) -> tuple[Domain | None, np.ndarray | None]:
-    """Of networks: what they are, and how far from them held-out ones lie; of co-locations nothing."""
-    graphs = [each for each in asked if isinstance(each, OperatorGraph)]
-    others = [each for each in unseen if isinstance(each, OperatorGraph)]
-    if len(graphs) < len(asked):
+    """Return the domain of networks and the limits of ``like`` from unseen ones; None for co-locations."""
+    graphs = [item for item in items if isinstance(item, OperatorGraph)]
+    others = [item for item in unseen if isinstance(item, OperatorGraph)]
+    if len(graphs) < len(items):
         return None, None
     domain = Domain.of(graphs)
-    vectors = np.array([each.vector for each in domain.distances(others)])
+    vectors = np.array([distance.vector for distance in domain.distances(others)])
     return domain, np.quantile(vectors, LIKE_TRAINING, axis=0, method="higher")
 
 
-def _subject(asked: OperatorGraph | Colocation) -> dict[str, str]:
-    """Columns of a latency table that say what ran, and with which co-runners."""
-    if isinstance(asked, Colocation):
-        return {"subject": asked.subject.id, "co_runners": "+".join(sorted(graph.id for graph in asked.co_runners))}
-    return {"subject": asked.id}
+def _subject(item: OperatorGraph | Colocation) -> dict[str, str]:
+    if isinstance(item, Colocation):
+        return {"subject": item.subject.id, "co_runners": "+".join(sorted(graph.id for graph in item.co_runners))}
+    return {"subject": item.id}
 
 
-def _solo(asked: OperatorGraph | Colocation) -> dict[str, float]:
-    """Column of a predictions table: the solo latency, where that is not the label."""
-    return {"solo_s": asked.solo_s[0]} if isinstance(asked, Colocation) else {}
+def _solo(item: OperatorGraph | Colocation) -> dict[str, float]:
+    return {"solo_s": item.solo_s[0]} if isinstance(item, Colocation) else {}

@@ -1,4 +1,4 @@
-"""Limits of what a predictor was trained on: ranges of its networks, and the least that operators take."""
+"""Limits of training data: ranges of the networks, and the shortest time per operator."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from slotool.predictors.colocations import Colocation, members_of
 from slotool.predictors.features.domain import inputs_of
 
 Range = tuple[float, float]
-# An answer below this share of what the operators take at least is raised to that; what is less clearly below may be an
-# error like any other.
+# Predictions below this share of the lower limit are raised to it; smaller differences may be ordinary errors.
 CLEARLY_BELOW = 0.5
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Ranges, least and most, of the networks a predictor was trained on, and the operator types they had.
+    """Ranges (least, most) of training networks, or of all members of co-locations, and their operator types.
 
-    Of co-locations, every member's; ``members``: how many were co-located.
+    ``members``: the number of co-located networks.
     """
 
     operators: Range
@@ -36,15 +35,15 @@ class Bounds:
     members: Range = (1.0, 1.0)
 
     @classmethod
-    def of(cls, asked: Sequence[OperatorGraph | Colocation], latency_s: np.ndarray) -> Self:
-        graphs = list({graph.id: graph for each in asked for graph in members_of(each)}.values())
+    def of(cls, items: Sequence[OperatorGraph | Colocation], latency_s: np.ndarray) -> Self:
+        graphs = list({graph.id: graph for item in items for graph in members_of(item)}.values())
         return cls(
             operators=_range([len(graph.operators) for graph in graphs]),
             weights=_range([graph.weights for graph in graphs]),
             flops=_range([graph.flops for graph in graphs]),
             latency_s=_range(latency_s),
             operator_types=tuple(sorted({operator.op for graph in graphs for operator in graph.operators})),
-            members=_range([len(members_of(each)) for each in asked]),
+            members=_range([len(members_of(item)) for item in items]),
         )
 
     @classmethod
@@ -52,15 +51,14 @@ class Bounds:
         return strict_json.convert(document, cls)
 
     def wider(self, other: Bounds) -> Bounds:
-        """What either holds."""
         names = ("operators", "weights", "flops", "latency_s", "members")
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
         ranges = {name: (min(a[0], b[0]), max(a[1], b[1])) for name, (a, b) in pairs.items()}
         return Bounds(operator_types=tuple(sorted({*self.operator_types, *other.operator_types})), **ranges)
 
-    def outside(self, asked: OperatorGraph | Colocation, predicted_s: float) -> str | None:
-        """In what a network, a member of a co-location, or the prediction lies outside; None when all lies inside."""
-        members = members_of(asked)
+    def outside(self, item: OperatorGraph | Colocation, predicted_s: float) -> str | None:
+        """Describe values of a network, of members or of the prediction outside the bounds; None if all are inside."""
+        members = members_of(item)
         types = {operator.op for graph in members for operator in graph.operators}
         unknown = sorted(types - set(self.operator_types))
         reasons = [f"operator type {', '.join(unknown)} was never seen"] if unknown else []
@@ -81,21 +79,21 @@ def _range(values: Any) -> Range:
 
 
 def min_operator_seconds(operators: np.ndarray, latency_s: np.ndarray) -> float:
-    """Seconds per operator as in no label less; both float64 [n]."""
+    """Return the smallest time per operator in any label, in seconds; both arrays float64 [n]."""
     return float(np.min(latency_s / operators))
 
 
 def raised(
     latency_s: np.ndarray, operators: np.ndarray, min_operator_s: np.ndarray | float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``latency_s``, those clearly below ``min_operator_s`` times their operators as that; and which, bool [n]."""
+    """Raise latencies clearly below ``min_operator_s`` × operators to that; return them, and which, bool [n]."""
     min_s = min_operator_s * operators
     below = latency_s < CLEARLY_BELOW * min_s
     return np.where(below, min_s, latency_s), below
 
 
 def raised_in_words(where: str, min_operator_s: float) -> str:
-    """Why there is no interval. ``where``: nothing less was measured, such as "on this device"."""
+    """Describe why a raised latency has no interval. ``where``: place of the labels, such as "on this device"."""
     return (
         f"predicted faster than any network measured {where}, and raised to the least measured, "
         f"{1e6 * min_operator_s:.3g} µs for each operator"
@@ -104,51 +102,49 @@ def raised_in_words(where: str, min_operator_s: float) -> str:
 
 @dataclass(frozen=True)
 class Floor:
-    """``min_operator_s``: by what networks take (``inputs_of``), seconds per operator as in no label less.
+    """Lower limit of latency: ``min_operator_s``, the smallest seconds per operator, by kind of input (``inputs_of``).
 
-    Networks that take anything else have no floor: operators of image networks take twice as long, at the least, as
-    those of networks of vectors on the same machine."""
+    Networks of other inputs have none, since operators of image networks take at least twice as long as those of
+    networks of vectors.
+    """
 
     min_operator_s: Mapping[str, float]
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> Self:
-        """What labels say, ``latency_s`` float64 [n]."""
-        found: dict[str, float] = {}
+        """Return the limit from labels, ``latency_s`` float64 seconds [n]."""
+        shortest: dict[str, float] = {}
         for graph, seconds in zip(graphs, (latency_s / _counts(graphs)).tolist(), strict=True):
-            found |= {taken: min(seconds, found.get(taken, seconds)) for taken in inputs_of([graph])}
-        return cls(found)
+            shortest |= {kind: min(seconds, shortest.get(kind, seconds)) for kind in inputs_of([graph])}
+        return cls(shortest)
 
     def adapted(self, labels: Examples[OperatorGraph]) -> Floor:
-        """With labels of a new setting. The least of all counts for whatever networks take, since the setting may be
-        faster; alone they show too few networks of the smallest operators."""
-        own = min_operator_seconds(_counts(labels.items), labels.latency_s)
-        return Floor({taken: min(seconds, own) for taken, seconds in self.min_operator_s.items()})
+        """Return the limit lowered by labels of a new setting, for all kinds of input, since it may be faster."""
+        shortest = min_operator_seconds(_counts(labels.items), labels.latency_s)
+        return Floor({kind: min(seconds, shortest) for kind, seconds in self.min_operator_s.items()})
 
     def raised(self, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
-        """``latency_s``, those clearly below what their operators take as that; and why there is no interval, in words,
-        None of all others."""
-        own = np.array([min((self._of(taken) for taken in inputs_of([graph])), default=0.0) for graph in graphs])
-        raised_s, below = raised(latency_s, _counts(graphs), own)
+        """Raise latencies clearly below the limit; return all, and for each raised one why it has no interval."""
+        limits = np.array([min((self._of(kind) for kind in inputs_of([graph])), default=0.0) for graph in graphs])
+        raised_s, below = raised(latency_s, _counts(graphs), limits)
         where = "among the labels it rests on"
-        pairs = zip(own.tolist(), below.tolist(), strict=True)
+        pairs = zip(limits.tolist(), below.tolist(), strict=True)
         return raised_s, [raised_in_words(where, seconds) if is_below else None for seconds, is_below in pairs]
 
-    def _of(self, taken: str) -> float:
-        return self.min_operator_s.get(taken, 0.0)
+    def _of(self, kind: str) -> float:
+        return self.min_operator_s.get(kind, 0.0)
 
     def document(self) -> dict[str, float]:
         return dict(self.min_operator_s)
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """Raises ``InputError`` for what is no time."""
-        found = strict_json.convert(document, dict[str, float])
-        if not all(np.isfinite(seconds) and seconds > 0 for seconds in found.values()):
+        """Restore from ``document``. Raises ``InputError`` for values that are no positive numbers."""
+        min_operator_s = strict_json.convert(document, dict[str, float])
+        if not all(np.isfinite(seconds) and seconds > 0 for seconds in min_operator_s.values()):
             raise InputError("the least seconds per operator are not numbers greater than 0")
-        return cls(found)
+        return cls(min_operator_s)
 
 
 def _counts(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """Operators of each network, float64 [n]."""
     return np.array([len(graph.operators) for graph in graphs], dtype=np.float64)

@@ -17,26 +17,24 @@ from slotool.predictors.base import Examples, Predictor
 from slotool.predictors.features.domain import Distance, Domain, cost_shares
 from slotool.predictors.trained.residuals import MAX_RESIDUAL, Residuals
 
-# Held-out trainings learn from so many networks at most, and are asked so many of each kind.
-MAX_NETWORKS, MAX_ASKED = 1500, 250
-# With fewer kinds no quantile of them bounds a new one; Student's t of their spread stands in.
+# Held-out trainings use at most so many networks, and are scored on so many of each kind.
+MAX_NETWORKS, MAX_SCORED = 1500, 250
+# With fewer kinds no quantile bounds a new one; Student's t of their spread is used instead.
 MIN_KINDS = 9
 LEVELS = 199
-# Residuals weigh in the scale as a Student's t with so many degrees of freedom: one wild network does not set it.
+# Degrees of freedom of the Student's t of residuals, so that one outlier does not set the scale.
 DEGREES = 4
 MIN_SCALE, MAX_SCALE = 1e-3, 20.0
-# Median and deviation (of the logarithm) of what the seven numbers of a scale are before any residual is seen.
+# Prior median of the seven numbers of a scale, and the deviation of their logarithms.
 START, START_DEVIATION = (0.1, 1.0, 0.5, 0.3, 0.2, 0.3, 0.2), 1.0
 CLUSTERS = 8
-# A kind of fewer says little. One of more than this share is parted: without it hardly anything would be left to learn
-# from, and the errors would be those of a predictor of half the labels.
+# Kinds of fewer rows are not held out; those of more than this share are split, so that enough labels remain.
 MIN_ROWS, MAX_SHARE = 8, 0.2
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of networks that was held out: how many rows had an interval to give, and their root mean square error in
-    log."""
+    """Held-out kind of networks: rows that may have an interval, and their root mean square log error."""
 
     name: str
     rows: int
@@ -45,16 +43,16 @@ class Kind:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The interval of a network at some ``Distance`` from the training networks.
+    """Intervals of networks by ``Distance`` from the training networks.
 
     ``scale``: float64 [7], a and b₁ … b₆ of s² = a² + Σ bᵢ² · factorᵢ² (``Distance.factors``), fitted by maximum
-    likelihood to the errors on held-out kinds. ``residuals``: of |log(measured ÷ predicted)| ÷ s. ``kinds``: what was
-    held out, by whom (``surrogate``: a cheaper predictor where training this one so often would take too long).
+    likelihood to the errors on held-out kinds. ``residuals``: |log(measured ÷ predicted)| ÷ s. ``kinds``: the held-out
+    kinds. ``surrogate``: name of the predictor that was trained without each, which may be a cheaper one.
 
-    A new network is taken to be of a new kind, exchangeable with those held out: each of K kinds weighs the same,
-    1 ÷ (K + 1), and the last share is beyond them all (Lee, Barber and Willett 2023, hierarchical conformal
-    prediction). With a dozen kinds that covers 95 % of kinds left out where 90 were asked; a quantile that covers these
-    as asked, in the mean, covered 76 % of real networks, which differ more from random kinds.
+    A new network is taken to be of a new kind, exchangeable with those held out: each of K kinds weighs 1 ÷ (K + 1),
+    and the last share lies beyond them all (Lee, Barber and Willett 2023, hierarchical conformal prediction). With a
+    dozen kinds, 90 % intervals cover 95 % of held-out kinds; intervals that cover these at 90 % in the mean covered
+    76 % of real networks, which differ more from random kinds.
     """
 
     scale: np.ndarray
@@ -63,7 +61,7 @@ class Calibration:
     surrogate: str
 
     def widths(self, distances: Sequence[Distance]) -> np.ndarray:
-        """s of each, float64 > 0 [n]."""
+        """Return the scale s at each distance, float64 > 0 [n]."""
         return _scale(self.scale, _factors(distances))
 
     def document(self) -> dict[str, Any]:
@@ -88,21 +86,20 @@ class Calibration:
 
     @classmethod
     def of(cls, held_out: Sequence[HeldOutKind], surrogate: str) -> Self | None:
-        """Return None when fewer than two kinds have a network near enough for an interval."""
-        near = [each for each in map(_within, held_out) if len(each.residuals)]
+        """Calibrate on held-out kinds; None if fewer than two have a network near enough for an interval."""
+        near = [kind for kind in map(_within, held_out) if len(kind.residuals)]
         if len(near) < 2:
             return None
-        own = _fitted_scale(near)
-        values = _grid([np.abs(each.residuals) / _scale(own, each.factors) for each in near])
-        kinds = [Kind(each.name, len(each.residuals), _rms(each.residuals)) for each in near]
-        # Of two kinds the tail has no end; factors beyond that say nothing more, and no file holds them.
-        return cls(own, Residuals(np.minimum(values, MAX_RESIDUAL), mirrored=True), tuple(kinds), surrogate)
+        scale = _fitted_scale(near)
+        values = _grid([np.abs(kind.residuals) / _scale(scale, kind.factors) for kind in near])
+        kinds = [Kind(kind.name, len(kind.residuals), _rms(kind.residuals)) for kind in near]
+        # The tail of two kinds has no end.
+        return cls(scale, Residuals(np.minimum(values, MAX_RESIDUAL), mirrored=True), tuple(kinds), surrogate)
 
 
 @dataclass(frozen=True)
 class HeldOutKind:
-    """``residuals``: log(measured ÷ predicted) [n] of networks of a kind that the predictor was not shown, and their
-    ``distances`` from those it was."""
+    """Errors on a held-out kind: ``residuals``, log(measured ÷ predicted) [n], and distances from the training set."""
 
     name: str
     residuals: np.ndarray
@@ -110,7 +107,6 @@ class HeldOutKind:
 
     @property
     def factors(self) -> np.ndarray:
-        """float64 [n, 6]."""
         return _factors(self.distances)
 
 
@@ -121,39 +117,39 @@ def hold_out_kinds(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> list[HeldOutKind]:
-    """Train a new predictor for each kind without it, and ask it that kind. One that cannot take a kind is left out."""
+    """Train a new predictor without each kind and score it on that kind; kinds it does not support are left out."""
     rng = np.random.default_rng(seed)
     some = even_sample(graphs, MAX_NETWORKS, seed)
     graphs, latency_s = [graphs[i] for i in some], latency_s[some]
-    found = []
+    held_out = []
     for name, rows in held_out_kinds(graphs, seed).items():
-        rest = rng.permutation(np.setdiff1d(np.arange(len(graphs)), rows))
-        dev, train = np.split(rest, [max(2, len(rest) // 10)])
-        asked = np.sort(rng.permutation(rows)[:MAX_ASKED])
-        shown = [graphs[i] for i in train]
+        others = rng.permutation(np.setdiff1d(np.arange(len(graphs)), rows))
+        dev, train = np.split(others, [max(2, len(others) // 10)])
+        scored = np.sort(rng.permutation(rows)[:MAX_SCORED])
+        training = [graphs[i] for i in train]
         predictor = make()
         try:
             predictor.fit(
-                Examples(shown, latency_s[train]), Examples([graphs[i] for i in dev], latency_s[dev]), seed=seed
+                Examples(training, latency_s[train]), Examples([graphs[i] for i in dev], latency_s[dev]), seed=seed
             )
-            predicted_s = predictor.predict([graphs[i] for i in asked])
+            predicted_s = predictor.predict([graphs[i] for i in scored])
         except GraphError:
             continue
-        distances = Domain.of(shown).distances([graphs[i] for i in asked])
-        found.append(HeldOutKind(name, np.log(latency_s[asked] / predicted_s), distances))
+        distances = Domain.of(training).distances([graphs[i] for i in scored])
+        held_out.append(HeldOutKind(name, np.log(latency_s[scored] / predicted_s), distances))
         if progress:
-            progress(f"held out {name}: {_rms(found[-1].residuals):.0%} off in log")
-    return found
+            progress(f"held out {name}: {_rms(held_out[-1].residuals):.0%} off in log")
+    return held_out
 
 
 def _within(kind: HeldOutKind) -> HeldOutKind:
-    """Those networks of a kind for which an interval would be given."""
-    rows = [i for i, each in enumerate(kind.distances) if each.too_far() is None]
+    """Return the networks of a kind that may have an interval."""
+    rows = [i for i, distance in enumerate(kind.distances) if distance.too_far() is None]
     return HeldOutKind(kind.name, kind.residuals[rows], [kind.distances[i] for i in rows])
 
 
 def _factors(distances: Sequence[Distance]) -> np.ndarray:
-    return np.array([each.factors for each in distances]).reshape(-1, len(START) - 1)
+    return np.array([distance.factors for distance in distances]).reshape(-1, len(START) - 1)
 
 
 def _scale(scale: np.ndarray, factors: np.ndarray) -> np.ndarray:
@@ -162,36 +158,34 @@ def _scale(scale: np.ndarray, factors: np.ndarray) -> np.ndarray:
 
 
 def _fitted_scale(kinds: Sequence[HeldOutKind]) -> np.ndarray:
-    """Of greatest posterior likelihood, each kind weighing the same. A distance that no kind has keeps what it starts
-    with."""
+    """Return the scale of greatest posterior likelihood, each kind weighing the same."""
     from scipy.optimize import minimize
 
     factors = [kind.factors for kind in kinds]
 
-    def unlikely(log_scale: np.ndarray) -> float:
+    def loss_of(log_scale: np.ndarray) -> float:
         loss = float(np.sum((log_scale - np.log(START)) ** 2)) / (2 * START_DEVIATION**2)
-        for kind, own in zip(kinds, factors, strict=True):
-            s = _scale(np.exp(log_scale), own)
+        for kind, values in zip(kinds, factors, strict=True):
+            s = _scale(np.exp(log_scale), values)
             loss += float(np.mean(np.log(s) + (DEGREES + 1) / 2 * np.log1p((kind.residuals / s) ** 2 / DEGREES)))
         return loss
 
     bounds = [(np.log(MIN_SCALE), np.log(MAX_SCALE))] * len(START)
-    return np.asarray(np.exp(minimize(unlikely, np.log(START), method="L-BFGS-B", bounds=bounds).x))
+    return np.asarray(np.exp(minimize(loss_of, np.log(START), method="L-BFGS-B", bounds=bounds).x))
 
 
 def _grid(scores: Sequence[np.ndarray]) -> np.ndarray:
-    """Quantiles of the score of a network of a new kind at 1/(LEVELS + 1) …, float64 [LEVELS]."""
+    """Return quantiles of the score of a network of a new kind at 1/(LEVELS + 1) …, float64 [LEVELS]."""
     k, levels = len(scores), np.arange(1, LEVELS + 1) / (LEVELS + 1)
     if k < MIN_KINDS:
-        spread = np.sqrt(np.mean([np.mean(own**2) for own in scores]) * (1 + 1 / k))
+        spread = np.sqrt(np.mean([np.mean(values**2) for values in scores]) * (1 + 1 / k))
         return np.asarray(stdtrit(k - 1, 0.5 + levels / 2) * spread)
     return _Pooled.of(scores).quantile(np.minimum(levels * (k + 1) / k, 1.0))
 
 
 @dataclass(frozen=True)
 class _Pooled:
-    """Scores of several kinds, each kind weighing the same: ``values`` float64 [n], ascending, and ``shares``: of all
-    scores up to each."""
+    """Scores of equally weighted kinds: ``values``, float64 [n] ascending, and ``shares`` of scores up to each."""
 
     values: np.ndarray
     shares: np.ndarray
@@ -213,40 +207,40 @@ def _rms(values: np.ndarray) -> float:
 
 
 def held_out_kinds(graphs: Sequence[OperatorGraph], seed: int = 0) -> dict[str, np.ndarray]:
-    """Rows of each kind that may be held out, by name; no row is in two of them.
+    """Return disjoint rows of each kind that may be held out, by name.
 
-    Kinds are those that the graphs name. One of more than ``MAX_SHARE`` of all is parted into clusters of networks that
-    spend their cost on the same types of operators, of about half that share each.
+    A kind of more than ``MAX_SHARE`` of all rows is split into clusters of about half that share, of networks that
+    spend their cost on the same types of operators.
     """
-    found: dict[str, np.ndarray] = {}
+    by_name: dict[str, np.ndarray] = {}
     names = np.array([graph.kind for graph in graphs], dtype=object)
     for name in sorted(set(names.tolist())):
         rows = np.flatnonzero(names == name)
         share = len(rows) / len(graphs)
         if share <= MAX_SHARE:
-            found[f"kind {name}"] = rows
+            by_name[f"kind {name}"] = rows
             continue
         labels = _clusters([graphs[i] for i in rows.tolist()], seed, math.ceil(2 * share / MAX_SHARE))
-        found |= {f"kind {name}, {own + 1}": rows[labels == own] for own in sorted(set(labels.tolist()))}
-    return {name: rows for name, rows in found.items() if len(rows) >= MIN_ROWS}
+        by_name |= {f"kind {name}, {cluster + 1}": rows[labels == cluster] for cluster in sorted(set(labels.tolist()))}
+    return {name: rows for name, rows in by_name.items() if len(rows) >= MIN_ROWS}
 
 
 def even_sample(graphs: Sequence[OperatorGraph], most: int, seed: int = 0) -> np.ndarray:
-    """Rows, sorted, ``most`` at most: of each cluster as many as of any other, as far as there are."""
+    """Return up to ``most`` rows, sorted, with the same number from each cluster where possible."""
     if len(graphs) <= most:
         return np.arange(len(graphs))
     labels, rng = _clusters(graphs, seed), np.random.default_rng(seed)
     order = rng.permutation(len(graphs))
-    # How many of its cluster come before it: the first of every cluster, then the second …
+    # Position of each row within its cluster: the first of every cluster come first, then the second …
     turn = np.empty(len(graphs), dtype=np.int64)
     for cluster in set(labels.tolist()):
-        own = order[labels[order] == cluster]
-        turn[own] = np.arange(len(own))
+        members = order[labels[order] == cluster]
+        turn[members] = np.arange(len(members))
     return np.sort(order[np.argsort(turn[order], kind="stable")][:most])
 
 
 def _clusters(graphs: Sequence[OperatorGraph], seed: int, most: int = CLUSTERS) -> np.ndarray:
-    """int64 [n]: networks of one number spend their cost alike; ``most`` numbers."""
+    """Return cluster numbers, int64 [n], of up to ``most`` clusters of networks that spend their cost alike."""
     from sklearn.cluster import KMeans
 
     shares = np.sqrt(cost_shares(graphs))

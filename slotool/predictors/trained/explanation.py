@@ -18,9 +18,10 @@ CALL = "calling the network"
 
 @dataclass(frozen=True)
 class Explanation:
-    """``seconds``: float64 [operators] of ``graph``; ``call_s``: what a call takes whatever the network. Together they
-    are ``latency_s``. ``learnt``: whether the predictor itself adds up operators; else its answer is shared out by a
-    neutral roofline."""
+    """Latency of ``graph`` as the sum of ``seconds`` of its operators, float64 [operators], and of a call, ``call_s``.
+
+    ``learnt``: the predictor itself adds up operators; else its prediction is divided by a neutral roofline.
+    """
 
     graph: OperatorGraph
     latency_s: float
@@ -36,30 +37,30 @@ class Explanation:
         batch_size: int = 1,
         answer_s: float | None = None,
     ) -> Explanation:
-        """Where ``predictor`` thinks the time of ``graph`` goes, whose latencies are of batches of ``batch_size``.
-        ``answer_s``: what was answered, where that may be raised from what it predicts."""
+        """Explain the prediction for ``graph`` by a predictor of batches of ``batch_size``.
+
+        ``answer_s``: the latency to explain, where it differs from the prediction, as after raising it to a limit.
+        """
         predicted_s = float(predictor.predict([graph])[0])
         latency_s = predicted_s if answer_s is None else answer_s
-        found = predictor.operator_seconds(graph)
-        if found is not None:
-            found = found * (latency_s / predicted_s)
+        seconds = predictor.operator_seconds(graph)
+        if seconds is not None:
+            seconds = seconds * (latency_s / predicted_s)
         else:
             cost_s = batch_cost_s(graph, batch_size)
             return cls(graph, latency_s, latency_s * cost_s / cost_s.sum(), 0.0, False)
-        return cls(graph, latency_s, found, max(0.0, latency_s - float(found.sum())), True)
+        return cls(graph, latency_s, seconds, max(0.0, latency_s - float(seconds.sum())), True)
 
     def by_type(self) -> Mapping[str, tuple[int, float]]:
-        """How many operators of each type there are, and their seconds; the most expensive type first, then the
-        call."""
+        """Return number and seconds of operators by type, the most expensive first, and those of the call last."""
         counts: dict[str, tuple[int, float]] = {}
         for operator, seconds in zip(self.graph.operators, self.seconds.tolist(), strict=True):
             number, total = counts.get(operator.op, (0, 0.0))
             counts[operator.op] = number + 1, total + seconds
-        found = dict(sorted(counts.items(), key=lambda each: -each[1][1]))
-        return {**found, CALL: (1, self.call_s)} if self.call_s else found
+        by_type = dict(sorted(counts.items(), key=lambda item: -item[1][1]))
+        return {**by_type, CALL: (1, self.call_s)} if self.call_s else by_type
 
     def document(self) -> dict[str, Any]:
-        """JSON: by type and by operator, seconds."""
         return {
             "learnt": self.learnt,
             "call_s": self.call_s,
@@ -75,9 +76,8 @@ class Explanation:
 class BatchScaledPredictor(TrainedPredictor[OperatorGraph]):
     """Predictor at a batch size other than ``learnt``, that of its labels; no prediction has an interval.
 
-    Each operator's share of the latency grows as its cost on a neutral roofline: FLOPs and what it reads and writes
-    with the batch, its weights and the call not. Where the operator takes longer than there, the rest is computing
-    too, and grows. The cost of a call of the network stays.
+    Each operator's time grows as on a neutral roofline: FLOPs, inputs and outputs grow with the batch, weights and the
+    call do not. Time beyond the roofline counts as computing, and grows. The cost of calling the network stays.
     """
 
     learnt: int = 1
@@ -93,9 +93,9 @@ class BatchScaledPredictor(TrainedPredictor[OperatorGraph]):
         predictions = super().predict(graphs, unsure)
         latency_s = []
         for graph, answer_s in zip(graphs, predictions.latency_s.tolist(), strict=True):
-            found = Explanation.of(self.predictor, graph, self.learnt, answer_s)
-            shares = batch_cost_s(graph, 0) / np.maximum(batch_cost_s(graph, self.learnt), found.seconds)
+            explanation = Explanation.of(self.predictor, graph, self.learnt, answer_s)
+            shares = batch_cost_s(graph, 0) / np.maximum(batch_cost_s(graph, self.learnt), explanation.seconds)
             factors = 1.0 + (1.0 - shares) * (self.setting.batch_size / self.learnt - 1.0)
-            latency_s.append(float(found.seconds @ factors) + found.call_s)
+            latency_s.append(float(explanation.seconds @ factors) + explanation.call_s)
         scaled = replace(predictions, latency_s=np.array(latency_s, dtype=np.float64))
         return scaled.without_interval(f"scaled from batch {self.learnt} by a roofline, which no label checked")

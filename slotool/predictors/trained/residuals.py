@@ -1,4 +1,4 @@
-"""How wrong a predictor is on labels it never saw: from that, intervals and probabilities of new predictions."""
+"""Errors of a predictor on unseen labels, and intervals and probabilities from them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from slotool import strict_json
 from slotool.errors import InputError
 
-# With fewer residuals their two tails are taken as alike: five in a hundred of so few is no label at all.
+# With fewer residuals the two tails are assumed to be equal.
 MIN_FOR_TWO_TAILS = 100
-# More are thinned to a grid of so many quantiles, which is finer than anyone asks.
+# More are thinned to so many quantiles.
 MAX_KEPT = 400
-# e to this power is still a number.
+# Larger powers of e could overflow.
 MAX_RESIDUAL = 50.0
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """log(measured ÷ predicted) ÷ spread of labels that a predictor was not fitted to.
+    """Residuals, log(measured ÷ predicted) ÷ spread, of labels that a predictor was not fitted to.
 
     ``values``: float64 [m], sorted, a sample of the residuals or a grid of their quantiles at 1/(m + 1) … m/(m + 1).
-    ``mirrored``: they are absolute values, and a residual is as often below zero as above. What follows for a new
-    network is split-conformal: it holds for one exchangeable with those labels, whatever the distribution.
+    ``mirrored``: they are absolute values, and either sign is as likely. Intervals are split-conformal: valid for a new
+    network exchangeable with those labels, whatever the distribution.
     """
 
     values: np.ndarray
@@ -33,7 +33,7 @@ class Residuals:
 
     @classmethod
     def of(cls, measured_s: np.ndarray, predicted_s: np.ndarray, spread: np.ndarray | float = 1.0) -> Self:
-        """All arrays float64 [n]. Raises ``InputError`` when there is none."""
+        """Return the residuals of labels, all arrays float64 [n]. Raises ``InputError`` if there are none."""
         if not len(measured_s):
             raise InputError("no label is left to tell from how wrong predictions are")
         residuals = np.log(measured_s / predicted_s) / spread
@@ -44,9 +44,9 @@ class Residuals:
         return cls(values, mirrored)
 
     def interval(self, coverage: float) -> tuple[float, float]:
-        """Between which residuals a new one lies with probability ≥ ``coverage``, as often below as above them.
+        """Return the interval of a new residual with probability ≥ ``coverage``, and equal tails.
 
-        Raises ``InputError`` when there are too few labels for that.
+        Raises ``InputError`` if there are too few labels.
         """
         m = len(self.values)
         tail = 1 - coverage if self.mirrored else (1 - coverage) / 2
@@ -57,12 +57,12 @@ class Residuals:
         return (-high if self.mirrored else float(self.values[m - rank])), high
 
     def factors(self, coverage: float) -> tuple[float, float]:
-        """``interval`` as factors around a prediction of spread 1."""
+        """Return ``interval`` as factors around a prediction of spread 1."""
         low, high = self.interval(coverage)
         return float(np.exp(low)), float(np.exp(high))
 
     def probability_below(self, residual: np.ndarray) -> np.ndarray:
-        """How likely a new residual is at most this, float64 [n]; never nearer to 0 or 1 than the labels can tell."""
+        """Return P(new residual ≤ this), float64 [n], at least 1/(m + 1) away from 0 and 1."""
         m = len(self.values)
         ranks = np.arange(1, m + 1) / (m + 1)
         if not self.mirrored:
