@@ -1,4 +1,4 @@
-"""Predictor that answers, its settings, and the machine of its labels."""
+"""Choice of the predictor to use, its settings, and the machine of its labels."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from slotool.predictors.trained.artifact import TrainedPredictor
 
 TORCH, KERAS = "torch", "keras"
-# Of fewer whole networks measured on a machine no 90 % interval follows.
+# Fewer measured networks give no 90 % interval.
 MIN_RESIDUALS = 10
 CPU = "cpu"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The predictor to use; ``path``: its name for the user; ``why``: the reason where the user named none; ``folder``:
-    what other commands take to open it."""
+    """Predictor to use: ``path``, its name for the user, and ``folder``, its path for other commands.
+
+    ``why``: the reason for the choice where the user named no predictor.
+    """
 
     opened: PredictorArtifact
     path: str
@@ -33,7 +35,6 @@ class Chosen:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Settings that it has labels of."""
         from slotool.predictors.settings.predictor import SettingsPredictor
 
         solo = self.opened.solo
@@ -43,7 +44,7 @@ class Chosen:
 
     @property
     def scaled(self) -> bool:
-        """True if no label had the batch size of its latencies."""
+        """True if its labels had another batch size."""
         from slotool.predictors.trained.explanation import BatchScaledPredictor
 
         return isinstance(self.opened.solo, BatchScaledPredictor)
@@ -52,54 +53,54 @@ class Chosen:
         """Return the numbers of ``settings`` with all ``facts`` (``FACTS``) that are not None.
 
         Args:
-            scaling: Where none has the batch size, those of the nearest one on a CPU, from which it can be scaled.
+            scaling: True to return settings of the nearest batch size on a CPU where none has the batch size.
             facts: Values of ``FACTS``.
         """
         from slotool.predictors.settings.predictor import matching
 
-        found, size = matching(self.settings, **facts), facts.get("batch_size")
-        if found or not scaling or size is None:
-            return found
-        rest = matching(self.settings, **{**facts, "batch_size": None})
-        found = [i for i in rest if self.settings[i].device == CPU]
-        distance = [abs(math.log(self.settings[i].batch_size / size)) for i in found]
-        return [i for i, own in zip(found, distance, strict=True) if own == min(distance)]
+        numbers, size = matching(self.settings, **facts), facts.get("batch_size")
+        if numbers or not scaling or size is None:
+            return numbers
+        others = matching(self.settings, **{**facts, "batch_size": None})
+        numbers = [i for i in others if self.settings[i].device == CPU]
+        distance = [abs(math.log(self.settings[i].batch_size / size)) for i in numbers]
+        return [i for i, apart in zip(numbers, distance, strict=True) if apart == min(distance)]
 
     def of_setting(self, *, scaling: bool = False, **facts: Any) -> Chosen:
-        """Return the setting that fits ``facts`` (values of ``FACTS``), or the plain one of its variants.
+        """Return the setting that fits ``facts`` (values of ``FACTS``), or the plain one of several variants.
 
-        ``why`` names the choice. ``scaling``: see ``fitting``.
-
-        Raises ``ArgumentError`` where none or several fit, naming the nearest, or those that fit.
+        ``scaling``: see ``fitting``. Raises ``ArgumentError`` where none fits, naming the nearest, or several do.
         """
         from slotool.predictors.settings.predictor import SettingsPredictor, parting_facts, usual
         from slotool.predictors.trained.explanation import BatchScaledPredictor
         from slotool.predictors.training.many_settings import of_setting
 
-        known, found, size = self.settings, self.fitting(scaling=scaling, **facts), facts.get("batch_size")
-        if not found:
+        settings, numbers, size = self.settings, self.fitting(scaling=scaling, **facts), facts.get("batch_size")
+        if not numbers:
             raise not_covered(self, **facts)
-        chosen = usual(known, found)
-        if chosen is None:
+        number = usual(settings, numbers)
+        if number is None:
             argument = next((name for name, value in facts.items() if value is not None), "device")
-            fitting = ", or ".join(parting_facts([known[i] for i in found]))
-            raise ArgumentError(argument, f"{len(found)} settings of {self.path} fit: say {fitting}")
+            fitting = ", or ".join(parting_facts([settings[i] for i in numbers]))
+            raise ArgumentError(argument, f"{len(numbers)} settings of {self.path} fit: say {fitting}")
         why = [self.why] if self.why else []
-        if len(found) > 1:
-            others = ", ".join(known[i].backend for i in found if i != chosen)
-            why.append(f"backend {known[chosen].backend}; --backend chooses {others}")
-        there = self.opened.solo
-        if there is not None and len(known) > 1:
-            assert isinstance(there.predictor, SettingsPredictor)
-            there = of_setting(there, there.predictor, chosen)
-        if there is not None and size not in (None, known[chosen].batch_size):
-            there = BatchScaledPredictor.of(there, size)
-        return replace(self, opened=replace(self.opened, solo=there), why=", ".join(why) or None)
+        if len(numbers) > 1:
+            variants = ", ".join(settings[i].backend for i in numbers if i != number)
+            why.append(f"backend {settings[number].backend}; --backend chooses {variants}")
+        trained = self.opened.solo
+        if trained is not None and len(settings) > 1:
+            assert isinstance(trained.predictor, SettingsPredictor)
+            trained = of_setting(trained, trained.predictor, number)
+        if trained is not None and size not in (None, settings[number].batch_size):
+            trained = BatchScaledPredictor.of(trained, size)
+        return replace(self, opened=replace(self.opened, solo=trained), why=", ".join(why) or None)
 
 
 def not_covered(one: Chosen, **facts: Any) -> ArgumentError:
-    """Return the error of a combination that a predictor does not cover: the nearest that it does, and a command for
-    it. ``facts``: values of ``FACTS``; those that are None were left open."""
+    """Return the error for ``facts`` that a predictor does not cover, with the nearest ones and a command.
+
+    ``facts``: values of ``FACTS``, None for any.
+    """
     from slotool.predictors.settings.predictor import FACTS, matching, usual
 
     given = {name: value for name, value in facts.items() if value is not None}
@@ -119,32 +120,32 @@ def not_covered(one: Chosen, **facts: Any) -> ArgumentError:
     setting = min(one.settings, key=distance)
     nearest = {name: getattr(setting, name) for name in given}
     for name in FACTS:
-        # As many facts more as it takes to tell it from the others.
+        # Further facts until the setting is unambiguous.
         if usual(one.settings, one.fitting(**nearest)) is None:
             nearest[name] = getattr(setting, name)
     argument = next((name for name, value in given.items() if not matching([setting], **{name: value})), "device")
-    there_are = f"the nearest there are: {in_words(nearest)}"
+    alternatives = f"the nearest there are: {in_words(nearest)}"
     if "device" in given and not matching(one.settings, device=given["device"]):
-        # Names of devices do not tell how near two are: a GPU's nearest would be a CPU.
-        there_are = f"the devices there are: {', '.join(dict.fromkeys(own.device for own in one.settings))}"
+        # Names of devices have no distance: the nearest of a GPU would be a CPU.
+        alternatives = f"the devices there are: {', '.join(dict.fromkeys(setting.device for setting in one.settings))}"
     return ArgumentError(
         argument,
-        f"{one.path} has no labels of {in_words(given)}; {there_are}; to measure the others: "
+        f"{one.path} has no labels of {in_words(given)}; {alternatives}; to measure the others: "
         f"{_measuring(one, setting, given)}",
     )
 
 
 def _measuring(one: Chosen, setting: Setting, given: Mapping[str, Any]) -> str:
     """Return the command that measures labels of ``given``, other facts as in ``setting``."""
-    wanted = {name: given.get(name, getattr(setting, name)) for name in ("backend", "device", "threads")}
-    if wanted["device"] == setting.device == CPU and given.get("precision") in (None, setting.precision):
+    values = {name: given.get(name, getattr(setting, name)) for name in ("backend", "device", "threads")}
+    if values["device"] == setting.device == CPU and given.get("precision") in (None, setting.precision):
         cores = usable_cores()
-        where = "" if wanted["threads"] <= cores else f", on a machine with more cores than the {cores} here"
-        return f"slotool predict --backend {wanted['backend']} --threads {wanted['threads']}{where}"
-    if wanted["device"] != CPU and not wanted["device"].startswith("cuda"):
-        # A model of a device, which its machine numbers.
-        wanted["device"] = "cuda:0"
-    options = [f"--{name} {value}" for name, value in wanted.items() if name in given]
+        where = "" if values["threads"] <= cores else f", on a machine with more cores than the {cores} here"
+        return f"slotool predict --backend {values['backend']} --threads {values['threads']}{where}"
+    if values["device"] != CPU and not values["device"].startswith("cuda"):
+        # The model of a device; on its own machine it has a number.
+        values["device"] = "cuda:0"
+    options = [f"--{name} {value}" for name, value in values.items() if name in given]
     options += [f"--batch-size {given['batch_size']}"] if "batch_size" in given else []
     return (
         f"{' '.join(['slotool profile solo GRAPHS', *options])} -o few.parquet; "
@@ -153,19 +154,19 @@ def _measuring(one: Chosen, setting: Setting, given: Mapping[str, Any]) -> str:
 
 
 def is_of_here(device: str | None) -> bool:
-    """True if a latency on this ``device`` is one of this machine: no other machine's device is named."""
+    """True if ``device`` may be one of this machine: the CPU, a numbered GPU, or None."""
     return device is None or device.lower() == CPU or device.lower().startswith("cuda:")
 
 
 def machine_differences(trained: TrainedPredictor[Any]) -> Likeness | None:
-    """Return how this machine differs from the one whose latencies were learnt; None when it is the same."""
-    found = likeness(trained.setting.machine, trained.facts)
-    return None if found.same else found
+    """Return differences between this machine and that of the labels; None if it is the same."""
+    difference = likeness(trained.setting.machine, trained.facts)
+    return None if difference.same else difference
 
 
 def machine_speed(trained: TrainedPredictor[Any]) -> float | None:
-    """Return the speed of this machine as a multiple of that of the labels, where both are one machine, or similar."""
+    """Return the speed of this machine ÷ that of the labels' machine; None if they are not alike."""
     from slotool.timing.speed import speed_ratio
 
-    found = machine_differences(trained)
-    return None if (found and found.differences) or trained.facts is None else speed_ratio(trained.facts)
+    difference = machine_differences(trained)
+    return None if (difference and difference.differences) or trained.facts is None else speed_ratio(trained.facts)

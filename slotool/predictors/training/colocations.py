@@ -27,26 +27,26 @@ def train_on_colocations(
     seed: int,
     reporter: Reporter,
 ) -> tuple[TrainingRun[Any], str]:
-    """Train predictors on the co-located rows of ``source``; return the run, and the name that was to be kept.
+    """Train predictors on the co-located rows of ``source``; return the run, and the name or ``AUTO`` that chose one.
 
     Args:
         source: Latency tables and graphs.
-        solo: Predictor of solo latencies that is to stand beside the one of co-located ones.
-        model: Name of the predictor to keep, or ``AUTO``.
+        solo: Artifact of the predictor of solo latencies to store beside the co-located one.
+        model: Name of the predictor to choose, or ``AUTO``.
         depths: Numbers of hidden layers that the DNN tries.
         device: Device on which torch trains the DNN.
         seed: Same seed, same result.
         reporter: Reporter of progress and warnings.
 
     Raises:
-        ArgumentError: Several predictors are to be kept, or one is unknown.
+        ArgumentError: ``model`` names several predictors, or an unknown one.
         InputError: ``solo`` predicts another setting than the tables hold.
     """
-    own = names_of(COLOCATED)
-    kept, *others = models_among(model, (AUTO, *own))
+    built_in = names_of(COLOCATED)
+    choice, *others = models_among(model, (AUTO, *built_in))
     if others:
-        raise ArgumentError("model", f"one predictor of co-located latency is kept: {kept}, or {others[0]}")
-    names = own if kept in (AUTO, *own) else [*own, kept]
+        raise ArgumentError("model", f"one predictor of co-located latency is kept: {choice}, or {others[0]}")
+    names = built_in if choice in (AUTO, *built_in) else [*built_in, choice]
     candidates = new_predictors(names, depths, colocated=True, device=device)
     labelled = join_colocated(source.table(), source.read_graphs(), source.rows)
     if solo is not None:
@@ -54,5 +54,5 @@ def train_on_colocations(
     if labelled.labels_without_graph:
         reporter.warn(f"{labelled.labels_without_graph} rows with a network that is none of the graphs are left out")
     split, protocols = random_colocated_split(labelled.items, seed), colocated_splits(labelled.items, seed)
-    run = train_and_score(candidates, labelled, split, protocols, model=kept, seed=seed, reporter=reporter)
-    return run, kept
+    run = train_and_score(candidates, labelled, split, protocols, model=choice, seed=seed, reporter=reporter)
+    return run, choice

@@ -1,4 +1,4 @@
-"""A trained predictor scored on networks that were measured elsewhere or later."""
+"""Scores of a trained predictor on networks that were measured elsewhere or later."""
 
 from __future__ import annotations
 
@@ -17,18 +17,14 @@ from slotool.tables import LatencyTable
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``predictions``: measured and predicted, one row per network; ``outside``: for each, in what it is unlike the
-    training networks, or None; ``names``: what people call it, or its id.
-    """
+    """Result of an evaluation: ``predictions`` and, for each network, a name, and why it is ``outside`` the domain."""
 
     predictions: PredictionsTable
     outside: list[str | None]
     names: list[str]
 
     def scores(self) -> dict[str, Score]:
-        """By group: ``all``, each kind where there are several, and networks like and unlike those trained on where
-        there are both.
-        """
+        """Return scores of all networks, of each of several kinds, and of those like and unlike the training set."""
         rows, inside = self.predictions.rows, np.array([reason is None for reason in self.outside])
         kinds = sorted(rows["kind"].unique())
         groups = {kind: (rows["kind"] == kind).to_numpy() for kind in kinds} if len(kinds) > 1 else {}
@@ -38,7 +34,7 @@ class Evaluation:
         return {name: PredictionsTable(rows[chosen]).scores() for name, chosen in groups.items()}
 
     def furthest_off(self, most: int) -> list[dict[str, Any]]:
-        """The networks of largest relative error."""
+        """Return the ``most`` networks of largest relative error."""
         measured, predicted = (self.predictions.rows[c].to_numpy() for c in ("measured_s", "predicted_s"))
         error = predicted / measured - 1
         return [
@@ -54,7 +50,7 @@ class Evaluation:
 
 
 def evaluate_on(trained: TrainedPredictor[OperatorGraph], labelled: LabelledSet[OperatorGraph]) -> Evaluation:
-    """Predict every labelled network. Raises ``GraphError`` for one that the predictor cannot take."""
+    """Predict every labelled network. Raises ``GraphError`` for an unsupported one."""
     table = trained.held_out(labelled, np.arange(len(labelled)))
     outside = trained.predict(labelled.items).outside
     provenance = {"predictor": trained.predictor.name, "setting": labelled.setting.document()}
@@ -63,24 +59,26 @@ def evaluate_on(trained: TrainedPredictor[OperatorGraph], labelled: LabelledSet[
 
 
 def rows_to_pick(table: LatencyTable, setting: Setting) -> dict[str, Any]:
-    """What to pick of a table that mixes settings, so that what remains is of the predictor's own.
+    """Return column values that select the rows of the predictor's setting from a table of several settings.
 
-    Raises ``InputError`` when the table mixes a column in which the predictor's value is not.
+    Raises ``InputError`` if a column of several values lacks the predictor's.
     """
     rows, picked = measured_rows(table, {}, colocated=False), {}
     for column in SETTING_COLUMNS:
-        values, own = sorted(rows[column].unique().tolist()), getattr(setting, column)
+        values, value = sorted(rows[column].unique().tolist()), getattr(setting, column)
         if len(values) > 1:
-            if own not in values:
+            if value not in values:
                 shown = ", ".join(map(str, values))
-                differ = machines_in_words([own, *values], facts_in(table)) if column == "machine" else ""
-                raise InputError(f"the latency table mixes {column} {shown}, and none is the predictor's {own}{differ}")
-            picked[column] = own
+                differ = machines_in_words([value, *values], facts_in(table)) if column == "machine" else ""
+                raise InputError(
+                    f"the latency table mixes {column} {shown}, and none is the predictor's {value}{differ}"
+                )
+            picked[column] = value
     return picked
 
 
 def differences(learnt: Setting, measured: Setting) -> list[str]:
-    """In which columns a predictor's setting is not that of the labels, in words."""
+    """Describe the columns in which a predictor's setting differs from that of the labels."""
     return [
         f"{column.replace('_', ' ')} {getattr(measured, column)} instead of {getattr(learnt, column)}"
         for column in SETTING_COLUMNS

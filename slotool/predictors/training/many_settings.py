@@ -1,4 +1,4 @@
-"""Training a predictor of many settings, and how well it does on kinds of networks, and on settings, held out."""
+"""Training of a predictor of many settings, and its errors on held-out kinds of networks."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from slotool.printable import counted
 from slotool.progress import Quiet, Reporter, stepping
 
 FOLDS = 5
-# With fewer kinds rows are held out at random: one kind of two says little of a third.
+# With fewer kinds, rows are held out at random.
 MIN_KINDS = 5
-# Fewer held-out errors of a setting than these are pooled with those of the others.
+# Settings of fewer held-out errors use those of all settings.
 MIN_FOR_OWN = 40
 SQUARES_TERMS = ("flops", "operators", "output_bytes")
 
 
 @dataclass(frozen=True)
 class HeldOutSettings:
-    """Errors of all labels while their networks were held out, log(measured ÷ predicted), float64 [n, S], NaN where
-    there is no label: of the predictor, and of least squares in log FLOPs, operators and activation elements.
-    ``spread``: what the predictor stated itself. ``fold`` int64 [n]; ``by_kind``: whether kinds were held out, else
-    random networks."""
+    """Errors of labels of held-out networks, log(measured ÷ predicted), float64 [n, S], NaN where there is no label.
+
+    ``errors``: of the predictor, with its own ``spread``; ``least_squares``: of a regression on log FLOPs, operators
+    and output bytes. ``fold``: int64 [n]; ``by_kind``: kinds were held out, else random networks.
+    """
 
     errors: np.ndarray
     spread: np.ndarray
@@ -48,51 +49,50 @@ class HeldOutSettings:
 
     def score(self, setting: int) -> dict[str, float | int]:
         """Return scores of one setting; coverage is that of intervals from the other folds' errors."""
-        own = np.isfinite(self.errors[:, setting])
+        rows = np.isfinite(self.errors[:, setting])
         return {
-            "n": int(own.sum()),
-            "mape": _mape(self.errors[own, setting]),
-            "least_squares_mape": _mape(self.least_squares[own, setting]),
+            "n": int(rows.sum()),
+            "mape": _mape(self.errors[rows, setting]),
+            "least_squares_mape": _mape(self.least_squares[rows, setting]),
             "interval_coverage": self._coverage(setting),
         }
 
     def of_settings(self) -> tuple[Residuals, ...]:
-        """Return residuals of each setting: the more its labels are sums of work, the less a predictor errs."""
-        found = [self.residuals(s) for s in range(self.errors.shape[1])]
-        return tuple(own for own in found if own is not None)
+        """Return the residuals of each setting."""
+        residuals = map(self.residuals, range(self.errors.shape[1]))
+        return tuple(own for own in residuals if own is not None)
 
     def residuals(self, setting: int, without: int | None = None) -> Residuals | None:
-        """Return residuals of one setting, or of all where it has few labels; none of the fold ``without``."""
-        kept = np.isfinite(self.errors) & (self.fold != (-1 if without is None else without))[:, None]
-        if kept[:, setting].sum() >= MIN_FOR_OWN:
-            kept &= np.arange(kept.shape[1]) == setting
-        if not kept.any():
+        """Return residuals of one setting, or of all where it has few labels, without the fold ``without``."""
+        included = np.isfinite(self.errors) & (self.fold != (-1 if without is None else without))[:, None]
+        if included[:, setting].sum() >= MIN_FOR_OWN:
+            included &= np.arange(included.shape[1]) == setting
+        if not included.any():
             return None
-        return Residuals.of(np.exp(self.errors[kept]), np.ones(int(kept.sum())), self.spread[kept])
+        return Residuals.of(np.exp(self.errors[included]), np.ones(int(included.sum())), self.spread[included])
 
     def _coverage(self, setting: int) -> float:
         inside: list[np.ndarray] = []
         for fold in range(FOLDS):
-            own = (self.fold == fold) & np.isfinite(self.errors[:, setting])
-            found = self.residuals(setting, without=fold)
-            if found is None or not own.any():
+            rows = (self.fold == fold) & np.isfinite(self.errors[:, setting])
+            residuals = self.residuals(setting, without=fold)
+            if residuals is None or not rows.any():
                 continue
-            low, high = found.interval(NOMINAL_COVERAGE)
-            score = self.errors[own, setting] / self.spread[own, setting]
+            low, high = residuals.interval(NOMINAL_COVERAGE)
+            score = self.errors[rows, setting] / self.spread[rows, setting]
             inside.append((low <= score) & (score <= high))
         return float(np.mean(np.concatenate(inside)))
 
 
 @dataclass(frozen=True)
 class SettingsRun:
-    """``trained``: the predictor of all settings, answering for the first. ``held_out``: how it did."""
+    """Result of training: ``trained``, which predicts for the first setting, and errors of held-out networks."""
 
     labelled: SettingsLabelled
     trained: TrainedPredictor[OperatorGraph]
     held_out: HeldOutSettings
 
     def scores(self) -> dict[str, Any]:
-        """JSON document."""
         return {
             "chosen": SettingsPredictor.name,
             "networks": len(self.labelled.items),
@@ -104,17 +104,16 @@ class SettingsRun:
         }
 
     def save(self, path: Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
-        """Write predictor and scores as one artifact."""
         with create_artifact(path, KIND, config=config, seed=seed, force=force) as writer:
             self.trained.write(writer)
             writer.write_json(SCORES, self.scores())
 
 
 def train_settings(labelled: SettingsLabelled, seed: int = 0, reporter: Reporter | None = None) -> SettingsRun:
-    """Learn all settings at once; score on each fifth of the kinds of networks (of the networks, where there are fewer
-    than five kinds) while it is held out.
+    """Learn all settings together, and score on each fifth of the kinds of networks while it is held out.
 
-    A setting is left out that has fewer than ten labels while a fifth is held out. Raises ``InputError`` if all are.
+    Below five kinds, networks are held out at random. Settings with fewer than ten labels while a fifth is held out are
+    left out; raises ``InputError`` if all are.
     """
     text = f"training on {counted(len(labelled.items), 'network')} in {counted(len(labelled.settings), 'setting')}"
     with (reporter or Quiet()).progress(text, total=FOLDS + 1) as steps:
@@ -132,17 +131,17 @@ def _train_settings(labelled: SettingsLabelled, seed: int, progress: Callable[[s
     predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, labelled.settings))
     predictor.known_residuals = held_out.of_settings()
     progress(f"settings: all {len(labelled.settings)} learnt from {len(graphs)} networks")
-    # How far networks lie from others of the same sort: every second one from the rest.
+    # Distances between similar networks: every second one from the others.
     like = domain_of(graphs[::2], graphs[1::2])[1]
-    own = np.isfinite(latency_s[:, 0])
-    mean_error_s = np.mean(np.abs(np.expm1(-held_out.errors[own, 0])) * latency_s[own, 0])
+    rows = np.isfinite(latency_s[:, 0])
+    mean_error_s = np.mean(np.abs(np.expm1(-held_out.errors[rows, 0])) * latency_s[rows, 0])
     trained: TrainedPredictor[OperatorGraph] = TrainedPredictor(
         predictor=predictor,
         bounds=Bounds.of(graphs, latency_s[np.isfinite(latency_s)]),
         residuals=predictor.residuals,
         setting=labelled.settings[0],
         dev_mae_s=float(mean_error_s),
-        # No kind of network was held out that takes other inputs, so nothing says how wrong it would be there.
+        # Errors on networks of other inputs are unknown, so these get no interval.
         domain=Domain.of(graphs),
         like=like,
     )
@@ -162,17 +161,16 @@ def _with_enough_labels(labelled: SettingsLabelled, seed: int) -> SettingsLabell
         )
     left_out = [(labelled.settings[s], int(labels[:, s].sum())) for s in np.flatnonzero(~enough)]
     settings = tuple(labelled.settings[s] for s in np.flatnonzero(enough))
-    known = np.flatnonzero(labels[:, enough].any(axis=1))
-    items, latency_s = tuple(labelled.items[i] for i in known), labelled.latency_s[np.ix_(known, enough)]
+    rows = np.flatnonzero(labels[:, enough].any(axis=1))
+    items, latency_s = tuple(labelled.items[i] for i in rows), labelled.latency_s[np.ix_(rows, enough)]
     return SettingsLabelled(items, settings, latency_s, (*labelled.left_out, *left_out))
 
 
 def of_setting(
     trained: TrainedPredictor[OperatorGraph], predictor: SettingsPredictor, number: int
 ) -> TrainedPredictor[OperatorGraph]:
-    """The same predictor, answering for the setting of this number."""
-    chosen = predictor.at(number)
-    return replace(trained, predictor=chosen, residuals=chosen.residuals, setting=predictor.settings[number])
+    other = predictor.at(number)
+    return replace(trained, predictor=other, residuals=other.residuals, setting=predictor.settings[number])
 
 
 def hold_out_settings(
@@ -183,41 +181,40 @@ def hold_out_settings(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> HeldOutSettings:
-    """Return the errors on held-out networks."""
     fold, by_kind = _folds(kinds, seed)
     errors, spread, simple = (np.full(latency_s.shape, np.nan) for _ in range(3))
     log_s = np.log(latency_s)
     for number in range(FOLDS):
-        shown, asked = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        model = SettingsModel.fit(features[shown], latency_s[shown], settings)
-        there = model.encode(features[asked])
-        errors[asked] = log_s[asked] - model.answer(there)
+        training, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        model = SettingsModel.fit(features[training], latency_s[training], settings)
+        networks = model.encode(features[test])
+        errors[test] = log_s[test] - model.answer(networks)
         for s in range(len(settings)):
-            spread[asked, s] = model.spread(there, s)
-            simple[asked, s] = log_s[asked, s] - _least_squares(features, log_s[:, s], shown, asked)
+            spread[test, s] = model.spread(networks, s)
+            simple[test, s] = log_s[test, s] - _least_squares(features, log_s[:, s], training, test)
         if progress:
-            progress(f"held out {number + 1} of {FOLDS}: {_mape(errors[asked][np.isfinite(errors[asked])]):.1%} off")
+            progress(f"held out {number + 1} of {FOLDS}: {_mape(errors[test][np.isfinite(errors[test])]):.1%} off")
     return HeldOutSettings(errors, spread, simple, fold, by_kind)
 
 
 def _folds(kinds: Sequence[str], seed: int) -> tuple[np.ndarray, bool]:
-    """Number of the fold of each row; kinds stay whole where there are enough, the largest first."""
+    """Return the fold of each row, and True if folds are of whole kinds, distributed by size."""
     counts = Counter(kinds)
     if len(counts) < MIN_KINDS:
         return np.random.default_rng(seed).permutation(np.arange(len(kinds)) % FOLDS), False
-    sizes, of = np.zeros(FOLDS), {}
-    for kind, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
-        of[kind] = int(sizes.argmin())
-        sizes[of[kind]] += count
-    return np.array([of[kind] for kind in kinds]), True
+    sizes, fold_of = np.zeros(FOLDS), {}
+    for kind, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        fold_of[kind] = int(sizes.argmin())
+        sizes[fold_of[kind]] += count
+    return np.array([fold_of[kind] for kind in kinds]), True
 
 
-def _least_squares(features: np.ndarray, log_s: np.ndarray, shown: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def _least_squares(features: np.ndarray, log_s: np.ndarray, training: np.ndarray, test: np.ndarray) -> np.ndarray:
     columns = np.column_stack([features[:, [TOTALS.index(name) for name in SQUARES_TERMS]], np.ones(len(features))])
-    own = shown[np.isfinite(log_s[shown])]
-    return np.asarray(columns[asked] @ np.linalg.lstsq(columns[own], log_s[own], rcond=None)[0])
+    rows = training[np.isfinite(log_s[training])]
+    return np.asarray(columns[test] @ np.linalg.lstsq(columns[rows], log_s[rows], rcond=None)[0])
 
 
 def _mape(errors: np.ndarray) -> float:
-    """Of log(measured ÷ predicted): mean |predicted ÷ measured − 1|."""
+    """Return mean |predicted ÷ measured − 1| from log(measured ÷ predicted)."""
     return float(np.mean(np.abs(np.expm1(-errors))))

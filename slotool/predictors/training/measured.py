@@ -1,4 +1,4 @@
-"""Measured networks to learn from or to score on: latency tables, and the files with the networks they measured."""
+"""Measured networks for training and scoring: latency tables, and files of the networks in them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from slotool.predictors.labels import LabelledSet
     from slotool.tables import LatencyTable
 
-# Columns by which rows of a latency table are picked.
+# Columns by which rows of a latency table are selected.
 ROW_FILTERS = ("device", "backend", "precision", "threads", "batch_size", "machine")
 
 
 @dataclass(frozen=True)
 class MeasuredNetworks:
-    """``latency``: latency tables; ``graphs``: graph files; ``rows``: only rows with these values of their columns."""
+    """Latency tables and graph files; ``rows``: column values of the rows to use."""
 
     latency: tuple[Path, ...]
     graphs: tuple[Path, ...]
@@ -30,7 +30,7 @@ class MeasuredNetworks:
 
     @classmethod
     def of(cls, latency: Paths, graphs: Paths, rows: Mapping[str, Any] | None = None) -> MeasuredNetworks:
-        """Raises ``ArgumentError`` for a column by which no rows are picked."""
+        """Return the networks of these files. Raises ``ArgumentError`` for an unknown column in ``rows``."""
         known = (*ROW_FILTERS, "placement")
         for column in rows or {}:
             if column not in known:
@@ -38,7 +38,6 @@ class MeasuredNetworks:
         return cls(tuple(paths_of(latency)), tuple(paths_of(graphs)), dict.fromkeys(ROW_FILTERS) | dict(rows or {}))
 
     def config(self) -> dict[str, Any]:
-        """For the artifact's manifest."""
         return {"latency": [str(path) for path in self.latency], "graphs": [str(path) for path in self.graphs]}
 
     def table(self) -> LatencyTable:
@@ -52,13 +51,12 @@ class MeasuredNetworks:
         return (graph for path in self.graphs for graph in read_graphs(path))
 
     def is_colocated(self) -> bool:
-        """True if the latencies are co-located ones."""
         from slotool.predictors.colocated.labels import is_colocated
 
         return is_colocated(self.table())
 
     def labelled(self) -> LabelledSet[OperatorGraph]:
-        """The measured networks with their solo latencies. Raises ``ArgumentError`` for co-located ones."""
+        """Return the measured networks with solo latencies. Raises ``ArgumentError`` for co-located ones."""
         from slotool.predictors.labels import join_labels
 
         if self.is_colocated():
@@ -67,18 +65,18 @@ class MeasuredNetworks:
 
 
 def unmatched(labelled: LabelledSet[OperatorGraph]) -> list[str]:
-    """Sentences on networks and rows that are left out, and on rows of one network that disagree."""
-    found = []
+    """Describe networks and rows that are left out, and rows of one network that disagree."""
+    sentences = []
     if labelled.graphs_without_label:
-        found.append(f"{labelled.graphs_without_label} graphs have no label and are left out")
+        sentences.append(f"{labelled.graphs_without_label} graphs have no label and are left out")
     if labelled.labels_without_graph:
-        found.append(f"{labelled.labels_without_graph} measured subjects are none of the graphs and are left out")
+        sentences.append(f"{labelled.labels_without_graph} measured subjects are none of the graphs and are left out")
     names = {graph.id: graph.name or graph.id for graph in labelled.items}
     for network, medians_s in labelled.apart.items():
         low_s, high_s = medians_s[0], medians_s[-1]
-        found.append(
+        sentences.append(
             f"{len(medians_s)} rows of {names[network]} disagree, {duration(low_s)} to {duration(high_s)} "
             f"({high_s / low_s:.2g} times): the median of all their samples is learnt; keep those that are right, or "
             "measure it again"
         )
-    return found
+    return sentences

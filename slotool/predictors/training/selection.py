@@ -1,4 +1,4 @@
-"""One training run: several predictors on one split, scored on the same held-out rows, one of them kept."""
+"""Training runs: several predictors on one split, scored on the same held-out rows, of which one is chosen."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def new_predictors(
     return [(on_device.get(name) or predictor_class(name, colocated=colocated))() for name in names]
 
 
-def models_among(models: str | Sequence[str], own: Sequence[str]) -> list[str]:
+def models_among(models: str | Sequence[str], built_in: Sequence[str]) -> list[str]:
     """Return the names in ``models``, each once.
 
     Raises ``ArgumentError`` for one that is neither among ``own`` nor a plugin's.
@@ -71,17 +71,17 @@ def models_among(models: str | Sequence[str], own: Sequence[str]) -> list[str]:
 
     names = list(dict.fromkeys(as_list(models)))
     for name in names:
-        if name not in own and name not in registry.plugins:
-            raise ArgumentError("model", f"{name!r} is none of {', '.join([*own, *registry.plugins])}")
+        if name not in built_in and name not in registry.plugins:
+            raise ArgumentError("model", f"{name!r} is none of {', '.join([*built_in, *registry.plugins])}")
     return names
 
 
 @dataclass(frozen=True)
 class TrainingRun(Generic[Asked]):
-    """``trained`` and ``held_out`` (the test set) by predictor name; ``chosen`` is the name of the one to keep.
+    """Result of training: ``trained`` and ``held_out`` (the test set) by predictor name, and the name ``chosen``.
 
-    ``protocols``: of co-locations, scores by protocol (``colocated_splits``) and predictor, None where it cannot take
-    such co-locations."""
+    ``protocols``: for co-locations, scores by protocol (``colocated_splits``) and predictor, None if not supported.
+    """
 
     labelled: LabelledSet[Asked]
     split: RowSplit
@@ -91,7 +91,7 @@ class TrainingRun(Generic[Asked]):
     protocols: Mapping[str, Mapping[str, Score | None]] = field(default_factory=dict)
 
     def scores(self) -> dict[str, Any]:
-        """JSON document: what was split how, and each predictor's scores on the test set, also by kind."""
+        """Return a JSON document of the split and each predictor's scores on the test set, in all and by kind."""
         labelled = self.labelled
         return {
             "chosen": self.chosen,
@@ -122,9 +122,9 @@ class TrainingRun(Generic[Asked]):
     def save(
         self, path: Path, solo: Artifact | None = None, *, config: Mapping[str, Any], seed: int, force: bool = False
     ) -> None:
-        """Write the chosen predictor, all scores and the chosen one's held-out predictions as one artifact.
+        """Write the chosen predictor, its held-out predictions and all scores as one artifact.
 
-        Of co-locations also the solo latencies of all networks, and the solo predictor of the artifact ``solo``.
+        For co-locations, it also holds the solo latencies of all networks, and the solo predictor of ``solo``.
         """
         provenance = {"predictor": self.chosen, "setting": self.labelled.setting.document()}
         table = PredictionsTable(self.held_out[self.chosen].rows, provenance)
@@ -152,14 +152,14 @@ def train_and_score(
     seed: int = 0,
     reporter: Reporter | None = None,
 ) -> TrainingRun[Asked]:
-    """Train all ``candidates``, so the baselines are always scored too, and again for each split of ``protocols``.
+    """Train all ``candidates``, baselines included, and once more for each split of ``protocols``.
 
-    ``model``: name of the one to keep, several, or ``auto`` for all: of these the one of lowest MAE on the dev rows
-    that no candidate has seen. It alone, where it is of networks alone, is calibrated on kinds of networks held out;
-    the others have no interval for networks unlike those they learnt from. The test set decides nothing.
+    Among ``model``, one or several names or ``auto`` for all, the predictor of lowest MAE on dev rows that no candidate
+    has seen is chosen. Only that one, if of solo latencies, is calibrated on held-out kinds of networks; the others
+    have no interval for networks unlike those in training. The test set decides nothing.
     """
     text = f"training on {len(split.train)} {'networks' if protocols is None else 'co-locations'}"
-    # Of networks alone the last step holds out kinds of them for the interval of the one that is kept.
+    # For solo latencies the last step holds out kinds of networks for the intervals of the chosen predictor.
     extra = 1 if protocols is None else len(protocols) * len(candidates)
     total = extra + sum(candidate.fit_steps for candidate in candidates)
     with (reporter or Quiet()).progress(text, total=total) as steps:
@@ -181,24 +181,26 @@ def _train_and_score(
     }
     eligible = list(trained) if model == AUTO else [model] if isinstance(model, str) else model
     best = min(eligible, key=lambda name: trained[name].dev_mae_s)
-    kept = trained[best]
-    if kept.domain is not None:
+    chosen = trained[best]
+    if chosen.domain is not None:
         finished(f"{best}: holding out kinds of networks for its interval")
-        trained[best] = kept.calibrated(kept.predictor.surrogate, labelled, split, seed=seed)
-    held_out = {name: each.held_out(labelled, split.test) for name, each in trained.items()}
-    found: dict[str, dict[str, Score | None]] = {}
+        trained[best] = chosen.calibrated(chosen.predictor.surrogate, labelled, split, seed=seed)
+    held_out = {name: predictor.held_out(labelled, split.test) for name, predictor in trained.items()}
+    scores: dict[str, dict[str, Score | None]] = {}
     for protocol, splits in protocols.items():
-        for name, each in trained.items():
-            found.setdefault(protocol, {})[name] = _protocol_score(each.predictor, labelled, splits, seed)
+        for name, predictor in trained.items():
+            scores.setdefault(protocol, {})[name] = _protocol_score(predictor.predictor, labelled, splits, seed)
             finished(f"{protocol}: {name}")
-    return TrainingRun(labelled, split, trained, held_out, best, found)
+    return TrainingRun(labelled, split, trained, held_out, best, scores)
 
 
 def _protocol_score(
     predictor: Predictor[Asked], labelled: LabelledSet[Asked], splits: Sequence[RowSplit], seed: int
 ) -> Score | None:
-    """Of all test rows together, but those that the predictor cannot take: ``refused`` counts them. None when it can
-    take none. What a search found is not searched for again."""
+    """Return the score of all test rows that the predictor supports, or None; ``refused`` counts the others.
+
+    Its surrogate is trained, which repeats no search.
+    """
     tables, refused = [], 0
     for split in splits:
         trained = TrainedPredictor.train(predictor.surrogate(), labelled, split, seed=seed)

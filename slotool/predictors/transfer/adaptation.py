@@ -1,4 +1,4 @@
-"""Few-shot transfer as a run: a trained predictor taken to a new setting by a few labels, scored on labels held out."""
+"""Adaptation of a trained predictor to a new setting by few labels, scored on held-out ones."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from slotool.predictors.transfer.odd_labels import (
 )
 from slotool.predictors.transfer.sampling import propose
 
-# Predictions that adapting is compared with: the base, the base times one factor, three coefficients of the labels.
+# Baselines: the base, the base times one factor, three coefficients fitted to the labels.
 AS_IS, FACTOR, THREE_TERM = "as it is", "one factor", "three-term"
 ADAPTED = AdaptedPredictor.name
-# Labels so many times what a base says are hardly in seconds; those that are further off than this while held out are
-# hardly of the networks that they name.
+# Labels that differ more from the base are hardly in seconds; held-out errors above the second number make it unlikely
+# that labels belong to their networks.
 MAX_TIMES, MAX_HELD_OUT = 200.0, 0.5
-# Labels that differ by no more than this share are the same.
+# Labels that differ by no more than this share are equal.
 MAX_EQUAL = 1e-6
 # Up to so many labels each is left out alone; of more, a tenth at a time, in an order the seed draws.
 MAX_LEFT_OUT_ALONE, FOLDS = 30, 10
@@ -46,11 +46,11 @@ MAX_LEFT_OUT_ALONE, FOLDS = 30, 10
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Errors of labels that were left out.
+    """Errors on held-out labels.
 
     Attributes:
-        log_errors: log(predicted ÷ label) of each label while it was held out, by name of the prediction, float64 [n].
-        deviation: Deviation that the adapted predictor stated of each, in log, float64 > 0 [n].
+        log_errors: log(predicted ÷ label) of each held-out label, by name of the prediction, float64 [n].
+        deviation: Deviation that the adapted predictor stated for each, in log, float64 > 0 [n].
     """
 
     log_errors: Mapping[str, np.ndarray]
@@ -71,23 +71,23 @@ def hold_out(networks: Networks, log_s: np.ndarray, folds: Sequence[np.ndarray])
     """
     errors = {name: np.empty(len(log_s)) for name in (AS_IS, FACTOR, THREE_TERM)}
     for rows in folds:
-        rest = np.setdiff1d(np.arange(len(log_s)), rows)
-        answers = baselines(networks.take(rest), log_s[rest], networks.take(rows))
-        for name, own in errors.items():
-            own[rows] = answers[name] - log_s[rows]
-    # The base as it is needs no label, but for which of its settings is nearest.
+        others = np.setdiff1d(np.arange(len(log_s)), rows)
+        answers = baselines(networks.take(others), log_s[others], networks.take(rows))
+        for name, values in errors.items():
+            values[rows] = answers[name] - log_s[rows]
+    # The base as it is needs labels only to choose its nearest setting.
     errors[AS_IS] = baselines(networks, log_s, networks)[AS_IS] - log_s
     mean, variance = FewLabels(networks, log_s).left_out(folds)
     return HeldOut({**errors, ADAPTED: mean - log_s}, np.sqrt(variance))
 
 
-def baselines(known: Networks, log_s: np.ndarray, asked: Networks) -> dict[str, np.ndarray]:
-    """Return log(seconds) of ``asked``, float64 [m], by name: the nearest source, it times a factor, three terms."""
+def baselines(known: Networks, log_s: np.ndarray, networks: Networks) -> dict[str, np.ndarray]:
+    """Predict log(seconds), float64 [m], by the nearest source, by it times one factor, and by three terms."""
     source = nearest(known, log_s)
-    answers = asked.log_answers[:, source]
+    answers = networks.log_answers[:, source]
     factor = float(np.median(log_s - known.log_answers[:, source]))
     prices = fitted_terms(known.terms, np.exp(log_s))
-    return {AS_IS: answers, FACTOR: answers + factor, THREE_TERM: priced_terms(asked.terms, *prices)}
+    return {AS_IS: answers, FACTOR: answers + factor, THREE_TERM: priced_terms(networks.terms, *prices)}
 
 
 def nearest(known: Networks, log_s: np.ndarray) -> int:
@@ -116,23 +116,23 @@ def adapt(
         seed: Seed of the folds of more than 30 labels.
 
     Returns:
-        The predictor, whose interval is from its own spread and the errors on labels held out; and these errors.
+        The predictor, with intervals from its spread and its errors on held-out labels; and these errors.
 
     Raises:
         InputError: There are fewer than 3 labels.
     """
     graphs, latency_s = labelled.items, labelled.latency_s
     if len(graphs) < MIN_LABELS:
-        found = len(graphs)
-        raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
+        count = len(graphs)
+        raise InputError(f"{count} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
     predictor = AdaptedPredictor.of(base, labelled.setting)
     predictor.fit(Examples(graphs, latency_s))
     held_out = hold_out(predictor.labels.networks, predictor.labels.log_s, folds_of(len(graphs), seed))
-    known = base.predictor
+    learnt = base.predictor
     floor = base.floor
-    if isinstance(known, SettingsPredictor):
-        taken = () if base.domain is None else base.domain.inputs
-        floor = Floor(dict.fromkeys(taken, known.min_operator_s)) if known.min_operator_s > 0 else None
+    if isinstance(learnt, SettingsPredictor):
+        inputs = () if base.domain is None else base.domain.inputs
+        floor = Floor(dict.fromkeys(inputs, learnt.min_operator_s)) if learnt.min_operator_s > 0 else None
     trained = TrainedPredictor(
         predictor=predictor,
         bounds=base.bounds.wider(Bounds.of(graphs, latency_s)),
@@ -149,11 +149,11 @@ def adapt(
 
 @dataclass(frozen=True)
 class AdaptationRun:
-    """``adapted``: fitted to the rows ``chosen``; ``held_out``: errors of it and of baselines on these.
+    """Result of an adaptation: ``adapted``, fitted to the rows ``chosen``, and held-out errors on these.
 
-    ``odd``: labels unlike all others; those that cannot be right were set aside before all else. ``others``: rows that
-    were not chosen; ``mape`` on them, by name of the prediction, and ``coverage``: the share of them inside the
-    interval, of those that have one; None where there are none. ``units``: that labels are in two units, in words.
+    ``odd``: labels unlike all others, of which those that cannot be right are not among ``chosen``. ``others``: rows
+    that were not chosen, with ``mape`` by name of the prediction and ``coverage``, the share of them inside their
+    interval, None without any. ``units``: a sentence if labels are in two units.
     """
 
     base: TrainedPredictor[OperatorGraph]
@@ -169,22 +169,20 @@ class AdaptationRun:
 
     @property
     def learnt(self) -> LabelledSet[OperatorGraph]:
-        """The labels that were chosen, in the order of ``held_out``."""
+        """Chosen labels, in the order of ``held_out``."""
         return self.labelled.only(self.chosen)
 
     @property
     def odd_in_words(self) -> list[str]:
-        """A sentence for each of ``odd``."""
         return [each.sentence(self.name(each.row), float(self.labelled.latency_s[each.row])) for each in self.odd]
 
     def name(self, row: int) -> str:
-        """Return the name of a labelled network."""
         graph = self.labelled.items[row]
         return graph.name or graph.id
 
     @cached_property
     def sources(self) -> list[tuple[str, float]]:
-        """Settings or base, roofline and three terms with their shares of the prediction, largest first."""
+        """Settings or base, roofline and three terms, with their shares of the prediction, largest first."""
         base = self.base.predictor
         settings = base.settings if isinstance(base, SettingsPredictor) else (self.base.setting,)
         names = [*(f"{own.device} {own.backend} {own.precision}" for own in settings), "a roofline", THREE_TERM]
@@ -198,7 +196,6 @@ class AdaptationRun:
 
     @property
     def has_several_settings(self) -> bool:
-        """True if the base answers for several settings."""
         return isinstance(self.base.predictor, SettingsPredictor)
 
     @property
@@ -211,7 +208,7 @@ class AdaptationRun:
 
     @property
     def other_backend(self) -> str | None:
-        """How labels of another backend than the base's were used, in words; None where nothing is known of the two."""
+        """Sentence on labels of another backend than the base's; None without known prices of the two."""
         if not self._predictor.change:
             return None
         there, here = self.base.setting.backend, self.labelled.setting.backend
@@ -219,7 +216,7 @@ class AdaptationRun:
 
     @property
     def harm(self) -> str | None:
-        """Warning that a simpler prediction is better on the labels held out, or None."""
+        """Warning that a simpler prediction has smaller held-out errors, or None."""
         adapted = self.held_out.mape()
         simple = min((AS_IS, FACTOR), key=self.held_out.mape)
         if self.held_out.mape(simple) >= adapted:
@@ -238,8 +235,8 @@ class AdaptationRun:
 
     @property
     def doubts(self) -> list[str]:
-        """What all labels together give reason to ask, a sentence each."""
-        found = []
+        """Sentences on labels that are implausible as a whole."""
+        sentences = []
         label_s = self.learnt.latency_s
         if self.equal_labels:
             return [
@@ -250,18 +247,17 @@ class AdaptationRun:
             return [self.units]
         times = float(np.exp(-np.median(self.held_out.log_errors[AS_IS])))
         if max(times, 1 / times) > MAX_TIMES:
-            found.append(
+            sentences.append(
                 f"the labels are {times:.3g} times what the base predicts, in the median: are they in seconds?"
             )
         if (error := self.held_out.mape()) > MAX_HELD_OUT:
-            found.append(
+            sentences.append(
                 f"held out in turn, the adapted predictor is {error:.0%} off: these labels tell nothing of one "
                 "another. Is each that of the network it names, and are all of one setting?"
             )
-        return found
+        return sentences
 
     def scores(self) -> dict[str, Any]:
-        """Return a JSON document."""
         return {
             "base": {"name": self.base.predictor.name, "setting": self.base_setting.document()},
             "taken_to_backend": None if self.other_backend is None else self.labelled.setting.backend,
@@ -283,7 +279,6 @@ class AdaptationRun:
         }
 
     def save(self, path: Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
-        """Write the adapted predictor and the scores as one artifact."""
         with create_artifact(path, KIND, config=config, seed=seed, force=force) as writer:
             self.adapted.write(writer)
             writer.write_json(SCORES, self.scores())
@@ -297,13 +292,11 @@ def adapt_and_score(
     *,
     advance: Callable[[], object] = lambda: None,
 ) -> AdaptationRun:
-    """Adapt to ``samples`` networks that the active sampler chooses, or to all; the labels of the rest only score.
+    """Adapt to ``samples`` networks that the active sampler chooses, or to all; the other labels only score.
 
     Chosen labels that cannot be right (``odd_labels``) are set aside, and so is one of up to 30 that the others
-    contradict while each is held out (``doubtful_label``). ``advance``: called once the labels are
-    fitted.
-
-    Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
+    contradict (``doubtful_label``). ``advance`` is called once the labels are fitted. Raises ``InputError`` if there
+    are too few labels, or ``samples`` leaves none to score.
     """
     fresh = AdaptedPredictor.of(base, labelled.setting)
     networks, log_s = fresh.networks(labelled.items), fresh.log_before(labelled.items, labelled.latency_s)
@@ -315,24 +308,24 @@ def adapt_and_score(
             )
         chosen = np.array(propose(base.predictor, labelled.items, samples, seed))
     others = np.setdiff1d(np.arange(len(labelled)), chosen)
-    own = labelled.only(chosen)
+    learnt = labelled.only(chosen)
     source = nearest(networks.take(chosen), log_s[chosen])
-    base_s = np.exp(networks.log_answers[chosen, source]) * fresh.change.times(own.items)
-    units = mixed_units(base_s, own.latency_s)
-    odd = [replace(each, row=int(chosen[each.row])) for each in odd_labels(base_s, own.items, own.latency_s)]
+    base_s = np.exp(networks.log_answers[chosen, source]) * fresh.change.times(learnt.items)
+    units = mixed_units(base_s, learnt.latency_s)
+    odd = [replace(each, row=int(chosen[each.row])) for each in odd_labels(base_s, learnt.items, learnt.latency_s)]
     chosen = chosen[~np.isin(chosen, [each.row for each in odd if each.is_clear])]
-    own = labelled.only(chosen)
-    adapted, held_out = adapt(base, own, seed)
-    found = suspects(held_out.log_errors[ADAPTED]) if len(own) <= MAX_LABELS_DOUBTED else []
-    if found:
-        rest = {row: adapt(base, own.only(np.delete(np.arange(len(own)), row)), seed) for row in found}
-        row = min(rest, key=lambda row: rest[row][1].mape())
-        errors = held_out.log_errors[ADAPTED], rest[row][1].log_errors[ADAPTED]
-        label = doubtful_label(row, *errors, same_backend=base.setting.backend == own.setting.backend)
+    learnt = labelled.only(chosen)
+    adapted, held_out = adapt(base, learnt, seed)
+    doubted = suspects(held_out.log_errors[ADAPTED]) if len(learnt) <= MAX_LABELS_DOUBTED else []
+    if doubted:
+        without = {row: adapt(base, learnt.only(np.delete(np.arange(len(learnt)), row)), seed) for row in doubted}
+        row = min(without, key=lambda row: without[row][1].mape())
+        errors = held_out.log_errors[ADAPTED], without[row][1].log_errors[ADAPTED]
+        label = doubtful_label(row, *errors, same_backend=base.setting.backend == learnt.setting.backend)
         if label is not None:
             odd = [*(each for each in odd if each.row != chosen[row]), replace(label, row=int(chosen[row]))]
             if label.is_clear:
-                chosen, (adapted, held_out) = np.delete(chosen, row), rest[row]
+                chosen, (adapted, held_out) = np.delete(chosen, row), without[row]
     advance()
     mape, coverage = _on_others(labelled, networks, log_s, chosen, others, adapted) if len(others) else ({}, None)
     return AdaptationRun(base, adapted, labelled, chosen, held_out, others, mape, coverage, tuple(odd), units)
@@ -346,8 +339,8 @@ def _on_others(
     others: np.ndarray,
     adapted: TrainedPredictor[OperatorGraph],
 ) -> tuple[dict[str, float], float | None]:
-    """Return the MAPE of each prediction on rows that were not chosen, and the share of them in the interval."""
+    """Return the MAPE of each prediction on rows that were not chosen, and the coverage of their intervals."""
     answers = baselines(networks.take(chosen), log_s[chosen], networks.take(others))
-    mape = {name: float(np.mean(np.abs(np.expm1(own - log_s[others])))) for name, own in answers.items()}
+    mape = {name: float(np.mean(np.abs(np.expm1(values - log_s[others])))) for name, values in answers.items()}
     scores = adapted.held_out(labelled, others).scores()
     return {**mape, ADAPTED: scores["mape"]}, scores["interval_coverage"]

@@ -22,7 +22,7 @@ from slotool.predictors.trained.residuals import MAX_RESIDUAL, Residuals
 from slotool.predictors.transfer.backend_change import BackendChange
 from slotool.predictors.transfer.few_labels import FewLabels, Networks
 
-# Each fit costs the cube of the labels, and with so many a predictor of their own is better.
+# A fit takes the cube of the labels, and with more of them a newly trained predictor is better.
 MIN_LABELS, MAX_LABELS = 3, 200
 LEVELS = 199
 # Median of the absolute value of a standard normal variable.
@@ -30,11 +30,11 @@ NORMAL_MEDIAN = 0.6745
 
 
 class AdaptedPredictor(Predictor[OperatorGraph]):
-    """``FewLabels`` around the answers of a base: one predictor, or all settings of a ``SettingsPredictor``.
+    """``FewLabels`` around predictions of a base: one predictor, or all settings of a ``SettingsPredictor``.
 
-    Labels are taken to the base's backend where the two are known to differ, and answers back (``change``). The spread
-    is the deviation of log latency, a label's noise included. Fitting is a closed form of the labels, so the state is
-    the base's, and the labels with the facts of their networks. Dev set and seed play no part.
+    Labels are converted to the base's backend where prices of both are known, and predictions back (``change``). The
+    spread is the deviation of log latency, a label's noise included. Fitting is a closed form of the labels, so the
+    state is that of the base, and the labels with the facts of their networks. Dev set and seed play no part.
     """
 
     name = "adapted"
@@ -46,7 +46,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
 
     @classmethod
     def of(cls, base: TrainedPredictor[OperatorGraph], setting: Setting) -> Self:
-        """Return one of ``setting`` that has no labels yet."""
+        """Return a predictor of ``setting`` without labels."""
         learnt = None if isinstance(base.predictor, SettingsPredictor) else base.setting
         return cls(base.predictor, BackendChange.of(learnt, setting))
 
@@ -58,7 +58,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        """Raises ``InputError`` also for fewer than 3 or more than 200 labels, and without a base."""
+        """Fit to 3 to 200 labels; raises ``InputError`` for another number, or without a base."""
         train.require("training")
         count = len(train.items)
         if not MIN_LABELS <= count <= MAX_LABELS:
@@ -72,13 +72,13 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
 
     @property
     def source(self) -> Predictor[OperatorGraph]:
-        """The base. Raises ``InputError`` where there is none."""
+        """Base predictor. Raises ``InputError`` if there is none."""
         if self.base is None:
             raise InputError("there is no predictor to adapt")
         return self.base
 
     def networks(self, graphs: Sequence[OperatorGraph]) -> Networks:
-        """Return what ``FewLabels`` knows of these."""
+        """Return the facts of these networks for ``FewLabels``."""
         base, costs = self.source, TypeCosts.of(graphs).shared_by(self.change.prices)
         if isinstance(base, SettingsPredictor):
             answers = base.log_answers(graphs)
@@ -88,7 +88,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         return Networks(costs, three_terms(graphs), answers, value_bytes)
 
     def log_before(self, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> np.ndarray:
-        """Return log(seconds) [n] of latencies that are taken to the base's backend."""
+        """Return log(seconds) [n] of latencies, converted to the base's backend."""
         return np.asarray(np.log(latency_s) - np.log(self.change.times(graphs)))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
@@ -105,25 +105,29 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         return np.exp(mean) * self.change.times(graphs), np.sqrt(variance)
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
-        """Return the base's proportions, each operator taken to the other backend by its own prices."""
-        asked = Batch([item])
-        found = self.source.operator_seconds(item)
-        if found is None:
+        """Return times in the base's proportions, each operator converted to the other backend by its prices."""
+        batch = Batch([item])
+        seconds = self.source.operator_seconds(item)
+        if seconds is None:
             return None
-        call_s = max(0.0, float(once(asked, self.source.predict)[0]) - float(found.sum()))
-        there = found * self.change.operator_times(item) if self.change else found
-        return np.asarray(there * (self.predict(asked)[0] / (there.sum() + call_s)))
+        call_s = max(0.0, float(once(batch, self.source.predict)[0]) - float(seconds.sum()))
+        converted = seconds * self.change.operator_times(item) if self.change else seconds
+        return np.asarray(converted * (self.predict(batch)[0] / (converted.sum() + call_s)))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = nested_state(self.source, "base.")
-        known, columns = self.labels.networks, self.labels.networks.costs.columns
-        facts = {name: getattr(known, name) for name in ("terms", "log_answers", "value_bytes")}
-        tensors |= {"costs": known.costs.seconds, **facts, "log_s": self.labels.log_s}
-        return tensors, {"base": document, "change": self.change.document(), "columns": [list(own) for own in columns]}
+        networks, columns = self.labels.networks, self.labels.networks.costs.columns
+        facts = {name: getattr(networks, name) for name in ("terms", "log_answers", "value_bytes")}
+        tensors |= {"costs": networks.costs.seconds, **facts, "log_s": self.labels.log_s}
+        return tensors, {
+            "base": document,
+            "change": self.change.document(),
+            "columns": [list(pair) for pair in columns],
+        }
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        """Raises ``InputError`` for one that was adapted in an earlier way."""
+        """Restore from a ``state``. Raises ``InputError`` for one that was adapted by an earlier method."""
         if "change" not in document:
             raise InputError(ADAPTED_BEFORE)
         change = BackendChange.from_document(document["change"])
@@ -142,13 +146,11 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
 
 
 def held_out_residuals(log_errors: np.ndarray, deviation: np.ndarray) -> Residuals:
-    """Return residuals of new networks in units of their spread: Student's t, wider where that is too small.
-
-    The median of the errors tells how much too small, which one label that no other is like does not move.
+    """Return residuals of new networks in units of their spread: Student's t, widened by the median held-out error.
 
     Args:
-        log_errors: log(predicted ÷ label) of each label while it was held out, float64 [n].
-        deviation: Spread that was stated of each, float64 > 0 [n].
+        log_errors: log(predicted ÷ label) of each held-out label, float64 [n].
+        deviation: Stated spread of each, float64 > 0 [n].
     """
     times = max(1.0, float(np.median(np.abs(log_errors) / deviation)) / NORMAL_MEDIAN)
     levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)

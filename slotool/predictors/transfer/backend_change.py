@@ -1,7 +1,7 @@
-"""Known ratio of latencies in two backends, by what networks spend their cost on.
+"""Ratio of latencies in two backends, by types of operators.
 
-``python -m benchmarks.backend_prices`` prints the prices anew, from the labels in ``datasets/``. A factor of all is
-left out: it is the machine's too, and labels tell it.
+``python -m benchmarks.backend_prices`` prints the prices from the labels in ``datasets/``, without the factor that all
+types have in common: it differs between machines, and labels tell it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from slotool.predictors.base import Document
 from slotool.predictors.features.type_costs import COST_TERMS, OperatorRows, Prices, TypeCosts
 from slotool.predictors.labels import Setting
 
-# Where nothing is known, and of torch.
+# Of torch, and where prices are unknown.
 NO_PRICES: Mapping[str, Prices] = MappingProxyType({})
 
-# Tenths of a logarithm; under "" those of any other type of operator.
+# Log prices of calls, FLOPs and bytes, in tenths; under "" those of any other type of operator.
 _ROWS: dict[str, dict[str, tuple[int, int, int]]] = {
     "torch": {},
     "keras": {
@@ -77,9 +77,9 @@ class BackendChange:
     """Prices of work in one backend and in another, each relative to torch, by type of operator, in log.
 
     Attributes:
-        before: Prices in the backend that was learnt; none for torch, and where the two do not differ.
+        before: Prices in the backend of the base; none for torch, and where the two do not differ.
         after: Prices in the other backend.
-        prices: Prices in the other backend wherever they are known, for shares of the cost.
+        prices: Prices in the other backend wherever they are known, for shares of cost.
     """
 
     before: Mapping[str, Prices] = field(default_factory=lambda: NO_PRICES)
@@ -88,7 +88,7 @@ class BackendChange:
 
     @classmethod
     def of(cls, learnt: Setting | None, wanted: Setting) -> Self:
-        """Return the change from one setting to another; ``learnt`` None: from several, which are not changed."""
+        """Return the change from one setting to another, or none from several settings, ``learnt`` None."""
         prices = prices_in(wanted)
         known = learnt is not None and _is_known(learnt) and _is_known(wanted) and learnt.backend != wanted.backend
         return cls(prices_in(learnt), prices, prices) if known and learnt is not None else cls(prices=prices)
@@ -98,29 +98,27 @@ class BackendChange:
         return bool(self.before or self.after)
 
     def times(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        """Return latency after ÷ before, but for one factor of all networks, float64 > 0 [n]."""
+        """Return latency after ÷ before, up to a factor common to all networks, float64 > 0 [n]."""
         if not self or not graphs:
             return np.ones(len(graphs))
         costs = TypeCosts.of(graphs)
         return np.asarray(priced_s(costs, self.after) / priced_s(costs, self.before))
 
     def operator_times(self, graph: OperatorGraph) -> np.ndarray:
-        """Return the same ratio of each operator by itself, float64 > 0 [operators]."""
+        """Return time after ÷ before of each operator, float64 > 0 [operators]."""
         rows = OperatorRows.of([graph])
         return np.asarray(_operators_priced_s(rows, self.after) / _operators_priced_s(rows, self.before))
 
     def document(self) -> dict[str, Any]:
-        """Return a JSON document."""
         return {name: dict(getattr(self, name)) for name in ("before", "after", "prices")}
 
     @classmethod
     def from_document(cls, document: Document) -> Self:
-        """Return the change that wrote ``document``."""
         return cls(*(prices_from(document[name]) for name in ("before", "after", "prices")))
 
 
 def prices_in(setting: Setting) -> Mapping[str, Prices]:
-    """Return log prices of work in a setting's backend ÷ in torch; none for torch, and where nothing is known."""
+    """Return log prices of a setting's backend ÷ those of torch; none for torch, and where they are unknown."""
     return BACKEND_LOG_PRICES[setting.backend] if _is_known(setting) else NO_PRICES
 
 
@@ -130,7 +128,7 @@ def _is_known(setting: Setting) -> bool:
 
 
 def priced_s(costs: TypeCosts, prices: Mapping[str, Prices]) -> np.ndarray:
-    """Return the cost of networks at prices of a backend, float64 > 0 [graphs]; without prices, in torch."""
+    """Return the cost of networks at prices of a backend, float64 > 0 [graphs]; without prices, of torch."""
     return np.asarray(costs.priced_s(prices).sum(axis=1)) if prices else costs.total_s
 
 

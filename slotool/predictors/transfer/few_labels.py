@@ -1,4 +1,4 @@
-"""Gaussian process of the latencies of a setting that has few labels, around answers for other settings."""
+"""Gaussian process of latencies in a setting that has few labels, around predictions for other settings."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from threadpoolctl import threadpool_limits
 from slotool.predictors.features.type_costs import TypeCosts, covariance, same_columns
 from slotool.predictors.solo.three_term import fitted_terms, left_out_terms, priced_terms
 
-# Deviations of log(seconds). SHIFT is that of all networks together. Each combination of the others is one hypothesis.
+# Deviations of log(seconds). SHIFT is common to all networks; each combination of the others is one hypothesis.
 SHIFT = 2.0
 ALIKE, PRICES, SIZES, SOURCES = (0.0, 0.1, 0.3), (0.0, 0.3), (0.0, 0.3), (0.0, 0.3, 1.0)
 NOISES = (0.03, 0.08, 0.2, 0.5)
-# Reach of likeness (a Hellinger distance × √2), of size (logarithms of calls, FLOPs and bytes), and of the element type
-# (logarithm of its bytes), by which quantised networks are unlike others.
+# Length scales: of likeness (a Hellinger distance × √2), of size (logarithms of calls, FLOPs and bytes), and of the
+# element type (logarithm of its bytes), which parts quantized networks from others.
 LIKENESS, SIZE, VALUES = 0.35, 1.5, 0.7
-# Number of hypotheses that are not negligible.
+# Hypotheses of lower weight are neglected.
 MAX_KEPT = 60
-# Networks whose spread is computed at once: each hypothesis holds a matrix for every network.
+# Networks whose spread is computed at once: every hypothesis takes a matrix for each.
 AT_ONCE = 512
-# Before any label, networks to measure are chosen by these deviations: alike, prices, sizes, sources; and noise.
+# Prior deviations by which networks to measure are chosen: alike, prices, sizes, sources; and noise.
 BEFORE, NOISE_BEFORE = (0.3, 0.3, 0.3, 1.0), 0.08
 MIN_TERM_S = 1e-9
-# Likelihood of a mean that no source takes part in, relative to one of a source, before any label.
+# Prior weight of a mean without any source, relative to one of a source.
 SIMPLE = 0.1
 
 
 @dataclass(frozen=True)
 class Networks:
-    """Facts of n networks that few labels are generalised by.
+    """Facts of n networks by which few labels are generalised.
 
     Attributes:
         costs: Cost by type of operator on a neutral roofline.
         terms: FLOPs, operators and output elements, float64 [n, 3].
-        log_answers: Logarithm of the seconds that were measured with each of S sources, or else that it predicts,
-            float64 [n, S].
+        log_answers: Log of measured, or else predicted, seconds in each of S sources, float64 [n, S].
         value_bytes: Bytes of a value of each network's element type, float64 [n].
     """
 
@@ -49,7 +48,6 @@ class Networks:
     value_bytes: np.ndarray
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Networks:
-        """Return these rows alone."""
         return Networks(self.costs.take(rows), self.terms[rows], self.log_answers[rows], self.value_bytes[rows])
 
     @cached_property
@@ -69,17 +67,17 @@ class Networks:
 
 
 class FewLabels:
-    """Mixture of Gaussian processes of log(seconds), each weighing as much as it makes the labels likely.
+    """Mixture of Gaussian processes of log(seconds), weighted by the likelihood of the labels.
 
-    The mean of each is one source, a neutral roofline, three coefficients fitted to the labels, or the geometric mean
-    of the latter and one of the others; so a source that is good is hardly changed, and where all are bad three
-    coefficients remain. Its covariance is a shift of all networks, and, in several strengths, what networks have in
-    common that spend their cost alike, prices by type of operator, a smooth function of size, and any combination of
-    the sources. Of three coefficients each label is compared with those fitted to the others.
+    The mean of each is a source, a neutral roofline, three coefficients fitted to the labels, or the geometric mean of
+    the latter and one of the others. So a good source is hardly changed, and three coefficients remain where all are
+    bad. The covariance is a shift of all networks and, in several strengths: likeness of networks that spend their cost
+    alike, prices by type of operator, a smooth function of size, and combinations of the sources. Three coefficients
+    are compared with each label after a fit to the others.
     """
 
     def __init__(self, networks: Networks, log_s: np.ndarray):
-        """``log_s``: float64 [n], n ≥ 2."""
+        """Fit to labels ``log_s``, float64 log(seconds) [n], n ≥ 2."""
         self.networks, self.log_s = networks, log_s
         self._terms = fitted_terms(networks.terms, np.exp(log_s))
         answers = np.column_stack([networks.answers, left_out_terms(networks.terms, np.exp(log_s))])
@@ -88,7 +86,7 @@ class FewLabels:
         means, likely_before = _means(answers.shape[1])
         strengths = np.array(list(product(ALIKE, PRICES, SIZES, SOURCES, NOISES))) ** 2
         variances, noise = strengths[:, :-1], strengths[:, -1]
-        # Matrices of a few rows gain nothing from more threads, and lose much where others run.
+        # Small matrices gain nothing from more threads, and lose much on a busy machine.
         with threadpool_limits(1, user_api="blas"):
             kernels = _kernels(networks, self._points, networks, self._points)
             total = SHIFT**2 + np.tensordot(variances, kernels, axes=1)
@@ -97,40 +95,40 @@ class FewLabels:
             solved = inverse @ residual
             evidence = np.linalg.slogdet(inverse)[1][:, None] - np.sum(residual * solved, axis=1)
         likely = likely_before * np.exp((evidence - evidence.max()) / 2)
-        kept = np.argsort(-likely, axis=None, kind="stable")[:MAX_KEPT]
-        hypothesis, mean = np.unravel_index(kept, likely.shape)
+        heaviest = np.argsort(-likely, axis=None, kind="stable")[:MAX_KEPT]
+        hypothesis, mean = np.unravel_index(heaviest, likely.shape)
         self._weights = likely[hypothesis, mean] / likely[hypothesis, mean].sum()
         self._means, self._variances, self._noise = means.T[mean], variances[hypothesis], noise[hypothesis]
         self._inverse, self._alpha = inverse[hypothesis], solved[hypothesis, :, mean]
 
-    def mean(self, asked: Networks) -> np.ndarray:
-        """Return the mean of log(seconds), float64 [m]: that of ``answer``, much sooner."""
-        answers, kernels = self._seen(asked)
+    def mean(self, networks: Networks) -> np.ndarray:
+        """Return the mean of log(seconds), float64 [m], faster than ``answer``."""
+        answers, kernels = self._seen(networks)
         pulled = (self._weights[:, None] * self._variances).T @ self._alpha
         shift = SHIFT**2 * self._weights @ self._alpha.sum(axis=1)
         return np.asarray(answers @ (self._weights @ self._means) + shift + np.einsum("kmn,kn->m", kernels, pulled))
 
-    def answer(self, asked: Networks) -> tuple[np.ndarray, np.ndarray]:
+    def answer(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of log(seconds), a label's noise included, float64 [m] each."""
-        count = len(asked.terms)
+        count = len(networks.terms)
         parts = np.array_split(np.arange(count), max(1, -(-count // AT_ONCE)))
-        found = [self._answer(asked.take(rows)) for rows in parts]
-        mean, variance = (np.concatenate(part) for part in zip(*found, strict=True))
+        answers = [self._answer(networks.take(rows)) for rows in parts]
+        mean, variance = (np.concatenate(part) for part in zip(*answers, strict=True))
         return mean, variance
 
-    def _answer(self, asked: Networks) -> tuple[np.ndarray, np.ndarray]:
-        answers, kernels = self._seen(asked)
+    def _answer(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
+        answers, kernels = self._seen(networks)
         across = SHIFT**2 + np.tensordot(self._variances, kernels, axes=1)
         means = self._means @ answers.T + (across @ self._alpha[:, :, None])[:, :, 0]
-        before = SHIFT**2 + self._variances @ _diagonals(asked, self._centred(answers))
+        before = SHIFT**2 + self._variances @ _diagonals(networks, self._centred(answers))
         left = np.maximum(before - np.sum((across @ self._inverse) * across, axis=2), 0.0)
         mean = self._weights @ means
         return mean, self._weights @ (left + self._noise[:, None] + (means - mean) ** 2)
 
-    def _seen(self, asked: Networks) -> tuple[np.ndarray, np.ndarray]:
-        """Return answers of all sources [m, S + 2], and kernels with the labels [4, m, n]."""
-        answers = np.column_stack([asked.answers, priced_terms(asked.terms, *self._terms)])
-        return answers, _kernels(asked, self._centred(answers), self.networks, self._points)
+    def _seen(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
+        """Return predictions of all sources [m, S + 2], and kernels with the labels [4, m, n]."""
+        answers = np.column_stack([networks.answers, priced_terms(networks.terms, *self._terms)])
+        return answers, _kernels(networks, self._centred(answers), self.networks, self._points)
 
     def _centred(self, answers: np.ndarray) -> np.ndarray:
         return _apart(answers - self._middle)
@@ -141,29 +139,26 @@ class FewLabels:
         return np.asarray(self._weights @ self._means)
 
     def left_out(self, folds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance of each label's log while the labels of its fold were left out, float64 [n] each."""
+        """Return mean and variance of each label's log with its fold held out, float64 [n] each."""
         mean, variance = np.empty(len(self.log_s)), np.empty(len(self.log_s))
         for rows in folds:
-            rest = np.setdiff1d(np.arange(len(self.log_s)), rows)
-            fitted = FewLabels(self.networks.take(rest), self.log_s[rest])
+            others = np.setdiff1d(np.arange(len(self.log_s)), rows)
+            fitted = FewLabels(self.networks.take(others), self.log_s[others])
             mean[rows], variance[rows] = fitted.answer(self.networks.take(rows))
         return mean, variance
 
 
 def covariance_before(networks: Networks, known: Networks | None = None) -> tuple[np.ndarray, float]:
-    """Return the covariance of log(seconds) of n networks in a new setting, and the variance of a label's noise.
+    """Return the covariance [n, n] of log(seconds) in a new setting, and the variance of a label's noise.
 
     Args:
         networks: Networks without a label.
         known: Networks that have one.
-
-    Returns:
-        float64 [n, n], and a number.
     """
     noise, middle = NOISE_BEFORE**2, networks.answers.mean(axis=0)
 
     def between(first: Networks, second: Networks) -> np.ndarray:
-        points = [_apart(own.answers - middle) for own in (first, second)]
+        points = [_apart(side.answers - middle) for side in (first, second)]
         kernels = _kernels(first, points[0], second, points[1])
         return np.asarray(SHIFT**2 + np.tensordot(np.array(BEFORE) ** 2, kernels, axes=1))
 
@@ -175,33 +170,32 @@ def covariance_before(networks: Networks, known: Networks | None = None) -> tupl
 
 
 def _means(sources: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights of the sources in each mean, and how likely each mean is before any label.
+    """Return weights of sources in each mean, one source or one and the last, and prior weights of the means.
 
-    Returns:
-        float64 [sources, 2 × sources − 1]: one source, or one and the last; and float64 [2 × sources − 1].
+    They are float64 [sources, 2 × sources − 1] and [2 × sources − 1].
     """
     alone, likely = np.eye(sources), np.ones(2 * sources - 1)
-    # Without any answer: a roofline, three terms, or both.
+    # Means without a source: a roofline, three terms, or both.
     likely[[sources - 2, sources - 1, -1]] = SIMPLE
     return np.hstack([alone, (alone[:, :-1] + alone[:, -1:]) / 2]), likely
 
 
 def _apart(answers: np.ndarray) -> np.ndarray:
-    """Return differences from the mean of all sources, float64 [n, sources], of length about 1."""
+    """Return differences from the mean of all sources ÷ √sources, float64 [n, sources]."""
     return np.asarray((answers - answers.mean(axis=1, keepdims=True)) / np.sqrt(answers.shape[1]))
 
 
 def _kernels(first: Networks, points: np.ndarray, second: Networks, others: np.ndarray) -> np.ndarray:
-    """Return likeness, prices, sizes and sources of two sets of networks, float64 [4, n, m]; ``points``: ``_apart``."""
-    columns, own = first.costs.columns, second.costs.columns
-    alike = np.sqrt(first.shares) @ same_columns(columns, own) @ np.sqrt(second.shares).T
+    """Return kernels of likeness, prices, sizes and sources, float64 [4, n, m]; ``points`` are of ``_apart``."""
+    columns, other_columns = first.costs.columns, second.costs.columns
+    alike = np.sqrt(first.shares) @ same_columns(columns, other_columns) @ np.sqrt(second.shares).T
     far = np.sum((first.sizes[:, None] - second.sizes) ** 2, axis=2)
     types_apart = np.log(first.value_bytes)[:, None] - np.log(second.value_bytes)
     same_type = np.exp(-(types_apart**2) / (2 * VALUES**2))
     return np.stack(
         [
             np.exp(-np.maximum(1 - alike, 0.0) / LIKENESS**2) * same_type,
-            first.shares @ covariance(columns, own) @ second.shares.T,
+            first.shares @ covariance(columns, other_columns) @ second.shares.T,
             np.exp(-far / (2 * SIZE**2)) * same_type,
             points @ others.T,
         ]

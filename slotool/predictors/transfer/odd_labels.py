@@ -1,4 +1,4 @@
-"""Labels that cannot be right: many times what all others make likely, or apart from others that agree without it."""
+"""Detection of labels that cannot be right: far from all others, or disturbing others that agree without them."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ import numpy as np
 from slotool.graphs import OperatorGraph
 from slotool.predictors.features.type_costs import TypeCosts
 
-# A label is odd that differs by so many times, and by so many deviations of the others, both from what a base makes of
-# its network and from what a roofline does. None of 18,720 labels of 24 settings is, in draws of 5, 10 and 30; one made
-# 100 times too long or too short is in 98 to 100 % of draws, 30 times in 94 to 97 %, 10 times in 62 to 66 %.
+# Factor, and deviations of the others, by which an odd label differs both from a base and from a roofline. None of
+# 18,720 labels of 24 settings does, in draws of 5, 10 and 30. Of labels made wrong by a factor of 100 it finds 98 to
+# 100 %, of 30 94 to 97 %, of 10 62 to 66 %.
 MIN_TIMES, MIN_DEVIATIONS = 8.0, 5.0
-# Beyond these it is named, but kept: so is a network that another backend is slow for (a ConvNeXt in TensorFlow, 21 of
-# 4,160 labels in draws of ten); 85 % of labels made 10 times wrong are.
+# Beyond these a label is named, but used: 85 % of labels made wrong by a factor of 10, and networks that a backend is
+# slow for (a ConvNeXt in TensorFlow), 21 of 4,160 labels in draws of ten.
 NAMED_TIMES, NAMED_DEVIATIONS = 5.0, 4.0
-# Labels that agree better than this (deviation, in log) are taken to agree so well.
+# Lower limit of the deviation, in log.
 MIN_DEVIATION = 0.05
 MIN_LABELS = 5
-# Labels so many times the others, within a factor of ``UNIT_TOLERANCE``, are in another unit of time; between the two
-# units no label is within a factor of ``MIN_GAP`` of the other group.
+# Labels that differ by such a factor, within ``UNIT_TOLERANCE``, are in another unit of time, if the two groups are at
+# least a factor of ``MIN_GAP`` apart.
 UNITS = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
 UNIT_TOLERANCE, MIN_GAP = 3.0, 30.0
-# More odd ones than this share are no mistakes, but a setting unlike what is known.
+# More odd labels than this share are no mistakes, but a setting unlike the base.
 MAX_SHARE = 0.2
-# A label is doubtful that differs from what is predicted without it by so many times, and by so many root mean squares
-# of what the others differ by without it. It is set aside where the errors of the others, held out, are so many times
-# as large with it: a network that is slow for a reason does not make others disagree. Of more labels none is doubted.
+# A doubtful label differs from its held-out prediction by this factor, and by this number of root mean square errors of
+# the others without it. It is set aside if the held-out errors of the others are larger with it by the third factor: a
+# network that is slow for a reason does not disturb others. Checked for sets between the two sizes only.
 DOUBTFUL_TIMES, DOUBTFUL_DEVIATIONS, MIN_DISAGREEMENT = 2.0, 2.5, 1.35
 MIN_DOUBTED, MAX_LABELS_DOUBTED, MAX_SUSPECTS = 8, 30, 3
 
 
 @dataclass(frozen=True)
 class OddLabel:
-    """``row``: of the labels; ``times``: label ÷ what the ``others`` (how many) make likely, below 1 where it is too
-    short; ``is_clear``: whether it cannot be right. ``disagreement``: how many times as large the errors of the others
-    are with it, where that was found."""
+    """Label number ``row`` that is odd: ``times``, label ÷ value that the other labels make likely.
+
+    ``is_clear``: it cannot be right. ``others``: number of other labels. ``disagreement``: their errors with it ÷
+    without it, where computed.
+    """
 
     row: int
     times: float
@@ -46,7 +48,6 @@ class OddLabel:
     disagreement: float | None = None
 
     def sentence(self, name: str, latency_s: float) -> str:
-        """What a user reads of it."""
         much = f"{self.times:.3g} times" if self.times > 1 else f"1 / {1 / self.times:.3g} of"
         then = "it is set aside; measure that network again"
         if not self.is_clear:
@@ -58,7 +59,7 @@ class OddLabel:
 
 
 def odd_labels(base_s: np.ndarray, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> list[OddLabel]:
-    """Which of n ≥ 5 labels are odd, none of fewer. ``base_s``: what a base predicts, float64 seconds [n]."""
+    """Return the odd labels of n ≥ 5, none of fewer. ``base_s``: predictions of the base, float64 seconds [n]."""
     if len(graphs) < MIN_LABELS:
         return []
     ratios = np.log(latency_s) - np.log([base_s, TypeCosts.of(graphs).total_s])
@@ -78,10 +79,10 @@ def odd_labels(base_s: np.ndarray, graphs: Sequence[OperatorGraph], latency_s: n
 
 
 def suspects(log_errors: np.ndarray) -> list[int]:
-    """Return the rows, of n ≥ 8 labels, that are furthest off what is predicted without them, by ``DOUBTFUL_TIMES``.
+    """Return the rows, of n ≥ 8 labels, of largest held-out errors beyond a factor of ``DOUBTFUL_TIMES``.
 
-    ``log_errors``: log(predicted ÷ label) of each while it was held out, float64 [n]. One wrong label spoils the
-    prediction of those like it, so it need not be the furthest.
+    ``log_errors``: log(predicted ÷ label) of each held-out label, float64 [n]. A wrong label spoils predictions of
+    similar networks, so its error need not be the largest.
     """
     if len(log_errors) < MIN_DOUBTED:
         return []
@@ -90,14 +91,14 @@ def suspects(log_errors: np.ndarray) -> list[int]:
 
 
 def doubtful_label(row: int, with_it: np.ndarray, without: np.ndarray, *, same_backend: bool) -> OddLabel | None:
-    """Return one of the ``suspects`` as odd; None where the others are as far off without it.
+    """Return one of the ``suspects`` as odd; None if the errors of the others do not fall without it.
 
     Args:
         row: The label.
         with_it: Held-out log errors of all labels, float64 [n].
         without: Held-out log errors of all others without it, float64 [n − 1].
-        same_backend: True if the base learnt the backend of these labels. In another one some network is slow for a
-            reason in every third to second set of ten right labels, so a label is named only if the others disagree.
+        same_backend: True if the base and these labels have one backend. In another backend, a third to a half of sets
+            of ten right labels have a network that is slow for a reason, so a label is named only if others disagree.
     """
     error = float(with_it[row])
     if abs(error) <= DOUBTFUL_DEVIATIONS * float(np.sqrt(np.mean(without**2))):
@@ -111,8 +112,10 @@ def doubtful_label(row: int, with_it: np.ndarray, without: np.ndarray, *, same_b
 
 
 def mixed_units(base_s: np.ndarray, latency_s: np.ndarray) -> str | None:
-    """That labels are in two units, in words: they part into two groups, the ratios of one to what a base predicts,
-    float64 seconds [n], about 1,000, 10⁶ or 10⁹ times those of the other. None where they do not."""
+    """Describe labels in two units of time: two groups about 1,000, 10⁶ or 10⁹ times apart; None if they are not.
+
+    ``base_s``: predictions of the base, float64 seconds [n].
+    """
     ratios = np.sort(np.log(latency_s) - np.log(base_s))
     if len(ratios) < MIN_LABELS:
         return None
@@ -129,7 +132,7 @@ def mixed_units(base_s: np.ndarray, latency_s: np.ndarray) -> str | None:
 
 
 def _apart(ratio: np.ndarray, row: int) -> tuple[float, float]:
-    """How far one lies from the median of the others, and in how many of their deviations (by the median too)."""
+    """Return the distance of one ratio from the median of the others, and the same in their median deviations."""
     others = np.delete(ratio, row)
     middle = float(np.median(others))
     deviation = 1.4826 * float(np.median(np.abs(others - middle)))

@@ -1,4 +1,4 @@
-"""Active sampling: which networks to measure next so that a predictor adapted to them is soon sure of the others."""
+"""Active sampling: choice of the networks to measure next for the adaptation of a predictor."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from slotool.predictors.base import Predictor
 from slotool.predictors.transfer.adapted import AdaptedPredictor
 from slotool.predictors.transfer.few_labels import covariance_before
 
-# Networks whose sureness is looked at; more would say little more and take the square of their number.
+# Networks whose variance is computed; more would help little and take the square of their number.
 MAX_WATCHED = 1000
 
 
 def propose(
     predictor: Predictor[OperatorGraph], candidates: Sequence[OperatorGraph], n: int, seed: int = 0
 ) -> list[int]:
-    """Choose ``n`` of the candidates to measure, best first, as their numbers.
+    """Choose ``n`` of the candidates to measure, best first, and return their numbers.
 
-    Each one is that whose label would take most variance of log latency from all candidates together, given those
-    before it (A-optimal greedily, of the Gaussian process of ``AdaptedPredictor``). Of an adapted predictor the
-    process knows its labels; of another nothing is known of the new setting. The seed draws the candidates that are
-    watched when there are more than ``MAX_WATCHED``.
+    Each next label is the one that most reduces the variance of log latency of all candidates together (greedily
+    A-optimal, by the Gaussian process of ``AdaptedPredictor``, which starts from the labels of an adapted predictor).
+    The seed draws the candidates that count where there are more than ``MAX_WATCHED``.
 
-    Raises ``InputError`` when n is below 1 or above the number of candidates.
+    Raises ``InputError`` if n is below 1 or above the number of candidates.
     """
     if not 1 <= n <= len(candidates):
         raise InputError(f"{n} networks to choose, but there are {len(candidates)}")
@@ -40,7 +39,7 @@ def propose(
 
 
 def greedy(covariance: np.ndarray, noise: float, n: int) -> list[int]:
-    """Return the rows of the n labels that take most variance from all rows together, each given those before it."""
+    """Return n rows whose labels most reduce the variance of all rows together, each given those before it."""
     left = covariance.copy()
     chosen: list[int] = []
     for _ in range(n):
