@@ -1,4 +1,4 @@
-"""A co-location: the network whose latency is predicted, and its co-runners on the same machine."""
+"""Co-locations: a network whose latency is predicted, and its co-runners on the same machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Colocation:
     """Networks that run at the same time: ``members``, the subject first, and ``solo_s``, the latency of each alone.
 
     ``oversubscription``: busy threads per core while all members run, at least 1. Co-runners are sorted by id, so
-    co-locations that differ only in their order are equal.
+    their order does not matter.
     """
 
     members: tuple[OperatorGraph, ...]
@@ -31,7 +31,7 @@ class Colocation:
         solo_s: Mapping[str, float],
         oversubscription: float = 1.0,
     ) -> Colocation:
-        """``solo_s``: seconds by graph id."""
+        """Return the co-location of ``subject`` with ``co_runners``; ``solo_s``: seconds by graph id."""
         members = (subject, *sorted(co_runners, key=lambda graph: graph.id))
         return cls(members, tuple(float(solo_s[graph.id]) for graph in members), oversubscription)
 
@@ -40,7 +40,6 @@ class Colocation:
 
     @property
     def subject(self) -> OperatorGraph:
-        """The network whose latency is predicted."""
         return self.members[0]
 
     @property
@@ -53,15 +52,12 @@ class Colocation:
 
     @property
     def kind(self) -> str:
-        """``pair``, ``trio`` …"""
         return SIZES.get(len(self), f"{len(self)} co-located")
 
     @property
     def member_ids(self) -> frozenset[str]:
-        """The same whichever member is the subject."""
         return frozenset(graph.id for graph in self.members)
 
 
 def members_of(item: OperatorGraph | Colocation) -> tuple[OperatorGraph, ...]:
-    """All networks of a co-location, or the one network."""
     return item.members if isinstance(item, Colocation) else (item,)

@@ -21,18 +21,17 @@ from slotool.printable import counted
 from slotool.tables import FULL, LatencyTable
 from slotool.tables.rounds import Counts, round_medians
 
-# Rows of one network in one setting that differ by more times are hardly all of it.
+# Rows of one network that differ by a larger factor can hardly all be right.
 MAX_APART = 2.0
-# Labels that a setting is learnt from, at least.
 MIN_LABELS_OF_SETTING = 10
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a latency belongs to: columns of the latency table that must be the same for all labels.
+    """Conditions of a measurement: columns of the latency table that must be the same for all labels.
 
-    Of co-located labels also ``placement``, shared or split, and how many ``cores`` a member may use. ``precision``:
-    what numbers are computed in, such as float32, amp or int8.
+    ``precision``: the number format of computation, such as float32, amp or int8. Co-located labels also have a
+    ``placement``, shared or split, and the number of ``cores`` that a member may use.
     """
 
     machine: str
@@ -53,7 +52,6 @@ class Setting:
         return asdict(self)
 
     def columns(self) -> dict[str, Any]:
-        """Values of the latency table's columns."""
         return {name: getattr(self, name) for name in SETTING_COLUMNS}
 
     def __str__(self) -> str:
@@ -68,10 +66,7 @@ class Setting:
         return f"{self.device}, {backend}, {threads}{cores}, batch {self.batch_size}, {where}"
 
     def oversubscription(self, members: int) -> float:
-        """How many times more threads than cores there are when so many run side by side, at least 1.
-
-        An accelerator counts as one core, and one thread of each member.
-        """
+        """Return busy threads per core while ``members`` networks run, at least 1; a GPU counts as one core."""
         if self.device != "cpu":
             return float(members)
         threads = self.threads * (1 if self.placement == "split" else members)
@@ -83,13 +78,18 @@ SETTING_COLUMNS = tuple(each.name for each in fields(Setting) if each.name not i
 
 @dataclass(frozen=True)
 class LabelledSet(Generic[Asked]):
-    """What predictors are trained on and scored by: networks, or co-locations, with labels, float64 seconds > 0 [n].
+    """Networks or co-locations with their labels, for training and scoring predictors.
 
-    ``noise_s``: how far each label may be off, float64 seconds [n] (``label_noise_s``), NaN where unknown.
-    ``unstable``: labels none of whose rows is stable, 0 where the table does not say.
-    ``labels_without_graph``: measured subjects, or co-located rows, of which some network is none of the graphs.
-    ``solo_s``: of co-locations, the median of all solo samples of each network, by graph id. ``apart``: rows of one
-    network whose medians differ by ``MAX_APART`` times or more, by graph id.
+    Attributes:
+        items: Networks or co-locations.
+        latency_s: Labels, float64 seconds > 0 [n].
+        noise_s: Standard error of each label, float64 seconds [n] (``label_noise_s``), NaN where unknown.
+        setting: Setting of all labels.
+        graphs_without_label: Number of graphs that were not measured.
+        labels_without_graph: Number of measured subjects, or co-located rows, that lack a graph.
+        unstable: Number of labels without any stable row; 0 where the table has no verdicts.
+        solo_s: For co-locations, the median of all solo samples of each network, by graph id.
+        apart: Medians of the rows of a network, where they differ by ``MAX_APART`` times or more, by graph id.
     """
 
     items: tuple[Asked, ...]
@@ -110,11 +110,9 @@ class LabelledSet(Generic[Asked]):
         return [item.kind for item in self.items]
 
     def take(self, rows: np.ndarray) -> Examples[Asked]:
-        """The items and labels of these rows."""
         return Examples([self.items[i] for i in rows], self.latency_s[rows])
 
     def only(self, rows: np.ndarray) -> Self:
-        """These rows alone, with all that is known of them."""
         items, latency_s = self.take(rows)
         return replace(self, items=tuple(items), latency_s=latency_s, noise_s=self.noise_s[rows])
 
@@ -122,14 +120,13 @@ class LabelledSet(Generic[Asked]):
 def join_labels(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
 ) -> LabelledSet[OperatorGraph]:
-    """Each graph with the median latency of its measured solo rows: subject = graph id or name, point full, status ok.
+    """Join graphs with the median latency of their measured solo rows: subject = graph id or name, point full.
 
-    ``picked``: values of setting columns (``SETTING_COLUMNS``) to keep. Predicted and co-located rows, and rows of
-    several replicas, never count. A graph given twice counts once, with the labels of all its names; its label is the
-    median of all their samples.
+    ``picked``: values of setting columns (``SETTING_COLUMNS``) to select. Predicted and co-located rows, failed ones,
+    and rows of several replicas are left out. Equal graphs count once; the label is the median of all their samples.
 
-    Raises ``InputError`` when nothing joins, rows of several settings remain, or different graphs share a name that
-    was measured, ``TableError`` for a label that is not a finite number.
+    Raises ``InputError`` when nothing joins, rows of several settings remain, or different graphs share a measured
+    name; ``TableError`` for a label that is not a finite number.
     """
     given = list(graphs)
     by_id = {graph.id: graph for graph in given}
@@ -146,24 +143,24 @@ def join_labels(
     setting = only_setting(rows, facts=facts_in(table))
     samples_s, counts = _pooled(rows, "samples_s"), _pooled(rows, "samples_per_round")
     medians = _medians(samples_s)
-    found = [graph for id_, graph in by_id.items() if id_ in medians]
+    labelled = [graph for id_, graph in by_id.items() if id_ in medians]
     return LabelledSet(
-        items=tuple(found),
-        latency_s=np.array([medians[graph.id] for graph in found]),
-        noise_s=np.array([label_noise_s(samples_s[graph.id], counts[graph.id]) for graph in found]),
+        items=tuple(labelled),
+        latency_s=np.array([medians[graph.id] for graph in labelled]),
+        noise_s=np.array([label_noise_s(samples_s[graph.id], counts[graph.id]) for graph in labelled]),
         setting=setting,
-        graphs_without_label=len(by_id) - len(found),
-        labels_without_graph=subjects - len(found),
+        graphs_without_label=len(by_id) - len(labelled),
+        labels_without_graph=subjects - len(labelled),
         unstable=_unstable(rows),
         apart=_apart(rows),
     )
 
 
 def _apart(rows: pd.DataFrame) -> dict[str, list[float]]:
-    """Medians of the rows of each network whose rows cannot all be right, seconds ascending."""
+    """Return ascending medians of the rows, in seconds, of each network whose rows disagree."""
     medians = rows["samples_s"].map(lambda samples: float(np.median(samples)))
-    by_network = {str(subject): sorted(own) for subject, own in medians.groupby(rows["subject"], sort=False)}
-    return {subject: own for subject, own in by_network.items() if own[-1] >= MAX_APART * own[0]}
+    by_network = {str(subject): sorted(values) for subject, values in medians.groupby(rows["subject"], sort=False)}
+    return {subject: values for subject, values in by_network.items() if values[-1] >= MAX_APART * values[0]}
 
 
 def _unstable(rows: pd.DataFrame) -> int:
@@ -173,8 +170,10 @@ def _unstable(rows: pd.DataFrame) -> int:
 
 
 def measured_rows(table: LatencyTable, picked: Mapping[str, Any], *, colocated: bool) -> pd.DataFrame:
-    """The rows of networks alone, or of co-located ones, that may be learnt from. ``picked``: values of columns to
-    keep, None for any. Raises ``InputError`` when there are none."""
+    """Return the solo or co-located rows to learn from. ``picked``: values of columns to select, None for any.
+
+    Raises ``InputError`` when there are none.
+    """
     conditions = {column: value for column, value in picked.items() if value is not None}
     wanted = {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1, **conditions}
     rows = table.rows
@@ -186,26 +185,26 @@ def measured_rows(table: LatencyTable, picked: Mapping[str, Any], *, colocated: 
         keep = keep & ((rows[column] == value).to_numpy() if column in rows else False)
     if not keep.any():
         what, alone = ("co-located row", "") if colocated else ("row", ", alone")
-        asked = "".join(f", {column} {value}" for column, value in conditions.items())
-        raise InputError(f"the latency table has no measured {what} (status ok, point full{alone}{asked})")
+        in_words = "".join(f", {column} {value}" for column, value in conditions.items())
+        raise InputError(f"the latency table has no measured {what} (status ok, point full{alone}{in_words})")
     chosen: pd.DataFrame = rows[keep]
     return chosen
 
 
 def graphs_by_name(graphs: Iterable[OperatorGraph], measured: Iterable[str]) -> dict[str, OperatorGraph]:
-    """Graphs by their id, and by their name. Raises ``InputError`` for different graphs of a name that was measured."""
-    found: dict[str, dict[str, OperatorGraph]] = {}
+    """Return graphs by id and by name. Raises ``InputError`` if different graphs share a measured name."""
+    by_name: dict[str, dict[str, OperatorGraph]] = {}
     for graph in graphs:
         for name in filter(None, (graph.id, graph.name)):
-            found.setdefault(name, {})[graph.id] = graph
-    for name in sorted(set(measured) & set(found)):
-        if len(found[name]) > 1:
-            raise InputError(f"{len(found[name])} different graphs are named {name}, which was measured")
-    return {name: next(iter(named.values())) for name, named in found.items()}
+            by_name.setdefault(name, {})[graph.id] = graph
+    for name in sorted(set(measured) & set(by_name)):
+        if len(by_name[name]) > 1:
+            raise InputError(f"{len(by_name[name])} different graphs are named {name}, which was measured")
+    return {name: next(iter(named.values())) for name, named in by_name.items()}
 
 
 def _pooled(rows: pd.DataFrame, column: str) -> dict[str, np.ndarray]:
-    """Every subject's numbers of all its rows, in the order measured."""
+    """Return the numbers of all rows of each subject, in the order measured."""
     return {
         str(subject): np.concatenate(numbers.tolist())
         for subject, numbers in rows.groupby("subject", sort=False)[column]
@@ -223,8 +222,10 @@ def _medians(samples_s: Mapping[str, np.ndarray]) -> dict[str, float]:
 def only_setting(
     rows: pd.DataFrame, columns: Sequence[str] = SETTING_COLUMNS, facts: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Setting:
-    """The setting of these rows. Raises ``InputError`` when they are of several in one of ``columns``; ``facts`` of
-    machines by their id (``facts_in``) say in words what differs."""
+    """Return the setting of these rows.
+
+    Raises ``InputError`` when values of one of ``columns`` differ. ``facts``: facts of machines by id, for its words.
+    """
     for column in columns:
         values = sorted(rows[column].unique().tolist())
         if len(values) > 1:
@@ -247,49 +248,51 @@ def only_setting(
 
 
 def facts_in(table: LatencyTable) -> dict[str, dict[str, Any]]:
-    """Facts of the machines that a table, or those it was put together from, were measured on, by the machine's id;
-    of this one too. A machine whose facts were not written down is not in it."""
+    """Return facts of the machines that a table, or its parts, were measured on, and of this one, by machine id.
+
+    Machines whose facts were not recorded are absent.
+    """
     sources = [table.provenance, *table.provenance.values()]
-    stated = [each["machine_facts"] for each in sources if isinstance(each, Mapping) and "machine_facts" in each]
-    found = {}
+    stated = [part["machine_facts"] for part in sources if isinstance(part, Mapping) and "machine_facts" in part]
+    by_machine = {}
     for facts in stated:
-        with suppress(TypeError, ValueError, AttributeError):  # what a foreign table states need not be facts
-            found[machine_id(facts)] = dict(facts)
-    return {**found, machine_id(): machine_facts()}
+        with suppress(TypeError, ValueError, AttributeError):  # the provenance of a foreign table may hold anything
+            by_machine[machine_id(facts)] = dict(facts)
+    return {**by_machine, machine_id(): machine_facts()}
 
 
 def machines_in_words(machines: Sequence[Any], facts: Mapping[str, Mapping[str, Any]]) -> str:
-    """What differs between the first of these machines and each other one, in brackets after a space; empty where it is
-    not known."""
+    """Describe differences between the first machine and the others, in brackets; empty if unknown."""
     first, *others = machines
     if first not in facts:
         return ""
-    known = [differences(facts[first], facts[other]) for other in others if other in facts]
-    words = "; ".join(", ".join(each) for each in known if each)
+    known_differences = [differences(facts[first], facts[other]) for other in others if other in facts]
+    words = "; ".join(", ".join(facts_apart) for facts_apart in known_differences if facts_apart)
     return f" ({words})" if words else ""
 
 
 def facts_of(setting: Setting) -> dict[str, Any] | None:
-    """Return the facts, with speed, of the machine that labels of this setting are of, where that is this one."""
+    """Return facts and speed of the machine of these labels if it is this one, else None."""
     from slotool.timing.speed import facts_with_speed
 
     return facts_with_speed() if setting.machine == machine_id() else None
 
 
 def _cpu_of(machine: str) -> str | None:
-    """The processor's name when the labels come from this very machine."""
+    """Return the processor's name if the labels were measured on this machine."""
     return machine_facts()["cpu"] if machine == machine_id() else None
 
 
 def label_noise_s(samples: np.ndarray, per_round: Counts = ()) -> float:
-    """How far a label, the median of its samples, may be off, in seconds, by what its rounds show.
+    """Return an estimate of the error of a label, the median of its samples, in seconds; NaN for a single round.
 
-    ``samples``: float64 seconds [n], in the order measured, of which each round gave ``per_round``; where the rounds
-    are unknown, the halves of the samples stand for two. The difference between the mean of the first rounds' medians
-    and that of the last, scaled to the deviation of the mean of all: if rounds err independently and as often up as
-    down, this is distributed as the error of the label, so a predictor that knows every true latency is off by so much.
-    What hit all rounds alike, it does not see; and it is too high where one round scatters widely, for the label, the
-    median of all together, keeps to the others. NaN for a single round or sample.
+    ``samples``: float64 seconds [n], in the order measured; ``per_round``: number of samples of each round. Without
+    rounds, each half of the samples counts as one.
+
+    The estimate is the difference between the mean of the first rounds' medians and that of the last, scaled to the
+    deviation of the mean of all. If errors of rounds are independent and symmetric, it is distributed as the error of
+    the label, so a predictor that knows every true latency is off by so much. It misses disturbances of all rounds
+    alike, and is too high where one round scatters widely, which moves the median of all samples little.
     """
     half = len(samples) // 2
     medians = round_medians(samples, per_round if len(per_round) else (half, len(samples) - half))
@@ -302,9 +305,9 @@ def label_noise_s(samples: np.ndarray, per_round: Counts = ()) -> float:
 
 @dataclass(frozen=True)
 class SettingsLabelled:
-    """n networks with their labels in S settings, ``latency_s`` float64 seconds [n, S], NaN where there is none.
+    """Networks with labels in several settings: ``latency_s`` float64 seconds [n, S], NaN where there is none.
 
-    ``left_out``: settings of too few labels, with how many each had.
+    ``left_out``: settings that have too few labels, and their number of labels.
     """
 
     items: tuple[OperatorGraph, ...]
@@ -316,13 +319,10 @@ class SettingsLabelled:
 def join_settings(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
 ) -> SettingsLabelled:
-    """The labels of every setting of a table, each joined as ``join_labels`` does.
-
-    Raises ``InputError`` when no setting has ten labels.
-    """
+    """Join the labels of every setting of a table as ``join_labels`` does; at least one must have ten labels."""
     given = list(graphs)
     rows = measured_rows(table, picked or {}, colocated=False)
-    found: list[tuple[Setting, dict[str, float]]] = []
+    per_setting: list[tuple[Setting, dict[str, float]]] = []
     left_out: list[tuple[Setting, int]] = []
     by_id: dict[str, OperatorGraph] = {}
     for _, part in rows.groupby(list(SETTING_COLUMNS), sort=False):
@@ -335,9 +335,9 @@ def join_settings(
             continue
         ids = [graph.id for graph in labelled.items]
         by_id |= dict(zip(ids, labelled.items, strict=True))
-        found.append((labelled.setting, dict(zip(ids, labelled.latency_s.tolist(), strict=True))))
-    if not found:
+        per_setting.append((labelled.setting, dict(zip(ids, labelled.latency_s.tolist(), strict=True))))
+    if not per_setting:
         raise InputError(f"no setting has labels of {MIN_LABELS_OF_SETTING} of the {counted(len(given), 'graph')}")
-    latency_s = np.array([[labels.get(id_, np.nan) for _, labels in found] for id_ in by_id])
-    settings = tuple(setting for setting, _ in found)
+    latency_s = np.array([[labels.get(id_, np.nan) for _, labels in per_setting] for id_ in by_id])
+    settings = tuple(setting for setting, _ in per_setting)
     return SettingsLabelled(tuple(by_id.values()), settings, latency_s, tuple(left_out))

@@ -1,4 +1,4 @@
-"""How good predictions are: in the paper's form, and relative to what they predict."""
+"""Scores of predictions: in the paper's form, and relative to the label."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from slotool.tables import Column, Schema, Table
 from slotool.tables.schema import NOT_NEGATIVE, POSITIVE
 
-# Names of figures, and the figures: numbers, None where undefined, and ``floor``, itself such figures.
+# Figures by name: numbers, None where undefined; ``floor`` holds such figures itself.
 Score = dict[str, Any]
 
 PREDICTIONS_SCHEMA = Schema(
@@ -34,17 +34,16 @@ class PredictionsTable(Table):
     schema = PREDICTIONS_SCHEMA
 
     def scores(self) -> Score:
-        """``score`` of all rows; co-located also ``degradation_mean_s``, which ``mae_s`` compares with."""
+        """Return the ``score`` of all rows, for co-locations with ``degradation_mean_s``, to compare ``mae_s`` with."""
         columns = ("measured_s", "predicted_s", "low_s", "high_s", "noise_s")
         scores = score(*(self.rows[column].to_numpy(dtype=np.float64) for column in columns))
         solo_s = self.rows["solo_s"].to_numpy(dtype=np.float64)
         if np.isfinite(solo_s).all():
-            # The paper's labels co-located are what it adds; what a predictor is off by is the same for both.
+            # The paper's co-located labels are the added latency; errors are the same for both.
             scores["degradation_mean_s"] = float(np.mean(self.rows["measured_s"].to_numpy() - solo_s))
         return scores
 
     def scores_by_kind(self) -> dict[str, Score]:
-        """``score`` of the rows of each kind."""
         return {
             kind: PredictionsTable(self.rows[self.rows["kind"] == kind]).scores()
             for kind in sorted(self.rows["kind"].unique())
@@ -58,14 +57,13 @@ def score(
     high_s: np.ndarray,
     noise_s: np.ndarray | None = None,
 ) -> Score:
-    """Scores of n > 0 predictions; all arrays float64 seconds [n], ``noise_s`` NaN where it is not known.
+    """Return scores of n > 0 predictions; all arrays float64 seconds [n], ``noise_s`` NaN where unknown.
 
     ``mae_s`` with ``label_mean_s`` and ``label_std_s`` is the paper's form (inference-latency-prediction, figures 3
     to 8). Relative: ``mae_over_mean``; ``mape``, the mean of |error| ÷ label; ``within_5_percent`` and
     ``within_10_percent``, shares of predictions that near; ``spearman``, the rank correlation, None where undefined.
-    ``interval_coverage``: the share of labels inside [low, high], of those that have an interval, None where none has;
-    ``interval_given``: the share that has one; ``interval_width``: the median of high ÷ low. ``floor``: what of these a
-    perfect predictor would score against labels of this noise, each None where that of most labels is unknown.
+    ``interval_given``: the share of predictions with an interval; of these ``interval_coverage``, the share of labels
+    inside, and ``interval_width``, the median of high ÷ low. ``floor``: scores of a perfect predictor.
     """
     error_s = np.abs(predicted_s - measured_s)
     relative = error_s / measured_s
@@ -97,9 +95,9 @@ def _rank_correlation(measured_s: np.ndarray, predicted_s: np.ndarray) -> float 
 
 
 def floor(measured_s: np.ndarray, noise_s: np.ndarray) -> dict[str, float | None]:
-    """What a perfect predictor would score, in the keys of ``score``, from labels and their noise [n].
+    """Return the scores of a perfect predictor, in the keys of ``score``, from labels and their noise [n].
 
-    Labels without noise known count as the others do on average; None where they are more than half.
+    Labels of unknown noise count as the others do on average; None where they are more than half.
     """
     known = np.isfinite(noise_s)
     if 2 * known.sum() < len(known):

@@ -22,7 +22,7 @@ MIN_DEV_ROWS = 18
 
 @dataclass(frozen=True)
 class RowSplit:
-    """Row numbers, int64, sorted; no row is in two of them."""
+    """Disjoint sets of row numbers, int64, sorted."""
 
     train: np.ndarray
     dev: np.ndarray
@@ -30,11 +30,11 @@ class RowSplit:
 
 
 def paper_split(kinds: Sequence[str], seed: int) -> RowSplit:
-    """Random split of rows whose networks are of these kinds.
+    """Split rows at random by the kinds of their networks.
 
-    MLPs alone 80-10-10, CNNs (or another kind) alone 70-15-15, several kinds 85-7.5-7.5 with as many of each kind in
-    the dev set, and in the test set, as of any other. Where a kind is so scarce that this would take more than half
-    of it, all kinds give fewer. Source: inference-latency-prediction, 5.1.
+    Shares in percent of training, dev and test set: MLPs alone 80-10-10, another kind alone 70-15-15, several kinds
+    85-7.5-7.5, each kind with the same number of rows in the dev set, and in the test set. Those numbers shrink where
+    they would take more than half of a scarce kind. Source: inference-latency-prediction, 5.1.
 
     Raises ``InputError`` when the dev set would have fewer than ``MIN_DEV_ROWS`` rows.
     """
@@ -45,8 +45,7 @@ def paper_split(kinds: Sequence[str], seed: int) -> RowSplit:
 
 
 def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng: np.random.Generator) -> RowSplit:
-    """Random split of the rows of each group: as many in the dev set, and in the test set, as ``held_out`` says for a
-    group of that size."""
+    """Split each group at random; ``held_out`` maps its size to the rows of the dev set, and of the test set."""
     train, dev, test = [], [], []
     for group in groups:
         rows, held = rng.permutation(group), held_out(len(group))
@@ -59,9 +58,9 @@ def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng
 def split_known(
     known: np.ndarray, test: np.ndarray, dev_share: float, seed: int, what: str = "labelled graphs"
 ) -> RowSplit:
-    """Train and dev set from the ``known`` rows, ``dev_share`` of them dev, for a given test set.
+    """Split the ``known`` rows into training and dev set, ``dev_share`` of them dev, for a given test set.
 
-    Raises ``InputError`` when the rows are too few, or none are to test on.
+    Raises ``InputError`` when the rows are too few, or the test set is empty.
     """
     rows = np.random.default_rng(seed).permutation(known)
     dev = max(MIN_DEV_ROWS, round(dev_share * len(rows)))
@@ -71,7 +70,6 @@ def split_known(
 
 
 def _needed(counts: Counter[str]) -> str:
-    """Describe how many rows a split needs at least."""
     kinds = max(len(counts), 1)
     share = DEV_SHARE.get(next(iter(counts)), DEV_SHARE_OTHER) if len(counts) == 1 else DEV_SHARE_MIXED
     per_kind = math.ceil(MIN_DEV_ROWS / kinds)
@@ -87,6 +85,6 @@ def _held_out_per_kind(counts: Counter[str]) -> int:
     else:
         per_kind = min(round(DEV_SHARE_MIXED * rows / max(len(counts), 1)), scarcest // 4)
     if per_kind * len(counts) < MIN_DEV_ROWS:
-        found = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
-        raise InputError(f"too few labelled graphs to split ({found}): {_needed(counts)}")
+        in_words = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
+        raise InputError(f"too few labelled graphs to split ({in_words}): {_needed(counts)}")
     return per_kind

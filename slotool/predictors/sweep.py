@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 BATCH, THREADS, SIZE, LENGTH = "batch", "threads", "size", "length"
 FACTS = (BATCH, THREADS, SIZE, LENGTH)
-# Of the facts that only capturing the network again can tell.
+# Facts for which the network is captured again.
 SHAPES = (SIZE, LENGTH)
-# Frameworks whose models are captured with a shape that is said; of Keras' and ONNX's their free axes.
+# Frameworks whose models are captured with a stated input shape; for Keras and ONNX, its free axes.
 CHOSEN = ("torch", "keras", "onnx")
 MAX_VALUES, MAX_VALUE = 256, 2**31
 EXPECTED = "expected FACT=VALUES such as batch=1:64, threads=1:2, size=64:256:32 or length=16,128"
@@ -25,17 +25,16 @@ EXPECTED = "expected FACT=VALUES such as batch=1:64, threads=1:2, size=64:256:32
 
 @dataclass(frozen=True)
 class SweepAxis:
-    """``fact``: one of ``FACTS``; ``values``: ascending, each once."""
+    """Values of one of ``FACTS``, ascending, each once."""
 
     fact: str
     values: tuple[int, ...]
 
     @classmethod
     def of(cls, given: str | Mapping[str, Sequence[int]]) -> Self:
-        """``"batch=1:64"``, or ``{"batch": [1, 4]}``.
+        """Parse ``"batch=1:64"``, or ``{"batch": [1, 4]}``; raises ``ArgumentError`` for anything else.
 
-        Of a range a:b threads are counted, all else is doubled from a, and b is the last; a:b:step counts by step.
-        Raises ``ArgumentError`` for anything else.
+        A range a:b counts up for threads and doubles for other facts, up to b; a:b:step counts by step.
         """
         if isinstance(given, str):
             fact, _, text = given.partition("=")
@@ -55,8 +54,10 @@ class SweepAxis:
         return cls(fact, tuple(sorted(set(values))))
 
     def reshaped(self, asked: Networks) -> list[Networks]:
-        """``asked`` with each of the sizes or lengths as the shape of its inputs, of which one is said. Raises
-        ``ArgumentError`` for networks whose shape slotool does not choose, or has no such axis."""
+        """Return ``asked`` with each of the sizes or lengths set in its stated input shape.
+
+        Raises ``ArgumentError`` for networks whose shape is not stated, cannot be chosen, or has no such axis.
+        """
         kinds = [getattr(part, "framework", "") for part in asked.parts]
         if any(kind not in CHOSEN for kind in kinds):
             raise ArgumentError("sweep", f"the {self.fact} of models alone can be chosen, not of graphs")
@@ -76,18 +77,20 @@ class SweepAxis:
 
     def _shape(self, shape: Any, value: int, last: bool) -> Any:
         if isinstance(shape, Mapping):
-            shapes = {name: self._one(tuple(own), value, last) for name, own in shape.items()}
-            if all(own is None for own in shapes.values()):
+            shapes = {name: self._one(tuple(sizes), value, last) for name, sizes in shape.items()}
+            if all(sizes is None for sizes in shapes.values()):
                 raise self._no_axis(shape)
             return {name: own or tuple(shape[name]) for name, own in shapes.items()}
-        found = self._one(tuple(shape), value, last)
-        if found is None:
+        changed = self._one(tuple(shape), value, last)
+        if changed is None:
             raise self._no_axis(shape)
-        return found
+        return changed
 
     def _one(self, shape: tuple[int, ...], value: int, last: bool) -> tuple[int, ...] | None:
-        """Return ``shape`` with both sides of an image, channels first or ``last``, or the length of a sequence set to
-        ``value``; None for any other shape."""
+        """Return ``shape`` with the sides of an image, or the length of a sequence, set to ``value``; else None.
+
+        ``last``: the channels of an image come last.
+        """
         if self.fact == SIZE and last:
             return (*shape[:-3], value, value, shape[-1]) if len(shape) >= 3 else None
         if self.fact == SIZE:
@@ -110,7 +113,7 @@ def _range(text: str, fact: str, given: str) -> list[int]:
         raise ArgumentError("sweep", f"{given!r} is no range of whole numbers: {EXPECTED}")
     start, stop = pieces[:2]
     if len(pieces) == 3 or fact == THREADS:
-        # A value too many is enough to refuse a range of millions.
+        # One value more than allowed is enough to reject a range of millions.
         return list(range(start, stop + 1, pieces[2] if len(pieces) == 3 else 1))[: MAX_VALUES + 1]
     doubled = [start]
     while 2 * doubled[-1] < stop:
@@ -120,9 +123,10 @@ def _range(text: str, fact: str, given: str) -> list[int]:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One network at one ``value``. ``learnt``: labels were of this value; else it was scaled from another batch size.
+    """Prediction of one network at one ``value``.
 
-    ``graph`` and ``latency_s`` are None and NaN where it cannot be predicted, for the reason ``why_not``.
+    ``learnt``: labels had this value; else it was scaled from another batch size. Where it cannot be predicted,
+    ``graph`` is None, ``latency_s`` NaN, and ``why_not`` the reason.
     """
 
     value: int
@@ -140,5 +144,5 @@ class SweepPoint:
 
     @property
     def throughput(self) -> float:
-        """Examples in a second, one batch after the other."""
+        """Examples per second, one batch after the other."""
         return self.batch_size / self.latency_s
