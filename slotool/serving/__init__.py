@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from slotool.names_on_demand import names_on_demand
 
-# Imported when asked for: worker processes need none of them, nor the compiled policies behind them.
+# Imported on demand: worker processes need none of them, nor the compiled policies behind them.
 if TYPE_CHECKING:
     from slotool.serving.engines import InlineInferenceEngine
     from slotool.serving.monitoring.metrics import Metrics

@@ -26,9 +26,9 @@ from slotool.serving.rejections import Rejection
 
 TOKEN_VARIABLE = "SLOTOOL_TOKEN"
 MIN_TOKEN_CHARACTERS = 16
-# Rights beyond asking for inferences. Whoever has the only token has all.
+# Rights beyond inferences. A server with a single token gives it all of them.
 LABELS, SETTINGS, MODELS = ROLES = ("labels", "settings", "models")
-# Sentences state no shorter wait.
+# Shortest wait that a rejection states.
 MIN_WAIT_S = 1e-3
 _Rate = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -36,10 +36,10 @@ _Rate = Annotated[float, msgspec.Meta(gt=0)]
 class ClientEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """One ``[[clients]]`` table of a token file.
 
-    ``name``: in metrics and rejections. ``token``: its secret. ``rate``: requests for an inference that it may send per
-    second, labels included, by default any number; ``burst``: so many at once, by default those of a second, at least
-    one. ``roles``: "labels" may label answers to other clients, "settings" may change settings of the server,
-    "models" may load and unload models.
+    ``name``: in metrics and rejections. ``token``: its secret. ``rate``: inference requests per second, labels
+    included, unlimited by default; ``burst``: requests at once, by default those of a second, at least one. ``roles``:
+    "labels" may label answers to other clients, "settings" may change settings of the server, "models" may load and
+    unload models.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
@@ -163,11 +163,11 @@ def _digest(token: str) -> bytes:
 
 
 FORWARDED_FOR = "x-forwarded-for"
-# Addresses whose rate is kept; of more, the one that asked longest ago begins anew.
+# Addresses with a counted rate; beyond them, the least recent one begins anew.
 MAX_ADDRESSES = 65_536
-# Whoever has one address of IPv6 has as many as this prefix leaves.
+# A client with one IPv6 address has all of its prefix.
 IPV6_PREFIX = 64
-# Hops of a forwarded request that are looked at.
+# Hops of a forwarded request that are read.
 MAX_HOPS = 32
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -175,13 +175,11 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressRates:
-    """Every client address may send ``rate`` requests for an inference per second, and as many at once, at least one.
+    """Limit of ``rate`` inference requests per second for every client address, at least one at once.
 
-    ``proxies``: addresses and networks of proxies. Of a request that comes from one of them, the client is the last
-    address in ``X-Forwarded-For`` that is none of theirs: whatever stands before it the client may have made up. Nobody
-    else's header is looked at. Addresses of IPv6 count by their /64. ``clock_s``: what time it is.
-
-    Raises ``InputError`` for a proxy that is no address or network.
+    ``proxies``: addresses and networks of trusted proxies. Only their ``X-Forwarded-For`` is read: the client is its
+    last address that is no proxy, since a client may have made up all before. Addresses of IPv6 count by their /64.
+    ``clock_s`` returns the time in seconds. Raises ``InputError`` for a proxy that is no address or network.
     """
 
     def __init__(self, rate: float, proxies: Iterable[str] = (), clock_s: Callable[[], float] = time.monotonic):
@@ -239,7 +237,7 @@ def _network(text: str) -> Network:
         raise InputError(f"trusted proxies: {text.strip()[:80]!r} is no address and no network") from None
 
 
-# Beyond it a client that began a connection has not finished agreeing on its keys.
+# Longest TLS handshake.
 HANDSHAKE_S = 10.0
 
 
@@ -259,7 +257,7 @@ class Certificate:
         self._certificate, self._key, self._clients = certificate, key or certificate, clients
         self.reload()
         self.context = self._current
-        # A context cannot forget an authority, and asyncio keeps the one that it began with.
+        # A context cannot drop an authority, and asyncio uses its first one throughout.
         self.context.sni_callback = self._begin
 
     def reload(self) -> None:
@@ -290,7 +288,7 @@ class Certificate:
         self._load_into(context)
         if self._clients is not None:
             context.verify_mode = ssl.CERT_REQUIRED
-            # A session that is resumed shows no certificate, and its authority may have left.
+            # A resumed session sends no certificate, and its authority may have been removed.
             context.num_tickets, context.options = 0, context.options | ssl.OP_NO_TICKET
             try:
                 context.load_verify_locations(self._clients)
@@ -317,7 +315,7 @@ _VALIDITY = re.compile(rb"(?:\x17\x0d|\x18\x0f)\d+Z(?:\x17\x0d|\x18\x0f)(\d+)Z")
 
 
 def _expiry_s(pem: bytes) -> float:
-    """Return the Unix time at which the first certificate of a PEM text expires; NaN for a form that is not read."""
+    """Return the Unix time at which the first certificate of a PEM text expires; NaN for an unknown form."""
     block = re.search(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL)
     validity = block and _VALIDITY.search(ssl.PEM_cert_to_DER_cert(block[0].decode("latin-1")))
     if not validity:
@@ -328,7 +326,7 @@ def _expiry_s(pem: bytes) -> float:
 
 
 class _Locked(Exception):
-    """The key asks for a password."""
+    """Key with a password."""
 
 
 def _no_password() -> bytes:

@@ -13,10 +13,10 @@ Listener = Callable[[str, str, dict[str, Any]], None]
 
 
 class Events:
-    """Passes every event to the listeners: its kind, a sentence, and its fields.
+    """Distributor of every event to the listeners: its kind, a sentence, and its fields.
 
-    Serving depends on no listener: the first failure of one (a log on a full disk) goes to stderr, and it is tried
-    again at the next event.
+    A listener's failure (a log on a full disk) stops nothing: the first is printed to stderr, and the listener gets
+    later events.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ class Outputs:
     tensors: Mapping[str, np.ndarray]
     model: ElasticModel
     confidence: np.ndarray | None
-    # Computed once, when first read: of a call of several requests together.
+    # Computed once, when first read, for all requests of a call.
     _answers: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class Outputs:
         return self.answers[:1].tolist()[0]
 
     def take(self, rows: Rows) -> Outputs:
-        """Return the outputs of those examples."""
+        """Return the outputs of these examples."""
         tensors = {name: array[rows] for name, array in self.tensors.items()}
         confidence = None if self.confidence is None else self.confidence[rows]
         return Outputs(tensors, self.model, confidence, self.answers[rows])

@@ -1,4 +1,4 @@
-"""Every rejection of a request: one exception with its HTTP status, cause and sentence."""
+"""Rejections of requests: one exception with its HTTP status, cause and sentence."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def deadline_infeasible(waited_us: float, left_us: float, headroom_us: float, re
     left = f"{left_us:.0f} µs are left after {waited_us:.0f} µs of waiting"
     held_back = f"of which {min(headroom_us, left_us):.0f} µs are held back"
     why = f"{held_back}, as recent answers needed up to {headroom_us:.0f} µs more than planned"
-    # A policy only sees what is not held back.
+    # A policy sees only the time that is not held back.
     rest = "" if reason == DEADLINE_PASSED else f"; {reason}"
     return Rejection(504, "expired", f"the deadline is infeasible: {left}, {why}{rest}")
 
@@ -149,7 +149,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-# google/rpc/code.proto says which HTTP status belongs to which code; 408, 413, 415 and 431 have no other home.
+# google/rpc/code.proto maps codes to HTTP statuses; 408, 413, 415 and 431 have no other place.
 GRPC_CODES = {
     200: "OK",
     400: "INVALID_ARGUMENT",

@@ -1,4 +1,4 @@
-"""Request for an inference, made by HTTP or gRPC and carried through the router to its reply, and its result."""
+"""Request for an inference, from a front end through the router to its reply, and its result."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class InferenceResult(NamedTuple):
 
     Attributes:
         scored: outputs of its examples.
-        decision: operating point and why it was chosen.
+        decision: operating point and its reason.
         queue_us: from arrival to dispatch.
         compute_us: from dispatch to the result.
-        slack_us: left to the deadline; negative is too late, ``inf`` without a deadline.
+        slack_us: time left to the deadline; negative if late, ``inf`` without a deadline.
         batch: examples in the call, those of other requests included.
-        request: id that feedback names the request by.
+        request: id of the request for feedback.
         fallback: which version did not answer and which did in its place; empty where all answered.
-        confidence: lowest of all examples; None where the model states none.
+        confidence: lowest of all examples; None where the model has none.
         is_shared: other requests were in the call.
     """
 
@@ -49,13 +49,13 @@ class InferenceResult(NamedTuple):
 
     @property
     def labels(self) -> np.ndarray:
-        """Answers: int64 [n], the class of the highest score, or what another task of the model says."""
+        """Answers: int64 [n], the class of the highest score, or the answer of another task."""
         return self.scored.answers
 
     def output(self, name: str) -> np.ndarray | None:
-        """Return the tensor of the Open Inference Protocol of this name (``Interface``); None where there is none.
+        """Return the protocol's tensor of this name (``Interface``); None where there is none.
 
-        A model's own comes before what its task makes of it.
+        The model's tensors come before those that its task adds.
         """
         scored = self.scored
         if name in scored.tensors:
@@ -79,13 +79,13 @@ class Request:
         served: model.
         x: examples, as named columns.
         options: deadline, tolerance and the like.
-        arrival_us: earliest instant at which it may have been here, by the router's clock.
+        arrival_us: earliest arrival, by the router's clock.
         is_disconnected: returns True once the client has left.
-        reply: takes the outcome, once and perhaps before ``Router.submit`` returns; may not raise.
-        account: takes the request and its outcome in place of ``reply``, and calls that.
+        reply: receives the outcome, once and perhaps before ``Router.submit`` returns; may not raise.
+        account: receives request and outcome in place of ``reply``, and calls that.
         read_us: from arrival until its tensors were read.
         query: request as policies see it; set by the router.
-        headroom_us: by which the query's deadline lies before the request's.
+        headroom_us: time by which the query's deadline precedes the request's.
         attempts: calls with it whose worker was lost.
         is_over: it has its outcome.
     """
@@ -114,7 +114,7 @@ class Request:
 
 
 class Submitter(Protocol):
-    """Takes requests: a router, or a front end in front of one."""
+    """Receiver of requests: a router, or a front end before one."""
 
     def model(self, name: str) -> ServedModel | None: ...
 
@@ -144,7 +144,7 @@ async def answer_of(
 
 
 def settle(future: asyncio.Future[Any], outcome: Any) -> None:
-    """End the wait for an outcome or exception, unless it was cancelled: the client has left."""
+    """End the wait for an outcome or exception, unless it was cancelled as the client has left."""
     if future.done():
         return
     if isinstance(outcome, Exception):

@@ -21,24 +21,23 @@ _URGENCY = re.compile(r"\s*(u\s*=|i\b)", re.ASCII)
 MAX_TIMEOUT_US = 1e12
 MAX_PRIORITY = 2**32 - 1
 MAX_GROUP_CHARACTERS = 100
-# Triton's, of requests to models that keep state.
+# Triton's parameters for models with state.
 SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
-# A name is taken for a misspelt one from this similarity on: parameters of other names are valid, and ignored. A longer
-# name is that of no option.
+# From this similarity on a name counts as misspelt: other names are valid, and ignored. No option has a longer name.
 MISSPELT = 0.8
 MAX_MISSPELT_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Options of a request; those without a comment are as in ``Query``.
+    """Options of a request; those not listed are as in ``Query``.
 
     Attributes:
         timeout_us: µs from arrival to deadline, ``inf`` without one.
         objective: empty where it is not stated.
-        group: whose guarantee of the rules the request's label counts for; empty where it is not stated.
+        group: group whose guarantee the request's label counts for; empty where it is not stated.
         client: name of the client; empty where no token is needed.
-        id: the client's own id of the request; empty without one.
+        id: the client's id of the request; empty without one.
     """
 
     timeout_us: float = math.inf
@@ -52,7 +51,7 @@ class RequestOptions:
 
 
 def _number(value: Any, where: str, most: float = math.inf) -> float:
-    """Return a finite number from 0 to ``most``, given as such or as text."""
+    """Return a finite number from 0 to ``most``, given as a number or as text."""
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if not plain and not (isinstance(value, str) and _NUMBER.fullmatch(value.strip())):
         raise bad_request(f"{where}: {shown(value)} is not a number")
@@ -67,7 +66,7 @@ def _number(value: Any, where: str, most: float = math.inf) -> float:
 
 
 def _timeout_us(unit_us: float) -> Callable[[Any, str], float]:
-    """Return a reader of timeouts in units of ``unit_us``; 0 is none."""
+    """Return a reader of timeouts in units of ``unit_us``; 0 means none."""
 
     def read(value: Any, where: str) -> float:
         return unit_us * _number(value, where, MAX_TIMEOUT_US / unit_us) or math.inf
@@ -99,7 +98,7 @@ def group_of(value: Any, where: str) -> str:
 
 
 class Option(NamedTuple):
-    """Field of ``RequestOptions``, how its value is read, and the names by which requests state it.
+    """Field of ``RequestOptions``, its reader, and the names by which requests state it.
 
     ``parameter``: in ``parameters`` of the Open Inference Protocol, over HTTP and gRPC; ``header``: on every path of
     HTTP (tolerance-tiers, IV-A), and in the metadata of gRPC. Empty for none.
@@ -111,7 +110,7 @@ class Option(NamedTuple):
     header: str = ""
 
 
-# Several rows may state one field: of deadlines the nearest counts, of others the first.
+# Several rows may state one field: the nearest deadline counts, or the first of other fields.
 OPTIONS = (
     Option("timeout_us", _timeout_us(1.0), parameter="timeout"),
     Option("timeout_us", _timeout_us(1e3), header="deadline-ms"),
@@ -131,13 +130,13 @@ _HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
 
 
 def set_deadline_headers(stated: Sequence[str]) -> None:
-    """Read the deadline of every request of this process from these headers too.
+    """Read deadlines from these headers too, for every request of this process.
 
     Args:
         stated: Header and unit of each, ``x-envoy-expected-rq-timeout-ms=ms``; units are us, ms and s.
 
     Raises:
-        InputError: A text is not that, or names a header that is read already.
+        InputError: A text has another form, or names a header that is read already.
     """
     headers = {option.header: option for option in OPTIONS if option.header}
     for text in stated:
@@ -152,10 +151,10 @@ def set_deadline_headers(stated: Sequence[str]) -> None:
 
 
 def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
-    """Return the options in a V2 request's ``parameters``.
+    """Return the options in a V2 request's ``parameters``; other names are ignored, as in the protocol.
 
-    Parameters of other names are ignored, as the protocol has it. Raises ``Rejection`` (400) for a value that cannot be
-    meant, for a name that is nearly an option's, and for a request that is part of a sequence.
+    Raises ``Rejection`` (400) for an invalid value, for a name that resembles an option's, and for a request that is
+    part of a sequence.
     """
     if not parameters:
         return DEFAULT_OPTIONS
@@ -168,8 +167,8 @@ def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
 def from_headers(headers: Mapping[str, str]) -> RequestOptions:
     """Return the options in HTTP headers or gRPC metadata, names in lower case.
 
-    Names that begin with ``x-`` and are no option's belong to gateways. Raises ``Rejection`` (400) for a value that
-    cannot be meant, and for a name that is nearly an option's.
+    Other names that begin with ``x-`` belong to gateways. Raises ``Rejection`` (400) for an invalid value, and for a
+    name that resembles an option's.
     """
     return _options("header", headers, _HEADERS)
 
@@ -200,9 +199,9 @@ def merged(in_parameters: RequestOptions, in_headers: RequestOptions) -> Request
 
 
 def require_single(headers: Sequence[tuple[bytes, bytes]], more: Sequence[str] = ()) -> None:
-    """Raise ``Rejection`` (400) where a request states an option's header twice: one of them is not what it means.
+    """Raise ``Rejection`` (400) where a request states an option's header twice.
 
-    ``headers``: as they were sent, names in lower case; ``more``: names of others that count once.
+    ``headers``: as sent, names in lower case; ``more``: names of other headers that may occur once.
     """
     names = [name.decode("latin-1") for name, _ in headers]
     for name in (*_HEADERS, MODEL, *more):
@@ -225,7 +224,7 @@ def _options(kind: str, given: Mapping[str, Any], table: Mapping[str, Option]) -
 
 
 def _parameter_of(name: str, table: Mapping[str, Option]) -> str | None:
-    """Return the parameter of the option whose header ``name`` nearly is; None for a header, and for most names."""
+    """Return the parameter of the option whose header ``name`` resembles; None for most names."""
     if table is not _PARAMETERS or (header := misspelt(name.replace("_", "-"), tuple(_HEADERS))) is None:
         return None
     return next(option.parameter for option in OPTIONS if option.field == _HEADERS[header].field and option.parameter)

@@ -1,4 +1,4 @@
-"""A served model: its policy, and the tensors that clients send and get, as the Open Inference Protocol has them."""
+"""Served model: its policy, and its tensors as the Open Inference Protocol describes them."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ if TYPE_CHECKING:
     from slotool.rules.ruleset.rules import RuleSet
 
 
-# Version of every model that states none.
+# Version of models without a stated one.
 VERSION = "1"
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model and the policy that chooses its operating points.
+    """Model and the policy that chooses its operating points.
 
-    ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
-    load it in worker processes; ``before``: those of the steps before it, of a pipeline. ``accuracy``: mean accuracy by
-    point, as far as it is known. ``space``: points with the latencies of the table, before any correction.
-    ``manifest``: the artifact's when it was read, by which another one at the same path is noticed. ``version``: of
-    several of one model, of which the ``name`` of all but the latest ends with ``/`` and the version.
+    ``rules``: the policy's tolerance tiers, if any. ``path``: its artifact, which worker processes load; ``before``:
+    artifacts of a pipeline's earlier steps. ``accuracy``: mean accuracy by point, where known. ``space``: points with
+    the table's latencies, before any correction. ``manifest``: the artifact's when it was read, to notice a change.
+    ``version``: of several of one model; names of all but the latest end with ``/`` and the version.
     """
 
     name: str
@@ -56,7 +55,7 @@ class ServedModel:
 
     @property
     def model_name(self) -> str:
-        """Name of the model, whichever version this is."""
+        """Name of the model without its version."""
         return self.name.partition("/")[0]
 
     @cached_property
@@ -66,10 +65,10 @@ class ServedModel:
 
     @cached_property
     def expected_accuracy(self) -> Mapping[OperatingPoint, float]:
-        """Mean accuracy of the points and of the tiers' ensembles, as far as it is known.
+        """Mean accuracy of the points and of the tiers' ensembles, where known.
 
-        An ensemble's error is the best version's and the degradation its rule was observed to have, where that is one
-        of the mean error.
+        An ensemble's error is the best version's plus the observed degradation of its rule, if that is of the mean
+        error.
         """
         known = dict(self.accuracy)
         if self.rules is None or self.rules.tolerance_kind == "quantile":
@@ -100,14 +99,14 @@ class ServedModel:
 LABEL, CLASS, CONFIDENCE = "label", "class", "confidence"
 _LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
 _CLASS = TensorSpec(CLASS, "BYTES", (FREE,))
-# Names of more classes are left out of a model's metadata.
+# Most class names in a model's metadata.
 MAX_CLASSES = 4_096
-# Parameter of a model's configuration, left out where names are so many that it would be longer.
+# Parameter of a model's configuration, left out where many names would make it longer.
 READING, MAX_READING_CHARACTERS = "reading", 1 << 20
-# Parameter of a model's configuration: what JSON has as the score of a class that was not computed. No class that was
-# has a lower one, so that the highest scores stay the highest; raw tensors have minus infinity.
+# Parameter of a model's configuration: the JSON score of classes that were not computed. No computed class has a lower
+# one, so that the highest scores stay the highest; raw tensors have minus infinity.
 NOT_COMPUTED, NOT_COMPUTED_SCORE = "not_computed", str(np.finfo(np.float32).min)
-# Triton's names of datatypes where they are not TYPE_ and the protocol's.
+# Triton's datatype names other than TYPE_ and the protocol's name.
 _TRITON_TYPES = {"BYTES": "TYPE_STRING"}
 
 
@@ -170,7 +169,7 @@ class Interface:
         return {tensor.name: tensor for tensor in self.inputs}
 
     def input(self, name: str, inputs: int) -> TensorSpec | None:
-        """Return the input that one of so many in a request means by ``name``; None where there is none."""
+        """Return the input that a request of ``inputs`` inputs means by ``name``; None where there is none."""
         if self.takes_any_name and inputs == len(self.inputs) == 1:
             return self.inputs[0]
         return self.input_by_name.get(name)
@@ -263,7 +262,7 @@ class Interface:
         }
 
     def _image_format(self, tensor: TensorSpec) -> dict[str, str]:
-        """Return the format of what may be images: one or three channels before or behind height and width."""
+        """Return the format of possible images: one or three channels before or after height and width."""
         shape = self.example_shape(tensor)
         if len(shape) != 3 or not {shape[0], shape[2]} & {1, 3}:
             return {}

@@ -14,5 +14,5 @@ __all__ = [
     "registry",
 ]
 
-# A plugin's is called with the numbers of replicas and threads, and by name ``max_examples``, ``hang_s``, ``address``.
+# A plugin's engine is called with replicas, threads, and the keywords ``max_examples``, ``hang_s``, ``address``.
 registry: Registry[type[InferenceEngine]] = Registry("engines", ("inline", "local", "ray"), InferenceEngine)

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 Done = Callable[[Outputs | Exception], None]
-# Called when a worker is lost or not needed any more (False), and when it has come or is replaced (True).
+# Called when a worker is lost or removed (False), and when it is added or replaced (True).
 WorkerChange = Callable[[int, bool], None]
 
 
 class WorkerLost(WorkerError):
-    """A worker died or hung in the middle of a call; the call may be made again elsewhere."""
+    """Death or hang of a worker during a call, which may be made again elsewhere."""
 
 
 class CallCancelled(WorkerError):
-    """A call ended without an answer because it was cancelled."""
+    """End of a cancelled call, without an answer."""
 
 
 class InferenceEngine(ABC):
-    """Computes calls on ``workers`` workers, one call at a time on each; the router tracks the busy workers.
+    """Engine of ``workers`` workers with one call at a time on each; the router tracks the busy workers.
 
-    ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. ``can_reconfigure``: it
-    takes other workers while it serves. Use an engine from one event loop.
+    ``in_loop``: calls run in the event loop itself, which reads nothing meanwhile. ``can_reconfigure``: workers can be
+    changed while it serves. Use an engine from one event loop.
     """
 
     name: str
@@ -47,25 +47,23 @@ class InferenceEngine(ABC):
 
     @abstractmethod
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
-        """Make every model ready on every worker, each run once at every point its policy may choose.
+        """Make every model ready on every worker: run each once at every point of its policy, then return.
 
-        Returns when all is warm. Raises ``RunError`` when a model cannot run, ``InputError`` when it cannot be served
-        this way.
+        Raises ``RunError`` when a model cannot run, ``InputError`` when this engine cannot serve it.
         """
 
     @abstractmethod
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
-        """Compute ``x`` at ``point`` on an idle worker.
+        """Compute the model's inputs ``x`` at ``point`` on an idle worker.
 
-        ``x``: the model's inputs. ``done`` is called once, from
-        the event loop, perhaps before this returns: with the scores or outputs, with ``WorkerLost``, with
-        ``CallCancelled``, or with what the model raised. Arrays given to ``done`` are its own, to keep.
+        ``done`` is called once, from the event loop, perhaps before this returns: with outputs, ``WorkerLost``,
+        ``CallCancelled``, or the model's exception. It may keep its arrays.
         """
 
     def listen(self) -> None:
-        """From now on notice, in the running event loop, workers that are lost while they are idle.
+        """Watch idle workers for losses, in the running event loop; a server calls this before its first call.
 
-        ``begin`` does so too; a server does it before its first call. By default there is nothing to notice.
+        ``begin`` does so too. By default there is nothing to watch.
         """
         return
 
@@ -108,7 +106,7 @@ class InferenceEngine(ABC):
 
     @abstractmethod
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
-        """Make points ready that a new policy may choose. Raises ``InputError`` for one the model does not have."""
+        """Make the points of a new policy ready. Raises ``InputError`` for one that the model lacks."""
 
     async def stage(
         self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
@@ -127,8 +125,8 @@ class InferenceEngine(ABC):
         """Stop threads and processes; calls in progress are lost."""
 
 
-# A busy machine makes calls several times as long, and stops all for a while: that is no hang. Where it can be, half of
-# the limit is left, so that the requests of a frozen worker are answered by another.
+# A busy machine slows calls several times, and stops all for a while: that is no hang. Where possible half of the limit
+# is left, so that another worker can answer the requests of a frozen one.
 USUAL_FACTOR, MIN_FACTOR, MIN_S = 20.0, 3.0, 2.0
 
 
@@ -137,7 +135,7 @@ class HangLimit:
 
     def __init__(self, hang_s: float):
         self.hang_s = hang_s
-        # Between two looks for calls that are longer.
+        # Time between two checks.
         self.look_s = min(hang_s, MIN_S) / 4
         self._times: defaultdict[str, CallTimes] = defaultdict(CallTimes)
 
@@ -160,9 +158,9 @@ class Replica(Protocol):
     """Worker of a ``ReplicatedEngine``.
 
     Attributes:
-        call: call that it computes; None while it has none.
-        loaded: models that it has ready; the same object for all that load the same.
-        is_removed: it is not needed any more, and has ended.
+        call: call in progress, or None.
+        loaded: models that are ready; the same object for all workers with the same models.
+        is_removed: it has ended, and is not needed any more.
     """
 
     call: Any
@@ -178,19 +176,18 @@ AnyReplica = TypeVar("AnyReplica", bound=Replica)
 
 
 class ReplicatedEngine(InferenceEngine, Generic[AnyReplica]):
-    """Workers that come, go and are exchanged one by one, each between two calls.
+    """Engine whose workers are added, removed and exchanged one by one, between calls.
 
-    ``max_replicas``: how many there may be at a time, where workers come and go by ``scale_to``; their number cannot be
-    set as well then.
+    ``max_replicas``: their largest number, where ``scale_to`` sets it; it cannot be set otherwise then.
     """
 
     def __init__(self, replicas: int, threads: int, hang_s: float, max_replicas: int | None):
         self.workers, self._max_replicas, self.can_reconfigure = replicas, max_replicas, max_replicas is None
         self._threads, self._hang = threads, HangLimit(hang_s)
-        # What workers are to have ready.
+        # Models of all workers.
         self._loaded: Any = None
         self._replicas: list[AnyReplica] = []
-        # Of other models: on their way, and warm ones that wait for the call of the worker before them, by its number.
+        # Workers with other models: loading, and warm ones that wait for the end of a call, by worker number.
         self._staged: list[AnyReplica] = []
         self._successors: dict[int, AnyReplica] = {}
         self._on_change: WorkerChange = _nobody_listens
@@ -204,11 +201,11 @@ class ReplicatedEngine(InferenceEngine, Generic[AnyReplica]):
 
     @abstractmethod
     def _end(self, replica: AnyReplica) -> None:
-        """End it, with what listens to it."""
+        """End the worker and the watch of it."""
 
     @abstractmethod
     def _attend(self, worker: int) -> None:
-        """From now on notice what becomes of the worker of this number."""
+        """Watch this worker from now on."""
 
     def _require_reconfigurable(self) -> None:
         if not self.can_reconfigure:
@@ -235,28 +232,28 @@ class ReplicatedEngine(InferenceEngine, Generic[AnyReplica]):
         return True
 
     def _is_outdated(self, worker: int) -> bool:
-        """True if a worker is still there that was not needed any more when other models came."""
+        """True if a surplus worker still computes a call of earlier models."""
         replica = self._replicas[worker]
         return not replica.is_removed and worker not in self._successors and replica.loaded is not self._loaded
 
     def _change_over(self, loaded: Any, staged: Sequence[AnyReplica], threads: int) -> None:
-        """Exchange idle workers at once; a busy one when its call has ended, before it is given another."""
+        """Exchange idle workers at once, and busy ones when their calls have ended."""
         self._loaded, self._threads, self._staged, self.workers = loaded, threads, [], len(staged)
         for worker, replica in enumerate(staged):
             before = self._replicas[worker] if worker < len(self._replicas) else None
-            if worker in self._successors:  # of the change before, for which the call was too long
+            if worker in self._successors:  # of an earlier change, which the call outlasted
                 self._end(self._successors.pop(worker))
             if before is not None and before.call is not None:
                 self._successors[worker] = replica
                 continue
             was_there = before is not None and before.is_there
             self._put(worker, replica)
-            if not was_there:  # new, lost or not warm yet: the router has not heard of it
+            if not was_there:  # new, lost or not warm yet: the router does not count it
                 self._on_change(worker, True)
         self._remove_spare()
 
     def _put(self, worker: int, replica: AnyReplica) -> None:
-        """Have ``replica`` be the worker of this number, in place of the one before."""
+        """Replace the worker of this number by ``replica``."""
         if worker < len(self._replicas) and not self._replicas[worker].is_removed:
             self._end(self._replicas[worker])
         self._replicas[worker:] = [replica, *self._replicas[worker + 1 :]]

@@ -1,7 +1,7 @@
-"""A batch on its way through a cascade: which version to ask next, for which examples, and what goes out.
+"""Batch on its way through a cascade: the next version to ask, its examples, and the answers to send.
 
-The versions are asked by others, here or behind other servers. Whether an answer is enough, and which one goes out, the
-cascade itself says, as it does when tables are replayed.
+The caller asks the versions, here or behind other servers. The cascade decides whether an answer is enough and which
+one to send, as it does when tables are replayed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from slotool.tables.labels import label_text
 
 
 class OneCascadeRun:
-    """``BatchCascadeRun`` of a single example, without arrays: they would take longer than the decision."""
+    """``BatchCascadeRun`` of one example without arrays, which would take longer than the decision."""
 
     def __init__(self, cascade: Cascade, x: Inputs, names: Sequence[str] = ()):
         self.cascade, self.x, self._names = cascade, x, names
         self._given: dict[str, Outputs | None] = {}
-        # What conditions have looked at: most look at it again.
+        # Values that conditions have read: most read them again.
         self._confidences: dict[str, float] = {}
         self._labels: dict[str, str] = {}
         self._picked: Outputs | None = None
@@ -37,16 +37,16 @@ class OneCascadeRun:
 
     @property
     def asked(self) -> dict[str, tuple[np.ndarray, Outputs | None]]:
-        """Per version asked the example, and its answer."""
+        """The example and its answer, by version asked."""
         return {name: (_THE_ONE, answers) for name, answers in self._given.items()}
 
     @property
     def next_rows(self) -> np.ndarray | None:
-        """The example, while a further version is to be asked; None when there is no need."""
+        """The example, while a further version must be asked; else None."""
         return None if self._over else _THE_ONE
 
     def given(self, answers: Outputs) -> None:
-        """Take in the next version's answer. Raises ``InputError`` where it lacks what the conditions look at."""
+        """Record the next version's answer. Raises ``InputError`` if the conditions need more outputs."""
         self._take(answers)
 
     def missing(self) -> None:
@@ -96,13 +96,13 @@ _THE_ONE.flags.writeable = False
 
 
 class BatchCascadeRun:
-    """``x``: the batch. ``next_rows`` and ``given`` (or ``missing``) take turns until no rows are left to ask for."""
+    """Run of batch ``x``: ``next_rows`` and ``given`` (or ``missing``) alternate until no rows are left."""
 
     def __init__(self, cascade: Cascade, x: Inputs, names: Sequence[str] = ()):
         self.cascade, self.x, self.names = cascade, x, names
-        # Per version asked: which examples it was asked for, and its answers.
+        # By version: its examples and answers.
         self.asked: dict[str, tuple[np.ndarray, Outputs | None]] = {}
-        # Per version what conditions have looked at: to make it costs more than to compare it.
+        # By version, values that conditions have read: making them costs more than comparing.
         self.labels: dict[str, np.ndarray] = {}
         self._rows = np.arange(len(x))
         self._picked = np.full(len(x), -1)
@@ -115,7 +115,7 @@ class BatchCascadeRun:
 
     @property
     def next_rows(self) -> np.ndarray | None:
-        """The examples that the next version is asked for: int [any], all at first; None when there is no need."""
+        """Examples for the next version: int [any], all at first; None when no version need be asked."""
         return self._rows if len(self._rows) and len(self.asked) < len(self.cascade.steps) else None
 
     def given(self, answers: Outputs) -> None:
@@ -163,7 +163,7 @@ class BatchCascadeRun:
 
 
 class _Seen:
-    """The answers to ``rows`` so far, as conditions look at them."""
+    """Answers to ``rows`` so far, as conditions read them."""
 
     def __init__(self, run: BatchCascadeRun, rows: np.ndarray):
         self._run, self._rows = run, rows

@@ -1,4 +1,4 @@
-"""Choice of an engine, between event loop and worker processes by how long calls take, and its making."""
+"""Choice and construction of an engine: event loop or worker processes, by the length of calls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from slotool.tables import OperatingPoint
 if TYPE_CHECKING:
     from slotool.serving.served import ServedModel
 
-# The longest call that the event loop computes itself: it reads nothing meanwhile.
+# Longest call in the event loop, which reads nothing meanwhile.
 MAX_INLINE_US = 1_000.0
-# Calls of a point that are measured, until one is short enough: the first is slow, and others may use the core.
+# Calls measured per point until one is short enough: the first is slow, and others may use the core.
 TRIES = 6
 
 
@@ -59,7 +59,7 @@ def _measured_us(model: ElasticModel, point: OperatingPoint) -> float:
 
 
 def chosen_engine(name: str, models: Mapping[str, ServedModel], replicas: int) -> str:
-    """Return the name of the engine, for ``auto`` as short as the calls of one worker are."""
+    """Return the engine's name; ``auto`` depends on how long calls of one worker take."""
     if name != "auto":
         return name
     return "inline" if replicas == 1 and compute_in_loop(models) else "local"
@@ -77,7 +77,7 @@ def make_engine(
     devices: tuple[str, ...] = (CPU,),
     precision: str = FLOAT32,
 ) -> InferenceEngine:
-    """Make the engine of this name, which may be a plugin's. Raises ``ArgumentError`` for a name that is none."""
+    """Make the engine of this name, or a plugin's. Raises ``ArgumentError`` for an unknown one."""
     if name == "ray":
         from slotool.serving.engines.ray import RayInferenceEngine
 

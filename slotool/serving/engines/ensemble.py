@@ -1,4 +1,4 @@
-"""Running a model at an operating point, be it its own or a tolerance tier's ensemble of two of its versions."""
+"""Runs of a model at an operating point: one of its versions, or an ensemble of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slotool.serving.outputs import Outputs, combined
 from slotool.tables import OperatingPoint
 from slotool.transfers import CAPTURED_SIZES
 
-# For batches, at a start: a slow model is ready not much later, and its first batches are the slower.
+# Warm-up of batches: a slow model is ready little later, and its first batches would be slower still.
 BATCHES_WARMED_S = 1.0
 
 
@@ -48,7 +48,7 @@ class EnsemblePlan:
 
     @property
     def points(self) -> tuple[OperatingPoint, ...]:
-        """All of them, in the order in which they are asked."""
+        """All points, in the order in which they are asked."""
         return (self.first, *(() if self.second is None else (self.second,)), *self.later)
 
     def consults(self, first: Outputs) -> np.ndarray:
@@ -160,7 +160,7 @@ def _quiet_context() -> Context:
 def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Outputs:
     if model.remote_points and point in model.remote_points:
         tensors = model.respond_within(x, point, within_s)
-    else:  # columns are the model's already: the front end, or the model's own example, made them
+    else:  # the front end, or the model's example, made the model's columns
         tensors = model.run(x.arrays if isinstance(x, Columns) else model.inputs(x), point)
     require_rows(tensors, len(x))
     return Outputs(tensors, model, model.confidences_of(tensors, point))

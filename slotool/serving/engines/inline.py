@@ -18,12 +18,12 @@ from slotool.tables import OperatingPoint
 if TYPE_CHECKING:
     from slotool.serving.served import ServedModel
 
-# The longest that compiling may take.
+# Longest compilation.
 COMPILED_WITHIN_S = 600.0
 
 
 class InlineInferenceEngine(InferenceEngine):
-    """Runs every call where it is begun. ``device``: that its models are on."""
+    """Engine that computes each call at once, on the models' ``device``."""
 
     name = "inline"
     in_loop = True
@@ -105,7 +105,7 @@ def _compile_apart(models: Mapping[str, ServedModel]) -> None:
     """
     try:
         process = WorkerProcess(models, cores_by_preference(), 1, low_priority=True)
-    except OSError:  # no process to be had: they are compiled here
+    except OSError:  # no process available: they are compiled here
         return
     try:
         process.wait_until_warm(COMPILED_WITHIN_S)

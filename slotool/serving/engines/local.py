@@ -1,4 +1,4 @@
-"""The local engine: worker processes on cores of their own, tensors in shared memory."""
+"""Local engine: worker processes on cores of their own, tensors in shared memory."""
 
 from __future__ import annotations
 
@@ -31,23 +31,22 @@ if TYPE_CHECKING:
     from slotool.serving.served import ServedModel
 
 START_TIMEOUT_S = 180.0
-# A worker that dies before it is warm is started again after so long, twice as long each time.
+# Delay before a worker that died while it started is restarted; it doubles each time.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
-# A replacement loads at low priority; after this time it gets its full share of the cores.
+# A replacement loads at low priority for this time, then at normal priority.
 LOW_PRIORITY_S = 5.0
 # A start that takes this many times the last one counts as hung; the limit doubles with each such replacement.
 START_FACTOR, MIN_START_LIMIT_S = 10.0, 20.0
 
 
 class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
-    """``replicas`` processes of ``threads`` threads, each with every model warm (model-switching's ⟨R, T⟩).
+    """Engine of ``replicas`` processes of ``threads`` threads, all with every model (Model-Switching's ⟨R, T⟩).
 
-    Each process runs on as many cores as it has threads, where there are enough for all. A worker that dies, or takes
-    longer over a call than ``HangLimit`` of ``hang_s``, is replaced. ``max_replicas``: how many there may be at a time
-    (``scale_to``).
-    ``devices``: that they compute on in turn, in ``precision``; a process sees no other GPU than its own.
-    A cancelled call ends before its next operator, where the model can (``ElasticModel.set_cancellation_check``).
-    Models must come from artifacts (``ServedModel.path``).
+    Each process runs on as many cores as it has threads, if there are enough for all. A worker that dies, or whose call
+    exceeds the ``HangLimit`` of ``hang_s``, is replaced. ``max_replicas``: their largest number (``scale_to``).
+    ``devices``: the workers' devices in turn, used in ``precision``; a process sees no other GPU. A cancelled call ends
+    before its next operator, where the model can (``ElasticModel.set_cancellation_check``). Models must come from
+    artifacts (``ServedModel.path``).
     """
 
     name = "local"
@@ -73,7 +72,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         cores = self._cores(self.workers, self._threads)
         deadline_s = time.monotonic() + START_TIMEOUT_S
         try:
-            # The others once it is known what a worker takes, unless there is plenty of memory.
+            # The others start once the memory of a worker is known, unless memory is plenty.
             for first, last in pairwise(
                 [0, self.workers] if _is_plenty(models, self.workers) else [0, 1, self.workers]
             ):
@@ -90,7 +89,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
             raise
 
     def _require_memory(self, more: int) -> None:
-        """Raise ``ArgumentError`` where so many more workers do not fit into the memory that is left."""
+        """Raise ``ArgumentError`` if ``more`` workers do not fit into the free memory."""
         free = usable_memory()
         if more * self._worker_bytes > free:
             fitting = len(self._replicas) + free // self._worker_bytes
@@ -104,7 +103,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         return self._worker_bytes
 
     def room_for(self, workers: int) -> int | None:
-        """Return how many of ``workers`` the memory that is left has room for."""
+        """Return how many of ``workers`` fit into the free memory."""
         if workers <= self.workers or not self._worker_bytes:
             return workers
         return min(workers, self.workers + usable_memory() // self._worker_bytes)
@@ -112,9 +111,9 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
     async def stage(
         self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
     ) -> Callable[[], None]:
-        """New processes load, on the cores that they are to have, beside those that serve.
+        """Load new processes on their cores beside those that serve.
 
-        Raises ``InputError`` for other workers where these come and go by ``scale_to``.
+        Raises ``InputError`` for other workers where ``scale_to`` sets their number.
         """
         if workers is not None:
             self._require_reconfigurable()
@@ -196,7 +195,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
             self._end(process)
 
     def _end(self, replica: WorkerProcess) -> None:
-        # One that could not be replaced yet has no socket any more.
+        # A worker without a replacement yet has no socket.
         if replica.is_open and self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(replica.socket)
         replica.end()
@@ -210,11 +209,11 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         return self._replicas[worker].popen.pid
 
     def inject(self, worker: int, action: str, factor: float = 1.0, lasts_s: float | None = None) -> int:
-        """Kill, stop or slow a worker, to see what becomes of its requests; returns its process.
+        """Kill, stop or slow a worker, to test what happens to its requests; return its process id.
 
-        ``action``: ``kill`` (started again after ``lasts_s``, at once without), ``stop`` (goes on after ``lasts_s``;
-        without, until it counts as hung) or ``slow`` (its calls take ``factor`` times as long, for ``lasts_s``).
-        Raises ``InputError`` for a worker that there is not, or that is not running.
+        ``action``: ``kill`` (restarted after ``lasts_s``, by default at once), ``stop`` (continued after ``lasts_s``,
+        by default until it counts as hung) or ``slow`` (calls take ``factor`` times as long, for ``lasts_s``). Raises
+        ``InputError`` for a worker that does not exist or run.
         """
         self.listen()
         assert self._loop is not None
@@ -302,7 +301,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
             self._remove_if_idle(worker)
         elif worker in self._successors:
             self._put(worker, self._successors.pop(worker))
-            loop.call_soon(self._on_change, worker, True)  # once the router knows of the loss
+            loop.call_soon(self._on_change, worker, True)  # after the router has recorded the loss
         elif process.stays_dead_s:
             process.starts_at_s += process.stays_dead_s
             loop.call_later(process.stays_dead_s, self._replace, worker, 0)
@@ -326,7 +325,9 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         self._loop.call_later(pause_s, self._replace, worker, pauses + 1)
 
     def _replace(self, worker: int, pauses: int) -> None:
-        if self._closed or self._loop is None or self._replicas[worker].is_open:  # one of other models has come
+        if (
+            self._closed or self._loop is None or self._replicas[worker].is_open
+        ):  # it has been replaced
             return
         if worker >= self.workers:  # not needed any more
             self._replicas[worker].is_removed = True
@@ -355,12 +356,13 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         self._watch = self._loop.call_later(self._hang.look_s, self._look_for_hung)
 
 
-# What a worker may take: so many times the files of its models, beside what this process takes that loaded them too.
+# Assumed memory of a worker: this multiple of its models' files, plus the memory of this process, which loaded them
+# too.
 COPIES = 3
 
 
 def _is_plenty(models: Mapping[str, ServedModel], workers: int) -> bool:
-    """True if half of the memory that is left certainly holds so many workers."""
+    """True if half of the free memory certainly holds so many workers."""
     if workers == 1:
         return True
     files = sum(file_bytes(path) for served in models.values() for path in (*served.before, served.path) if path)
@@ -376,7 +378,7 @@ def _require_loadable(models: Mapping[str, ServedModel]) -> None:
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, process: WorkerProcess) -> None:
-    """Until the process has said something, or has ended."""
+    """Wait until the process has sent a message, or has ended."""
     said = asyncio.Event()
     loop.add_reader(process.socket, said.set)
     try:

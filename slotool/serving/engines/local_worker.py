@@ -1,9 +1,8 @@
-"""The worker process of the ``local`` engine: ``python -m slotool.serving.engines.local_worker OPTIONS``.
+"""Worker process of the ``local`` engine: ``python -m slotool.serving.engines.local_worker OPTIONS``.
 
-It comes with the cores and the environment that it is to have, loads every model, runs each at every point it may be
-asked for, says that it is ready, and then answers call after call. Between two operators it looks whether its call has
-been cancelled, and then answers so. It ends when the router closes the socket,
-and dies with it. OPTIONS: JSON, see ``LocalInferenceEngine``.
+It starts with its cores and environment, loads every model, runs each at every point of its policy, reports that it is
+ready, and then answers calls. Between two operators it checks whether its call is cancelled. It ends when the router
+closes the socket, and dies with it. OPTIONS: JSON, see ``LocalInferenceEngine``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from slotool.serving.engines.messages import (
     tensors_of_outputs,
 )
 
-# A slowed worker looks so often whether its call is cancelled; it does not sleep through so short a rest.
+# A slowed worker checks for cancellation this often; it does not sleep through a shorter rest.
 MAX_SLEEP_S, SPUN_S = 1e-3, 2e-4
 
 
@@ -51,11 +50,11 @@ def main() -> int:
     end_without_collecting()
     keep_freed_memory()
     if options["low_priority"]:
-        # Loading takes a core for seconds, which serving workers need more.
+        # Serving workers need the core more.
         schedule(os.SCHED_IDLE)
     try:
         return _serve(options)
-    except BrokenPipeError:  # the router ended meanwhile: nobody is left to answer
+    except BrokenPipeError:  # the router has ended
         return 1
 
 
@@ -67,7 +66,7 @@ def _serve(options: dict[str, Any]) -> int:
     except Exception as error:
         router.send(REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}")))
         return 1
-    # What is loaded stays: a full collection would stop a call for long.
+    # Loaded objects stay: a full collection would stop a call for long.
     gc.collect()
     gc.freeze()
     if options["low_priority"]:
@@ -88,7 +87,7 @@ def _serve(options: dict[str, Any]) -> int:
         except Exception as error:
             reply = REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}"))
             if devices.is_lost(options["device"]):
-                # The router starts another process in place of this one.
+                # The router replaces this process.
                 router.send(reply)
                 return 1
         router.send(reply)
@@ -127,7 +126,7 @@ def _wait(tensors: SharedTensors, until_s: float) -> None:
 
 
 def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: SharedTensors) -> int:
-    """Return how many bytes the packed outputs take."""
+    """Return the size of the packed outputs, bytes."""
     number, size = CALL.unpack_from(message)
     _check_cancelled(tensors)
     _, runner = runners[number]

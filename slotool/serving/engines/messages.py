@@ -1,9 +1,9 @@
-"""Messages between router and worker process, on a socket that keeps them apart.
+"""Messages between router and worker process, on a socket that preserves their boundaries.
 
 The router sends the model's number, the bytes of the packed inputs and the point as JSON. The worker sends ``DONE``
-with the bytes of the packed outputs, which lie behind the inputs; ``FAILED`` with the length of the sentence that it
-left in the shared memory, ``MISCOUNTED`` likewise where outputs have other rows than there are examples, or
-``CANCELLED`` where that memory holds so. A worker sends ``READY`` once it is warm, or ``FAILED``.
+with the bytes of the packed outputs, which follow the inputs in shared memory; ``FAILED``, or ``MISCOUNTED`` for a
+wrong number of output rows, with the length of the sentence there; or ``CANCELLED``. A worker sends ``READY`` once it
+is warm, or ``FAILED``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CALL = struct.Struct("<HI")
 REPLY = struct.Struct("<BI")
 READY, DONE, FAILED, CANCELLED, MISCOUNTED = 1, 2, 3, 4, 5
 MAX_MESSAGE_BYTES = 65_536
-# No tensor has this name: a lone array of inputs, or the confidences among outputs.
+# Name of a lone input array, or of the confidences among outputs; no tensor has it.
 _UNNAMED = ""
 
 
@@ -64,21 +64,21 @@ def outputs_of_tensors(tensors: dict[str, np.ndarray], model: ElasticModel) -> O
 
 
 _ALIGN = 64
-# Before the tensors: whether the call in progress is cancelled, and by what factor calls are slowed.
+# Before the tensors: the cancellation flag of the call, and the factor by which calls are slowed.
 _CANCELLED, _SLOWED, _HEADER_BYTES = 0, 8, 64
 _TEXT_BYTES = 1_024
 _FACTOR = struct.Struct("d")
-# Of inputs and outputs of a call together; pages that no call touches take no memory.
+# Bytes of a call's inputs and outputs; untouched pages take no memory.
 MAX_PACKED_BYTES = 2**30
-# Pages beyond this are given back when a call has ended.
+# Pages beyond this are released after each call.
 _KEPT_BYTES = 16 * 2**20
 
 
 class SharedTensors:
-    """One call's packed inputs and, behind them, its outputs; or what went wrong.
+    """Packed inputs of a call, followed by its outputs or an error's text.
 
-    Pages that no call touches take no memory. The file has no name: it is gone when both ends are. ``fd``: what a child
-    inherits; give it there instead of making a new one.
+    Pages that no call touches take no memory. The file has no name: it vanishes when both ends have closed it. ``fd``:
+    the file of a child process, inherited from its parent.
     """
 
     def __init__(self, fd: int | None = None):
@@ -90,9 +90,9 @@ class SharedTensors:
         self._view = memoryview(self._memory)
 
     def pack(self, tensors: Mapping[str, np.ndarray], after: int = 0) -> int:
-        """Write tensors behind the first ``after`` bytes, and return how many bytes they take.
+        """Write tensors after the first ``after`` bytes, and return their bytes.
 
-        Raises ``InputError`` for values that no tensor may have, ``RunError`` when there is no room for them.
+        Raises ``InputError`` for values that no tensor may have, ``RunError`` when they do not fit.
         """
         packed, at = Packed(tensors), _HEADER_BYTES + _aligned(after)
         if packed.size > len(self._view) - at:
@@ -101,7 +101,7 @@ class SharedTensors:
         return packed.size
 
     def unpack(self, size: int, after: int = 0, *, copy: bool = False) -> dict[str, np.ndarray]:
-        """Return the tensors that were written there. Views of this memory, unless ``copy``."""
+        """Return the tensors there: views of this memory, unless ``copy``."""
         at = _HEADER_BYTES + _aligned(after)
         return unpack(self._view[at : at + size], copy=copy)
 

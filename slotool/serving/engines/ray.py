@@ -1,4 +1,4 @@
-"""The ray engine: workers are actors of a ray cluster, which places them and starts them again when they are lost."""
+"""Ray engine: workers are actors of a ray cluster, which places them and restarts lost ones."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
 START_TIMEOUT_S = 180.0
-# ray starts a lost actor again by itself; it is asked so often whether it has.
+# Interval of asking whether ray has restarted a lost actor.
 ASK_AGAIN_S = 0.5
-# A worker that is lost so often while it starts will not come. A busy machine answers late, which ray takes for a loss.
+# Losses at the start after which a worker is given up. A busy machine answers late, which ray takes for a loss.
 MAX_START_LOSSES = 4
 
 
@@ -37,13 +37,13 @@ class _Call:
     model: ElasticModel
     done: Done
     begun_s: float
-    # Its name, point and examples.
+    # Model name, point and examples.
     terms: tuple[str, OperatingPoint, int]
-    # It took too long: its actor was killed, which ray has not reported yet.
+    # Its actor was killed as it took too long; ray has not reported that yet.
     is_ended: bool = False
 
 
-# Numbers of lives, of all workers.
+# Numbers that identify lives of workers.
 _LIVES = itertools.count()
 
 
@@ -70,15 +70,13 @@ class _Place:
 
 
 class RayInferenceEngine(ReplicatedEngine[_Place]):
-    """``replicas`` actors of ``threads`` CPUs each, spread over a cluster, each with every model warm.
+    """Engine of ``replicas`` actors of ``threads`` CPUs each, spread over a cluster, each with every model warm.
 
-    ``address``: as of ``ray.init``: ``auto``, ``host:port``, ``ray://host:port``; ``local`` starts a cluster, of this
-    machine. A process that is connected already stays so. ray starts an actor that is lost again, on another node where
-    its own is lost too, as soon as it has the CPUs; one that takes longer over a call than ``HangLimit`` of ``hang_s``
-    counts as lost.
-    Nodes need this version of slotool. A model is read at its path where it lies there, else its files are sent.
-    Other models or workers get ready beside those that serve, so that the cluster needs CPUs for both for that time.
-    ``max_replicas``: workers come and go by ``scale_to``, so many at most.
+    ``address``: that of ``ray.init``: ``auto``, ``host:port``, ``ray://host:port``; ``local`` starts a cluster on this
+    machine. A process that is connected already stays so. ray restarts a lost actor as soon as it has the CPUs, on
+    another node if its node is lost; one whose call exceeds the ``HangLimit`` of ``hang_s`` counts as lost. Nodes need
+    this version of slotool. A model is read at its path if it is there, else its files are sent. While other models or
+    workers load, the cluster needs CPUs for both. ``max_replicas``: the largest number of workers (``scale_to``).
 
     ``open`` raises ``InputError`` when ray is not installed, no cluster answers or a model does not come from an
     artifact, ``RunError`` when the workers do not get warm.
@@ -117,10 +115,10 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
     async def stage(
         self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
     ) -> Callable[[], None]:
-        """New actors load beside those that serve.
+        """Load new actors beside those that serve.
 
-        Raises ``RunError`` also where the cluster has no CPUs for them meanwhile, ``InputError`` for other workers
-        where these come and go by ``scale_to``.
+        Raises ``RunError`` if the cluster has no CPUs for them, ``InputError`` for other workers where ``scale_to``
+        sets their number.
         """
         if workers is not None:
             self._require_reconfigurable()
@@ -257,7 +255,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         self._watch = loop.call_later(self._hang.look_s, self._look_for_hung)
 
     def _stay_with(self, worker: int) -> None:
-        """Notice when the actor is lost, also while it is idle."""
+        """Report the loss of the actor, even while it is idle."""
         place = self._replicas[worker]
         vigil = place.actor.stay.options(concurrency_group="control").remote()
         self._when_done(vigil, partial(self._lost, worker, place.life))
@@ -279,7 +277,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
             self._lost(worker, life, answer)
             return
         if place.life != life or place.call is None:
-            return  # it counts as lost already
+            return  # already counted as lost
         call, place.call = place.call, None
         kind, *said = answer
         if kind == DONE:
@@ -296,7 +294,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
             self._remove_if_idle(worker)
 
     def _lost(self, worker: int, life: int, why: Any) -> None:
-        """Say so once, and wait until ray has started the actor again, if it is still needed."""
+        """Report a loss once, and wait until ray has restarted the actor, if it is still needed."""
         place, successor = self._replicas[worker], self._successors.get(worker)
         if self._closed or place.life != life:
             return
@@ -314,10 +312,10 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         elif successor is not None:
             self._put(worker, self._successors.pop(worker))
             assert self._loop is not None
-            self._loop.call_soon(self._on_change, worker, True)  # once the router knows of the loss
+            self._loop.call_soon(self._on_change, worker, True)  # after the router has recorded the loss
 
     def _back(self, worker: int, place: _Place, missing: list[str] | None = None) -> None:
-        """Have a worker that was lost make its models ready; ask again where ray has not started it yet."""
+        """Load the models of a restarted worker; try again while ray has not restarted it."""
         if not self._closed and self._replicas[worker] is place and not place.is_removed:
             self._when_done(place.loaded.on(place.actor, missing), partial(self._is_back, worker, place))
 
@@ -347,7 +345,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
             if call is None or call.is_ended or now_s - call.begun_s <= self._hang.of(*call.terms):
                 continue
             self._hang.was_exceeded(*call.terms)
-            # Once: ray may report the loss much later, and a second time would end the actor that it has started again.
+            # Only once: ray may report the loss late, and a second kill would end the restarted actor.
             call.is_ended = True
             self._ray.kill(place.actor, no_restart=False)  # its calls then fail
         assert self._loop is not None

@@ -1,4 +1,4 @@
-"""Connecting to a ray cluster: without its log output, with a short timeout, errors as one sentence."""
+"""Connection to a ray cluster: without log output, with a short timeout, errors as one sentence."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from slotool.errors import InputError
 from slotool.extras import import_failed
 
 CONNECT_TIMEOUT_S = 5.0
-# What passes through ray is small, so most memory is left to the workers.
+# Little data passes through ray: most memory is left to the workers.
 OBJECT_STORE_BYTES = 128 << 20
-# Read when ray is imported: nothing is reported over the network, no log of ray's gets into our standard output.
+# Read when ray is imported: no reports over the network, no log of ray's on standard output.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": ".*", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
-# Where ray looks for the token of a cluster, in this order; its own commands write the file.
+# Places of a cluster's token in ray's order; ray's commands write the file.
 TOKEN_VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TOKEN_FILE = Path(".ray") / "auth_token"
 
@@ -68,7 +68,7 @@ def workers_that_fit(ray: Any, cpus: int) -> int:
     if ray.util.client.ray.is_connected():
         free = [ray.available_resources()]
     else:
-        # ray has no public name for it, and its own serving library asks this way.
+        # There is no public function; ray's serving library calls this one.
         from ray._private import state
 
         by_node: dict[str, dict[str, float]] = state.available_resources_per_node()  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ from slotool.serving.engines.messages import decode_point, encode_point, inputs_
 from slotool.serving.served import ServedModel
 
 DONE, FAILED, CANCELLED, MISSING, MISCOUNTED = "done", "failed", "cancelled", "missing", "miscounted"
-# Of the models of one entry: what their files hold, by name.
+# Contents of the files of one entry's models, by name.
 Files = list[Mapping[str, bytes]]
 
 
@@ -75,7 +75,7 @@ class Worker:
         self._cancelled = call
 
     def stay(self) -> None:
-        """Never returns: its failure reports that the actor was lost."""
+        """Never return: the failure of this call reports that the actor was lost."""
         threading.Event().wait()
 
     def where(self) -> str:
@@ -99,7 +99,7 @@ class Worker:
         self._runners[entry["name"]] = runner
 
     def _unpacked(self, entry: Mapping[str, Any], files: Files) -> list[str]:
-        """Return folders, and files in folders, that hold what was sent and last as long as this worker."""
+        """Write received files to folders that last as long as this worker; return the models' paths."""
         paths = list(entry["paths"])
         for at, held in enumerate(files):
             if held:
@@ -112,7 +112,7 @@ class Worker:
 
 
 def _has(entry: Mapping[str, Any]) -> bool:
-    """True if the very models lie at the same paths here."""
+    """True if the same models lie at the same paths here."""
     try:
         return bool(list(map(_content, map(Path, entry["paths"]))) == entry["contents"])
     except OSError:
@@ -146,13 +146,13 @@ class Load:
 
 
 def _held(path: Path) -> dict[str, bytes]:
-    """Return what an artifact's files, or a model's file, hold; nothing of code."""
+    """Return the files of an artifact, or a model's file; none of code."""
     files = list(path.iterdir()) if path.is_dir() else [] if is_code(str(path)) else [path]
     return {file.name: file.read_bytes() for file in files}
 
 
 def _paths(served: ServedModel) -> list[Path]:
-    """Return where its models are, those of the steps before it first."""
+    """Return the paths of its models, earlier steps of a pipeline first."""
     assert served.path is not None
     return [path if is_code(str(path)) else path.resolve() for path in (*served.before, served.path)]
 

@@ -1,4 +1,4 @@
-"""One worker process of the local engine, as the router sees it: its socket, shared tensors, call and life."""
+"""Worker process of the local engine as the router sees it: socket, shared tensors, call and state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """``size``: bytes of its packed inputs."""
+    """Call in progress; ``size``: bytes of its packed inputs."""
 
     model: str
     point: OperatingPoint
@@ -90,7 +90,7 @@ class WorkerProcess:
         }
         try:
             with bound_to(cores), other:
-                # Its own session: Ctrl-C in the terminal is for the router, which drains first.
+                # A new session: Ctrl-C in the terminal is for the router, which drains first.
                 self.popen = subprocess.Popen(
                     module_command("slotool.serving.engines.local_worker", json.dumps(options)),
                     pass_fds=(other.fileno(), self._tensors.fd),
@@ -104,15 +104,15 @@ class WorkerProcess:
         finally:
             os.close(self._tensors.fd)  # the memory stays mapped
         self.socket.setblocking(False)
-        # ``starts_at_s``: when it began to start or, once it has ended, when the next one will.
+        # ``starts_at_s``: start of this process or, after its end, of the next one.
         self.started_s = self.starts_at_s = time.monotonic()
         self.call: _Call | None = None
         self.is_removed = False
         self.was_warm = False
         self.pauses = 0
-        # Seconds until it is replaced once it has ended, where a fault says so.
+        # Delay of its replacement after its end, set by an injected fault.
         self.stays_dead_s = 0.0
-        # It was ended because it took too long.
+        # It was killed because it took too long.
         self.has_hung = False
         self._was_stopped = False
 
@@ -139,7 +139,7 @@ class WorkerProcess:
         self.was_warm = True
 
     def memory_bytes(self) -> int:
-        """Return the memory that this process alone takes: its own pages now, and what its calls took beyond them."""
+        """Return the memory of this process alone: its own pages now, and the peak of its calls above them."""
         memory = psutil.Process(self.popen.pid).memory_full_info()
         status = (read_system_file(f"/proc/{self.popen.pid}/status") or "").split()
         peak = 1024 * int(status[status.index("VmHWM:") + 1]) if "VmHWM:" in status else memory.rss
@@ -157,7 +157,7 @@ class WorkerProcess:
         self._tensors.cancelled = True
 
     def slow(self, factor: float) -> None:
-        """From the next answer on calls take so many times as long; 1: as they do."""
+        """Slow calls by ``factor`` from the next answer on; 1: normal speed."""
         self._tensors.slowed = factor
 
     def finish(self, message: bytes) -> Callable[[], None]:

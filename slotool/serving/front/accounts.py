@@ -20,10 +20,10 @@ from slotool.serving.request import InferenceResult, Request
 from slotool.serving.routing.router import Router
 
 KEPT_SECONDS = 900
-# Latencies kept of a second; of more, as many chosen at random.
+# Latencies stored per second; beyond that, a random sample of as many.
 MAX_SAMPLES = 2_000
 MAX_EVENTS = 3
-# Causes that are the client's: the request was invalid, or the client had left. ``deploy/alerts.yml`` lists them too.
+# Causes by the client's fault: the request was invalid, or the client had left. ``deploy/alerts.yml`` lists them too.
 CLIENTS_OWN = frozenset(
     {"bad-request", "not-found", "too-large", "too-slow", "unauthorized", "forbidden", "quota", "client-gone"}
 )
@@ -46,9 +46,9 @@ class _Second:
 
 
 class Live:
-    """Counts requests as they end; ``tick``, called every second, closes a second and begins the next.
+    """Counts of requests by second; ``tick``, called every second, closes one and begins the next.
 
-    ``waiting``: requests in the queue now. ``clock_s`` may be replaced in tests.
+    ``waiting`` returns the requests in the queue. ``clock_s`` may be replaced in tests.
     """
 
     def __init__(self, waiting: Callable[[], int], clock_s: Callable[[], float] = time.monotonic):
@@ -81,14 +81,14 @@ class Live:
         self._open.drops[cause] += count
 
     def event(self, sentence: str) -> None:
-        """Note that something changed in this second; of many things only the first are kept."""
+        """Note a change in this second; only the first ones are kept."""
         if len(self._open.events) < MAX_EVENTS:
             self._open.events.append(sentence)
         else:
             self._open.more_events += 1
 
     def tick(self) -> None:
-        """Close the second that has passed, be it longer when the server was busy."""
+        """Close the current second, which may be longer when the server was busy."""
         now_s = self._clock_s()
         span_s = max(now_s - self._second_began_s, 1e-6)
         self._closed.append(self._figures(self._open, span_s, now_s))
@@ -139,19 +139,19 @@ class Live:
         }
 
 
-# Answers, and bytes of their inputs, that wait to be counted: fewer, and each costs more; more, and the request behind
-# them waits for longer.
+# Answers, and bytes of their inputs, that wait to be counted: fewer cost more each; with more, the next request waits
+# longer.
 MAX_UNCOUNTED, MAX_UNCOUNTED_BYTES = 64, 2**20
-# The longest that one waits.
+# Longest wait of an answer.
 MAX_WAIT_S = 0.1
-# In place of inputs that nobody looks at again.
+# Stands for inputs that are not needed any more.
 FORGOTTEN = Columns.unchecked({})
 
 
 class Accounts:
     """Metrics, statistics, feedback and the live page's figures of one server, by model.
 
-    Whoever reads any of them finds all answers counted.
+    Reading any of them counts all answers first.
     """
 
     def __init__(self, router: Router):
@@ -160,7 +160,7 @@ class Accounts:
         self._statistics: dict[str, Statistics] = {}
         self._feedback: dict[str, Feedback] = {}
         self._live = Live(router.waiting)
-        # Of each of several models; the figures of one are those of all.
+        # By model, if there are several.
         self._live_of: dict[str, Live] = {}
         self._uncounted: deque[tuple[Request, InferenceResult]] = deque()
         self._uncounted_bytes = 0
@@ -181,7 +181,7 @@ class Accounts:
                 live.event(sentence)
 
     def keep_of(self, models: Iterable[str]) -> None:
-        """Have accounts of these models, those of models that are gone left for who asks."""
+        """Have accounts of these models; those of removed models stay readable."""
         self._count_all()
         names = list(models)
         for name in names:
@@ -194,7 +194,7 @@ class Accounts:
         self._live_of = {name: live for name, live in self._live_of.items() if name in names}
 
     def _spent_s(self) -> dict[str, tuple[float, float]]:
-        """Return the seconds that requests of each model have spent until dispatch and from there to the result."""
+        """Return each model's seconds of requests until dispatch, and from there to the result."""
         return {
             name: (1e-6 * (own.read.spent_us + own.queue.spent_us), 1e-6 * own.compute.spent_us)
             for name, own in self._statistics.items()
@@ -223,7 +223,7 @@ class Accounts:
         return self._live_of
 
     def answered(self, request: Request, answer: InferenceResult) -> None:
-        """Count an answer, soon."""
+        """Queue an answer to be counted."""
         self._uncounted.append((request, answer))
         if request.served.rules is None:  # only guarantees of rules look at inputs again
             request.x = FORGOTTEN
@@ -238,7 +238,7 @@ class Accounts:
             self._count_all()
 
     def rejected(self, request: Request, now_us: float) -> None:
-        """Count a request that the router rejected; ``dropped`` counts it by its cause."""
+        """Count a rejection by the router; ``dropped`` counts its cause."""
         self._statistics[request.served.name].rejected(now_us - request.arrival_us)
         self._feedback[request.served.name].rejected()
 
@@ -331,7 +331,7 @@ class Statistics:
     last_ms: int = 0
 
     def answered(self, results: Sequence[InferenceResult], read_us: Sequence[float]) -> None:
-        """Count answers to requests whose tensors were read so long after they arrived."""
+        """Count answers; ``read_us`` is the time from arrival until each request's tensors were read."""
         count, compute_us = len(results), sum([answer.compute_us for answer in results])
         self.success.add(sum([answer.queue_us for answer in results]) + compute_us, count)
         self.read.add(sum(read_us), count)
@@ -341,12 +341,12 @@ class Statistics:
         for answer in results:
             examples = len(answer.scored)
             self.examples += examples
-            # Its part in the call it shared with others.
+            # Its part of the shared call.
             self.executions += examples / answer.batch
         self.last_ms = time.time_ns() // 1_000_000
 
     def rejected(self, after_us: float) -> None:
-        """Count a request rejected that long after it arrived."""
+        """Count a request rejected ``after_us`` its arrival."""
         self.fail.add(after_us)
 
     def document(self, model: str, version: str) -> dict[str, Any]:

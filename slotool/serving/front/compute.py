@@ -30,7 +30,7 @@ _NPY = b"\x93NUMPY"
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 # The header of an array of numbers has about a hundred bytes.
 MAX_NPY_HEADER_BYTES = 1_024
-# Decoding an image that is neither longer nor larger takes less than a millisecond: no thread is worth it.
+# A smaller image is decoded in less than a millisecond: no thread is worth it.
 INLINE_IMAGE_BYTES, INLINE_IMAGE_NUMBERS = 16 * 2**10, 64 * 64
 
 
@@ -158,12 +158,13 @@ def _floats(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_byt
 def parse_tensor(body: bytes, spec: TensorSpec, usual: Sequence[int], max_bytes: int) -> np.ndarray:
     """Return one example of a model's only input: an array of its datatype, whose first size is 1.
 
-    The body tells its kind by its first bytes. ``usual``: the shape of raw float32, and of ``.npy`` files but for axes
-    of length 1; a ``.npy`` file or an image may have any shape that ``spec`` takes. ``max_bytes``: most bytes of an
-    image's values, as float32. Floating-point numbers, which are finite: a floating ``.npy`` array, or uint8 pixels,
-    which become [0, 1]; PNG and JPEG of as many pixels as the model takes, made grey or RGB as its channels want;
-    anything else is exactly one example of little-endian float32. UINT8: an image's values from 0 to 255, or a ``.npy``
-    file of uint8. Other numbers and BOOL: a ``.npy`` file of that type. BYTES: the body is the one text. Raises
+    The first bytes of the body tell its kind. Floating-point inputs: a floating ``.npy`` array; uint8 pixels, which
+    become [0, 1]; a PNG or JPEG of the model's size, converted to grey or RGB as its channels require; anything else is
+    one example of little-endian float32. All must be finite. UINT8: an image's values from 0 to 255, or a ``.npy`` file
+    of uint8. Other numbers and BOOL: a ``.npy`` file of that type. BYTES: the body is the one text.
+
+    ``usual``: shape of raw float32, and of ``.npy`` files except for axes of length 1; a ``.npy`` file or an image may
+    have any shape that ``spec`` allows. ``max_bytes``: most bytes of an image's values, as float32. Raises
     ``Rejection`` (400) naming what is wrong, whatever the bytes are.
     """
     if spec.datatype == "BYTES":
@@ -211,11 +212,11 @@ def _npy_array(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...]) -> n
         version = np.lib.format.read_magic(file)
         read_header = _NPY_HEADERS[version]
         found, by_columns, dtype = read_header(file, max_header_size=MAX_NPY_HEADER_BYTES)
-    # A header is Python source, and old ones are tokenized: SyntaxError, TokenError, RecursionError and more. What they
-    # say may name objects of this process, so it is not repeated.
+    # A header is Python source, and old ones are tokenized: SyntaxError, TokenError, RecursionError and more. Their
+    # messages may name objects of this process, so they are not repeated.
     except Exception:
         raise bad_request("the .npy file cannot be read: its header is not that of an array of numbers") from None
-    # To Python True is an integer, so that numpy lets it pass; to reshape it is not.
+    # True is an int for NumPy's check, but not for reshape.
     if any(type(length) is not int or length < 0 for length in found):
         raise bad_request("the .npy file cannot be read: the axes in its header are not numbers from 0")
     fitted = _fitted(found, shape, usual)

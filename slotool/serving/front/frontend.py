@@ -32,19 +32,18 @@ from slotool.serving.routing.router import Router
 from slotool.serving.served import Interface, ServedModel
 from slotool.suggestions import did_you_mean
 
-# After a shorter turn of the loop it makes no difference whether an event came before the loop looked for it.
+# Turns below this length do not matter for the estimated arrival.
 LONG_TURN_S = 200e-6
-# Sockets that a turn reads. Requests share calls within a turn, and reading so many takes a millisecond. Others stay
-# unread, first come, first served: a server that read whatever there is would spend the deadlines on reading.
+# Sockets read per turn. Requests share calls within a turn, and reading so many takes a millisecond. Others stay
+# unread, first come, first served: a server that read all of them would spend the deadlines on reading.
 MAX_READY = 32
 
 
 class LoopSelector(selectors.DefaultSelector):
     """Selector that reports at most ``MAX_READY`` sockets at once, and when their bytes may have come.
 
-    ``ready``: sockets with an event in the last turn; ``arrived_us``: instant from which on these events may have
-    waited, by ``time.monotonic``: bytes that were there when the loop looked came after its look before, and a loop
-    that slept was woken before it had a core again.
+    ``ready``: sockets with an event in the last turn. ``arrived_us``: earliest instant of these events, by
+    ``time.monotonic``: the bytes came after the previous look, and a sleeping loop woke before it had a core again.
     """
 
     def __init__(self) -> None:
@@ -54,12 +53,12 @@ class LoopSelector(selectors.DefaultSelector):
         self.arrived_us = 1e6 * self._looked_s
         try:
             self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # no Linux, or one that keeps no such record
+        except OSError:  # no Linux, or no such record there
             self._waits = -1
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         began_s, looked_s = time.monotonic(), self._looked_s
-        # What came during a long turn is told from what ends the wait after it.
+        # Events that came during a long turn are distinguished from those that end the wait after it.
         waits = timeout is None or timeout > 0
         events = super().select(0) if waits and began_s - looked_s > LONG_TURN_S else []
         if not waits:
@@ -70,13 +69,13 @@ class LoopSelector(selectors.DefaultSelector):
             events = super().select(timeout)
             self._looked_s = ended_s = time.monotonic()
             arrived_s = max(began_s, ended_s - self._waited_s() + waited_s)
-        # The system reports the others next time, before those that have more to read by then.
+        # The system reports the others next time, before sockets that get data later.
         del events[MAX_READY:]
         self.ready, self.arrived_us = len(events), 1e6 * arrived_s
         return events
 
     def _waited_s(self) -> float:
-        """Return for how long this thread has waited for a core so far, in seconds; 0 where that is not known."""
+        """Return the seconds that this thread has waited for a core so far; 0 if unknown."""
         return 1e-9 * int(os.pread(self._waits, 64, 0).split()[1]) if self._waits >= 0 else 0.0
 
     def close(self) -> None:
@@ -87,7 +86,7 @@ class LoopSelector(selectors.DefaultSelector):
 
 
 class RuntimeSettings(Protocol):
-    """Changes the served models, their policy and workers while they are served."""
+    """Changes of the served models, their policy and workers at run time."""
 
     @property
     def policies(self) -> Sequence[str]:
@@ -106,10 +105,10 @@ class RuntimeSettings(Protocol):
         """Names of models that were unloaded."""
 
     async def use(self, policy: str) -> None:
-        """Put another in force. Raises ``InputError``; then nothing has changed."""
+        """Change the policy. Raises ``InputError``; then nothing has changed."""
 
     async def use_workers(self, replicas: int, threads: int, reason: str) -> None:
-        """Serve on other workers. Raises ``InputError`` or ``RunError``; then nothing has changed."""
+        """Change the workers. Raises ``InputError`` or ``RunError``; then nothing has changed."""
 
     async def load(self, name: str, config: str | None = None) -> None:
         """Load the model's current files. Raises ``InputError`` or ``RunError``; then nothing has changed.
@@ -118,38 +117,37 @@ class RuntimeSettings(Protocol):
         """
 
     async def unload(self, name: str) -> None:
-        """Serve the model no more. Raises ``InputError``; then nothing has changed."""
+        """Stop serving the model. Raises ``InputError``; then nothing has changed."""
 
 
 class FrontEnd:
-    """The router with its models, the limits on what clients send, and the clients who are let in, None for all.
+    """Router with its models, limits of requests, and admitted clients (None: all).
 
-    ``interfaces``: by model, the tensors that clients send and get.
-    ``default_tolerance``: of requests that ask for no accuracy; it may change while the server runs.
-    ``access_log``: gets a line for every request that is answered, ``traces`` spans of inferences; None for neither.
-    ``shared_memory``: in which clients may send and get tensors, None where they may not.
+    ``interfaces``: by model, the tensors that clients send and get. ``default_tolerance``: of requests that state no
+    accuracy; it may change at run time. ``access_log``: gets a line for every answered request, ``traces`` spans of
+    inferences; None for neither. ``shared_memory``: for tensors of clients, None where that is disabled.
     """
 
     def __init__(self, router: Router, limits: RequestLimits, clients: Clients | None = None):
         self.router = router
         self.limits = limits
         self.clients = clients
-        # Rates by the address that requests come from; None where there are none.
+        # Rates by client address; None without limits.
         self.addresses: AddressRates | None = None
-        # Every connection closes with its next answer: clients are to go to another server.
+        # Connections close with their next answer, so that clients go to another server.
         self.is_leaving = False
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
         self.shared_memory: SharedMemory | None = None
         self.traces: Traces | None = None
-        # Changes models, policies and workers while the server runs; None where nothing may.
+        # Changes at run time; None where they are disabled.
         self.runtime_settings: RuntimeSettings | None = None
         self.interfaces: dict[str, Interface] = {}
         self._tensor_bytes: dict[str, int] = {}
         self.accounts = Accounts(router)
         self._read_models()
         router.models_listener = self._read_models
-        # Requests that the router has and that are not answered yet.
+        # Unanswered requests of the router.
         self.in_progress = 0
         self._selector: LoopSelector | None = None
         self.intake = Intake(self.limits.unfinished_bytes, self.limits.body_s)
@@ -162,11 +160,11 @@ class FrontEnd:
         self.accounts.keep_of(self.models)
 
     def watch_loop(self, selector: LoopSelector) -> None:
-        """Take arrivals, and the ends of turns, from the event loop that ``selector`` serves."""
+        """Take arrivals and turns from the event loop of ``selector``."""
         self._selector = selector
 
     def arrival_us(self) -> float:
-        """Return since when the request that is read now may have been here, by the router's clock, in µs."""
+        """Return the earliest arrival of the request that is read now, by the router's clock, µs."""
         return self.router.now_us() if self._selector is None else self._selector.arrived_us
 
     def _arrives_alone(self) -> bool:
@@ -176,7 +174,7 @@ class FrontEnd:
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """The served models by name, as they are now."""
+        """Served models by name."""
         return self.router.models
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
@@ -184,7 +182,7 @@ class FrontEnd:
         served = self.router.model(name)
         if served is None:
             there = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
-            # Triton's own words, which its clients look for, as those for a version that is no number.
+            # Triton's words, which its clients parse, as below.
             raise rejections.not_found(f"Request for unknown model: {name[:80]!r} is not found; {there}")
         if version in (None, served.version):
             return served
@@ -197,7 +195,7 @@ class FrontEnd:
         raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {there}")
 
     def versions(self, served: ServedModel) -> list[str]:
-        """Return the versions of a model that are served."""
+        """Return the served versions of a model."""
         return [one.version for one in self.models.values() if one.model_name == served.model_name]
 
     def statistics_of(self, models: Iterable[str]) -> list[dict[str, Any]]:
@@ -219,7 +217,7 @@ class FrontEnd:
         self.intake.close(rejections.stopping())
 
     def submit(self, request: Request) -> None:
-        """Have the router answer, and count the request. Raises ``Rejection`` for one that the router is not given."""
+        """Send the request to the router and count it. Raises ``Rejection`` for one that is not sent."""
         served = request.served
         if self.default_tolerance is not None and served.rules is not None:
             asked = request.options
@@ -250,7 +248,7 @@ class FrontEnd:
             request.reply(outcome)
             return
         request.reply(outcome)
-        # After the response is on its way: the client does not wait for the counters.
+        # After the response is sent: the client does not wait for the counters.
         self.accounts.answered(request, outcome)
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
@@ -258,7 +256,7 @@ class FrontEnd:
         self.accounts.dropped(model, cause, count)
 
     def rejected(self, rejection: Rejection, model: str | None) -> Reply:
-        """Count a rejection and return its reply. ``model``: named by the request; None means the only one."""
+        """Count a rejection and return its reply. ``model``: as the request names it; None means the only one."""
         self.dropped(self.named(model) or "", rejection.cause)
         return Reply.rejecting(rejection)
 
@@ -380,7 +378,7 @@ def explanation(answer: InferenceResult) -> dict[str, str | float]:
         parameters["rule"] = decision.rule
     if answer.fallback:
         parameters["fallback"] = answer.fallback
-    # To a tenth: a whole number is rounded in a fifth of the time that ``round(us, 1)`` takes.
+    # Tenths: rounding whole numbers takes a fifth of the time of ``round(us, 1)``.
     parameters["queue_us"] = round(answer.queue_us * 10.0) / 10.0
     parameters["compute_us"] = round(answer.compute_us * 10.0) / 10.0
     parameters["request"] = answer.request

@@ -1,4 +1,4 @@
-"""Labels for what was answered: ``POST /v2/models/{model}/feedback``; GET returns accuracy and alarms so far."""
+"""Labels of answers: ``POST /v2/models/{model}/feedback``; GET returns accuracy and alarms so far."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FeedbackEndpoint:
     async def feedback(self, request: Request) -> Response:
         served = self._front.model(request.path_params["model"])
         if request.method == "POST":
-            # Clients' own ids can be guessed, also by a page of another site. Programs may call the server by any name.
+            # Clients' ids can be guessed, also by a page of another site. Programs may call the server by any name.
             if is_from_browser(request.headers):
                 require_same_origin(request, has_token=self._front.clients is not None)
             batch, names = self._front.limits.batch, self._names_of(served)
@@ -52,7 +52,7 @@ class FeedbackEndpoint:
         return json_response(self._front.accounts.feedback[served.name].summary())
 
     async def _look(self, served: ServedModel) -> None:
-        """Look at the certificates when it is time, and say what is new."""
+        """Check the certificates when it is time, and emit events of changes."""
         guarantees, router = self._front.accounts.feedback[served.name].guarantees, self._front.router
         for kind, sentence, fields in await guarantees.look(served):
             router.events.emit(kind, sentence, **fields)

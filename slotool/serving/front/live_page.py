@@ -1,4 +1,4 @@
-"""The live page for browsers, the figures it reads each second, and the runtime settings it updates."""
+"""Live page for browsers, its figures of each second, and changes of runtime settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slotool.serving.request_options import require_meant
 from slotool.suggestions import did_you_mean
 
 TICK_S = 1.0
-# Nothing is fetched from elsewhere, whatever the page holds, and no other site may show it in a frame.
+# The page fetches nothing from elsewhere, and no other site may show it in a frame.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -34,7 +34,7 @@ Page = Callable[[Request], Awaitable[Response]]
 
 
 class LivePage:
-    """Handlers over one ``FrontEnd``; ``index`` answers clients that are no browsers."""
+    """Handlers over one ``FrontEnd``; ``index`` answers clients other than browsers."""
 
     def __init__(self, front: FrontEnd, index: Page):
         self._front = front
@@ -49,7 +49,7 @@ class LivePage:
         ]
 
     async def run(self) -> None:
-        """Close a second of the figures every second, for as long as the server runs."""
+        """Close a second of the figures every second."""
         while True:
             await asyncio.sleep(TICK_S)
             for live in (self._front.accounts.live, *self._front.accounts.live_of.values()):

@@ -1,4 +1,4 @@
-"""Requests that the application answers: who is let in, which pages may change the server, and what is recorded."""
+"""Middleware: who is admitted, which pages may change the server, and which requests are recorded."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from slotool.serving.monitoring.access_log import facts_of
 from slotool.serving.monitoring.traces import TRACE_HEADER, trace_id
 from slotool.serving.rejections import Rejection
 
-# Probes carry no secrets, and learn nothing here but that the server runs.
+# Probes carry no secrets, and reveal only that the server runs.
 OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
-# Also of models whose names are escaped.
+# Names of models may be escaped.
 _INFERENCE = re.compile(r"^/compute$|/infer$")
 _LIMITED = re.compile(r"^/compute$|/infer$|/feedback$")
 _MODEL = re.compile(r"/v2/models/([^/]+)/")
 
 
 class RequestMiddleware:
-    """Rejects requests of unknown clients and beyond rates, returns trace contexts, and has ``front`` record requests.
+    """Middleware that rejects unknown clients and excess rates, returns trace contexts, and records requests.
 
-    Everything but ``OPEN_PATHS`` and the empty page for browsers, which itself asks for a token, needs a token where
-    there are clients. Inferences and labels count against the rates of clients and addresses. Handlers leave an
-    ``InferenceResult`` in the request's state as ``answer``.
+    Where there are clients, all but ``OPEN_PATHS`` and the empty page for browsers, which asks for a token, needs one.
+    Inferences and labels count against the rates of clients and addresses. Handlers leave an ``InferenceResult`` in the
+    request's state as ``answer``.
     """
 
     def __init__(self, app: ASGIApp, front: FrontEnd):
@@ -53,7 +53,7 @@ class RequestMiddleware:
             await app(scope, receive, send)
             return
         began_s = time.monotonic()
-        # An answer that is broken off before it begins is the application's own 500.
+        # An exception before the answer begins is the application's 500.
         status, bytes_in, bytes_out = 500, 0, 0
 
         async def counted_receive() -> Message:
@@ -135,7 +135,7 @@ def _peer(scope: Scope) -> str | None:
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers that are given once, names in lower case."""
+    """Return the headers that occur once, names in lower case."""
     found: dict[str, str] = {}
     twice = set()
     for raw, value in scope["headers"]:

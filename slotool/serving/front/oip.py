@@ -1,4 +1,4 @@
-"""Open Inference Protocol V2 over HTTP with Triton's extensions, as an unmodified ``tritonclient[http]`` speaks it."""
+"""Open Inference Protocol V2 over HTTP with Triton's extensions, for any ``tritonclient[http]``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from slotool.serving.served import ServedModel
 
 EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "statistics", "model_repository"]
 MODELS_ARE_FIXED = "these models are fixed: only those of a folder, or of [[models]] in a file, are loaded and unloaded"
-# Parameters of Triton's; whether dependents are unloaded makes no difference here.
+# Triton's parameters; unloading dependents has no effect here.
 _OF_LOADING = ("config", "unload_dependents")
 
 
@@ -50,7 +50,7 @@ class OpenInference:
             *(Route(f"{path}/ready", self.model_ready) for path in (model, versioned)),
             *(Route(f"{path}/config", self.model_config) for path in (model, versioned)),
             *(Route(f"{path}/stats", self.model_statistics) for path in (model, versioned)),
-            # Before the model of any name: none is called so.
+            # Precedes the routes of models: no model has this name.
             Route("/v2/models/stats", self.all_statistics),
             *(Route(path, self.model_metadata) for path in (model, versioned)),
             Route("/v2/repository/index", self.repository_index, methods=["POST"]),
@@ -69,7 +69,7 @@ class OpenInference:
         return json_response({"live": True})
 
     async def ready(self, request: HttpRequest) -> Response:
-        """Not ready (503) while no worker could take a request, and while the server ends."""
+        """Answer 503 while no worker could take a request, and while the server ends."""
         return _readiness({}, self._front.router.unready())
 
     async def model_ready(self, request: HttpRequest) -> Response:
@@ -137,10 +137,10 @@ class OpenInference:
         is_disconnected: Callable[[], bool],
         done: ReplyListener,
     ) -> None:
-        """Have an inference request answered; ``done`` is called once, perhaps before this returns.
+        """Answer an inference request; ``done`` is called once, perhaps before this returns.
 
-        ``headers``: names in lower case; ``in_headers``: options that they state. A ``body`` that is a ``bytearray``
-        then belongs to the request. Raises ``Rejection`` for a request that cannot be read.
+        ``headers`` have lower-case names; ``in_headers`` are their options. A ``body`` that is a ``bytearray`` then
+        belongs to the request. Raises ``Rejection`` for a request that cannot be read.
         """
         front = self._front
         if len(body) > (most := front.tensor_bytes(served)):
@@ -179,11 +179,11 @@ class OpenInference:
 async def change_models(
     front: FrontEnd, authorization: str | None, name: str, parameters: Mapping[str, Any], *, load: bool
 ) -> None:
-    """Load a model as its files are now, or unload it.
+    """Load a model's current files, or unload it.
 
-    ``parameters``: ``config``, a configuration in JSON that stands in place of the model's. Raises ``Rejection``: 403
-    for a client without the role, 404 where models are fixed, 400 for a model that there is not or that cannot be
-    served, and for files in the request.
+    ``parameters``: ``config`` replaces the model's configuration, in JSON. Raises ``Rejection``: 403 for a client
+    without the role, 404 where models are fixed, 400 for a model that is missing or cannot be served, and for files in
+    the request.
     """
     front.require_role(authorization, MODELS)
     if front.runtime_settings is None:

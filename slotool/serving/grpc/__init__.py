@@ -1,1 +1,1 @@
-"""The Open Inference Protocol over gRPC."""
+"""Open Inference Protocol over gRPC."""

@@ -32,14 +32,14 @@ from slotool.serving.rejections import GRPC_CODES, Rejection
 from slotool.serving.request import answer_of
 from slotool.serving.served import ServedModel
 
-# Anybody may watch, and each looks for a change so often.
+# Limit of watching clients, and interval of their checks.
 MAX_WATCHES = 64
 LOOK_S = 0.5
 _SHOWN = 80
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc says nothing of its types
-    """``SERVING`` while ``is_ready``, of the server as a whole, the service with an empty name, and of ``services``."""
+    """Health service: ``SERVING`` while ``is_ready``, for the server (an empty name) and for ``services``."""
 
     def __init__(self, is_ready: Callable[[], bool], services: Sequence[str]):
         self._is_ready, self._services = is_ready, ("", *services)
@@ -47,11 +47,11 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # gr
         self._ended = asyncio.Event()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Have ``server`` answer for it."""
+        """Register this service with ``server``."""
         health_pb2_grpc.add_HealthServicer_to_server(self, server)
 
     def end(self) -> None:
-        """End every ``Watch``, which would have a server that ends wait for it, with the status of the moment."""
+        """End every ``Watch`` with the current status: the server would wait for them."""
         self._ended.set()
 
     async def Check(self, request: Any, context: Any) -> Any:
@@ -107,14 +107,14 @@ OPEN = (v2.ServerLiveRequest, v2.ServerReadyRequest)
 MAX_STREAMS = 256
 # gRPC closes further connections at once, and cannot give a reason.
 MAX_CONNECTIONS = 1_024
-# How long a rejection by quota waits for the message, which says by which model it is counted.
+# How long a rejection by quota waits for the message, which names the model to count.
 NAMED_WITHIN_S = 0.1
 
 
 class GrpcFrontEnd:
-    """A gRPC server over one ``FrontEnd``, to be started and stopped inside the running event loop.
+    """gRPC server over one ``FrontEnd``, to be started and stopped inside the running event loop.
 
-    ``address``: ``host:port``, IPv6 in brackets. ``certificate``: what connections are encrypted by, if they are.
+    ``address``: ``host:port``, IPv6 in brackets. ``certificate``: encrypts connections, if given.
     """
 
     def __init__(self, front: FrontEnd, address: str, certificate: Certificate | None = None):
@@ -130,8 +130,8 @@ class GrpcFrontEnd:
         limits = self._front.limits
         options = [
             ("grpc.so_reuseport", 0),
-            # It cannot change later, when other models may be served. gRPC gives no reason of ours for what is longer;
-            # within it our own limit does.
+            # It is fixed, while other models may be served later. gRPC gives no reason of ours for longer messages;
+            # within it our limit does.
             ("grpc.max_receive_message_length", limits.body_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_connection_idle_ms", int(limits.keep_alive_s * 1_000)),
@@ -140,14 +140,14 @@ class GrpcFrontEnd:
             ("grpc.max_allowed_incoming_connections", min(limits.connections, MAX_CONNECTIONS)),
             # Streams that have ended count until they are freed; beyond 100 of these gRPC resets new ones unread.
             ("grpc.http2.max_deallocating_streams", 100 * MAX_STREAMS),
-            # Of calls beyond a thousand that wait for their handler, gRPC silently cancels some.
-            # Let more wait than are open at once, so that each is taken and rejected by our own limits.
+            # gRPC silently cancels some calls beyond a thousand that wait for their handler. Let more wait than are
+            # open at once, so that our own limits reject each.
             ("grpc.server.max_pending_requests", 4 * limits.connections),
             ("grpc.server.max_pending_requests_hard_limit", 4 * limits.connections),
         ]
         self._server = grpc.aio.server(options=options)
         methods = {name: self._method(*served) for name, served in self._methods().items()}
-        # The first that knows a method serves it.
+        # The first handler with a method serves it.
         self._health.add_to(self._server)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods), _NotServed()))
         try:
@@ -160,7 +160,7 @@ class GrpcFrontEnd:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new requests, and answer those in flight for at most ``grace_s`` seconds."""
+        """Take no new requests, and answer pending ones for at most ``grace_s`` seconds."""
         self._health.end()
         if self._server is not None:
             await self._server.stop(grace_s)
@@ -209,7 +209,7 @@ class GrpcFrontEnd:
             except Rejection as error:
                 rejection = error
             except asyncio.CancelledError:
-                # gRPC calls a handler off when the client leaves, and also when the client's deadline has come.
+                # gRPC cancels a handler when the client leaves, and also when the client's deadline has passed.
                 left_s = context.time_remaining()
                 cause = rejections.client_gone() if left_s is None or left_s > 0 else rejections.expired(0.0)
                 self._front.dropped(model, cause.cause)
@@ -280,13 +280,13 @@ class GrpcFrontEnd:
         except TimeoutError:
             raise rejections.too_slow(f"the message did not arrive within {limits.body_s:g} s") from None
         except StopAsyncIteration:
-            # gRPC has rejected a message beyond its own limit, and the call has no peer any more. The client has gRPC's
-            # sentence; ours is for who counts.
+            # gRPC has rejected a message beyond its limit, and the call has no peer any more. The client gets gRPC's
+            # sentence; ours is only counted.
             if not context.peer():
                 raise bounds.too_large(limits.body_bytes) from None
             raise rejections.bad_request("the request has no message") from None
         if len(message) > bounds.OVERHEAD_BYTES:
-            # The longest that any of the models can need; of a compressed one, once it is inflated.
+            # The largest for any model; compressed messages count once inflated.
             interfaces = self._front.interfaces.values()
             most = max(bounds.message_bytes(interface, limits.body_bytes) for interface in interfaces)
             if len(message) > most:
@@ -302,7 +302,7 @@ class GrpcFrontEnd:
         return v2.ServerLiveResponse(live=True)
 
     async def _ready(self, request: Any, context: Any) -> Any:
-        """Not ready while no worker could take a request, and while the server ends."""
+        """Return not ready while no worker could take a request, and while the server ends."""
         return v2.ServerReadyResponse(ready=self._front.router.unready() is None)
 
     async def _server_metadata(self, request: Any, context: Any) -> Any:
@@ -310,7 +310,7 @@ class GrpcFrontEnd:
         return v2.ServerMetadataResponse(name="slotool", version=__version__, extensions=extensions)
 
     async def _model_ready(self, request: Any, context: Any) -> Any:
-        """False and no error for a model that is not served, as Triton has it."""
+        """Return False and no error for a model that is not served, like Triton."""
         try:
             self._named(request)
         except Rejection:
@@ -353,12 +353,12 @@ class GrpcFrontEnd:
         return v2.SystemSharedMemoryRegisterResponse()
 
     async def _unregister_region(self, request: Any, context: Any) -> Any:
-        if self._front.shared_memory is not None:  # else none are registered
+        if self._front.shared_memory is not None:  # else there are none
             self._regions(context).unregister(request.name)
         return v2.SystemSharedMemoryUnregisterResponse()
 
     async def _unregister_none(self, request: Any, context: Any) -> Any:
-        """None can be registered: Triton's clients begin with this."""
+        """Do nothing where no region can be registered: Triton's clients begin with this."""
         return v2.CudaSharedMemoryUnregisterResponse()
 
     async def _region_status(self, request: Any, context: Any) -> Any:
@@ -388,7 +388,7 @@ class GrpcFrontEnd:
 
 
 class _NotServed(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc says nothing of its types
-    """Rejects every call of any other method, whatever it sends, before any of it is read."""
+    """Handler that rejects any other method before its message is read."""
 
     def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler:
         sentence = reason_of_method(handler_call_details.method)

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol's protobuf messages, to and from what the HTTP form of the protocol is made of.
+"""Protobuf messages of the Open Inference Protocol, converted from and to its HTTP form.
 
 Source: kserve.github.io, Open Inference Protocol V2 over gRPC; Triton's ``ModelConfig`` and ``ModelStatistics``.
 """
@@ -24,10 +24,10 @@ from slotool.serving.served import Interface
 
 # A ``ModelInferRequest`` with more fields, in all its messages, is not parsed; packed numbers are one field.
 MAX_FIELDS = 1_024
-# Which fields hold messages with repeated fields of their own: inputs, outputs, and in these parameters and contents.
+# Fields whose messages have repeated fields: inputs, outputs, and in these parameters and contents.
 _NESTED: Mapping[int, Any] = {5: {4: {}, 5: {}}, 6: {3: {}}, 4: {}}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-# Which field of its contents holds the values of a typed tensor. FP16 and BF16 have none: they come raw.
+# Field of the contents with a typed tensor's values. FP16 and BF16 have none: they come raw.
 CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -131,7 +131,7 @@ def _entries(request: Any) -> list[dict[str, Any]]:
     bounds.require_few_shared(sum(entry["place"].size for entry in entries if entry["place"] is not None))
     raw = request.raw_input_contents
     if raw:
-        # Of inputs that are here, in their order.
+        # Of inputs outside shared memory, in their order.
         sent = [entry for entry in entries if entry["place"] is None]
         if len(raw) != len(sent):
             raise bad_request(f"raw_input_contents: there are {len(raw)} for {len(sent)} inputs")
@@ -209,7 +209,7 @@ def _set(parameters: Any, given: Mapping[str, str | int]) -> None:
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values of a map of ``InferParameter``; one without a value is None, as if it were absent.
+    """Return plain values of ``InferParameter``s; one without a value is None, as if it were absent.
 
     Raises ``Rejection`` (400) when there are too many.
     """

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a connection: llhttp frames every byte, inferences have a handler of their own, all else goes to ASGI."""
+"""HTTP/1.1: llhttp frames every byte, a handler answers inferences, ASGI answers all other pages."""
 
 from slotool.serving.http.inference import InferenceHandler
 from slotool.serving.http.protocol import HttpProtocol

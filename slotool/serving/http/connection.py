@@ -1,4 +1,4 @@
-"""Parts of a connection: its timer, flow and end, and a request on its way to an answer, by ASGI or without."""
+"""Parts of a connection: timer, flow control, closing, and a request on its way to an answer."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ LINGER_S = 2.0
 
 
 class Deadline:
-    """Calls ``on_late`` once the event loop's clock has passed the instant last set.
+    """Deadline that calls ``on_late`` once the event loop's clock has passed it.
 
-    Moving it later only writes a number down: the timer that stands looks at that number when it goes off.
+    Moving it later only stores a number, which the running timer reads when it fires.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_late: Callable[[], None]):
         self._loop, self._on_late = loop, on_late
         self._at_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
-        # When it goes off.
+        # Instant of the timer.
         self._timer_s = math.inf
 
     def set(self, at_s: float) -> None:
@@ -93,10 +93,10 @@ class FlowControl:
 
 
 class Outbox:
-    """Answers on their way to the connections of many clients, written one right after the other.
+    """Answers to many clients, written in one go.
 
-    A client on the same machine wakes up for an answer, and sleeps again before the next has been made: to wake it
-    costs the server more than to write.
+    A client on the same machine wakes for an answer and sleeps again before the next is ready: each wake-up costs the
+    server more than a write.
     """
 
     def __init__(self) -> None:
@@ -115,10 +115,10 @@ class Outbox:
 
 
 class Lingering:
-    """The end of a connection after its last answer: nothing more is said, but what the client sends is still read.
+    """End of a connection after its last answer: the server sends no more, but still reads.
 
-    Closing at once would reset the connection if anything of the client's is unread, and a reset can overtake the
-    answer. It ends when the client closes its side, or ``LINGER_S`` seconds after the client has read the last of it.
+    Closing at once would reset the connection if unread bytes remain, and a reset can overtake the answer. It ends when
+    the client closes its side, or ``LINGER_S`` seconds after the client has read everything.
     """
 
     def __init__(self, transport: asyncio.Transport, deadline: Deadline, clock_s: Callable[[], float]):
@@ -128,10 +128,10 @@ class Lingering:
     def begin(self) -> None:
         if not self._transport.is_closing():
             try:
-                if self._transport.can_write_eof():  # TLS cannot; its client closes because the answer says so.
+                if self._transport.can_write_eof():  # TLS cannot; its client closes as the answer says so.
                     self._transport.write_eof()
             except OSError:
-                # The client has reset the connection, and asyncio is still to learn of it: there is no client to wait
+                # The client has reset the connection, which asyncio has not noticed yet: there is no client to wait
                 # for.
                 self._transport.abort()
             else:
@@ -149,21 +149,21 @@ class Lingering:
 
 
 LOG = logging.getLogger("uvicorn.error")
-# Of a body that arrives faster than the application reads it, no more is held.
+# Buffered bytes of a body that arrives faster than the application reads.
 HIGH_WATER_BYTES = 65_536
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("latin-1") for status in HTTPStatus
 }
-# Answers with these have no body (RFC 9110, section 6.4.1).
+# Status codes of answers without a body (RFC 9110, section 6.4.1).
 _WITHOUT_BODY = (204, 304)
 
 
 class AsgiCycle:
-    """One request and what the application answers (asgi.readthedocs.io, HTTP connection scope).
+    """Request and the application's answer (asgi.readthedocs.io, HTTP connection scope).
 
-    An answer that begins before the request's body was read is the connection's last: so no byte of that body can be
-    taken for the next request, whatever a proxy in between thinks of it. ``keep_alive``: the connection goes on after
-    this answer; ``close`` ends it, ``on_response`` is called once the answer is complete.
+    An answer that begins before the request's body was read is the connection's last, so that no byte of that body can
+    be taken for the next request, whatever a proxy in between does. ``keep_alive``: the connection goes on after this
+    answer; ``close`` ends it; ``on_response`` is called once the answer is complete.
     """
 
     def __init__(
@@ -185,8 +185,8 @@ class AsgiCycle:
         self._news.set()
         self.keep_alive = keep_alive
         self.response_started = self._response_complete = self._disconnected = False
-        # The answer's head while it waits for the body that it goes into one packet with, how the body is written, and
-        # how many bytes of it are still to come.
+        # Head of the answer until its first body bytes share a packet with it, format of the body, and bytes still to
+        # come.
         self._head = b""
         self._framed: Callable[[bytes, bool], bytes] = _nothing
         self._left_bytes = 0
@@ -204,12 +204,12 @@ class AsgiCycle:
         self._news.set()
 
     def disconnect(self) -> None:
-        """Tell the application that the client has left; what it still sends goes nowhere."""
+        """Tell the application that the client has left; what it still sends is discarded."""
         self._disconnected = True
         self._news.set()
 
     async def run(self, app: ASGIApp) -> None:
-        """Have the application answer; an answer that it breaks off closes the connection."""
+        """Run the application; a broken-off answer closes the connection."""
         fault: BaseException | None = None
         try:
             await app(self._scope, self.receive, self.send)
@@ -271,7 +271,7 @@ class AsgiCycle:
             self._framed = _nothing
         elif length is not None:
             self._framed, self._left_bytes = self._counted, length
-        elif self._scope["http_version"] == "1.0":  # which knows no chunks: the body ends where the connection does
+        elif self._scope["http_version"] == "1.0":  # without chunks, the body ends with the connection
             self._framed, self.keep_alive = _as_it_is, False
         else:
             self._framed = _chunk
@@ -293,7 +293,7 @@ class AsgiCycle:
         self._on_response()
 
     def _write(self, data: bytes) -> None:
-        """Together with the head, if that is still to be sent: one packet."""
+        """Write data, in one packet with the head if that is not sent yet."""
         data, self._head = self._head + data, b""
         if data:
             self._transport.write(data)
@@ -345,7 +345,7 @@ def scope_of(request: HttpRequest, connection: dict[str, Any], state: dict[str, 
     }
 
 
-# Memory is reserved for so many times what is there of a body, and tensors begin at a multiple of so many bytes.
+# Memory is reserved for this multiple of the received body, and tensors begin at a multiple of ``ALIGNED`` bytes.
 RESERVED, ALIGNED = 4, 16
 
 
@@ -384,11 +384,10 @@ class Exchange:
         self.is_complete = self.is_queued = False
 
     def add(self, data: bytes | memoryview) -> None:
-        """Add the next bytes of the body.
+        """Add bytes of the body.
 
-        One that comes whole, as most do, is not copied. Pieces are copied once, to where their tensors can stay:
-        clients may send two bytes at a time, which as objects of their own would take 27 times the memory that is
-        counted.
+        A body in one piece, as most are, is not copied. Pieces are copied once, to where their tensors can stay:
+        clients may send two bytes at a time, which as separate objects would take 27 times the counted memory.
         """
         before = len(self.received)
         if not before:
@@ -403,9 +402,9 @@ class Exchange:
         self.received = self._room.data[:end]
 
     def _new_room(self, size: int) -> np.ndarray:
-        """Return memory for a body of which ``size`` bytes are there: for all of it, or for ``RESERVED`` times as much.
+        """Return memory for the whole body, or ``RESERVED`` times the ``size`` that has come.
 
-        What follows the JSON begins at a multiple of ``ALIGNED`` bytes.
+        The bytes after the JSON begin at a multiple of ``ALIGNED``.
         """
         size = max(2 * size, min(self.request.content_length or 0, RESERVED * size))
         json_length = "" if self.head is None else self.head.headers.get(HEADER_LENGTH, "")
@@ -419,7 +418,7 @@ class Exchange:
             self.body = None
 
     def reject(self, reply: Reply) -> None:
-        """Answer so, and discard the body."""
+        """Answer with ``reply``, and discard the body."""
         self.reply = reply
         self.received, self._room = b"", None
         self.finish_body()

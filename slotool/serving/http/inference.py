@@ -1,4 +1,4 @@
-"""Answers complete inference requests: past ASGI, its messages and its task."""
+"""Handler of complete inference requests, without ASGI's messages and task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG = logging.getLogger("uvicorn.error")
 
 
 class InferenceHandler:
-    """Answers complete inference requests as the application's routes do."""
+    """Handler that answers complete inference requests as the application's routes do."""
 
     def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
         self._front, self._inference, self._compute = front, inference, compute
@@ -32,10 +32,10 @@ class InferenceHandler:
         self.known_heads = KnownHeads()
 
     def head_of(self, request: HttpRequest) -> Head | None:
-        """Return the head of an inference request that can be answered here, and remember it in ``request``.
+        """Return the head of an inference request for this handler, and store it in ``request``.
 
-        None for every other page, and for what only the routes know how to read: an escaped path, a header given twice,
-        a compressed body, or one that waits for 100 Continue.
+        None for other pages, and for requests that only the routes can read: an escaped path, a repeated header, a
+        compressed body, or one that waits for 100 Continue.
         """
         if request.method != "POST" or request.version != "1.1":
             return None
@@ -65,7 +65,7 @@ class InferenceHandler:
         return self.rejected(head, bounds.too_large(max_bytes)) if body_bytes > max_bytes else None
 
     def rejected(self, head: Head, rejection: Rejection) -> Reply:
-        """Count a rejection of such a request and return its reply."""
+        """Count a rejection and return its reply."""
         return self._front.rejected(rejection, head.model or head.headers.get("model"))
 
     def answer(
@@ -100,7 +100,7 @@ class InferenceHandler:
             done(error)
 
     def reply_to(self, head: Head, outcome: Reply | Exception) -> Reply:
-        """Return the reply to a request with this head; a rejection is counted."""
+        """Return the reply to a request; a rejection is counted."""
         if isinstance(outcome, Reply):
             return outcome
         if isinstance(outcome, Rejection):
@@ -113,7 +113,7 @@ class InferenceHandler:
         self._front.accounts.count_if_many()
 
     def finish(self, exchange: Exchange, reply: Reply, peer: str | None) -> Reply:
-        """Return the reply as it is sent, with the request's trace context, and record it."""
+        """Record the reply, and return it with the request's trace context."""
         front, head = self._front, exchange.head
         if head is not None and TRACE_HEADER in head.headers:
             reply = returning_trace(reply, head.headers[TRACE_HEADER])

@@ -1,4 +1,4 @@
-"""A connection over HTTP/1.1: requests are framed by llhttp, answered in order, and bounded in bytes and in time."""
+"""Connection over HTTP/1.1: llhttp frames requests, which are answered in order and bounded in bytes and time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from slotool.serving.http.requests import HttpRequest, RequestReader, head_fault
 from slotool.serving.protocol.reply import Reply
 from slotool.serving.rejections import Rejection
 
-# A request that is no inference, or is rejected, is answered once it is complete if its body is no longer. A
-# longer body is read by the application itself; a rejection of it goes out at once, and the connection closes.
+# Bodies up to this length are awaited before a request that is no inference, or is rejected, is answered. The
+# application itself reads longer ones; a rejection is sent at once, and the connection closes.
 MAX_AWAITED_BYTES = HIGH_WATER_BYTES
-# So much is parsed at once: a packet of 256 KiB may hold 14,000 requests, and others want the event loop, too.
+# Bytes parsed at once: a packet of 256 KiB may hold 14,000 requests, and others need the event loop, too.
 MAX_FED_BYTES = 8_192
-# Lengths of chunks and trailers: so many beyond eight a byte of body, which is what the smallest chunks need.
+# Lengths of chunks and trailers: bytes beyond eight per byte of body, which the smallest chunks need.
 MAX_FRAMING_BYTES = 65_536
 
 
@@ -43,17 +43,17 @@ class ServerState(Protocol):
 
 
 class HttpProtocol(asyncio.Protocol):
-    """The protocol that uvicorn's server makes for each connection.
+    """Protocol object of each connection of uvicorn's server.
 
-    All bytes go through one ``RequestReader``. Requests are answered one after the other, in the order in which they
-    came: those for an inference by its handler as soon as they are complete, all others by the ASGI application. The
-    latter begins with a complete request too, unless its body is longer than 64 KiB or waits for ``100 Continue``.
+    All bytes go through one ``RequestReader``. Requests are answered in their order: inferences by their handler once
+    they are complete, all others by the ASGI application, which also begins with a complete request unless its body is
+    longer than 64 KiB or waits for ``100 Continue``.
 
-    An answer given before the last byte of its request has arrived closes the connection. It lingers: what the client
-    still sends is read and thrown away, so that no reset overtakes the answer.
+    An answer sent before the end of its request closes the connection. It lingers: what the client still sends is read
+    and discarded, so that no reset overtakes the answer.
 
-    The time for a head counts from the connection, and later from its first byte. ``max_connections``: where the
-    system allows fewer than the limits of ``front`` do.
+    The time for a head counts from the connection, and later from its first byte. ``max_connections``: where the system
+    allows fewer than the limits of ``front``.
     """
 
     _transport: asyncio.Transport
@@ -79,25 +79,25 @@ class HttpProtocol(asyncio.Protocol):
         self._max_connections = front.limits.connections if max_connections is None else max_connections
         self._reader = RequestReader(self, inferences.known_heads)
         self._deadline = Deadline(self._loop, self._late)
-        # The request that is being answered, those that wait for it, and the one whose body is arriving: it may be one
-        # of these. Bytes that came meanwhile are not fed yet.
+        # The request being answered, those that wait for it, and the one whose body is arriving, which may be one of
+        # these. Bytes that came meanwhile are not parsed yet.
         self._exchange: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         self._incoming: Exchange | None = None
         self._held = b""
         self._lingers = False
-        # The next answer says that the connection closes; and it closes even where the last one did not say so.
+        # The next answer announces the end of the connection; it ends even if the last answer did not announce it.
         self._leaves = self._stops = False
-        # At least as many bytes as the head that is being read has.
+        # Upper bound of the bytes of the current head.
         self._fed_bytes = 0
-        # Since when the head that is arriving is awaited, and the body of ``_incoming``.
+        # Start of the wait for the current head, and for the body of ``_incoming``.
         self._head_began_s: float | None = self._loop.time()
         self._body_began_s: float | None = None
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # As asyncio has it for streams; uvloop's has the methods without the base class.
+        # As in asyncio's streams; uvloop's transports have the methods without the base class.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._flow = FlowControl(transport)
@@ -142,7 +142,7 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self._feed(data)
 
-    # What uvicorn's server calls.
+    # Called by uvicorn's server.
 
     def shutdown(self) -> None:
         """Answer what has come, then close."""
@@ -153,10 +153,10 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
 
     def leave(self) -> None:
-        """Close with the next answer, which says so: whoever reuses connections sends nothing into a closed one."""
+        """Close with the next answer, which says so, so that no client reuses a closed connection."""
         self._leaves = True
 
-    # What the reader calls.
+    # Called by the reader.
 
     def head_received(self, request: HttpRequest) -> None:
         self._head_began_s = self._body_began_s = None
@@ -190,8 +190,8 @@ class HttpProtocol(asyncio.Protocol):
     # Reading.
 
     def _new_exchange(self, request: HttpRequest) -> Exchange | None:
-        """None when the connection is rejected altogether."""
-        # A head that is as long as that was not fed in one small packet.
+        """Return the exchange of a request; None when the connection is rejected."""
+        # A head of this length did not come in one small packet.
         if self._fed_bytes > self._limits.head_bytes and request.head_bytes > self._limits.head_bytes:
             self._reject(self._head_too_large(), request.method)
             return None
@@ -216,7 +216,7 @@ class HttpProtocol(asyncio.Protocol):
         return bool(self._waiting) or (self._exchange is not None and self._exchange is not self._incoming)
 
     def _feed(self, data: bytes) -> None:
-        """Have a packet read, and what is behind requests that must be answered first held back."""
+        """Parse a packet; keep back what follows requests that must be answered first."""
         if len(data) <= MAX_FED_BYTES:
             self._read(data)
             return
@@ -227,7 +227,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._flow.pause_reading()
                 return
             incoming = self._incoming
-            # What is known to be body may come at once.
+            # Bytes of the body may come at once.
             expected = (incoming.request.content_length or 0) - incoming.body_bytes if incoming is not None else 0
             end = at + max(MAX_FED_BYTES, expected)
             self._read(data[at:end])
@@ -265,7 +265,7 @@ class HttpProtocol(asyncio.Protocol):
             self._enqueue(exchange)
 
     def _take_in(self, exchange: Exchange) -> None:
-        """Have the memory counted that an unfinished body holds."""
+        """Count the memory of an unfinished body."""
         try:
             exchange.body = self._front.intake.begin(lambda rejection: self._give_up(exchange, rejection))
         except Rejection as rejection:
@@ -298,18 +298,18 @@ class HttpProtocol(asyncio.Protocol):
         self._waiting.append(exchange)
 
     def _advance(self) -> None:
-        """Begin with the next request, unless one is being answered or the client does not read what it was sent."""
+        """Begin the next request, unless one is being answered or the client does not read."""
         if self._exchange is None and self._waiting and not self._flow.write_paused and not self._lingers:
             self._begin(self._waiting.popleft())
             if self._held and self._exchange is not None and self._exchange is self._incoming:
-                # The rest of its body came while others were being answered.
+                # The rest of its body came while others were answered.
                 self._loop.call_soon(self._resume)
         else:
             self._watch()
 
     def _begin(self, exchange: Exchange) -> None:
         if exchange.head is not None and exchange.reply is None:
-            # Others may have come while its body did.
+            # Others may have come after its body.
             exchange.reply = self._inferences.early_rejection(exchange.head)
         self._exchange = exchange
         if exchange.reply is not None:
@@ -343,7 +343,7 @@ class HttpProtocol(asyncio.Protocol):
             self._reply(self._inferences.reply_to(exchange.head, outcome))
 
     def _reply(self, reply: Reply) -> None:
-        """Answer the current request, as its last word if more of it is to come."""
+        """Answer the current request; the connection ends if more of the request is to come."""
         exchange = self._exchange
         if exchange is not None:
             reply = self._inferences.finish(exchange, reply, self._peer)
@@ -458,6 +458,6 @@ class HttpProtocol(asyncio.Protocol):
 
 
 def _address(transport: asyncio.Transport, name: str) -> tuple[str, int] | None:
-    """Host and port of one side of the connection; None for a socket that has no such address."""
+    """Return host and port of one side of the connection; None for a socket without an address."""
     address = transport.get_extra_info(name)
     return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

@@ -11,16 +11,16 @@ import httptools
 from slotool.serving.rejections import Rejection, bad_request
 from slotool.serving.request_options import RequestOptions, from_headers
 
-# Of longer heads none is remembered, and no more than so many.
+# Largest cached head, and number of cached heads.
 MAX_KNOWN_BYTES, MAX_KNOWN = 1_024, 256
 
 
 class HttpRequest:
-    """One request, as its head states it. Requests with the same head share it.
+    """Request as its head states it; requests with the same head share it.
 
-    ``target``: as sent; ``headers``: in order, names in lower case, without trailers; ``keep_alive``: whether the
-    connection may serve another one afterwards; ``inference``: its head as an inference request, None for any other
-    page or where nobody has looked.
+    ``target``: as sent; ``headers``: in order, names in lower case, without trailers; ``keep_alive``: the connection
+    may serve another request; ``inference``: its head as an inference request, None for other pages or before it was
+    parsed.
     """
 
     __slots__ = ("headers", "inference", "keep_alive", "method", "target", "version")
@@ -35,7 +35,7 @@ class HttpRequest:
 
     @property
     def content_length(self) -> int | None:
-        """None where the body is chunked or absent."""
+        """Length of the body, bytes; None where it is chunked or absent."""
         value = next((value for name, value in self.headers if name == b"content-length"), b"")
         return int(value) if value.isdigit() else None
 
@@ -49,13 +49,13 @@ class HttpRequest:
 
     @property
     def encodings(self) -> bytes:
-        """The transfer encodings, in lower case and without spaces; empty where there are none."""
+        """Transfer encodings, in lower case and without spaces; empty where there are none."""
         values = (value for name, value in self.headers if name == b"transfer-encoding")
         return b",".join(values).lower().replace(b" ", b"").replace(b"\t", b"")
 
     @property
     def head_bytes(self) -> int:
-        """About as long as the head was sent."""
+        """Approximate length of the head, bytes."""
         return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
 
@@ -73,17 +73,17 @@ class Receiver(Protocol):
 
 
 class KnownHeads:
-    """Heads that llhttp has read, of any connection, by their bytes: clients send the same again and again.
+    """Cache of parsed request heads of all connections, by their bytes: clients repeat them.
 
-    Only heads of requests with a Content-Length that came whole in one packet, and whose connection goes on.
+    It holds heads of requests with a Content-Length that came whole in one packet on a connection that goes on.
     """
 
     def __init__(self) -> None:
-        # By the bytes of a head, with the length of the body.
+        # Requests and lengths of their bodies, by the bytes of the head.
         self._requests: dict[bytes, tuple[HttpRequest, int]] = {}
 
     def find(self, data: bytes) -> tuple[HttpRequest, memoryview] | None:
-        """Return the request that ``data`` is, whole and alone, and its body; None for any other data."""
+        """Return the request and its body if ``data`` is exactly one request with a cached head; else None."""
         end = data.find(b"\r\n\r\n", 0, MAX_KNOWN_BYTES) + 4
         known = self._requests.get(data[:end])
         if known is None or known[1] != len(data) - end:
@@ -100,13 +100,13 @@ class KnownHeads:
 
 
 class RequestReader:
-    """Feeds a connection's bytes to llhttp (by httptools), and reports what llhttp makes of them.
+    """Feeder of a connection's bytes to llhttp (by httptools), which reports requests to a receiver.
 
-    A whole request whose head is among ``known`` is reported without llhttp.
+    A whole request whose head is cached in ``known`` is reported without llhttp.
 
-    ``in_head``: the last byte fed lies within a head; ``head_bytes``: how many of that head were fed, those in a packet
-    that began with something else left out; ``framing_bytes``: fed within a body and not part of it, such as the
-    lengths of chunks and trailers, the packet in which the body began left out.
+    ``in_head``: the last byte lies within a head. ``head_bytes``: bytes of that head, without packets that began with
+    something else. ``framing_bytes``: bytes within a body that are not part of it, such as lengths of chunks and
+    trailers, without the packet in which the body began.
     """
 
     def __init__(self, receiver: Receiver, known: KnownHeads | None = None):
@@ -161,7 +161,7 @@ class RequestReader:
         return self._request is None and not self.in_head and not self._stopped
 
     def stop(self) -> None:
-        """Report nothing of what is still fed: no request that follows may be answered."""
+        """Report nothing of later bytes: no request that follows may be answered."""
         self._stopped = True
         self.in_head = False
 
@@ -172,8 +172,8 @@ class RequestReader:
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
-        # What follows a request that closes the connection is not looked at; without this it would be an error, which
-        # comes before the answer to that request.
+        # Bytes after a request that closes the connection are ignored; otherwise they would be an error, reported
+        # before that request is answered.
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return parser
 
@@ -181,9 +181,9 @@ class RequestReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Nothing here is upgraded to, so such a header is to be ignored (RFC 9110, section 7.8). httptools will
-            # not read the body of such a request: the same head without that header goes to a new parser. A packet
-            # may hold thousands of these, and is not to be copied as often.
+            # No upgrades are supported, so such a header is ignored (RFC 9110, section 7.8). httptools does not read
+            # the body of such a request: a new parser gets the same head without that header. A packet may hold
+            # thousands of these, and is not copied as often.
             rest = memoryview(data)[upgrade.args[0] :]
         else:
             return
@@ -205,7 +205,7 @@ class RequestReader:
         self._begun -= 1
         self._parser.feed_data(b"".join((line, *headers, b"\r\n")))
 
-    # What httptools calls.
+    # Called by httptools.
 
     def on_message_begin(self) -> None:
         self._request = request = HttpRequest()
@@ -222,7 +222,7 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         request = self._request
-        # What comes with the body is a trailer.
+        # Headers after the body are trailers.
         self._add_header = _ignore
         if not self.in_head or request is None:
             return
@@ -243,7 +243,7 @@ class RequestReader:
     def on_message_complete(self) -> None:
         request = self._request
         if self._stopped or request is None or self.in_head:
-            return  # With in_head set, one that asks for an upgrade: it is read once more.
+            return  # With in_head set, a request for an upgrade: it is parsed again.
         self._request, self._completed = None, request
         if not request.keep_alive:
             self.stop()
@@ -261,15 +261,13 @@ INFERENCE = re.compile(
 
 
 class Head(NamedTuple):
-    """Head of an inference request.
+    """Head of an inference request; shared by requests with the same head, so never change it.
 
     Attributes:
         model: empty on ``/compute``.
         version: None where the path has none.
         headers: names in lower case.
-        options: options that the headers state, or what is wrong with these.
-
-    Requests with the same head share it: never change it.
+        options: options of the headers, or the rejection of these.
     """
 
     model: str
@@ -298,14 +296,14 @@ def head_fault(request: HttpRequest) -> Rejection | None:
 
 
 def read_head(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Head | None:
-    """Return the head of an inference request; None for one that is left to the routes."""
+    """Return the head of an inference request; None for one left to the routes."""
     asked = INFERENCE.fullmatch(target)
     if asked is None:
         return None
     named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
     if len(named) != len(headers) or "content-encoding" in named or "expect" in named:
         return None
-    # The routes report what is wrong with such a head.
+    # The routes report the error.
     if "host" not in named or named.get("transfer-encoding", "chunked") != "chunked":
         return None
     model, version = asked.group("model", "version")

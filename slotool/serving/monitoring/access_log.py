@@ -1,4 +1,4 @@
-"""The access log: a line of JSON for every answered request, written by a thread of its own."""
+"""Access log: a line of JSON for every answered request, written by a separate thread."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from slotool.serving.events import warn
 from slotool.serving.request import InferenceResult
 
 STDOUT = "-"
-# Paths and names that clients send are cut to so many characters.
+# Limit of the characters of clients' paths and names.
 MAX_CHARACTERS = 200
-# What waits to be written; lines beyond it are counted and lost, so that a slow disk stops no request.
+# Lines that wait to be written; further ones are lost and counted, so that a slow disk stops no request.
 MAX_LINES = 10_000
-# Lines of so many seconds are written together: waking the thread for each would cost more than the line.
+# Interval of writes: waking the thread for each line would cost more than the line.
 WRITE_INTERVAL_S = 0.05
 CLOSE_S = 2.0
-# Of the server and of a model, over HTTP and gRPC. An orchestrator sends one every few seconds.
+# Probes of a server or model, over HTTP and gRPC. An orchestrator sends one every few seconds.
 _PROBE = re.compile(
     r"/v2/(health/(live|ready)|models/[^/]+(/versions/[^/]+)?/ready)"
     r"|/inference\.GRPCInferenceService/(ServerLive|ServerReady|ModelReady)"
@@ -34,10 +34,10 @@ _PROBE = re.compile(
 
 
 class AccessLog:
-    """Appends to the file ``path``, or to standard output for ``-``.
+    """Log appended to the file ``path``, or to standard output for ``-``.
 
-    ``add`` never waits: at most ``max_lines`` wait to be written, and a line that says how many were lost follows a
-    gap. Raises ``InputError`` for a path that is no file, or cannot be opened.
+    ``add`` never waits: at most ``max_lines`` wait to be written; a line after a gap states how many were lost. Raises
+    ``InputError`` for a path that is no file, or cannot be opened.
     """
 
     def __init__(self, path: str | Path, *, max_lines: int = MAX_LINES):
@@ -106,7 +106,7 @@ class AccessLog:
         self._writer.join(CLOSE_S)
 
     def _open(self) -> FileIO:
-        # Unbuffered: a thread that hangs in a write must hold no lock that the end of the process waits for.
+        # Unbuffered: a hanging write must hold no lock that the end of the process needs.
         if self._path is None:
             return FileIO(os.dup(1), "w")
         if self._path.exists() and not self._path.is_file():

@@ -1,4 +1,4 @@
-"""Delayed labels: measured accuracy, and whether the guarantees of the rules still hold."""
+"""Delayed labels: measured accuracy, and checks of the rules' guarantees."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from slotool.serving.served import ServedModel
 from slotool.tables import OutcomeTable
 from slotool.tables.importing import less_sure
 
-# Certificates are looked at again after so many labelled requests.
+# Labelled requests between two checks of the certificates.
 LOOK_EVERY = 20
 ALARM_CONFIDENCE = 0.99
-# Inputs that are recognised when they are labelled again: 10 MB.
+# Inputs recognised when they are labelled again: 10 MB.
 MAX_INPUTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Examples of a request and their true classes: int64 [n]. ``groups``: of each, empty where it is not known."""
+    """Examples of a request and their true classes: int64 [n]. ``groups``: one each, or empty if unknown."""
 
     x: Columns
     labels: np.ndarray
@@ -51,12 +51,12 @@ class Labelled:
 
 
 class Guarantees:
-    """Watches the certificates of a model's rules (``rules.drift``), by what every version answers to labelled inputs.
+    """Watch of the certificates of a model's rules (``rules.drift``) on labelled inputs, answered by every version.
 
     An input counts once, by its first label. A certificate is about the mean over inputs, and the test assumes that
     labelled inputs are drawn independently. Versions give a repeated input the same answers, so its label is no new
-    evidence: 1,500 labels of one input would confirm or violate every tier. Only constant sums are kept of what was
-    looked at, and digests of the last ``MAX_INPUTS`` inputs. Other rules begin anew: they have other certificates.
+    evidence: 1,500 labels of one input would confirm or violate every tier. Only constant sums are stored, and digests
+    of the last ``MAX_INPUTS`` inputs. Other rules begin anew: they have other certificates.
     """
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ class Guarantees:
         self._watcher: Watcher | None = None
         self._watched: list[Watched] = []
         self._labelled: Counter[str] = Counter()
-        # Digests of inputs that have counted, the oldest first.
+        # Digests of counted inputs, oldest first.
         self._inputs: dict[bytes, None] = {}
-        # One look at a time: labels count in the order in which they came.
+        # One check at a time: labels count in the order in which they came.
         self._looking = False
 
     def add(self, request: Labelled) -> None:
-        """Add the examples of a labelled request that have not counted yet, for the next ``look``."""
+        """Add examples of a labelled request that have not counted yet, for the next ``look``."""
         new = []
         for at in range(len(request.labels)):
             digest = _digest(request.x[at : at + 1])
@@ -100,7 +100,7 @@ class Guarantees:
 
     @property
     def of_other_groups(self) -> int:
-        """Examples that counted and name a group for which the rules promise nothing."""
+        """Number of counted examples whose group has no guarantee."""
         rules = None if self._watcher is None else self._watcher.rules
         promised = rules is None or OTHERS in rules.config.get("groups", ())
         return 0 if promised else self._labelled[OTHERS]
@@ -114,10 +114,10 @@ class Guarantees:
         }
 
     async def look(self, served: ServedModel) -> list[tuple[str, str, dict[str, Any]]]:
-        """Have the versions answer what was labelled since, and look at the certificates, when it is time.
+        """Run the versions on new labelled inputs and check the certificates, when it is time; return the events.
 
-        In a thread, since it takes tens of milliseconds. Labels of examples that a version fails on, such as one
-        behind a server that is gone, say nothing about certificates. Returned are the events: kind, sentence, fields.
+        This runs in a thread, since it takes tens of milliseconds. Examples on which a version fails, such as one
+        behind a server that is gone, are left out. Events are kind, sentence and fields.
         """
         rules = served.rules
         if rules is None or len(self._unseen) < LOOK_EVERY or self._looking:
@@ -155,7 +155,7 @@ def outcomes_of(model: ElasticModel, rules: RuleSet, parts: Sequence[Columns], l
         computed = [compute(model, x, points[version]) for x in joined]
         answers = np.concatenate([part.answers for part in computed])
         error = (answers != labels).astype(np.float64)
-        # As conditions see an answer when they serve.
+        # Texts of answers as conditions compare them when serving.
         texts = np.array([label_of(answer, names) for answer in answers.tolist()], dtype=object)
         columns = {"version": version, "error": error, "confidence": _confidence(computed), "latency_s": 0.0}
         numbered = {"example": np.arange(len(answers)).astype(str), "answer": texts}
@@ -164,7 +164,7 @@ def outcomes_of(model: ElasticModel, rules: RuleSet, parts: Sequence[Columns], l
 
 
 def _digest(example: Columns) -> bytes:
-    """Digest of one example, equal for equal values of the same tensors."""
+    """Return a digest of one example, equal for equal values of the same tensors."""
     digest = hashlib.blake2b(digest_size=16)
     for name, array in example.arrays.items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -230,11 +230,11 @@ def _events(
     return events
 
 
-# Answers remembered until their labels come: so many, and no more than so many bytes of input.
+# Remembered answers, and bytes of their inputs.
 MAX_REMEMBERED, MAX_BYTES = 10_000, 64 * 2**20
-# Accuracy covers so many labelled examples, the latest.
+# Latest labelled examples that accuracy covers.
 MAX_LABELLED = 5_000
-# Names that requests may make up as they like.
+# Distinct unknown groups: requests may invent names.
 MAX_UNKNOWN_GROUPS = 20
 
 
@@ -249,19 +249,18 @@ class Remembered:
 
 
 class Feedback:
-    """Keeps answers until their labels arrive, and evaluates them. One per served model.
+    """Answers of a served model that wait for their labels, and the figures of labelled ones.
 
-    A label given for a request is held against its answer: effective accuracy is the share of labelled answers that
-    were right and in time, times the share of all requests that were answered at all (model-switching, §2). Where rules
-    serve, every version that they consult answers the labelled input too, whichever the request was answered by, so
-    that each certificate is watched on all labels (``Guarantees``).
+    A label is compared with its answer: effective accuracy is the share of labelled answers that were right and in
+    time, times the share of all requests that were answered (model-switching, §2). Where rules serve, every version
+    that they consult answers each labelled input too, so that all labels count for each certificate (``Guarantees``).
     """
 
     def __init__(self) -> None:
-        # The oldest first: answers that nobody has asked about, and those that somebody may have.
+        # Oldest first: unfiled answers, and those filed by request.
         self._unread: deque[tuple[str, Columns | None, np.ndarray, bool, RequestOptions]] = deque()
         self._remembered: OrderedDict[str, Remembered] = OrderedDict()
-        # Ids of remembered requests by the ids that their clients gave them.
+        # Ids of remembered requests by their clients' ids.
         self._by_own_id: dict[str, list[str]] = {}
         self._bytes = 0
         self._right: deque[tuple[bool, bool]] = deque(maxlen=MAX_LABELLED)

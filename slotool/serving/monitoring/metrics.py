@@ -31,9 +31,9 @@ class _Values:
 
 
 class Distribution(Collector):
-    """Values up to each of ``buckets`` (ascending), by labels; to be registered with a ``CollectorRegistry``.
+    """Histogram with upper bounds ``buckets`` (ascending), by labels, for a ``CollectorRegistry``.
 
-    prometheus_client's own ``Histogram`` takes its lock twice for each value, three microseconds in all.
+    prometheus_client's ``Histogram`` takes its lock twice for each value, three microseconds in all.
     """
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], buckets: Sequence[float]):
@@ -42,7 +42,6 @@ class Distribution(Collector):
         self._values: dict[tuple[str, ...], _Values] = {}
 
     def observe(self, labels: tuple[str, ...], values: Iterable[float]) -> None:
-        """Count ``values`` under these labels."""
         kept = self._values.get(labels)
         if kept is None:
             kept = self._values[labels] = _Values(len(self._buckets))
@@ -68,7 +67,7 @@ class Distribution(Collector):
         return HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
 
 
-# 10 µs to 100 s in steps of at most 1.25 and by numbers that deadlines have, so that the share in time can be read off.
+# 10 µs to 100 s in steps of at most 1.25, at usual deadlines, so that the share in time can be read off.
 _STEPS = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8)
 BUCKETS_S = (*(float(f"{step}e{power}") for power in range(-5, 2) for step in _STEPS), 100.0)
 BATCHES = tuple(2**i for i in range(11))
@@ -80,7 +79,7 @@ Sums = Mapping[tuple[str, ...], float]
 
 
 class ReadCounter(Collector):
-    """Counter whose values ``read`` returns whenever metrics are read: counting costs a request nothing."""
+    """Counter whose values ``read`` returns whenever metrics are read: requests spend no time on it."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], read: Callable[[], Sums]):
         self._name, self._documentation, self._labelnames, self._read = name, documentation, tuple(labels), read
@@ -99,7 +98,7 @@ class ReadCounter(Collector):
 
 
 class _Settling(Collector):
-    """Collector of nothing that has counts settled before others are read."""
+    """Collector without metrics that brings counts up to date before others are read."""
 
     def __init__(self) -> None:
         self.settle: Callable[[], None] = lambda: None
@@ -123,16 +122,16 @@ class LabelledAccuracy(Protocol):
 
 
 class Metrics:
-    """Requests by outcome, their latency, the mix of operating points, and drops by cause.
+    """Metrics of requests by outcome, their latency, operating points, and drops by cause.
 
     Outcomes: ``ok``, ``late`` (answered after the deadline), or the cause of a ``Rejection``. Counters and gauges
-    without an underscore are set where things happen.
+    without an underscore are set by other modules.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
-        # The first that is collected.
+        # Collected first.
         self._settling = _Settling()
         self.registry.register(self._settling)
         ProcessCollector(registry=self.registry)
@@ -159,7 +158,7 @@ class Metrics:
             "slotool_operating_point_requests", "Answered requests by operating point", ["model", "point"]
         )
         self._drops = counter("slotool_drops", "Requests that were not answered, by cause", ["model", "cause"])
-        # ``labels`` checks and joins its arguments under a lock each time: more than the counting itself costs.
+        # ``labels`` checks and joins its arguments under a lock each time, which costs more than counting.
         self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
         self.waiting = gauge("slotool_queue_requests", "Requests waiting to be served")
         self.oldest_wait_s = gauge(
@@ -247,11 +246,11 @@ class Metrics:
         self.registry.register(ReadCounter(name, documentation, labels, read))
 
     def before_reading(self, settle: Callable[[], None]) -> None:
-        """Call ``settle`` whenever metrics are read, to have everything counted."""
+        """Call ``settle`` whenever metrics are read, to bring all counts up to date."""
         self._settling.settle = settle
 
     def watch_spent(self, spent_s: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
-        """Report the seconds in queue and in compute that ``spent_s`` returns by model."""
+        """Report each model's seconds in queue and in compute, which ``spent_s`` returns."""
         self._spent_s = spent_s
 
     def reloaded(self, success: bool) -> None:
@@ -286,7 +285,7 @@ class Metrics:
         self._child(self._clients, client, "let-in" if within_rate else "quota").inc()
 
     def computed(self, model: str, examples: int, bound: str, took_us: float) -> None:
-        """Count a call. ``bound``: what kept further requests out of it."""
+        """Count a call. ``bound``: why no further request joined it."""
         self._batch.observe((model,), (examples,))
         self._calls[model, bound] += 1
         self._call_s[model,] += took_us * 1e-6

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 SPANS_PATH = "/v1/traces"
-# Time for sending the last spans.
+# Time limit of sending the last spans.
 SEND_S = 1.0
-# Between two sentences about a collector that takes no spans.
+# Interval of warnings about a collector that accepts no spans.
 WARNING_INTERVAL_S = 60.0
 _LIBRARY = "opentelemetry"
 _ROUTES = re.compile(r"(?P<compute>/compute)|/v2/models/[^/]+(?P<version>/versions/[^/]+)?/infer")
@@ -116,7 +116,7 @@ class Traces:
         return f"{context.trace_id:032x}" if context.trace_flags.sampled else None
 
     def close(self) -> None:
-        """Send the last spans, for ``SEND_S`` at most: a collector may not be there, or not answer."""
+        """Send the last spans, within ``SEND_S``: the collector may be absent or silent."""
         # The exporter tries again for many seconds, and has no option against it.
         sending = threading.Thread(target=self._provider.shutdown, name="traces-end", daemon=True)
         sending.start()
@@ -126,7 +126,7 @@ class Traces:
 
 
 def otlp_exporter(url: str) -> SpanExporter:
-    """Return an exporter to a collector at ``http://HOST:4318``; where there is no path it is that of OTLP.
+    """Return an exporter to a collector at ``http://HOST:4318``, by default at OTLP's path.
 
     ``$OTEL_EXPORTER_OTLP_HEADERS`` and the like hold. Raises ``InputError`` for another kind of address,
     ``MissingPackageError`` without the extra ``otel``.
@@ -152,7 +152,7 @@ def otlp_exporter(url: str) -> SpanExporter:
 
 
 class _InOneSentence(logging.Handler):
-    """One sentence in place of OpenTelemetry's log of every attempt to send, at most once a minute."""
+    """Handler that prints one sentence at most once a minute in place of OpenTelemetry's log of every attempt."""
 
     def __init__(self, sentence: str):
         super().__init__(logging.WARNING)
@@ -165,7 +165,7 @@ class _InOneSentence(logging.Handler):
 
 
 def _route(path: str) -> str:
-    """Return the route of an inference, without names of models; empty for any other path."""
+    """Return the route of an inference, without names of models; empty for other paths."""
     parts = _ROUTES.fullmatch(path)
     if parts is None:
         return ""
@@ -186,7 +186,7 @@ def trace_id(traceparent: str | None) -> str | None:
     if parts is None:
         return None
     version, trace, span, more = parts.groups()
-    # Version 00 ends with its flags, later ones may go on; ff is none.
+    # Version 00 ends with its flags, later ones may continue; ff is invalid.
     if version == "ff" or (version == "00" and more is not None) or not trace.strip("0") or not span.strip("0"):
         return None
     return trace

@@ -1,1 +1,1 @@
-"""A server made of its settings: the application, the process that serves it, models, and their changes meanwhile."""
+"""Server made from its settings: application, process, models, and changes at run time."""

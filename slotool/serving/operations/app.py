@@ -1,4 +1,4 @@
-"""The application: front ends over one router, its pages, faults on request, and rejections as responses."""
+"""Application: front ends over one router, its pages, injected faults, and rejections as responses."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def create_app(
 
 
 class _Pages:
-    """Index, metrics, and what errors look like: ``{"error": sentence}``, as the Open Inference Protocol has it."""
+    """Index, metrics, and errors as ``{"error": sentence}`` of the Open Inference Protocol."""
 
     def __init__(self, front: FrontEnd):
         self._front = front
@@ -163,8 +163,8 @@ def openapi_document(models: Iterable[str], *, has_token: bool, shared_memory: b
 
     Args:
         models: names of the served models.
-        has_token: clients show a token.
-        shared_memory: clients may register shared memory. Triton's clients unregister also where they may not.
+        has_token: clients need a token.
+        shared_memory: clients may register shared memory; without, Triton's clients still unregister.
     """
     found: dict[str, Any] = json.loads(files("slotool.serving.operations").joinpath("openapi.json").read_text())
     found["info"]["version"] = __version__
@@ -192,9 +192,9 @@ class FaultRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Faults:
-    """Lists the workers of ``front``'s server (GET), and injects a fault into one (POST).
+    """List of the workers of ``front``'s server (GET), and injection of a fault into one (POST).
 
-    Only a server that was started to allow it has these routes; they are part of no page.
+    Only a server started with fault injection has these routes, and no page links to them.
     """
 
     def __init__(self, front: FrontEnd, engine: LocalInferenceEngine):

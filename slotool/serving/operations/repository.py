@@ -1,4 +1,4 @@
-"""A folder of models, one file or folder a model, as Triton lays it out: numbered versions and ``config.pbtxt``."""
+"""Folder of models in Triton's layout: a file or folder per model, numbered versions and ``config.pbtxt``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from slotool.regular_files import read_text
 from slotool.serving.served import VERSION, Interface, triton_type
 
 CONFIG = "config.pbtxt"
-# Keys of a configuration that are followed, and of its tensors.
+# Supported keys of a configuration, and of its tensors.
 _FOLLOWED = ("name", "platform", "backend", "max_batch_size", "input", "output", "version_policy",
              "default_model_filename")  # fmt: skip
 _OF_TENSORS = ("name", "data_type", "dims")
 
 
 class ModelConfig:
-    """A model configuration of Triton's, as far as it is followed.
+    """Triton's model configuration, as far as it is supported.
 
     Attributes:
         text: The configuration as it was read.
@@ -34,9 +34,9 @@ class ModelConfig:
     """
 
     def __init__(self, path: Path, name: str, text: str | None = None):
-        """Read the ``config.pbtxt`` of a model, or ``text``, JSON that stands in its place.
+        """Read the ``config.pbtxt`` of a model, or ``text``, JSON that replaces it.
 
-        Raises ``InputError`` for what is no configuration of this model, ``MissingPackageError`` without tritonclient.
+        Raises ``InputError`` for an invalid configuration of this model, ``MissingPackageError`` without tritonclient.
         """
         try:
             from google.protobuf import json_format, text_format
@@ -52,7 +52,7 @@ class ModelConfig:
         if text is not None and config.HasField("version_policy"):
             raise InputError(f"{path}: version_policy: versions are chosen by the folder's {CONFIG} alone")
         self._config = config
-        # Without a batch size the tensors say whether the first dimension counts examples; 0 is also the default.
+        # Without a batch size the tensors decide whether the first dimension counts examples; 0 is also the default.
         self.max_batch: int | None = config.max_batch_size or (0 if config.input else None)
         stated = [field.name for field, _ in config.ListFields()]
         of_tensors = {
@@ -70,7 +70,7 @@ class ModelConfig:
 
     @property
     def filename(self) -> str:
-        """Name of the model's file in each version's folder; empty for the usual one."""
+        """Name of the model's file in each version's folder; empty for the default."""
         return str(self._config.default_model_filename)
 
     def versions(self, there: list[int]) -> list[int]:
@@ -90,7 +90,7 @@ class ModelConfig:
         return there[-max(policy.latest.num_versions, 1) :]
 
     def require(self, model: ElasticModel) -> None:
-        """Raise ``InputError`` naming a tensor that the model has not as the file states it."""
+        """Raise ``InputError`` naming a tensor that differs from the file's statement."""
         interface = Interface.of(model, UNLIMITED)
         sides: tuple[tuple[Any, Mapping[str, Any]], ...] = (
             (self._config.input, interface.input_by_name),
@@ -117,7 +117,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class RepositoryModel:
-    """One version of a model in a folder.
+    """Version of a model in a folder.
 
     Attributes:
         name: Name that it is served under; that of an older version ends with ``/`` and the version.
@@ -138,7 +138,7 @@ def is_repository(path: Path) -> bool:
 
 
 def read_repository(folder: Path) -> tuple[list[RepositoryModel], str]:
-    """Return the models in a folder, or the versions of the one whose folder it is, and a sentence on what is left out.
+    """Return the models (or versions of one) in a folder, and a sentence on what is left out.
 
     Raises ``InputError`` where there is no model, and for one whose version or configuration cannot be used.
     """
@@ -172,7 +172,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _versions(folder: Path) -> Iterator[RepositoryModel]:
-    """Yield the versions that are served of the model in this folder, the latest under the model's own name."""
+    """Yield the served versions of the model in this folder, the latest under the model's name."""
     name, there = folder.resolve().name, _numbers(folder)
     config = ModelConfig(folder / CONFIG, name) if (folder / CONFIG).is_file() else None
     served = there[-1:] if config is None else config.versions(there)

@@ -1,4 +1,4 @@
-"""Changes while models are served: another policy, other workers, reloaded files, and workers by the load."""
+"""Changes at run time: another policy, other workers, reloaded files, and autoscaling."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ AnySources = Sources | CombinedSources
 
 
 class ReloadableSettings:
-    """The settings of ``router`` that come from ``sources``; ``warn`` receives a sentence for every doubt.
+    """Settings of ``router`` that come from ``sources``; ``warn`` receives a sentence for every doubt.
 
-    ``read``: the sources as the server's file describes them now; by default they stay those that were given. Files are
-    read in a thread, for as long as that takes the server goes on as it was; one change is made at a time.
+    ``read``: returns the sources as the server's file states them now; by default they do not change. Files are read in
+    a thread while the server goes on; changes are made one at a time.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class ReloadableSettings:
         self._router = router
         self._warn = warn
         self._read = read or (lambda: self._sources)
-        # What was chosen while the server runs goes before what its file says.
+        # Choices at run time replace the file's.
         self._chosen_policy: str | None = None
         self._chosen_workers: tuple[int, int] | None = None
         self._read_workers = sources.workers
         self._changing = asyncio.Lock()
-        # Whether ``reload`` waits for another change, and has read nothing yet.
+        # True while ``reload`` waits for another change, and has read nothing yet.
         self.reload_waits = False
         router.metrics.threads.set_function(lambda: self.workers[1])
 
@@ -53,11 +53,11 @@ class ReloadableSettings:
 
     @property
     def workers(self) -> tuple[int, int]:
-        """Replicas, and threads of each. Where workers come and go with the load, the fewest."""
+        """Replicas, and threads of each; under autoscaling the smallest number."""
         return self._sources.workers
 
     async def use(self, policy: str) -> None:
-        """Another policy for all models. Raises ``InputError``; then nothing has changed."""
+        """Change the policy of all models. Raises ``InputError``; then nothing has changed."""
         async with self._changing:
             sources = self._sources.with_policy(policy)
             # Reading tables takes longer than requests can wait.
@@ -103,7 +103,7 @@ class ReloadableSettings:
             await self._change_model(name, self._sources.with_unloaded(name), f"{name} unloaded")
 
     async def _change_model(self, name: str, sources: CombinedSources, change: str) -> None:
-        """Serve the model of this name as ``sources`` have it, and leave the others as they are."""
+        """Serve this model from ``sources``, and leave the others unchanged."""
         served = self._router.models.items()
         own, others = ({key: one for key, one in served if (one.model_name == name) is same} for same in (True, False))
         parts = tuple(part for part in sources.loaded if part.model_name == name)
@@ -178,7 +178,7 @@ class ReloadableSettings:
             models = sources.reload(before, self._warn, artifacts=True)
         except SlotoolError:
             raise
-        except Exception as error:  # of the libraries that read models
+        except Exception as error:  # libraries that read models may raise anything
             raise RunError(f"a model cannot be read ({type(error).__name__}: {error})") from error
         for name in before.keys() & models.keys():
             require_same_interface(before[name], models[name])
@@ -195,7 +195,7 @@ class ReloadableSettings:
             raise
 
 
-# Of what a worker can do in full batches, with arrivals at random and in time.
+# Usable share of a worker's throughput in full batches, with random arrivals and deadlines.
 USABLE_SHARE = 0.8
 
 
@@ -207,11 +207,11 @@ class Autoscaling:
 
     def __init__(self, router: Router, autoscaler: Autoscaler):
         self._router, self._autoscaler = router, autoscaler
-        # Workers that were wanted and for which there was no room, said already.
+        # Reported number of workers that did not fit.
         self._lacking = 0
 
     async def run(self) -> None:
-        """Look every second, for as long as the server runs."""
+        """Check the rate every second."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_S)
@@ -226,12 +226,12 @@ class Autoscaling:
             return
         workers, reason = scaling.workers, scaling.reason
         room = engine.room_for(workers) if workers > before else workers
-        if room is None:  # it is asked again in a second
+        if room is None:  # the next check asks again
             return
         if room < workers:
             reason = f"{reason}; there are free CPUs and memory for {max(room - before, 0)} more now"
         if before >= room and workers > before:
-            if self._lacking != workers:  # say so once
+            if self._lacking != workers:  # report it once
                 router.events.emit("scale-waits", reason, workers=before, wanted=workers)
             self._lacking = workers
         elif engine.scale_to(room):

@@ -1,4 +1,4 @@
-"""A server from its settings: what it listens on, loads and writes, until a signal ends it."""
+"""Server from its settings: what it listens on, loads and writes, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from slotool.serving.routing.router import Router
 from slotool.serving.served import ServedModel
 
 PORT = 8000
-# A balancer sees twice that the server is not ready; scripts on the same machine wait for its end.
+# Long enough for a balancer to see twice that the server is not ready; local scripts wait for its end.
 LAME_DUCK_S = 5.0
 
 
 class Report(Protocol):
-    """Takes what the operator is to read."""
+    """Output for the operator."""
 
     def warn(self, sentence: str) -> None: ...
 
@@ -55,15 +55,15 @@ class Report(Protocol):
 
 
 def serve(settings: ServerSettings, report: Report, before_serving: Callable[[], None]) -> int:
-    """Serve in this process until a signal ends it; return the number of the signal, 0 where settings are only checked.
+    """Serve in this process until a signal ends it; return its number, 0 if settings are only checked.
 
     Args:
         settings: Options of the server.
-        report: Takes warnings, notes and the address.
+        report: Receives warnings, notes and the address.
         before_serving: Called when all is loaded; it may raise, to end the server.
 
     Raises:
-        ArgumentError: A setting cannot be had.
+        ArgumentError: A setting is impossible here.
         InputError: A file or model cannot be used.
         RunError: A model cannot run.
     """
@@ -88,7 +88,7 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
         report.ready(_document(settings, checked, sources.devices), f"checked: {names} can be served")
         return 0
     with ExitStack() as stack:
-        # Before the models are loaded: a port in use should be known at once.
+        # Before the models are loaded, to fail at once on a port in use.
         listener = stack.enter_context(bind(settings.host, PORT if settings.port is None else settings.port))
         grpc_listener = _grpc_listener(settings, stack)
         events = stack.enter_context(_events_to(settings.log))
@@ -157,7 +157,7 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
 
 
 def _limit_threads(settings: ServerSettings, replicas: int, threads: int, report: Report) -> None:
-    """Limit this process to the threads of a call, and warn where those of all workers exceed the CPU quota."""
+    """Limit this process to the threads of a call; warn if those of all workers exceed the CPU quota."""
     if threads > given_cores():
         raise ArgumentError("threads", f"{threads} threads, but only {given_cores()} cores are given to this process")
     limit_threads(threads)
@@ -183,7 +183,7 @@ def _events_to(path: Path | None) -> Iterator[Events]:
     finally:
         try:
             file.close()
-        except OSError as error:  # a full disk: what is buffered is lost, and the server has ended well all the same
+        except OSError as error:  # a full disk: buffered events are lost, and the server still ends well
             warn(f"{path} lacks the last events: {error}")
 
 
@@ -231,7 +231,7 @@ def _document(
     port: int | None = None,
     grpc: str | None = None,
 ) -> dict[str, Any]:
-    """Return where a server is, None where it is only checked, and what it serves: keys of the points by model."""
+    """Return the server's address (None if it is only checked) and the points of its models."""
     return {
         "url": url,
         "port": port,
@@ -271,7 +271,7 @@ async def _reload(
 ) -> None:
     """Reload certificate and tokens, reopen the access log, and reload models, tables and rules.
 
-    Where one is invalid, the server keeps the old one. Changes of a service file that need a restart are named.
+    An invalid file leaves the old state in use. Changes of a service file that need a restart are reported.
     """
     front, reloads = app.state.front, dict[str, Callable[[], None]]()
     if certificate is not None:
@@ -298,7 +298,7 @@ async def _reload(
         what = await runtime_settings.reload()
         changed = in_force.changed() if in_force is not None else []
     except Exception as error:
-        # Another kind is a fault of ours, and is said all the same: nobody else waits for this.
+        # Another kind is our fault, and is reported too: nobody else awaits this.
         said = str(error) if isinstance(error, SlotoolError) else f"{type(error).__name__}: {error}"
         failed = True
         report.warn(f"not reloaded, the old models, tables and rules stay in use: {said}")

@@ -1,4 +1,4 @@
-"""One server process: bind first, to fail at once on a port in use; lame duck, then drain on SIGTERM."""
+"""Server process: binds first, to fail at once on a port in use; lame duck, then drain on SIGTERM."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from slotool.serving.http import HttpProtocol
 
 # After the drain, time to send rejections to unanswered requests.
 REJECTION_GRACE_S = 1.0
-# Freed memory that the process keeps: a body of 200 kB is 50 pages, which the system would otherwise clear for each.
+# Freed memory that the process keeps: the system would clear the 50 pages of a 200 kB body each time.
 KEPT_BYTES = 64 * 2**20
-# Between two sentences about connections that cannot be accepted.
+# Interval of warnings about connections that cannot be accepted.
 WARNING_INTERVAL_S = 60.0
-# After a SIGHUP, for further ones of the same burst.
+# Wait after a SIGHUP for further ones of the same burst.
 HANGUP_WAITS_S = 0.05
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -49,8 +49,8 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError) as error:
         raise ArgumentError("host", f"{host} is no address of this machine") from error
-    # asyncio switches Nagle's algorithm off only where the protocol is named. With it every answer to a kept-alive
-    # client waits 40 ms for an acknowledgement.
+    # asyncio disables Nagle's algorithm only where the protocol is named. With it each answer to a kept-alive client
+    # waits 40 ms for an acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -86,7 +86,7 @@ class SecondaryFrontEnd(Protocol):
         """Accept requests."""
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no more, and answer what is in flight for at most ``grace_s`` seconds."""
+        """Accept no more, and answer pending requests for at most ``grace_s`` seconds."""
 
 
 def serve_until_signalled(
@@ -126,7 +126,7 @@ def serve_until_signalled(
         max_connections=min(allowed, wanted),
         tls=tls,
     )
-    # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
+    # Loaded objects stay; a full collection would stop every request for a tenth of a second.
     gc.collect()
     gc.freeze()
     keep_freed_memory(KEPT_BYTES)
@@ -135,9 +135,9 @@ def serve_until_signalled(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server of an application made by ``create_app``, within its limits.
+    """uvicorn server of a ``create_app`` application, within its limits.
 
-    It says when it is ready, runs a companion, and leaves the exit code to its caller.
+    It reports when it is ready, runs a secondary front end, and leaves the exit code to its caller.
     """
 
     def __init__(
@@ -164,16 +164,16 @@ class Server(uvicorn.Server):
             app,
             http=protocol,  # type: ignore[arg-type]
             timeout_keep_alive=int(front.limits.keep_alive_s),
-            # Its warnings are about bad requests, which are counted: any client may send thousands.
+            # Its warnings are about bad requests, which are counted: a client may send thousands.
             log_level="error",
             access_log=False,
             lifespan="on",
             ws="none",
             server_header=False,
-            # Nobody looks at the addresses it would rewrite.
+            # Rewritten addresses are not used.
             proxy_headers=False,
             date_header=False,
-            # Its own configuration closes every handler of the process, those of other libraries too.
+            # uvicorn's configuration closes every handler of the process, also those of other libraries.
             log_config=None,
         )
         super().__init__(config)
@@ -230,14 +230,14 @@ class Server(uvicorn.Server):
                 connection.leave()
 
     def _hang_up(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
-        # One that waits reads every file as it is later, so that a burst of signals is one.
+        # A waiting run reads all files later, so that a burst of signals is one run.
         if not self._hangup_waits:
             self._hangup_waits = True
             asyncio.get_running_loop().call_later(HANGUP_WAITS_S, self._begin_hangup, on_hangup)
 
     def _begin_hangup(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
         self._hangup_waits = False
-        # Kept here, since the loop holds tasks by weak references only.
+        # The loop holds tasks by weak references only.
         task = asyncio.ensure_future(on_hangup())
         self._hangups.add(task)
         task.add_done_callback(self._hangups.discard)
@@ -245,16 +245,16 @@ class Server(uvicorn.Server):
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if "socket" in context and isinstance(error, OSError) and error.errno in _OUT_OF_FILES:
-            # asyncio says so for each of a thousand attempts, with a traceback, and tries again in a second.
+            # asyncio logs each of a thousand attempts with a traceback, and tries again in a second.
             if loop.time() >= self._next_complaint_s:
                 self._next_complaint_s = loop.time() + WARNING_INTERVAL_S
                 logging.getLogger("uvicorn.error").error(
                     "connections wait to be accepted: %s; raise the limit with ulimit -n", error.strerror
                 )
         elif "handle" in context and isinstance(error, OSError) and error.errno == errno.ENOTCONN:
-            pass  # A client has reset its connection, and asyncio ends it after the last answer was written.
+            pass  # asyncio ends a connection that its client has reset after the last answer was written.
         elif self.should_exit and isinstance(error, ValueError) and "Invalid file descriptor" in str(error):
-            pass  # asyncio's next attempt to accept connections, after the end of that.
+            pass  # asyncio's next attempt to accept connections, after the server's end.
         else:
             loop.default_exception_handler(context)
 
@@ -266,21 +266,22 @@ class Server(uvicorn.Server):
         if sig == signal.SIGTERM and self._lame_duck_s and self.started and not self.ended_by:
             self._ends_s = time.monotonic() + self._lame_duck_s
             self._router.begin_drain()
-            # Between two callbacks: one that writes an answer says whether its connection goes on, and then ends it.
+            # Between two callbacks: a callback that writes an answer announces whether its connection goes on, and then
+            # ends it.
             self.servers[0].get_loop().call_soon_threadsafe(self._leave)
         else:
-            # A Ctrl-C while the server drains means: now.
+            # Ctrl-C during the drain ends it at once.
             self.force_exit = self.should_exit and sig == signal.SIGINT
             self.should_exit = True
-        # uvicorn would raise the signal again after draining, which ends in another code.
+        # uvicorn would raise the signal again after draining, for another exit code.
         self.ended_by = self.ended_by or sig
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """asyncio's loop, whose servers speak TLS where ``tls`` says how.
+    """asyncio's loop with TLS where ``tls`` is given.
 
-    Clients have as long to agree on keys as for the head of a request; asyncio's own minute would let a few hold all
-    connections, and uvicorn cannot be told.
+    Clients may take as long for the handshake as for the head of a request: asyncio's minute would let a few hold all
+    connections, and uvicorn has no option for it.
     """
 
     def __init__(self, selector: LoopSelector, tls: ssl.SSLContext | None):
@@ -294,7 +295,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class _Stderr(logging.Handler):
-    """Lines of uvicorn's format on the ``sys.stderr`` of the moment."""
+    """Handler that prints uvicorn's format to the current ``sys.stderr``."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""``service.toml``: the models of a server, each with tables, rules and a policy of its own."""
+"""``service.toml``: the models of a server, each with its tables, rules and policy."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from slotool.serving.operations.sources import BY_DEMAND, CombinedSources, Sourc
 from slotool.suggestions import did_you_mean
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
-# What the files of a model are, for sentences.
+# Kinds of a model's files, for sentences.
 _FILES = {
     "rules": "rules of slotool gen-rules",
     "latency": "a latency table",
     "outcomes": "an outcome table",
     "plan": "a plan of slotool gen-switching-plan",
 }
-# What may stand at the top of the file too, for every model.
+# Keys that the top of the file may state for every model.
 _STATED = (*_FILES, "policy", "deadline-ms")
-# What a reload puts in force; every other key counts from the start of the server on.
+# Keys that a reload applies; every other key holds from the start of the server.
 _RELOADED = frozenset((*_STATED, "models", "replicas", "threads"))
 _KINDS = {"str": "text", "int": "a whole number", "float": "a number", "object": "a table", "array": "a list"}
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?: (>=?|<=?) ([-\d.]+)| of length >= 1)?(?:, got `([^`]+)`)?")
@@ -62,7 +62,7 @@ class WorkersEntry(msgspec.Struct, kw_only=True):
 
 
 class KeysInForce:
-    """The keys of ``file`` that a reload does not put in force, as they are when this is made.
+    """Keys of ``file`` that a reload does not apply, with their values at construction.
 
     Raises ``InputError`` for a file that is no TOML.
     """
@@ -99,7 +99,7 @@ class ServiceFile:
         """Read the models. Raises ``InputError`` as ``read_models`` does, and for a file that is no TOML."""
         document = _document(self.file)
         stated = {key: document[key] for key in _STATED if key in document}
-        if isinstance(tables := stated.get("outcomes"), list):  # as on the command line, where there may be several
+        if isinstance(tables := stated.get("outcomes"), list):  # as on the command line, which takes several
             stated["outcomes"] = tables[0] if len(tables) == 1 else tables
         _entry({"artifact": "-", **stated}, str(self.file))
         workers = self._workers(document)
@@ -189,7 +189,7 @@ def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, com
 
 
 def _model(given: str, where: str, folder: Path) -> Path:
-    """Return where a model is. Raises ``InputError``."""
+    """Return the path of a model. Raises ``InputError``."""
     path = folder / given
     if is_code(str(path)):
         factories.require_allowed(f"{where}.artifact is {given}")

@@ -1,4 +1,4 @@
-"""Settings of a server as its operator states them, and what they ask for before any model is loaded."""
+"""Settings of a server as its operator states them, checked before any model is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slotool.serving.operations.sources import CombinedSources, Sources, sources
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Options of ``slotool.serve``, whose signature says what each means.
+    """Options of ``slotool.serve``, whose signature documents them.
 
     Attributes:
         models: ``[[models]]`` of ``file``; None or empty: ``artifacts`` are served.
@@ -77,26 +77,26 @@ class ServerSettings:
 
     @property
     def wanted_engine(self) -> str:
-        """Engine that the options ask for: ``auto`` only while that depends on the models."""
+        """Requested engine; ``auto`` only while that depends on the models."""
         of_processes = self.device != devices.CPU or self.states_processes
         return "local" if self.engine == "auto" and of_processes else self.engine
 
     @property
     def default_deadline_us(self) -> float:
-        """Longest wait of a request without a deadline, µs; ``inf`` for any."""
+        """Longest wait of a request without a deadline, µs; ``inf`` for no limit."""
         return 1e3 * self.default_deadline_ms or math.inf
 
     def address_rates(self) -> AddressRates | None:
-        """Return the rates of client addresses; None where there are none."""
+        """Return the rates of client addresses; None without a limit."""
         proxies = self.trusted_proxies.split(",") if self.trusted_proxies else ()
         return None if self.address_rate is None else AddressRates(self.address_rate, proxies)
 
     def keys_in_force(self) -> KeysInForce | None:
-        """Return the keys of the file as they are now; None unless it lists models."""
+        """Return the file's keys at this moment; None unless it lists models."""
         return KeysInForce(self.file) if self.models and self.file is not None else None
 
     def check_workers(self) -> None:
-        """Raise ``ArgumentError`` for workers that cannot be had, as far as that shows before models are loaded."""
+        """Raise ``ArgumentError`` for impossible workers, as far as that shows before models are loaded."""
         engine, most, least = self.wanted_engine, self.max_replicas, self.replicas or 1
         if most is None:
             return
@@ -109,7 +109,7 @@ class ServerSettings:
             raise ArgumentError("requests_per_worker", problem)
 
     def reader(self) -> Callable[[], AnySources]:
-        """Return what reads the sources as files and command line describe them now. Raises ``ArgumentError``."""
+        """Return a function that reads the sources as files and command line state them. Raises ``ArgumentError``."""
         given = Sources(
             tuple(self.artifacts),
             tuple(self.names),
@@ -133,7 +133,7 @@ class ServerSettings:
             read: Callable[[], AnySources] = self._service_file(given).read
         else:
             stated = self.on_command_line | self.in_file
-            # The workers of the switching plan where nothing else says so.
+            # Workers of the switching plan, unless stated elsewhere.
             follows_plan = given.mapped and stated.isdisjoint(("replicas", "threads"))
             read = lambda: sources_of(given.as_planned() if follows_plan else given)  # noqa: E731
             if any(map(is_repository, given.artifacts)):
@@ -141,7 +141,7 @@ class ServerSettings:
         return lambda: _with_a_worker_each(read())
 
     def _require_no_tables(self) -> None:
-        """Raise ``ArgumentError`` for what is of one model, where models come from a folder."""
+        """Raise ``ArgumentError`` for options of one model, where models come from a folder."""
         for option in ("rules", "latency", "outcomes", "plan", "names"):
             if getattr(self, option):
                 raise ArgumentError(option, "a folder names its models; state it for each in [[models]] of --config")
@@ -188,7 +188,7 @@ class ServerSettings:
 
 
 def _with_a_worker_each(sources: Sources | CombinedSources) -> Sources | CombinedSources:
-    """Return the sources with a worker for each of several GPUs."""
+    """Return the sources with one worker for each of several GPUs."""
     on, (replicas, threads) = sources.devices, sources.workers
     if len(on) == 1:
         return sources

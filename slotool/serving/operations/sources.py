@@ -1,4 +1,4 @@
-"""The sources of a server: artifacts, and the tables and rules by which it chooses operating points."""
+"""Sources of a server: artifacts, and the tables and rules by which it chooses operating points."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BY_DEMAND = "by-demand"
 
 
 class _Read(NamedTuple):
-    """A model, the artifact or file that it was read from, and what tells another one at the same path."""
+    """Model, its artifact or file, and the manifest by which a later change is noticed."""
 
     model: ElasticModel
     path: Path
@@ -56,17 +56,15 @@ class _Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """The files of a server; ``reload`` reads tables and rules again, and artifacts and models that have changed.
+    """Files of a server; ``reload`` reads tables and rules again, and artifacts and models that have changed.
 
-    ``names``: to serve under, one per artifact, or none. ``threads``: compute threads per call, to select the latency
-    rows of this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
-    answered by ``rules``. ``deadline_us``: what a policy that plans ahead of requests takes their deadline to be.
-    ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas`` too.
-    ``mapped``: workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the
-    table of a service file that states them, for sentences.
-    ``devices``: that workers compute on, in ``precision``; latencies of others do not count. ``version`` and
-    ``config``: of the only artifact, where it lies in a folder of models. ``before``: models of the steps before the
-    only artifact, of a pipeline.
+    ``names``: served names, one per artifact, or none. ``threads``: compute threads per call, to select latency rows.
+    ``policy``: ``by-demand``, or the name of a batching policy; ``rules`` always answer a tolerance. ``deadline_us``:
+    deadline that planning policies assume. ``plan``: switching plan that ``switching`` follows, made for these
+    ``threads`` and ``replicas``. ``mapped``: workers elsewhere answer, and weights here are read only when labels come.
+    ``where``: table of a service file, for sentences. ``devices``: of the workers, used in ``precision``; latencies of
+    others do not count. ``version`` and ``config``: of the only artifact, in a folder of models. ``before``: models of
+    a pipeline's earlier steps.
     """
 
     artifacts: tuple[Path, ...]
@@ -92,7 +90,7 @@ class Sources:
         """Names that ``policy`` may have with these tables."""
         own: tuple[str, ...] = (BY_DEMAND,)
         if self.latency and self.outcomes:
-            # Compiled policies take a third of a server's start to import.
+            # Importing compiled policies takes a third of a server's start.
             from slotool.scheduling.batching import POLICIES
 
             own = (BY_DEMAND, *POLICIES)
@@ -100,7 +98,7 @@ class Sources:
 
     @property
     def model_name(self) -> str:
-        """Name of the only model, whichever version this is."""
+        """Name of the only model, without its version."""
         return self.names[0].partition("/")[0]
 
     def with_policy(self, name: str) -> Sources:
@@ -144,7 +142,7 @@ class Sources:
     def _read(self, path: Path) -> _Read:
         if (held := file_bytes(path)) > (free := usable_memory()):
             raise InputError(f"{path}: its files hold {size_text(held)}, and {size_text(free)} of memory are left here")
-        # Before the model: one that is written meanwhile is noticed the next time.
+        # Before the model, so that a model written meanwhile is noticed next time.
         manifest = self._manifest(path)
         max_batch = None if self.config is None else self.config.max_batch
         before = tuple(map(str, self.before))
@@ -156,7 +154,7 @@ class Sources:
         return _Read(placed, path, manifest)
 
     def _manifest(self, path: Path) -> bytes:
-        """Return what tells this model from another one at the same path."""
+        """Return bytes that change when the model at this path does."""
         own = b"" if self.config is None else self.config.text.encode()
         return b"".join([*map(_manifest, (*self.before, path)), own])
 
@@ -285,9 +283,9 @@ class Sources:
 
 @dataclass(frozen=True)
 class CombinedSources:
-    """Several ``Sources`` of one server, each with names of its own: models with tables, rules and policies apart.
+    """Several ``Sources`` of one server, each with its models, tables, rules and policy.
 
-    ``notes``: sentences for who starts the server. ``unloaded``: models that are not served for now.
+    ``notes``: sentences for the operator at the start. ``unloaded``: models that are not served for now.
     """
 
     parts: tuple[Sources, ...]
@@ -317,12 +315,12 @@ class CombinedSources:
         return replace(self, parts=(*kept, *read), unloaded=self.unloaded - {name})
 
     def with_unloaded(self, name: str) -> CombinedSources:
-        """Without the model of this name. Raises ``InputError`` where there is none."""
+        """Return sources without this model. Raises ``InputError`` for an unknown one."""
         self.require(name)
         return replace(self, unloaded=self.unloaded | {name})
 
     def require(self, name: str) -> None:
-        """Raise ``InputError`` unless there is a model of this name, loaded or not."""
+        """Raise ``InputError`` for an unknown model, loaded or not."""
         names = sorted({part.model_name for part in self.parts})
         if name not in names:
             there = f"there are {', '.join(names)}{did_you_mean(name, names)}"
@@ -330,7 +328,7 @@ class CombinedSources:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Names that ``policy`` may have for all of them."""
+        """Names that ``policy`` may have for all parts."""
         return tuple(name for name in self.parts[0].policies if all(name in part.policies for part in self.parts))
 
     @property
@@ -393,7 +391,7 @@ def usual_name(path: Path) -> str:
 
 
 def sources_of(given: Sources) -> Sources | CombinedSources:
-    """Return ``given`` with the models of its folders in place of these, each with sources of its own.
+    """Return ``given`` with each folder of models replaced by its models.
 
     Raises ``InputError`` as ``read_repository``, and for two models of one name.
     """

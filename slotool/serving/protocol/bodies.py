@@ -1,4 +1,4 @@
-"""Bodies of requests that the ASGI application answers: received in pieces, and decompressed, within limits."""
+"""Bodies of requests to the ASGI application: received in pieces, and decompressed, within limits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from slotool.serving.rejections import Rejection
 
 
 class Intake:
-    """Bounds the bodies that were begun and are not whole: ``max_bytes`` of all together, ``max_s`` seconds for each.
+    """Bound of unfinished bodies: ``max_bytes`` of all together, ``max_s`` seconds for each.
 
-    A half-sent body costs memory and nothing else, so it is no request in progress. Where all together
-    are too large, the largest is rejected.
+    A half-sent body costs memory only, so it is no request in progress. If all together are too large, the largest is
+    rejected.
     """
 
     def __init__(self, max_bytes: int, max_s: float):
@@ -58,7 +58,7 @@ class Intake:
                 body.finish()
 
     def close(self, rejection: Rejection) -> None:
-        """Read no further, from anybody; ``rejection`` says why."""
+        """Stop reading from all clients; ``rejection`` gives the reason."""
         self._closed = rejection
         for body in list(self._bodies):
             body.end(rejection)
@@ -78,7 +78,7 @@ class Intake:
 
 
 class Body:
-    """One body on its way in; ``size``: bytes of it that are here; ``rejection``: why it is read no further."""
+    """Body on its way in; ``size``: its received bytes; ``rejection``: why reading stopped."""
 
     def __init__(self, intake: Intake, on_end: Callable[[Rejection], None]):
         self.size = 0
@@ -91,7 +91,7 @@ class Body:
         self._intake.grown(count)
 
     def end(self, rejection: Rejection) -> None:
-        """Read no further: its reader receives this rejection instead."""
+        """Stop reading: the reader receives this rejection instead."""
         if self.rejection is None:
             self.rejection = rejection
             self._on_end(rejection)
@@ -114,8 +114,8 @@ async def read_body(receive: Receive, max_bytes: int, intake: Intake) -> bytes:
     message = receive_nowait(receive)
     if message is not None and message["type"] == "http.request" and not message.get("more_body"):
         return _within(message.get("body", b""), 0, max_bytes)
-    # In one piece, of which this is the only copy: clients may send two bytes at a time, and an object for each
-    # would take 18 times the memory that is counted.
+    # One buffer, the only copy: clients may send two bytes at a time, and an object for each would take 18 times the
+    # counted memory.
     received = bytearray()
     async with intake.body() as body:
         while True:
@@ -148,7 +148,7 @@ def decompressed(
     bound = bounds.inflated_bytes(len(body), max_bytes, inflated_anyway_bytes)
     inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
-        # One byte more than is allowed, so that data of exactly the bound comes to its end.
+        # One byte more than allowed, so that data of exactly the bound comes to its end.
         plain = inflate.decompress(body, bound + 1)
     except zlib.error:
         raise rejections.bad_request(f"the body is not {encoding} data") from None

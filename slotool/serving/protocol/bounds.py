@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from slotool.serving.served import Interface
 
 
-# Everything in a request but its tensor: names, id, parameters, requested outputs, white space.
+# Names, id, parameters, requested outputs and white space of a request.
 OVERHEAD_BYTES = 64 * 2**10
-# A float64 in full has 24 characters; a comma, a blank and some indentation come on top.
+# A float64 in full has 24 characters, plus a comma, a blank and indentation.
 BYTES_PER_NUMBER = 32
-# A negative integer among the typed contents of a gRPC message has ten.
+# A negative integer in the typed contents of a gRPC message has ten.
 BYTES_PER_TYPED_NUMBER = 10
 # An image may carry profiles, previews and text besides its pixels.
 IMAGE_OVERHEAD_BYTES = 2**20
-# What a compressed body may always become, for a large input per number of one example, and how many times its length.
+# Decompressed size allowed to any body, for a large input per number of one example, and as a multiple of its length.
 INFLATED_BYTES = 256 * 2**10
 INFLATED_BYTES_PER_NUMBER = 8
 INFLATED_RATIO = 8
-# JSON shorter than this is parsed without counting first: it costs less than 100 µs whatever it holds.
+# Shorter JSON is parsed uncounted: it costs less than 100 µs whatever it holds.
 UNCOUNTED_BYTES = 4 * 2**10
 # Commas, lists, objects and quotation marks of a request beyond those of its data.
 SPARE_COMMAS, SPARE_LISTS, MAX_OBJECTS, MAX_QUOTES = 1_024, 256, 512, 4_096
-# Values of a request in JSON where the model does not say how many there can be; binary tensors have bytes as a bound.
+# JSON values of a request where the model sets no limit; binary tensors are bounded by bytes.
 MAX_JSON_VALUES, MAX_TEXT_OBJECTS = 2**20, 2**14
-# No shape multiplies to more, be it that one of its sizes is 0.
+# Largest product of a shape's sizes, those of 0 left out.
 MAX_TENSOR_VALUES = 2**31
 
-# Of a request's inputs in shared memory: the event loop copies them. As many as in the longest body.
+# A request's inputs in shared memory, which the event loop copies: as many bytes as in the longest body.
 MAX_SHARED_BYTES = 16 * 2**20
 
 MAX_OUTPUTS = 64
@@ -118,7 +118,7 @@ def require_countable_for(interface: Interface, text: bytes) -> None:
 
 
 def _lists_per_example(shape: Sequence[int]) -> int:
-    """Data may be nested: a list per example, per row of it, and so on. ``shape``: of one example."""
+    """Return the number of lists in nested data of one example, of this ``shape``."""
     return sum(math.prod(shape[:axis]) for axis in range(len(shape)))
 
 

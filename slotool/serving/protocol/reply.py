@@ -21,7 +21,7 @@ JSON = "application/json"
 BINARY = "application/octet-stream"
 ACCEPTED = "accept-encoding"
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
-# Shorter bodies are sent as they are: one packet holds them anyway.
+# Shorter bodies are sent uncompressed: one packet holds them anyway.
 MIN_COMPRESSED_BYTES = 1_024
 # Fastest level: other requests wait meanwhile.
 LEVEL = 1
@@ -62,9 +62,9 @@ class Reply(NamedTuple):
         return cls.of_json({"error": f"a fault of slotool: {type(error).__name__}"}, 500)
 
     def encoded(self, accepted: str) -> Reply:
-        """Return the reply in the encoding that the header ``Accept-Encoding`` asks for, if that names one alone.
+        """Return the reply in the encoding that ``Accept-Encoding`` names, if it names only one.
 
-        Libraries list several unless told otherwise, and compression takes longer than most networks save.
+        Libraries list several by default, and compression takes longer than most networks save.
         """
         compress = _COMPRESSIONS.get(accepted.strip().lower())
         if compress is None or self.status != 200 or len(self.body) < MIN_COMPRESSED_BYTES:
@@ -78,7 +78,7 @@ class Reply(NamedTuple):
         return Response(self.body, self.status, dict(self.headers), self.media_type)
 
     def http(self, method: str = "POST", *, close: bool = False) -> bytes:
-        """Return the bytes of an HTTP/1.1 response to ``method``. ``close``: it is the last on its connection."""
+        """Return the bytes of an HTTP/1.1 response to ``method``. ``close``: the connection ends after it."""
         more = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]) if self.headers else ""
         if close:
             more += "connection: close\r\n"
@@ -88,24 +88,24 @@ class Reply(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _first_lines(status: int, media_type: str) -> str:
-    """Up to the number of bytes."""
+    """Return the head up to the number of bytes."""
     phrase = _PHRASES.get(status, "")
     return f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {media_type}\r\ncontent-length: "
 
 
-# Takes a reply, or what went wrong: a rejection is still to be counted, anything else is a fault.
+# Takes a reply or an error: a rejection is still to be counted, anything else is a fault.
 ReplyListener = Callable[[Reply | Exception], None]
 
 
 async def awaited(submit: Callable[[ReplyListener], None]) -> Reply:
-    """Return the reply that ``submit`` has its listener called with. Raises what went wrong."""
+    """Return the reply that ``submit`` passes to its listener, or raise its error."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     submit(partial(settle, future))
     return await future
 
 
 def listener(done: ReplyListener, reply: Callable[[InferenceResult], Reply]) -> Callable[[Outcome], None]:
-    """Return a function that calls ``done`` with the reply made of a result, or with what goes wrong in that."""
+    """Return a function that calls ``done`` with the reply to a result, or with an error."""
 
     def ended(outcome: Outcome) -> None:
         if isinstance(outcome, Rejection):

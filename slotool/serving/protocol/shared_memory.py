@@ -1,6 +1,6 @@
-"""Tensors in memory that clients on this machine share with the server: Triton's system shared-memory extension.
+"""Tensors in memory that local clients share with the server: Triton's system shared-memory extension.
 
-A client names a POSIX shared memory object, registers a region of it, and then says of its tensors where in that region
+A client names a POSIX shared memory object, registers a region of it, and states for its tensors where in that region
 they are. Source: Triton's protocol extension ``extension_shared_memory``.
 """
 
@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 from slotool.serving import rejections
 from slotool.serving.rejections import Rejection, bad_request, shown
 
-OBJECTS = Path("/dev/shm")  # where Linux has what shm_open makes (shm_overview(7))
+OBJECTS = Path("/dev/shm")  # objects of shm_open on Linux (shm_overview(7))
 EXTENSION = "system_shared_memory"
 NOT_SHARED = "this server shares no memory with clients: start it with --shared-memory"
 CUDA_NOT_SHARED = "CUDA shared memory is not served; send tensors in system shared memory, or in the request"
-# Each keeps a file open.
+# Each region keeps a file open.
 MAX_REGIONS = 256
 MAX_NAME_CHARACTERS = 200
-# 2⁶³ − 1: sizes of files have no more.
+# Largest file size, 2⁶³ − 1.
 MAX_BYTES = 2**63 - 1
-# Semaphores lie there too.
+# Semaphores are in the same folder.
 _KEY = re.compile(r"/?((?!sem\.)[\w.-]{1,200})", re.ASCII)
 _REGION, _SIZE, _OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
 
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], what: str) -> Place | None:
-        """From a tensor's parameters; None where they name no region. Raises ``Rejection`` (400) naming ``what``."""
+        """Read a place from a tensor's parameters, or None. Raises ``Rejection`` (400) naming ``what``."""
         region = parameters.get(_REGION)
         if region is None:
             return None
@@ -56,17 +56,17 @@ class Place(NamedTuple):
 
 
 class Region:
-    """``size`` bytes from byte ``offset`` of the shared memory object ``key``.
+    """Region of ``size`` bytes from byte ``offset`` of the shared memory object ``key``.
 
-    The bytes are copied by the kernel, and never mapped: a client that shortens the object would end a server that
-    reads mapped pages (SIGBUS), and one that writes on while its values are checked would get around the checks.
+    The kernel copies the bytes, which are never mapped: a client that shortens the object would end a server that reads
+    mapped pages (SIGBUS), and one that writes during the checks of its values would get around them.
     """
 
     def __init__(self, key: str, offset: int, size: int):
         """Open the object. Raises ``Rejection`` (400) if it is missing, too short, or not the client's."""
         self.key, self.offset, self.size = key, offset, size
         self._fd = _opened(key)
-        # Requests on their way may still need one that is registered no more.
+        # Pending requests may still need an unregistered region.
         weakref.finalize(self, os.close, self._fd)
         self._require_bytes(offset + size)
 
@@ -84,7 +84,7 @@ class Region:
 
     def write(self, place: Place, data: bytes) -> None:
         """Write bytes. Raises ``Rejection`` (400) where the object has become shorter, or memory is full."""
-        # Beyond its end a write would make it longer.
+        # A write beyond its end would make it longer.
         self._require_bytes(self.offset + self.size)
         view, at = memoryview(data), self.offset + place.offset
         try:
@@ -117,7 +117,7 @@ class Destination(NamedTuple):
 
 
 class SharedOutputs:
-    """Outputs on their way to shared memory: all are looked at before one is written."""
+    """Outputs on their way to shared memory: all are checked before one is written."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[Destination, bytes]] = []
@@ -188,7 +188,7 @@ class Regions:
 
 
 class SharedMemory:
-    """The regions of all clients; each sees its own only."""
+    """Regions of all clients; each client sees only its own."""
 
     def __init__(self) -> None:
         self._by_client: dict[str, Regions] = {}
@@ -225,7 +225,7 @@ def _opened(key: str) -> int:
         reason = "there is none" if isinstance(error, FileNotFoundError) else f"it cannot be opened ({error.strerror})"
         raise bad_request(f"shared memory object {key}: {reason}") from None
     facts = os.fstat(fd)
-    # What the kernel lets a server of root open may be anybody's.
+    # A server of root may open anybody's objects.
     open_to_all = stat.S_IMODE(facts.st_mode) & 0o006 == 0o006
     if not stat.S_ISREG(facts.st_mode) or not (facts.st_uid == os.geteuid() or open_to_all):
         os.close(fd)

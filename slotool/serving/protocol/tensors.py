@@ -1,7 +1,7 @@
-"""The Open Inference Protocol V2's inference messages as pure functions: JSON tensors and the binary extension.
+"""Inference messages of the Open Inference Protocol V2: JSON tensors and the binary extension.
 
-A body is JSON alone, or JSON followed by raw little-endian tensors; the header ``Inference-Header-Content-Length``
-then says how long the JSON is. Source: kserve.github.io, Open Inference Protocol V2 and its binary data extension.
+A body is JSON alone, or JSON followed by raw little-endian tensors; then the header ``Inference-Header-Content-Length``
+gives the length of the JSON. Source: kserve.github.io, Open Inference Protocol V2 and its binary data extension.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class InferRequest(NamedTuple):
     """Content of a request.
 
     Attributes:
-        x: what the model takes.
-        outputs: name to True where its data is wanted in binary form.
-        options: options that the parameters state.
-        classes: name to how many of its highest scores are wanted in its place.
-        destinations: name to where in shared memory its raw form is wanted.
+        x: the model's inputs.
+        outputs: by name, True for binary form.
+        options: options of the parameters.
+        classes: by output name, the number of highest scores to send in its place.
+        destinations: by output name, its place in shared memory.
     """
 
     x: Columns
@@ -74,7 +74,7 @@ class _Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The content of a request's JSON. Requests with the same JSON share it: never change it."""
+    """Content of a request's JSON. Requests with the same JSON share it: never change it."""
 
     tensors: tuple[_Tensor, ...]
     raw_bytes: int
@@ -87,11 +87,11 @@ class _Asked:
 
 
 class InferenceReader:
-    """Reads inference requests for the model of one ``interface``."""
+    """Reader of inference requests for the model of one ``interface``."""
 
     def __init__(self, interface: Interface):
         self.interface = interface
-        # A client that sends its tensors in binary form sends the same few lines of JSON before them again and again.
+        # Clients with binary tensors repeat the same few lines of JSON before them.
         self._remembered = lru_cache(maxsize=1_024)(self._read)
 
     def parse(
@@ -187,7 +187,7 @@ def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
         or len(shape) != len(expected)
         or (max_batch and shape[0] < 1)
         or (
-            # The usual case first. −1 stands for a free size in the model, and for none in a request.
+            # The usual case first. −1 is an open size in the model, and invalid in a request.
             (tuple(shape[first:]) != expected[first:] or min(shape, default=0) < 0)
             and any(
                 size not in (FREE, got) or got < 0 for size, got in zip(expected[first:], shape[first:], strict=True)
@@ -199,7 +199,7 @@ def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
         raise bad_request(
             f"input {spec.name}: a batch of {shown(shape[0])}, but at most {max_batch} are served at once"
         )
-    # Of a tensor without values too: its sizes are multiplied in compiled code.
+    # Also for tensors without values: compiled code multiplies the sizes.
     if math.prod(size or 1 for size in shape) > bounds.MAX_TENSOR_VALUES:
         raise bad_request(f"input {spec.name}: shape {shown(shape)} has too many values")
     return tuple(shape)
@@ -401,7 +401,7 @@ def _listed(tensors: Collection[TensorSpec], unknown: object) -> str:
 
 
 PARAMETER = "classification"
-# Texts in one output: of 50,000 classes and a thousand examples all would be a body of a gigabyte.
+# Texts in one output: all of 50,000 classes and a thousand examples would be a gigabyte.
 MAX_TEXTS = 65_536
 
 
@@ -445,7 +445,7 @@ def classified(name: str, scores: np.ndarray, count: int, labels: Sequence[str])
         raise bad_request(
             f"output {name}: {count} classes of each of {len(rows)} examples; at most {MAX_TEXTS} texts are sent"
         )
-    # As floats, so that unsigned numbers can be negated; NaN comes last, and of equal scores the lower class first.
+    # Floats, so that unsigned numbers can be negated; NaN comes last, and of equal scores the lower class first.
     order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
     named = labels if len(labels) == rows.shape[1] else ()
     texts = np.empty(order.shape, dtype=np.object_)

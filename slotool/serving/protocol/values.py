@@ -18,7 +18,7 @@ from slotool.models.inference_messages import of_bfloat16_bits, of_bytes, to_bfl
 from slotool.models.signature import DTYPES, TensorSpec
 from slotool.serving.rejections import bad_request, shown
 
-# Bytes of one value in raw form. A text has its length before it, in so many bytes.
+# Bytes of one value in raw form; for a text, those of the length before it.
 ITEM_BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()} | {"BF16": 2, "BYTES": 4}
 # Python's types of JSON values, by NumPy's kind of datatype.
 _JSON_TYPES: dict[str, set[type]] = {"f": {int, float, type(None)}, "i": {int}, "u": {int}, "b": {bool}, "O": {str}}
@@ -43,7 +43,7 @@ def of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[i
         return of_bfloat16_bits(np.frombuffer(raw, dtype="<u2")).reshape(shape)
     if datatype == "BOOL" and bytes(raw).translate(None, b"\0\1"):
         raise bad_request(f"input {spec.name}: a BOOL is a byte of 0 or 1")
-    # The model's own to write to, as bytes are not.
+    # Writable for the model, unlike bytes.
     own = bytearray(raw) if isinstance(raw, bytes) or memoryview(raw).readonly else raw
     found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], own)
     if own is raw and not found.flags.aligned:
@@ -54,7 +54,7 @@ def of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[i
 def _texts_of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[int, ...]) -> np.ndarray:
     count = math.prod(shape)
     try:
-        # No array is made for more texts than there are lengths.
+        # No array for more texts than there are lengths.
         if count * ITEM_BYTES["BYTES"] <= len(raw):
             return of_bytes(spec, bytes(raw), shape)
     except (ValueError, struct.error):
@@ -69,7 +69,7 @@ def of_json(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> np.nda
 
     NumPy only gets values of the right type: one long text among numbers would make an array of texts as long.
     """
-    # Looking at thousands of values takes as long as making an array of them: once is enough.
+    # Checking thousands of values takes as long as making their array: check once.
     values, found, kind = data, set(map(type, data)), spec.dtype.kind
     if list in found:
         values = _flattened(spec, data, shape)
@@ -133,7 +133,7 @@ def to_raw(spec: TensorSpec, array: np.ndarray) -> bytes:
 
 
 def to_json(spec: TensorSpec, array: np.ndarray) -> Any:
-    """Flat values for orjson. Raises ``Rejection`` (400) for text that is not UTF-8: JSON was asked for."""
+    """Return flat values for orjson. Raises ``Rejection`` (400) for text that is not UTF-8."""
     flat = array.ravel()
     if spec.datatype == "BYTES":
         try:

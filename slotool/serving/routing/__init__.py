@@ -1,1 +1,1 @@
-"""From a request's arrival to its result: queues, dispatch, calls, versions behind other servers."""
+"""Routing from a request's arrival to its result: queues, dispatch, calls, remote versions."""

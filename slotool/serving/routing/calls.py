@@ -1,4 +1,4 @@
-"""Calls of models: on the workers of an engine, on two of them at once, and of versions behind other servers."""
+"""Calls of models: on workers of an engine, on two at once, and of versions behind other servers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from slotool.serving.routing.remote import RemoteCall, RemoteEndpoints, remote_p
 from slotool.tables import OperatingPoint
 
 CallOutcome = Outputs | Exception
-# An outcome, and the instant in µs at which it was there.
+# Called with an outcome and its instant in µs.
 OutcomeCallback = Callable[[CallOutcome, float], None]
 
 
 class BatchCallback(Protocol):
-    """Takes an outcome, the instant in µs at which it was there, and which version answered in place of another."""
+    """Receiver of an outcome, its instant in µs, and which version answered in place of another."""
 
     def __call__(self, outcome: CallOutcome, done_us: float, fallback: str = "") -> None: ...
 
 
 class ModelCalls:
-    """Makes the calls of a router, and tells its ``workers`` which of them are busy, idle, lost or back.
+    """Calls of a router; reports to ``workers`` which of them are busy, idle, lost or back.
 
     ``wake``: called when a call waits for a worker; ``on_idle``: when a worker may be idle again. ``waiting``: calls of
-    local versions for batches without a worker of their own, those of ensembles with a remote version; each begins on
-    the worker that it is called with. Use it from one event loop.
+    local versions for batches without a worker, as in ensembles with a remote version; each begins on the worker that
+    it is called with. Use it from one event loop.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ModelCalls:
         self.waiting: deque[Callable[[int], None]] = deque()
         self._remote = RemoteEndpoints(metrics, events)
         self._lost: set[int] = set()
-        # By worker, whose call it has or had last.
+        # Model of the worker's current or last call.
         self.models: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -79,7 +79,7 @@ class ModelCalls:
         return states
 
     def make(self, model_queue: ModelQueue, batch: Batch, x: Inputs, on_end: BatchCallback) -> None:
-        """Have a batch's ``x`` answered at its point; ``on_end`` receives the outcome, perhaps before this returns."""
+        """Compute a batch's ``x`` at its point; ``on_end`` receives the outcome, perhaps before this returns."""
         model = model_queue.served.model
         if model.remote_points and (plan := remote_plan(model, batch.decision.point)) is not None:
             self._call_remote(model_queue, batch, plan, x, on_end)
@@ -120,8 +120,8 @@ class ModelCalls:
         self._on_idle()
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have ``work`` run to its end."""
-        # Kept here, since the loop holds tasks by weak references only.
+        """Run ``work`` to its end."""
+        # The loop holds tasks by weak references only.
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -129,7 +129,7 @@ class ModelCalls:
     def ask_local(
         self, model_queue: ModelQueue, batch: Batch, point: OperatingPoint, x: Inputs
     ) -> asyncio.Future[Outputs]:
-        """Have the next idle worker answer ``x``, before all requests that wait."""
+        """Compute ``x`` on the next idle worker, before all waiting requests."""
         future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
         self.waiting.append(partial(self._start_local, model_queue, batch, point, x, future))
         self._wake()
@@ -212,10 +212,10 @@ class ModelCalls:
 
 
 class EnsembleCall:
-    """Waits for the ``first`` version, and for the ``second`` where the first is not confident; calls ``done`` once.
+    """Call of the ``first`` version, and of the ``second`` if the first is not confident; calls ``done`` once.
 
-    The second answer is not needed when the first is confident, or fails: then ``cancel`` is called, unless the second
-    has ended. So the answers are Seq's, example by example (tolerance-tiers, §IV-C).
+    If the first is confident or fails before the second has ended, ``cancel`` is called. So the answers are Seq's,
+    example by example (tolerance-tiers, §IV-C).
     """
 
     def __init__(self, plan: EnsemblePlan, done: OutcomeCallback, cancel: Callable[[], None]):

@@ -23,7 +23,7 @@ from slotool.serving.routing.calls import CallOutcome, ModelCalls
 from slotool.serving.routing.model_queue import DefaultDeadline, LatencyHeadroom, ModelQueue, earliest_deadline
 from slotool.tables import OperatingPoint
 
-# Has a version of a model compute examples.
+# Computes examples with a version of a model.
 Ask = Callable[[OperatingPoint, Inputs], Awaitable[Outputs]]
 # Iterations of the event loop between two dispatches. The first reads requests, the second runs their handlers and
 # reads closed connections, the third marks those requests. Only then does the queue hold all that arrived during the
@@ -31,14 +31,14 @@ Ask = Callable[[OperatingPoint, Inputs], Awaitable[Outputs]]
 READING_ITERATIONS = 3
 # After a blocking call of this length more urgent requests may have arrived, or clients may have left.
 LONG_US = 1_000.0
-# Calls that a request may be part of. One whose call kills three workers is taken to be the cause.
+# Calls that may contain a request: one whose calls kill three workers is taken for the cause.
 MAX_ATTEMPTS = 3
-# A version is asked at most once in so long for a good example, however many requests it fails on meanwhile.
+# Interval of a version's warm-up example, however many requests fail meanwhile.
 VALID_US = 1e6
 
 
 class DispatchLoop:
-    """Asks policies for batches while a worker is idle, makes their calls, and ends their requests.
+    """Loop that asks policies for batches while a worker is idle, makes their calls, and ends their requests.
 
     ``queues``: the router's, by name; ``default_deadline``: of requests without one; ``calls``: those in progress;
     ``headroom``: observes how much later than planned answers left.
@@ -61,14 +61,14 @@ class DispatchLoop:
         self._metrics, self._events = metrics, events
         self.calls = ModelCalls(engine, workers, metrics, events, now_us, self.wake, self._worker_is_idle)
         self._headroom, self._faults = headroom, FaultCheck(now_us)
-        # Called when all requests of a call have their answers.
+        # Called when all requests of a call are answered.
         self.batch_listener: Callable[[], None] = _nothing
-        # Whether a dispatch is to come, and whether one goes on.
+        # True if a dispatch is scheduled, or in progress.
         self.is_scheduled = self._is_dispatching = False
         self._alarm: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Dispatch no more at deadlines, and close connections to other servers."""
+        """Stop dispatching at deadlines, and close connections to other servers."""
         if self._alarm is not None:
             self._alarm.cancel()
         self.calls.close()
@@ -81,14 +81,14 @@ class DispatchLoop:
         return waiting
 
     def wake(self, iterations: int = 0) -> None:
-        """Dispatch in the next iteration of the event loop, or after so many more."""
+        """Dispatch in the next iteration of the event loop, or after ``iterations`` more."""
         if not self.is_scheduled:
             self.is_scheduled = True
             self._dispatch_after(iterations)
 
     def _worker_is_idle(self) -> None:
-        # A dispatch that goes on looks for itself. A loop that does not compute has read what has arrived: the worker
-        # would wait while it reads more, images say.
+        # A dispatch in progress needs no wake-up. A loop that does not compute has read all arrivals: the worker would
+        # wait while it reads more, images say.
         if self._is_dispatching:
             return
         if self._engine.in_loop:
@@ -127,8 +127,7 @@ class DispatchLoop:
         finally:
             self._is_dispatching = False
         if idle is not None:
-            # An iteration of the loop polls all sockets: worth it only for requests that wait or may have arrived
-            # meanwhile.
+            # An iteration polls all sockets: worth it only for requests that wait or may have arrived meanwhile.
             if model_queue is not None or self.calls.waiting or now_us - began_us > LONG_US:
                 self.wake(READING_ITERATIONS)
         elif self.waiting():
@@ -149,7 +148,7 @@ class DispatchLoop:
                         request.end(rejections.client_gone())
                 requests = [request for request in requests if not request.is_over]
             self._call(model_queue, batch, requests)
-        # After the call, which began when it was decided on: writing rejections is no part of the time that it takes.
+        # After the call, whose time does not include writing rejections.
         if drops:
             model_queue.reject(drops, now_us)
 
@@ -211,7 +210,7 @@ class DispatchLoop:
         fallback: str,
     ) -> None:
         took_us, examples = done_us - batch.begun_us, len(scored)
-        # Nothing is to be learnt of a call that another point answered.
+        # No lesson from a call that another point answered.
         planned_us = 0.0 if fallback else batch.planned_us
         if not fallback:
             model_queue.dispatcher.observe(batch.decision.point, examples, took_us)
@@ -238,7 +237,7 @@ class DispatchLoop:
     def _all_answered(self, took_us: float, planned_us: float, done_us: float, answers: int) -> None:
         """Observe by how much a call exceeded its plan, once its answers are sent; ``planned_us``: 0 without a plan."""
         self.batch_listener()
-        # When they have left, which may be long after they were there.
+        # The time when they were sent, which may be much later than their results.
         now_us = self._now_us()
         self._headroom.observe(now_us - done_us + (took_us - planned_us if planned_us else 0.0), now_us, answers)
 
@@ -257,7 +256,7 @@ class DispatchLoop:
                 self._metrics.retries.labels(model_queue.served.name).inc()
 
     def _separately(self, model_queue: ModelQueue, batch: Batch, error: Exception) -> None:
-        """Try each request of a failed batch once more, by itself: one bad request must not fail the others."""
+        """Try each request of a failed batch once more, alone: one bad request must not fail the others."""
         for query in batch.queries:
             request = model_queue.pending[query.id]
             if request.is_over:
@@ -314,7 +313,7 @@ class FaultCheck:
 
 async def _answers(model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool:
     plan, example = ensemble_plan(model, point), warm_up_example(model)
-    # The second version of an ensemble by itself too: a confident first one would never consult it.
+    # The second version alone too: a confident first one would never consult it.
     local = [each for each in plan.points if each not in model.remote_points]
     points = [point, *local[1:]] if len(local) == len(plan.points) else local
     try:

@@ -1,4 +1,4 @@
-"""A served model's queue: its pending requests, waiting or in a call, and their outcomes."""
+"""Queue of a served model: its pending requests, waiting or in a call, and their outcomes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LOG = logging.getLogger("uvicorn.error")
 
 
 class ModelQueue:
-    """A served model, its dispatcher, and the pending requests, waiting or in a call.
+    """Served model, its dispatcher, and its pending requests, waiting or in a call.
 
-    ``no_worker``: the rejection while no worker is alive: then the reason of an expired deadline.
+    ``no_worker``: the rejection while no worker is alive, then the reason of expired deadlines.
     """
 
     def __init__(
@@ -38,16 +38,16 @@ class ModelQueue:
         self._no_worker, self._now_us = no_worker, now_us
         self._switched_to: OperatingPoint | None = None
         self.dispatcher = Dispatcher(served.policy, workers, self._policy_failed)
-        # Methods of its policy whose failure was said.
+        # Methods of its policy whose failure was reported.
         self._failing: set[str] = set()
         self.pending: dict[str, Request] = {}
-        # It takes no further requests, and goes once those that it has are answered.
+        # It takes no further requests, and ends when its own are answered.
         self.is_closing = False
-        # Calls that began before this were computed by another model than ``served``.
+        # Earlier calls were computed by another model than ``served``.
         self.changed_us = -math.inf
 
     def replace(self, served: ServedModel) -> None:
-        """From the next dispatch on, choose by another policy, and be another model where ``served`` has one."""
+        """Use another policy, and the model of ``served``, from the next dispatch on."""
         if served.model is not self.served.model:
             self.changed_us = self._now_us()
         if served.policy is not self.served.policy:
@@ -55,7 +55,7 @@ class ModelQueue:
         self.served, self.dispatcher.policy = served, served.policy
 
     def _policy_failed(self, failure: PolicyFailure) -> None:
-        """Count it, and say it once for each method: a policy that fails once may do so with every request."""
+        """Count the failure, and report it once for each method: it may recur with every request."""
         self._metrics.policy_failures.labels(self.served.name, failure.method).inc()
         if failure.method not in self._failing:
             self._failing.add(failure.method)
@@ -73,7 +73,7 @@ class ModelQueue:
             request.end(no_worker or rejection_of(drop, now_us, request.headroom_us))
 
     def expire(self, query: Query, now_us: float) -> bool:
-        """Reject a query without a deadline that has waited too long; returns whether it still waited."""
+        """Reject a query without a deadline that has waited too long; True if it still waited."""
         if not self.dispatcher.withdraw(query, RequestOutcome.EXPIRED):
             return False
         rejection = self._no_worker() or rejections.waited_too_long(now_us - query.arrival_us)
@@ -117,7 +117,7 @@ def rejection_of(drop: Drop, now_us: float, headroom_us: float) -> Rejection:
 
 
 class DefaultDeadline:
-    """The longest wait of requests without a deadline: ``default_us``, or infinite.
+    """Longest wait of requests without a deadline: ``default_us``, or infinite.
 
     Policies do not see it: a request without a deadline still gets the most accurate point.
     """
@@ -158,14 +158,14 @@ class DefaultDeadline:
 
 # Answers considered, and their maximum age.
 REMEMBERED, FORGOTTEN_US = 1_000, 2e6
-# Share of them that the headroom covers: of answers that use all of their slack so many are in time. It is recomputed
-# after ``EVERY`` answers, when it is asked for.
+# Share of them that the headroom covers: this share of answers that use all of their slack is in time. It is recomputed
+# at the first use after ``EVERY`` answers.
 QUANTILE, EVERY = 0.999, 50
-# Until so many answers are remembered the headroom is at least this share of a request's timeout: a policy that waits
-# as long as plans allow has its first answers late otherwise.
+# Before ``FEW`` answers the headroom is at least ``CAREFUL_SHARE`` of a request's timeout: otherwise a policy that
+# waits as long as plans allow would give its first answers late.
 FEW, CAREFUL_SHARE = 100, 0.05
-# Largest share of a request's timeout that the headroom takes, where calls are measured of what a call leaves of it: a
-# new request can be in time.
+# Largest share of a request's timeout for the headroom; where calls are measured, of the rest beside a call: a new
+# request can be in time.
 MAX_SHARE = 0.5
 
 

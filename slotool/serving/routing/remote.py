@@ -1,4 +1,4 @@
-"""Versions behind another server: called in threads, each within the time it is given, and not while they fail."""
+"""Versions behind another server: called in threads, within a time limit, and not while they fail."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from slotool.serving.outputs import Outputs, combined
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
-# Calls in progress at the same time, of all endpoints; each waits in a thread.
+# Concurrent calls of all endpoints; each waits in a thread.
 MAX_CALLS = 64
-# Failures in a row after which an endpoint is paused; it is at once when nothing listens there.
+# Consecutive failures that pause an endpoint; an endpoint that does not listen is paused at once.
 MAX_FAILURES = 3
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
-# What a call is expected to take before the first has ended, and how fast later ones change that.
+# Expected duration of the first call, and weight of later ones.
 FIRST_GUESS_S, SMOOTHING = 0.1, 0.2
-# A call that ran out of time counts as a failure of the endpoint if it had so many times what calls usually take.
+# A timed-out call is the endpoint's failure if it had this multiple of the usual duration.
 PATIENCE = 2.0
 
 _SENTENCES = {
@@ -106,9 +106,9 @@ class EndpointHealth:
 
 
 class RemoteEndpoints:
-    """Calls versions behind other servers; neither workers nor the event loop wait for them.
+    """Calls of versions behind other servers; neither workers nor the event loop wait for them.
 
-    Emits ``remote-lost`` when an endpoint is paused, with what went wrong, and ``remote-back`` when it answers again.
+    Emits ``remote-lost`` when an endpoint is paused, with the failure, and ``remote-back`` when it answers again.
     """
 
     def __init__(self, metrics: Metrics, events: Events):
@@ -133,7 +133,8 @@ class RemoteEndpoints:
                 health.ended_early()
                 raise
             except RemoteRejection as rejection:
-                # Whoever finds a request wrong is alive: what clients send must not take a version from the others.
+                # An endpoint that rejects a request is alive: one client's bad input must not take a version from the
+                # others.
                 self._answered(served, health, version, began_s)
                 raise RemoteFailure(version, "rejected", rejection.sentence) from rejection
             except Exception as error:
@@ -181,10 +182,10 @@ def _compute(served: ServedModel, point: OperatingPoint, x: Inputs, within_s: fl
 
 
 AskLocal = Callable[[OperatingPoint, Inputs], Awaitable[Outputs]]
-# Of the time left, the share that a local version which answers in place of a remote one may take.
+# Share of the time left for a local version that answers in place of a remote one.
 FALLBACK_SHARE = 0.5
-# Kept back for it: so many times what is planned. Kept back in any case, to notice that there is no answer and to send
-# what there is: so long, and a share of the time left, as timers of a busy machine are late.
+# Time reserved for it, as a multiple of the plan; and time always reserved to notice a missing answer and to send one:
+# a constant, and a share of the time left, as timers of a busy machine are late.
 CAUTION, NOTICE_US, NOTICE_SHARE = 1.5, 3_000.0, 0.02
 
 
@@ -197,12 +198,11 @@ def remote_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan | No
 
 
 class RemoteCall:
-    """Runs ``plan``, of whose versions one or both are remote, on ``x``; local versions are asked by ``ask_local``.
+    """Run of ``plan``, with one or more remote versions, on ``x``; ``ask_local`` asks local versions.
 
-    A remote version that gives no answer is done without: the other version's answer goes out, or that of the most
-    accurate local version there is time for. One that rejects the request ends it: versions of one service take the
-    same inputs. ``alone``: whether ``x`` is one request. ``deadline_us``: by ``now_us``; a remote version is given what
-    a local one does not need of the time until then.
+    If a remote version gives no answer, the other version's is sent, or that of the most accurate local version that is
+    fast enough. A rejection ends the request: versions of one service take the same inputs. ``alone``: ``x`` is one
+    request. ``deadline_us``: by ``now_us``; a remote version gets the time until then that a local one does not need.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class RemoteCall:
         finally:
             if second is not None:
                 second.cancel()
-                # Its failure matters to nobody now.
+                # Its failure is not needed any more.
                 second.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     async def _in_turn(self, cascade: Cascade) -> tuple[Outputs, str]:

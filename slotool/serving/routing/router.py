@@ -1,4 +1,4 @@
-"""The router: what becomes of a request that comes, and one EDF queue per model, which the dispatch loop serves."""
+"""Router: admits requests to one EDF queue per model, which the dispatch loop serves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slotool.serving.routing.dispatch_loop import DispatchLoop
 from slotool.serving.routing.model_queue import DefaultDeadline, LatencyHeadroom, ModelQueue
 from slotool.serving.served import ServedModel
 
-# How long a model that is served no more may take for the requests that it has, and how often that is looked at.
+# Time for the last requests of a removed model, and interval of checks.
 DRAIN_S, DRAINED_LOOK_S = 30.0, 0.02
 # Random bytes of an id, and ids drawn at a time.
 ID_BYTES, IDS_AT_ONCE = 12, 1_024
@@ -38,7 +38,7 @@ def monotonic_us() -> float:
 def request_ids() -> Iterator[str]:
     """Yield ids that nobody can guess and no other process yields: 96 random bits each.
 
-    They are drawn many at a time: 0.1 µs an id, where ``secrets.token_hex`` takes 1 µs.
+    They are drawn in batches: 0.1 µs an id, where ``secrets.token_hex`` takes 1 µs.
     """
     while True:
         drawn = os.urandom(IDS_AT_ONCE * ID_BYTES).hex()
@@ -47,17 +47,18 @@ def request_ids() -> Iterator[str]:
 
 
 class Router:
-    """Queues requests in EDF order and gives the most urgent to a worker as soon as one is idle.
+    """Router that queues requests in EDF order and gives the most urgent to the next idle worker.
 
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
     new arrivals after each long call, and after a millisecond of short calls: an urgent request overtakes. A request
     whose worker is lost goes to another worker until its deadline. Deadlines are brought forward by ``headroom``, a
     latency headroom estimated from recent answers. Versions behind another server are called outside the workers
-    (``RemoteCall``). ``max_queue``: requests waiting beyond this are rejected on arrival.
-    ``default_deadline_us``: longest wait of a request without a deadline (``inf``: unbounded).
-    ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests.
-    Use it from one event loop. Raises ``InputError``
-    when there are no models or one cannot be served by the engine, ``RunError`` when one cannot run.
+    (``RemoteCall``). Use it from one event loop.
+
+    ``max_queue``: requests waiting beyond this are rejected on arrival. ``default_deadline_us``: longest wait of a
+    request without a deadline (``inf``: unbounded). ``events``: receives workers lost and replaced and points switched.
+    ``clock_us`` may be replaced in tests. Raises ``InputError`` when there are no models or the engine cannot serve
+    one, ``RunError`` when one cannot run.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Router:
         self.headroom = LatencyHeadroom()
         self._workers = Workers(self.engine.workers)
         self._queues = {name: self._new_queue(served) for name, served in models.items()}
-        # Called when other models serve than before.
+        # Called when the served models have changed.
         self.models_listener: Callable[[], None] | None = None
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
@@ -96,7 +97,7 @@ class Router:
         )
         self._ended: Rejection | None = None
         self._is_draining = False
-        # Requests that have come, whatever became of them.
+        # All requests so far, whatever their outcomes.
         self.arrived = 0
         self._ids = request_ids()
         self.metrics.waiting.set_function(self.waiting)
@@ -109,7 +110,7 @@ class Router:
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """The served models, by name; without those that take no further requests."""
+        """Served models by name, without those that take no further requests."""
         return {name: own.served for name, own in self._queues.items() if not own.is_closing}
 
     def model(self, name: str) -> ServedModel | None:
@@ -128,7 +129,7 @@ class Router:
         return self._dispatch_loop.waiting()
 
     def oldest_wait_s(self) -> float:
-        """Return for how long the oldest request in a queue has waited, in seconds; 0 where none waits."""
+        """Return the seconds that the oldest request in a queue has waited; 0 where none waits."""
         now_us, queues = self.now_us(), self._queues.values()
         return max(
             (1e-6 * (now_us - query.arrival_us) for own in queues for query in own.dispatcher.queue), default=0.0
@@ -139,7 +140,7 @@ class Router:
         return self._workers.alive()
 
     def alive_on(self, device: str) -> int:
-        """Number of live workers that compute on ``device``."""
+        """Return the number of live workers on ``device``."""
         devices = self.engine.devices
         return sum(
             self._workers.is_alive(worker) and devices[worker % len(devices)] == device
@@ -147,7 +148,7 @@ class Router:
         )
 
     def workers(self) -> int:
-        """Number of workers, those included that are dead or not warm yet."""
+        """Number of workers, including those that are dead or not warm yet."""
         return self.engine.workers
 
     def busy(self) -> int:
@@ -163,11 +164,11 @@ class Router:
         return rejections.stopping() if self._is_draining else self._no_worker()
 
     def listen(self) -> None:
-        """From now on notice, in the running event loop, workers that are lost while they are idle."""
+        """Watch idle workers for losses, in the running event loop."""
         self.engine.listen()
 
     def begin_drain(self) -> None:
-        """Report not ready from now on; requests that come all the same are still answered."""
+        """Report not ready from now on; requests that still come are answered."""
         self._is_draining = True
 
     def end(self) -> None:
@@ -182,9 +183,9 @@ class Router:
         self.engine.close()
 
     def replace(self, served: ServedModel) -> None:
-        """From the next dispatch on, choose by another policy or other rules; waiting requests stay in the queue.
+        """Use another policy or other rules from the next dispatch on; waiting requests stay in the queue.
 
-        Raises ``InputError`` when the model does not have the new policy's points; then nothing has changed.
+        Raises ``InputError`` when the model lacks the new policy's points; then nothing has changed.
         """
         self.engine.prepare(served.name, served.policy.points)
         self._queues[served.name].replace(served)
@@ -211,7 +212,7 @@ class Router:
         self._models_changed()
 
     async def _drain(self, leaving: Sequence[ModelQueue]) -> None:
-        """Have these models answer what they have, and take no more."""
+        """Let these models answer their requests, and take no more."""
         for model_queue in leaving:
             model_queue.is_closing = True
         if leaving:
@@ -241,10 +242,10 @@ class Router:
         return await answer_of(self, name, x, options, arrival_us, is_disconnected)
 
     def submit(self, request: Request, *, alone: bool = False) -> None:
-        """Have the request's model answer when its turn has come.
+        """Queue the request for its model.
 
-        All that one turn of the event loop reads is decided on at its end. ``alone``: no other request arrived in this
-        turn, so that its end is now.
+        All requests that one turn of the event loop reads are decided on at its end. ``alone``: no other request
+        arrived in this turn, so that its end is now.
         """
         options, x = request.options, request.x
         model_queue = self._queues.get(request.served.name)
@@ -291,7 +292,7 @@ class Router:
             return self._ended
         if not self._workers.running and self._workers.idle() is None:
             no_worker = self._no_worker()
-            # Its deadline comes before a worker is expected to be ready.
+            # Its deadline precedes the expected recovery.
             if no_worker is not None and timeout_us < self.engine.ready_in_s() * 1e6:
                 return no_worker
         waiting = self.waiting()
