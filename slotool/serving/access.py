@@ -223,11 +223,11 @@ def _address(text: str) -> Address | None:
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        found = ipaddress.ip_address(text.partition("%")[0])
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return mapped or found
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def _network(text: str) -> Network:

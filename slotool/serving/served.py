@@ -89,9 +89,9 @@ class ServedModel:
         if not self.model.estimates_each:
             return None
         rows: Any = x
-        each = [self.model.expected_accuracy(rows[i : i + 1]) for i in range(len(x))]
-        known = [expected for expected in each if expected is not None]
-        if len(known) < len(each):
+        estimates = [self.model.expected_accuracy(rows[i : i + 1]) for i in range(len(x))]
+        known = [expected for expected in estimates if expected is not None]
+        if len(known) < len(estimates):
             return None
         return {point: min(expected.get(point, 0.0) for expected in known) for point in known[0]}
 
@@ -147,9 +147,9 @@ class Interface:
         if not max_batch:
             sides = (tuple(replace(t, shape=t.shape[1:]) for t in s) for s in (signature.inputs, signature.outputs))
             signature = Signature(*sides)
-        own = {tensor.name for tensor in signature.outputs}
-        further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
-        named = (_CLASS,) if model.labels and isinstance(model.task, Classification) and CLASS not in own else ()
+        names = {tensor.name for tensor in signature.outputs}
+        further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in names)
+        named = (_CLASS,) if model.labels and isinstance(model.task, Classification) and CLASS not in names else ()
         reading = {} if model.data_options is None else model.data_options.statement()
         stated, on_request = (further, named) if model.states_answers else ((), (*further, *named))
         outputs = (*signature.outputs, *stated)

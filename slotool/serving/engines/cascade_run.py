@@ -176,13 +176,13 @@ class _Seen:
         return confidence if len(asked) == len(self._rows) else confidence[np.searchsorted(asked, self._rows)]
 
     def label(self, version: str) -> np.ndarray:
-        asked, answers = self._run.asked[version]
+        rows, answers = self._run.asked[version]
         known = self._run.labels.get(version)
         if known is None:
             names = self._run.names
-            given = [""] * len(asked) if answers is None else [label_of(own, names) for own in answers.answers.tolist()]
+            given = [""] * len(rows) if answers is None else [label_of(own, names) for own in answers.answers.tolist()]
             known = self._run.labels[version] = np.array(given, dtype=object)
-        return known if len(asked) == len(self._rows) else known[np.searchsorted(asked, self._rows)]
+        return known if len(rows) == len(self._rows) else known[np.searchsorted(rows, self._rows)]
 
     def feature(self, name: str) -> np.ndarray:
         return _feature_of(self._run.x, name, self._rows)

@@ -325,9 +325,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         self._loop.call_later(pause_s, self._replace, worker, pauses + 1)
 
     def _replace(self, worker: int, pauses: int) -> None:
-        if (
-            self._closed or self._loop is None or self._replicas[worker].is_open
-        ):  # it has been replaced
+        if self._closed or self._loop is None or self._replicas[worker].is_open:  # replaced already
             return
         if worker >= self.workers:  # not needed any more
             self._replicas[worker].is_removed = True
@@ -356,8 +354,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         self._watch = self._loop.call_later(self._hang.look_s, self._look_for_hung)
 
 
-# Assumed memory of a worker: this multiple of its models' files, plus the memory of this process, which loaded them
-# too.
+# Assumed memory of a worker, in sizes of its models' files, beside that of this process, which loaded them too.
 COPIES = 3
 
 

@@ -113,9 +113,9 @@ class SharedTensors:
 
     def write_text(self, text: str) -> int:
         """Write as much of ``text`` as fits, and return its bytes."""
-        kept = text.encode(errors="replace")[:_TEXT_BYTES]
-        self._memory[_HEADER_BYTES : _HEADER_BYTES + len(kept)] = kept
-        return len(kept)
+        encoded = text.encode(errors="replace")[:_TEXT_BYTES]
+        self._memory[_HEADER_BYTES : _HEADER_BYTES + len(encoded)] = encoded
+        return len(encoded)
 
     def read_text(self, length: int) -> str:
         return bytes(self._memory[_HEADER_BYTES : _HEADER_BYTES + length]).decode(errors="replace")

@@ -203,8 +203,8 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
 
     def node(self, worker: int) -> str:
         """Return the id of the node that runs ``worker``."""
-        asked = self._replicas[worker].actor.where.options(concurrency_group="control").remote()
-        return str(self._ray.get(asked))
+        reference = self._replicas[worker].actor.where.options(concurrency_group="control").remote()
+        return str(self._ray.get(reference))
 
     def _new_places(self, load: Load, workers: int) -> list[_Place]:
         return [_Place(self._new_actor(load.threads), load) for _ in range(workers)]

@@ -104,14 +104,14 @@ def _reach(address: str) -> None:
 def _silent() -> Iterator[None]:
     """Close standard error meanwhile: ray's compiled core prints every attempt to connect."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def first_line(error: Exception) -> str:

@@ -110,12 +110,12 @@ class Live:
         return self._clock_s() - self._began_s
 
     def _sample(self, latencies_us: Sequence[float]) -> None:
-        kept, second = self._open.latencies_us, self._open
-        room = MAX_SAMPLES - len(kept)
-        kept.extend(latencies_us[:room])
+        samples, second = self._open.latencies_us, self._open
+        room = MAX_SAMPLES - len(samples)
+        samples.extend(latencies_us[:room])
         for latency_us in latencies_us[room:]:
             if (at := int(self._random.random() * (second.in_time + second.late))) < MAX_SAMPLES:
-                kept[at] = latency_us
+                samples[at] = latency_us
 
     def _figures(self, second: _Second, span_s: float, now_s: float) -> dict[str, Any]:
         answered = second.in_time + second.late
@@ -139,8 +139,7 @@ class Live:
         }
 
 
-# Answers, and bytes of their inputs, that wait to be counted: fewer cost more each; with more, the next request waits
-# longer.
+# Uncounted answers, and bytes of their inputs: fewer cost more each; with more, the next request waits longer.
 MAX_UNCOUNTED, MAX_UNCOUNTED_BYTES = 64, 2**20
 # Longest wait of an answer.
 MAX_WAIT_S = 0.1

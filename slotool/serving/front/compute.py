@@ -127,12 +127,12 @@ def _answer(answer: InferenceResult) -> dict[str, Any]:
     label = answer.output(LABEL)
     if label is not None and label.dtype.kind in "iu":
         return {"label": int(label.ravel()[0])}
-    found = np.asarray(answer.labels[0])
-    if found.dtype.kind == "f":  # JSON has neither NaN nor infinity
-        known = np.isfinite(found)
-        found = found.astype(np.object_)
-        found[~known] = None
-    plain = found.tolist()
+    answers = np.asarray(answer.labels[0])
+    if answers.dtype.kind == "f":  # JSON has neither NaN nor infinity
+        known = np.isfinite(answers)
+        answers = answers.astype(np.object_)
+        answers[~known] = None
+    plain = answers.tolist()
     return {"answer": plain.decode(errors="replace") if isinstance(plain, bytes) else plain}
 
 
@@ -211,32 +211,32 @@ def _npy_array(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...]) -> n
     try:
         version = np.lib.format.read_magic(file)
         read_header = _NPY_HEADERS[version]
-        found, by_columns, dtype = read_header(file, max_header_size=MAX_NPY_HEADER_BYTES)
+        axes, by_columns, dtype = read_header(file, max_header_size=MAX_NPY_HEADER_BYTES)
     # A header is Python source, and old ones are tokenized: SyntaxError, TokenError, RecursionError and more. Their
     # messages may name objects of this process, so they are not repeated.
     except Exception:
         raise bad_request("the .npy file cannot be read: its header is not that of an array of numbers") from None
     # True is an int for NumPy's check, but not for reshape.
-    if any(type(length) is not int or length < 0 for length in found):
+    if any(type(length) is not int or length < 0 for length in axes):
         raise bad_request("the .npy file cannot be read: the axes in its header are not numbers from 0")
-    fitted = _fitted(found, shape, usual)
+    fitted = _fitted(axes, shape, usual)
     if fitted is None:
-        raise bad_request(f"the .npy file holds an array of shape {list(found)[:8]}, expected {list(shape)}")
+        raise bad_request(f"the .npy file holds an array of shape {list(axes)[:8]}, expected {list(shape)}")
     if dtype.kind not in "fiub":
         raise bad_request(f"the .npy file holds {dtype.name[:40]}, expected float32 (or uint8 pixels)")
     data = body[file.tell() :]
-    if len(data) != math.prod(found) * dtype.itemsize:
-        what = "is cut short" if len(data) < math.prod(found) * dtype.itemsize else "goes on behind its array"
-        raise bad_request(f"the .npy file {what}: {len(data)} bytes, expected {math.prod(found) * dtype.itemsize}")
-    return np.frombuffer(data, dtype).reshape(found, order="F" if by_columns else "C").reshape(fitted)
+    if len(data) != math.prod(axes) * dtype.itemsize:
+        what = "is cut short" if len(data) < math.prod(axes) * dtype.itemsize else "goes on behind its array"
+        raise bad_request(f"the .npy file {what}: {len(data)} bytes, expected {math.prod(axes) * dtype.itemsize}")
+    return np.frombuffer(data, dtype).reshape(axes, order="F" if by_columns else "C").reshape(fitted)
 
 
-def _fitted(found: tuple[int, ...], shape: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...] | None:
+def _fitted(axes: tuple[int, ...], shape: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the shape of an example in the file; None where it has none."""
-    for sizes in (found, found[1:] if found[:1] == (1,) else found):
+    for sizes in (axes, axes[1:] if axes[:1] == (1,) else axes):
         if len(sizes) == len(shape) and all(size in (FREE, got) for size, got in zip(shape, sizes, strict=True)):
             return sizes
-    return usual if _long_axes(found) == _long_axes(usual) else None
+    return usual if _long_axes(axes) == _long_axes(usual) else None
 
 
 def _image(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_bytes: int) -> np.ndarray:

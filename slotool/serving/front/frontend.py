@@ -220,9 +220,9 @@ class FrontEnd:
         """Send the request to the router and count it. Raises ``Rejection`` for one that is not sent."""
         served = request.served
         if self.default_tolerance is not None and served.rules is not None:
-            asked = request.options
-            is_silent = asked.tolerance is None and asked.min_accuracy is None
-            request.options = replace(asked, tolerance=self.default_tolerance) if is_silent else asked
+            options = request.options
+            is_silent = options.tolerance is None and options.min_accuracy is None
+            request.options = replace(options, tolerance=self.default_tolerance) if is_silent else options
         if (tolerance := request.options.tolerance) is not None:
             if served.rules is None:
                 raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")

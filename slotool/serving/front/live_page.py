@@ -80,26 +80,26 @@ class LivePage:
         front = self._front
         require_same_origin(request, has_token=front.clients is not None)
         front.require_role(request.headers.get("authorization"), SETTINGS)
-        asked = tensors.json_object(await front.body(request, bounds.OVERHEAD_BYTES))
-        strangers = set(asked) - _SETTINGS
-        if strangers:
+        document = tensors.json_object(await front.body(request, bounds.OVERHEAD_BYTES))
+        unknown = set(document) - _SETTINGS
+        if unknown:
             raise bad_request(
-                f"{min(strangers)[:40]!r} is no runtime setting; there are {', '.join(sorted(_SETTINGS))}"
-                + did_you_mean(min(strangers), _SETTINGS)
+                f"{min(unknown)[:40]!r} is no runtime setting; there are {', '.join(sorted(_SETTINGS))}"
+                + did_you_mean(min(unknown), _SETTINGS)
             )
-        if "tolerance" in asked:
-            tolerance = _tolerance(asked["tolerance"])
+        if "tolerance" in document:
+            tolerance = _tolerance(document["tolerance"])
             if tolerance is not None and not self._tiers():
                 raise bad_request("tolerance: no model is served with rules to follow it (serve --rules)")
             for served in front.models.values():
                 if tolerance is not None and served.rules is not None:
                     require_meant(served.rules, tolerance)
-        workers = self._workers_asked(asked)
-        if "policy" in asked:
-            await self._use(asked["policy"])
+        workers = self._workers_asked(document)
+        if "policy" in document:
+            await self._use(document["policy"])
         if workers is not None:
             await self._use_workers(*workers)
-        if "tolerance" in asked and tolerance != front.default_tolerance:
+        if "tolerance" in document and tolerance != front.default_tolerance:
             front.default_tolerance = tolerance
             sentence = "no default tolerance" if tolerance is None else f"default tolerance {tolerance:g}"
             front.router.events.emit("setting", sentence)
@@ -118,15 +118,15 @@ class LivePage:
             raise bad_request(f"policy {policy}: {error}") from None
         self._front.router.events.emit("setting", f"policy {policy}")
 
-    def _workers_asked(self, asked: dict[str, Any]) -> tuple[int, int] | None:
+    def _workers_asked(self, document: dict[str, Any]) -> tuple[int, int] | None:
         """Return replicas and threads, of which a request may name one; None where it names neither."""
-        if not asked.keys() & {"replicas", "threads"}:
+        if not document.keys() & {"replicas", "threads"}:
             return None
         if self._runtime_settings is None:
             raise bad_request("replicas, threads: the workers of this server cannot be changed")
         in_force = self._runtime_settings.workers
         replicas, threads = (
-            _whole(asked, key, now) for key, now in zip(("replicas", "threads"), in_force, strict=True)
+            _whole(document, key, now) for key, now in zip(("replicas", "threads"), in_force, strict=True)
         )
         # A client must not fill the machine; a server may have been started on more.
         most = max(self._front.router.engine.cores(), in_force[0] * in_force[1])

@@ -136,14 +136,14 @@ def _peer(scope: Scope) -> str | None:
 
 def _headers(scope: Scope) -> dict[str, str]:
     """Return the headers that occur once, names in lower case."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     twice = set()
     for raw, value in scope["headers"]:
         name = raw.decode("latin-1")
-        if name in found:
+        if name in values:
             twice.add(name)
-        found[name] = value.decode("latin-1")
-    return {name: value for name, value in found.items() if name not in twice}
+        values[name] = value.decode("latin-1")
+    return {name: value for name, value in values.items() if name not in twice}
 
 
 def wants_page(accept: str) -> bool:

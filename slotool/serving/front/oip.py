@@ -146,12 +146,12 @@ class OpenInference:
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
         regions = None if front.shared_memory is None else front.regions_of(headers.get("authorization"))
-        asked = self.reader(served.name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
-        if asked.destinations and is_from_browser(headers):
+        message = self.reader(served.name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
+        if message.destinations and is_from_browser(headers):
             raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
-        options = front.asked_by(merged(asked.options, in_headers), headers.get("authorization"), asked.id)
-        reply = listener(done, partial(self.reply, served, asked))
-        front.submit(Request(served, asked.x, options, arrival_us, is_disconnected, reply))
+        options = front.asked_by(merged(message.options, in_headers), headers.get("authorization"), message.id)
+        reply = listener(done, partial(self.reply, served, message))
+        front.submit(Request(served, message.x, options, arrival_us, is_disconnected, reply))
 
     def reader(self, model: str) -> tensors.InferenceReader:
         """Return the reader of the model's current tensors: models may come and change at run time."""
@@ -160,14 +160,14 @@ class OpenInference:
             reader = self._readers[model] = tensors.InferenceReader(interface)
         return reader
 
-    def reply(self, served: ServedModel, asked: tensors.InferRequest, answer: InferenceResult) -> Reply:
+    def reply(self, served: ServedModel, message: tensors.InferRequest, answer: InferenceResult) -> Reply:
         """Format the response. Raises ``Rejection`` for an output that the answer lacks."""
-        outputs = {name: answer.output(name) for name in asked.outputs}
+        outputs = {name: answer.output(name) for name in message.outputs}
         content, json_length = tensors.format_response(
             served.model_name,
             served.version,
             self._front.interfaces[served.name],
-            asked,
+            message,
             outputs,
             explanation(answer),
         )

@@ -377,14 +377,16 @@ class GrpcFrontEnd:
         served = self._named(request)
         interface = front.interfaces[served.name]
         regions = None if front.shared_memory is None else front.regions_of(_authorization(context))
-        asked = grpc_messages.parse_infer(request, interface, regions)
+        infer_request = grpc_messages.parse_infer(request, interface, regions)
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
-        options = request_options.merged(asked.options, request_options.from_headers(metadata))
-        options = front.asked_by(_nearer(options, context.time_remaining()), _authorization(context), asked.id)
-        answer = await answer_of(front, served.name, asked.x, options, arrival_us, context.cancelled)
-        outputs = {name: answer.output(name) for name in asked.outputs}
+        options = request_options.merged(infer_request.options, request_options.from_headers(metadata))
+        options = front.asked_by(_nearer(options, context.time_remaining()), _authorization(context), infer_request.id)
+        answer = await answer_of(front, served.name, infer_request.x, options, arrival_us, context.cancelled)
+        outputs = {name: answer.output(name) for name in infer_request.outputs}
         parameters = explanation(answer)
-        return grpc_messages.format_infer(served.model_name, served.version, interface, asked, outputs, parameters)
+        return grpc_messages.format_infer(
+            served.model_name, served.version, interface, infer_request, outputs, parameters
+        )
 
 
 class _NotServed(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc says nothing of its types
@@ -434,10 +436,10 @@ def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(configured(), configured, require_client_authentication=must_show)
 
 
-def _nearer(asked: request_options.RequestOptions, left_s: float | None) -> request_options.RequestOptions:
+def _nearer(options: request_options.RequestOptions, left_s: float | None) -> request_options.RequestOptions:
     """Return the options with gRPC's deadline, where that is nearer."""
     if left_s is None:
-        return asked
+        return options
     if left_s <= 0:
         raise rejections.expired(0.0)
-    return replace(asked, timeout_us=min(asked.timeout_us, left_s * 1e6))
+    return replace(options, timeout_us=min(options.timeout_us, left_s * 1e6))

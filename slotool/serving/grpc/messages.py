@@ -242,5 +242,5 @@ def regions_message(regions: Iterable[Mapping[str, Any]]) -> Any:
 
 def facts_of(response: Any) -> dict[str, Any]:
     """Return an answer's facts for the access log: the request's id, its operating point and times."""
-    found = {name: response.parameters.get(name) for name in ("request", "operating_point", "queue_us", "compute_us")}
-    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in found.items() if value}
+    values = {name: response.parameters.get(name) for name in ("request", "operating_point", "queue_us", "compute_us")}
+    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in values.items() if value}

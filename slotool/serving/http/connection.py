@@ -131,8 +131,7 @@ class Lingering:
                 if self._transport.can_write_eof():  # TLS cannot; its client closes as the answer says so.
                     self._transport.write_eof()
             except OSError:
-                # The client has reset the connection, which asyncio has not noticed yet: there is no client to wait
-                # for.
+                # The client has reset the connection, which asyncio has not noticed yet: nobody waits.
                 self._transport.abort()
             else:
                 self._deadline.set(self._clock_s() + LINGER_S)
@@ -185,8 +184,7 @@ class AsgiCycle:
         self._news.set()
         self.keep_alive = keep_alive
         self.response_started = self._response_complete = self._disconnected = False
-        # Head of the answer until its first body bytes share a packet with it, format of the body, and bytes still to
-        # come.
+        # Head of the answer that waits for its first body bytes, format of the body, and bytes still to come.
         self._head = b""
         self._framed: Callable[[bytes, bool], bytes] = _nothing
         self._left_bytes = 0
@@ -345,7 +343,7 @@ def scope_of(request: HttpRequest, connection: dict[str, Any], state: dict[str, 
     }
 
 
-# Memory is reserved for this multiple of the received body, and tensors begin at a multiple of ``ALIGNED`` bytes.
+# Memory is reserved for this multiple of a received body; tensors begin at a multiple of ``ALIGNED`` bytes.
 RESERVED, ALIGNED = 4, 16
 
 

@@ -227,7 +227,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._flow.pause_reading()
                 return
             incoming = self._incoming
-            # Bytes of the body may come at once.
+            # The rest of a body is parsed at once.
             expected = (incoming.request.content_length or 0) - incoming.body_bytes if incoming is not None else 0
             end = at + max(MAX_FED_BYTES, expected)
             self._read(data[at:end])
@@ -309,7 +309,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _begin(self, exchange: Exchange) -> None:
         if exchange.head is not None and exchange.reply is None:
-            # Others may have come after its body.
+            # Clients may have changed while its body arrived.
             exchange.reply = self._inferences.early_rejection(exchange.head)
         self._exchange = exchange
         if exchange.reply is not None:

@@ -297,8 +297,8 @@ def head_fault(request: HttpRequest) -> Rejection | None:
 
 def read_head(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Head | None:
     """Return the head of an inference request; None for one left to the routes."""
-    asked = INFERENCE.fullmatch(target)
-    if asked is None:
+    match = INFERENCE.fullmatch(target)
+    if match is None:
         return None
     named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
     if len(named) != len(headers) or "content-encoding" in named or "expect" in named:
@@ -306,7 +306,7 @@ def read_head(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Head | N
     # The routes report the error.
     if "host" not in named or named.get("transfer-encoding", "chunked") != "chunked":
         return None
-    model, version = asked.group("model", "version")
+    model, version = match.group("model", "version")
     options: RequestOptions | Rejection
     try:
         options = from_headers(named)

@@ -189,13 +189,13 @@ def _confidence(computed: Sequence[Outputs]) -> np.ndarray:
 
 def _features(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
     """Return numeric inputs, which rules may name: float64 [examples], the first element of each."""
-    found = {}
+    features = {}
     for name, array in parts[0].arrays.items():
         arrays = [part.arrays[name] for part in parts]
-        if array.dtype.kind in "biuf" and all(own.size for own in arrays):
-            found[name] = np.concatenate([own.reshape(len(own), -1)[:, 0] for own in arrays]).astype(np.float64)
-    own = ("example", "version", "error", "confidence", "latency_s", "cost", "answer")
-    return {name: values for name, values in found.items() if name not in own}
+        if array.dtype.kind in "biuf" and all(part.size for part in arrays):
+            features[name] = np.concatenate([part.reshape(len(part), -1)[:, 0] for part in arrays]).astype(np.float64)
+    reserved = ("example", "version", "error", "confidence", "latency_s", "cost", "answer")
+    return {name: values for name, values in features.items() if name not in reserved}
 
 
 def _joined(parts: Sequence[Columns]) -> list[Columns]:
@@ -215,18 +215,18 @@ def _events(
     model: str, rules: RuleSet, before: Sequence[Watched], after: Sequence[Watched]
 ) -> list[tuple[str, str, dict[str, Any]]]:
     """Return the events of guarantees that are newly violated or confirmed."""
-    known = {(own.point, own.group): (own.alarm_at, own.confirmed_at) for own in before}
+    known = {(tier.point, tier.group): (tier.alarm_at, tier.confirmed_at) for tier in before}
     command, events = rules.certify_again, []
-    for own in after:
-        alarmed, confirmed = known.get((own.point, own.group), (None, None))
-        fields = {"model": model, **_named(own)}
-        if own.alarm_at is not None and alarmed is None:
-            sentence = f"{model}: {own.alarm(rules)}; certify again with fresh outcomes: {command}"
-            evidence = {"evidence": own.evidence, "evidence_wanted": own.wanted, "command": command}
-            events.append(("guarantee-violated", sentence, {**fields, "labelled": own.alarm_at, **evidence}))
-        if own.confirmed_at is not None and confirmed is None:
-            sentence = f"{model}: {own.confirmation(rules)}"
-            events.append(("guarantee-confirmed", sentence, {**fields, "labelled": own.confirmed_at}))
+    for tier in after:
+        alarmed, confirmed = known.get((tier.point, tier.group), (None, None))
+        fields = {"model": model, **_named(tier)}
+        if tier.alarm_at is not None and alarmed is None:
+            sentence = f"{model}: {tier.alarm(rules)}; certify again with fresh outcomes: {command}"
+            evidence = {"evidence": tier.evidence, "evidence_wanted": tier.wanted, "command": command}
+            events.append(("guarantee-violated", sentence, {**fields, "labelled": tier.alarm_at, **evidence}))
+        if tier.confirmed_at is not None and confirmed is None:
+            sentence = f"{model}: {tier.confirmation(rules)}"
+            events.append(("guarantee-confirmed", sentence, {**fields, "labelled": tier.confirmed_at}))
     return events
 
 
@@ -342,7 +342,7 @@ class Feedback:
         groups = tuple(groups or (remembered.options.group,))
         if len(groups) not in (1, len(labels)):
             raise rejections.bad_request(f"{len(groups)} groups for a request of {len(labels)} examples")
-        each = groups if len(groups) == len(labels) else groups * len(labels)
+        group_of_example = groups if len(groups) == len(labels) else groups * len(labels)
         if (rules := served.rules) is not None:
             named = [name for name in groups if name and name != remembered.options.group]
             self.of_unknown_groups(Counter(name for name in named if not rules.knows_group(name)))
@@ -350,7 +350,7 @@ class Feedback:
         self._forget(request)
         self._right.extend((bool(right), remembered.in_time) for right in labels == remembered.answers)
         if served.rules is not None and remembered.x is not None:
-            self.guarantees.add(Labelled(remembered.x, labels, each))
+            self.guarantees.add(Labelled(remembered.x, labels, group_of_example))
 
     def _named(self, request: str, client: str | None) -> str:
         """Return the remembered request that its client means by ``request``. Raises ``Rejection`` (404, 400)."""
@@ -389,8 +389,8 @@ class Feedback:
         ``unknown_groups``: requests by group that the rules do not know, if any.
         """
         right = np.array(self._right, dtype=bool).reshape(-1, 2)
-        asked = self._answered + self._rejected
-        share = self._answered / asked if asked else 1.0
+        requests = self._answered + self._rejected
+        share = self._answered / requests if requests else 1.0
         groups = self.guarantees.by_group()
         return {
             "labelled": self._labelled,

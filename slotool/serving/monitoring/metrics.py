@@ -42,25 +42,25 @@ class Distribution(Collector):
         self._values: dict[tuple[str, ...], _Values] = {}
 
     def observe(self, labels: tuple[str, ...], values: Iterable[float]) -> None:
-        kept = self._values.get(labels)
-        if kept is None:
-            kept = self._values[labels] = _Values(len(self._buckets))
-        buckets, counts = self._buckets, kept.counts
+        histogram = self._values.get(labels)
+        if histogram is None:
+            histogram = self._values[labels] = _Values(len(self._buckets))
+        buckets, counts = self._buckets, histogram.counts
         for value in values:
             counts[bisect_left(buckets, value)] += 1
-            kept.total += value
+            histogram.total += value
 
     def describe(self) -> Iterable[Metric]:
         return [self._family()]
 
     def collect(self) -> Iterable[Metric]:
         family = self._family()
-        for labels, kept in list(self._values.items()):
+        for labels, histogram in list(self._values.items()):
             up_to, so_far = [], 0
-            for bound, count in zip((*map(str, self._buckets), "+Inf"), kept.counts, strict=True):
+            for bound, count in zip((*map(str, self._buckets), "+Inf"), histogram.counts, strict=True):
                 so_far += count
                 up_to.append((bound, so_far))
-            family.add_metric(labels, up_to, kept.total)
+            family.add_metric(labels, up_to, histogram.total)
         return [family]
 
     def _family(self) -> HistogramMetricFamily:

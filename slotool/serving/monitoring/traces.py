@@ -82,7 +82,7 @@ class Traces:
         trace, ended_ns = self._trace, time.time_ns()
         began_ns = ended_ns - round(1e3 * (total_us or 0.0))
         caller = self._propagator.extract({TRACE_HEADER: headers.get(TRACE_HEADER, "")})
-        path, own = path[:MAX_CHARACTERS], {"model": model[:MAX_CHARACTERS] if model else None, **answer}
+        path, facts = path[:MAX_CHARACTERS], {"model": model[:MAX_CHARACTERS] if model else None, **answer}
         attributes: dict[str, Any]
         if protocol == "grpc":
             name = path.removeprefix("/")
@@ -102,8 +102,8 @@ class Traces:
                 "http.response.body.size": bytes_out,
             }
         attributes |= {"network.peer.address": peer, "error.type": str(status) if status >= 500 else None}
-        said = _present(attributes) | _present({f"slotool.{name}": value for name, value in own.items()})
-        span = self._tracer.start_span(name, caller, trace.SpanKind.SERVER, said, start_time=began_ns)
+        described = _present(attributes) | _present({f"slotool.{name}": value for name, value in facts.items()})
+        span = self._tracer.start_span(name, caller, trace.SpanKind.SERVER, described, start_time=began_ns)
         if span.is_recording() and "queue_us" in answer and "compute_us" in answer:
             within, at_ns = trace.set_span_in_context(span), began_ns
             for part, took_us in (("queue", answer["queue_us"]), ("call", answer["compute_us"])):

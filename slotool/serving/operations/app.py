@@ -211,17 +211,17 @@ class Faults:
         self._front.require_role(request.headers.get("authorization"), SETTINGS)
         body = await self._front.body(request, bounds.OVERHEAD_BYTES)
         try:
-            asked = msgspec.json.decode(body, type=FaultRequest)
-            process = self._engine.inject(asked.worker, asked.action, asked.factor, asked.lasts_s)
+            fault = msgspec.json.decode(body, type=FaultRequest)
+            process = self._engine.inject(fault.worker, fault.action, fault.factor, fault.lasts_s)
         except (msgspec.MsgspecError, InputError) as error:
             raise bad_request(f"fault: {error}") from None
-        factor = f" by {asked.factor:g}" if asked.action == "slow" else ""
+        factor = f" by {fault.factor:g}" if fault.action == "slow" else ""
         self._front.router.events.emit(
             "fault",
-            f"{asked.action} worker {asked.worker}{factor} (process {process}), as a client asked",
-            worker=asked.worker,
-            action=asked.action,
-            factor=asked.factor,
-            lasts_s=asked.lasts_s,
+            f"{fault.action} worker {fault.worker}{factor} (process {process}), as a client asked",
+            worker=fault.worker,
+            action=fault.action,
+            factor=fault.factor,
+            lasts_s=fault.lasts_s,
         )
         return json_response({"process": process})

@@ -103,14 +103,16 @@ class ModelConfig:
                         f"{self.path}: no tensor is called {tensor.name!r}; there are {', '.join(tensors)}"
                     )
                 spec = tensors[tensor.name]
-                found = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+                datatype = (
+                    tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+                )
                 dims = interface.example_shape(spec)
                 is_same = len(dims) == len(tensor.dims) and all(
                     FREE in pair or pair[0] == pair[1] for pair in zip(dims, tensor.dims, strict=True)
                 )
-                if found != triton_type(spec) or not is_same:
+                if datatype != triton_type(spec) or not is_same:
                     raise InputError(
-                        f"{self.path}: {tensor.name} is {found} {list(tensor.dims)}, but {triton_type(spec)} "
+                        f"{self.path}: {tensor.name} is {datatype} {list(tensor.dims)}, but {triton_type(spec)} "
                         f"{list(dims)} in the model's file"
                     )
 

@@ -105,9 +105,11 @@ class ReloadableSettings:
     async def _change_model(self, name: str, sources: CombinedSources, change: str) -> None:
         """Serve this model from ``sources``, and leave the others unchanged."""
         served = self._router.models.items()
-        own, others = ({key: one for key, one in served if (one.model_name == name) is same} for same in (True, False))
+        changed, others = (
+            {key: model for key, model in served if (model.model_name == name) is same} for same in (True, False)
+        )
         parts = tuple(part for part in sources.loaded if part.model_name == name)
-        models = await asyncio.to_thread(self._reloaded, replace(sources, parts=parts), own)
+        models = await asyncio.to_thread(self._reloaded, replace(sources, parts=parts), changed)
         models = {**others, **models}
         await self._exchange(sources, models, change)
         self._router.events.emit("reload", change, models=list(models))

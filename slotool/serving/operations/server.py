@@ -266,8 +266,7 @@ class Server(uvicorn.Server):
         if sig == signal.SIGTERM and self._lame_duck_s and self.started and not self.ended_by:
             self._ends_s = time.monotonic() + self._lame_duck_s
             self._router.begin_drain()
-            # Between two callbacks: a callback that writes an answer announces whether its connection goes on, and then
-            # ends it.
+            # Between two callbacks: one that writes an answer states whether its connection goes on, and then ends it.
             self.servers[0].get_loop().call_soon_threadsafe(self._leave)
         else:
             # Ctrl-C during the drain ends it at once.

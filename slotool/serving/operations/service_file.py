@@ -210,28 +210,28 @@ def _entry(entry: Any, where: str) -> ModelEntry:
     return model
 
 
-def sentence_of(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) -> str:
+def sentence_of(message: str, where: str, kind: type[msgspec.Struct] = ModelEntry) -> str:
     """Rewrite msgspec's message about a table for people."""
-    at = _AT.search(said)
+    at = _AT.search(message)
     where = f"{where}.{at[1]}" if at and at[1] else where
     keys = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-    if unknown := re.search(r"unknown field `(.*?)`", said):
+    if unknown := re.search(r"unknown field `(.*?)`", message):
         meant = did_you_mean(unknown[1], keys.split(", "))
         return f"{where}: there is no key {unknown[1][:80]!r}; there are {keys}{meant}"
-    if missing := re.search(r"required field `(.*?)`", said):
+    if missing := re.search(r"required field `(.*?)`", message):
         return f"{where}: the key {missing[1]!r} is missing"
-    if expected := _EXPECTED.search(said):
+    if expected := _EXPECTED.search(message):
         type_name = _KINDS.get(expected[1].removesuffix(" | null"), expected[1])
         bound = f" {expected[2]} {float(expected[3]):g}" if expected[2] else ""
-        found = f", this is {_KINDS.get(expected[4], expected[4])}" if expected[4] else ""
-        return f"{where}: {type_name}{bound} is expected{found}"
-    return f"{where}: {said}"
+        actual = f", this is {_KINDS.get(expected[4], expected[4])}" if expected[4] else ""
+        return f"{where}: {type_name}{bound} is expected{actual}"
+    return f"{where}: {message}"
 
 
 def _given(model: ModelEntry) -> dict[str, Any]:
     """Return the stated values by key."""
-    given: dict[str, Any] = msgspec.to_builtins(model)
-    return {key: value for key, value in given.items() if value is not None}
+    values: dict[str, Any] = msgspec.to_builtins(model)
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _file(key: str, given: str | Path, where: str, folder: Path) -> Path:

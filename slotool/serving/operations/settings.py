@@ -110,7 +110,7 @@ class ServerSettings:
 
     def reader(self) -> Callable[[], AnySources]:
         """Return a function that reads the sources as files and command line state them. Raises ``ArgumentError``."""
-        given = Sources(
+        sources = Sources(
             tuple(self.artifacts),
             tuple(self.names),
             self.rules,
@@ -130,13 +130,13 @@ class ServerSettings:
             problem = f"give one at least, or --config FILE.toml that lists [[models]]{lists_none}"
             raise ArgumentError("artifacts", problem)
         if self.models:
-            read: Callable[[], AnySources] = self._service_file(given).read
+            read: Callable[[], AnySources] = self._service_file(sources).read
         else:
             stated = self.on_command_line | self.in_file
             # Workers of the switching plan, unless stated elsewhere.
-            follows_plan = given.mapped and stated.isdisjoint(("replicas", "threads"))
-            read = lambda: sources_of(given.as_planned() if follows_plan else given)  # noqa: E731
-            if any(map(is_repository, given.artifacts)):
+            follows_plan = sources.mapped and stated.isdisjoint(("replicas", "threads"))
+            read = lambda: sources_of(sources.as_planned() if follows_plan else sources)  # noqa: E731
+            if any(map(is_repository, sources.artifacts)):
                 self._require_no_tables()
         return lambda: _with_a_worker_each(read())
 
@@ -159,23 +159,23 @@ class ServerSettings:
             )
         return on
 
-    def _service_file(self, given: Sources) -> ServiceFile:
+    def _service_file(self, sources: Sources) -> ServiceFile:
         """Return the models that the file lists; options of the command line replace the file's."""
         if self.file is None:
             raise ArgumentError("models", "models are listed in a file: --config service.toml")
-        if given.artifacts or given.names:
+        if sources.artifacts or sources.names:
             raise ArgumentError(
-                "artifacts" if given.artifacts else "names", f"{self.file} lists the models: leave them out"
+                "artifacts" if sources.artifacts else "names", f"{self.file} lists the models: leave them out"
             )
-        if len(given.outcomes) > 1:
+        if len(sources.outcomes) > 1:
             raise ArgumentError("outcomes", f"one table for each of the models: name it in {self.file}")
         values = {
-            "rules": given.rules,
-            "latency": given.latency,
-            "outcomes": given.outcomes[0] if given.outcomes else None,
-            "plan": given.plan,
-            "policy": given.policy,
-            "deadline-ms": given.deadline_us * 1e-3,
+            "rules": sources.rules,
+            "latency": sources.latency,
+            "outcomes": sources.outcomes[0] if sources.outcomes else None,
+            "plan": sources.plan,
+            "policy": sources.policy,
+            "deadline-ms": sources.deadline_us * 1e-3,
         }
         overriding = {
             key: value.absolute() if isinstance(value, Path) else value
@@ -183,8 +183,8 @@ class ServerSettings:
             if key.replace("-", "_") in self.on_command_line
         }
         fixed = self.on_command_line & {"replicas", "threads"}
-        workers = (given.replicas if "replicas" in fixed else 1, given.threads if "threads" in fixed else 1)
-        return ServiceFile(self.file, overriding, given.with_workers(*workers), fixed, given.mapped)
+        workers = (sources.replicas if "replicas" in fixed else 1, sources.threads if "threads" in fixed else 1)
+        return ServiceFile(self.file, overriding, sources.with_workers(*workers), fixed, sources.mapped)
 
 
 def _with_a_worker_each(sources: Sources | CombinedSources) -> Sources | CombinedSources:

@@ -88,13 +88,13 @@ class Sources:
     @property
     def policies(self) -> tuple[str, ...]:
         """Names that ``policy`` may have with these tables."""
-        own: tuple[str, ...] = (BY_DEMAND,)
+        names: tuple[str, ...] = (BY_DEMAND,)
         if self.latency and self.outcomes:
             # Importing compiled policies takes a third of a server's start.
             from slotool.scheduling.batching import POLICIES
 
-            own = (BY_DEMAND, *POLICIES)
-        return own if self.policy in own else (*own, self.policy)
+            names = (BY_DEMAND, *POLICIES)
+        return names if self.policy in names else (*names, self.policy)
 
     @property
     def model_name(self) -> str:
@@ -155,8 +155,8 @@ class Sources:
 
     def _manifest(self, path: Path) -> bytes:
         """Return bytes that change when the model at this path does."""
-        own = b"" if self.config is None else self.config.text.encode()
-        return b"".join([*map(_manifest, (*self.before, path)), own])
+        config = b"" if self.config is None else self.config.text.encode()
+        return b"".join([*map(_manifest, (*self.before, path)), config])
 
     def _require_latency(self) -> None:
         if self.policy == BY_DEMAND:
@@ -311,8 +311,8 @@ class CombinedSources:
         if config is not None:
             stated = ModelConfig(Path(f"config of {printable(name)}"), name, config)
             read = tuple(replace(part, config=stated) for part in read)
-        kept = tuple(part for part in self.parts if part.model_name != name)
-        return replace(self, parts=(*kept, *read), unloaded=self.unloaded - {name})
+        others = tuple(part for part in self.parts if part.model_name != name)
+        return replace(self, parts=(*others, *read), unloaded=self.unloaded - {name})
 
     def with_unloaded(self, name: str) -> CombinedSources:
         """Return sources without this model. Raises ``InputError`` for an unknown one."""
@@ -390,22 +390,22 @@ def usual_name(path: Path) -> str:
     return path.resolve().name if path.is_dir() else path.stem
 
 
-def sources_of(given: Sources) -> Sources | CombinedSources:
+def sources_of(sources: Sources) -> Sources | CombinedSources:
     """Return ``given`` with each folder of models replaced by its models.
 
     Raises ``InputError`` as ``read_repository``, and for two models of one name.
     """
-    if not any(map(is_repository, given.artifacts)):
-        return given
+    if not any(map(is_repository, sources.artifacts)):
+        return sources
     parts: list[Sources] = []
     notes = []
-    for path in given.artifacts:
+    for path in sources.artifacts:
         if not is_repository(path):
-            parts.append(replace(given, artifacts=(path,), names=(usual_name(path),)))
+            parts.append(replace(sources, artifacts=(path,), names=(usual_name(path),)))
             continue
         models, left_out = read_repository(path)
         for model in models:
-            part = replace(given, artifacts=(model.location,), names=(model.name,))
+            part = replace(sources, artifacts=(model.location,), names=(model.name,))
             parts.append(replace(part, version=model.version, config=model.config))
         configs = {model.config.path: model.config for model in models if model.config is not None}
         notes += [f"{at}: without effect: {', '.join(c.ignored)}" for at, c in configs.items() if c.ignored]

@@ -114,8 +114,7 @@ async def read_body(receive: Receive, max_bytes: int, intake: Intake) -> bytes:
     message = receive_nowait(receive)
     if message is not None and message["type"] == "http.request" and not message.get("more_body"):
         return _within(message.get("body", b""), 0, max_bytes)
-    # One buffer, the only copy: clients may send two bytes at a time, and an object for each would take 18 times the
-    # counted memory.
+    # One buffer, the only copy: clients may send two bytes at a time, each an object of 18 times the memory.
     received = bytearray()
     async with intake.body() as body:
         while True:

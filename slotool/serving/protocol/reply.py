@@ -112,10 +112,10 @@ def listener(done: ReplyListener, reply: Callable[[InferenceResult], Reply]) -> 
             done(outcome)
             return
         try:
-            made = reply(outcome)
+            result = reply(outcome)
         except Exception as error:
             done(error)
         else:
-            done(made)
+            done(result)
 
     return ended

@@ -51,8 +51,8 @@ class Place(NamedTuple):
 
     def parameters(self, size: int) -> dict[str, str | int]:
         """Return the parameters of an output of ``size`` bytes at this place."""
-        found: dict[str, str | int] = {_REGION: self.region, _SIZE: size}
-        return {**found, _OFFSET: self.offset} if self.offset else found
+        parameters: dict[str, str | int] = {_REGION: self.region, _SIZE: size}
+        return {**parameters, _OFFSET: self.offset} if self.offset else parameters
 
 
 class Region:
@@ -95,9 +95,9 @@ class Region:
             raise self._failed(f"it cannot be written ({error.strerror})") from None
 
     def _require_bytes(self, needed: int) -> None:
-        found = os.fstat(self._fd).st_size
-        if found < needed:
-            raise self._failed(f"it has {found} bytes, expected {needed} (offset and byte_size of the region)")
+        size = os.fstat(self._fd).st_size
+        if size < needed:
+            raise self._failed(f"it has {size} bytes, expected {needed} (offset and byte_size of the region)")
 
     def _failed(self, reason: str) -> Rejection:
         return bad_request(f"shared memory object {self.key}: {reason}")
@@ -170,10 +170,10 @@ class Regions:
         """Describe one region, or all for an empty name. Raises ``Rejection`` (404) for an unknown one."""
         if name and name not in self._by_name:
             raise rejections.not_found(_unknown(name))
-        found = {name: self._by_name[name]} if name else self._by_name
+        regions = {name: self._by_name[name]} if name else self._by_name
         return [
             {"name": called, "key": region.key, "offset": region.offset, "byte_size": region.size}
-            for called, region in found.items()
+            for called, region in regions.items()
         ]
 
     def at(self, place: Place, what: str) -> Destination:
@@ -182,8 +182,8 @@ class Regions:
         if region is None:
             raise bad_request(f"{what}: {_unknown(place.region)}")
         if place.offset + place.size > region.size:
-            asked = f"bytes {place.offset} to {place.offset + place.size}"
-            raise bad_request(f"{what}: {asked} are not in region {place.region!r}, which has {region.size}")
+            requested = f"bytes {place.offset} to {place.offset + place.size}"
+            raise bad_request(f"{what}: {requested} are not in region {place.region!r}, which has {region.size}")
         return Destination(region, place)
 
 
@@ -217,10 +217,10 @@ def _bytes(value: Any, what: str) -> int:
 
 def _opened(key: str) -> int:
     """Open the object. Raises ``Rejection`` (400)."""
-    found = _KEY.fullmatch(key)
-    assert found is not None
+    match = _KEY.fullmatch(key)
+    assert match is not None
     try:
-        fd = os.open(OBJECTS / found[1], os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(OBJECTS / match[1], os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         reason = "there is none" if isinstance(error, FileNotFoundError) else f"it cannot be opened ({error.strerror})"
         raise bad_request(f"shared memory object {key}: {reason}") from None

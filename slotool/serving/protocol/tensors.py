@@ -104,13 +104,13 @@ class InferenceReader:
         """
         head, raw = _split(body, header_length)
         is_short = len(head) <= _REMEMBERED_BYTES and (raw or regions is not None)
-        asked = (self._remembered if is_short else self._read)(head)
-        if len(raw) != asked.raw_bytes:
-            raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
-        arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in asked.tensors}
-        x = self.interface.x(arrays, asked.parameters)
-        found = InferRequest(x, asked.outputs, asked.id, asked.options, asked.classes)
-        return found if not asked.places else found._replace(destinations=destinations(asked.places, regions))
+        message = (self._remembered if is_short else self._read)(head)
+        if len(raw) != message.raw_bytes:
+            raise bad_request(f"{len(raw)} bytes follow the JSON, expected {message.raw_bytes} by binary_data_size")
+        arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in message.tensors}
+        x = self.interface.x(arrays, message.parameters)
+        request = InferRequest(x, message.outputs, message.id, message.options, message.classes)
+        return request if not message.places else request._replace(destinations=destinations(message.places, regions))
 
     def _read(self, head: bytes) -> _Asked:
         bounds.require_countable_for(self.interface, head)
@@ -131,7 +131,7 @@ class InferenceReader:
         """Return tensors in the model's order, and the number of bytes after the JSON."""
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise bad_request("inputs: a list of tensors is expected")
-        found: dict[str, _Tensor] = {}
+        tensors: dict[str, _Tensor] = {}
         at = shared_bytes = 0
         for spec, shape, entry in matched(entries, self.interface):
             parameters = _parameters(entry, f"input {spec.name}")
@@ -140,11 +140,11 @@ class InferenceReader:
                 raise bad_request(f"input {spec.name}: it has both a shared_memory_region and values of its own")
             size = _raw_size(entry, parameters, spec, shape) if place is None else 0
             data = None if size is not None else entry["data"]
-            found[spec.name] = _Tensor(spec, shape, data, at, at + (size or 0), place)
+            tensors[spec.name] = _Tensor(spec, shape, data, at, at + (size or 0), place)
             at += size or 0
             shared_bytes += 0 if place is None else place.size
         bounds.require_few_shared(shared_bytes)
-        return tuple(found[spec.name] for spec in self.interface.inputs), at
+        return tuple(tensors[spec.name] for spec in self.interface.inputs), at
 
 
 def matched(
@@ -154,28 +154,28 @@ def matched(
 
     Raises ``Rejection`` (400) naming an input that is unknown, given twice, missing, or of another datatype or shape.
     """
-    found: dict[str, tuple[TensorSpec, tuple[int, ...], dict[str, Any]]] = {}
+    matches: dict[str, tuple[TensorSpec, tuple[int, ...], dict[str, Any]]] = {}
     for entry in entries:
         name = entry.get("name")
         spec = interface.input(name, len(entries)) if isinstance(name, str) else None
         if spec is None:
             raise bad_request(f"inputs: no input is called {shown(name)}; {_listed(interface.inputs, name)}")
-        if spec.name in found:
+        if spec.name in matches:
             raise bad_request(f"input {spec.name}: it is given twice")
         sent = entry.get("datatype")
         if sent != spec.datatype:
             if not is_cast(sent, spec.datatype):
                 raise bad_request(f"input {spec.name}: datatype {shown(sent)}, expected {spec.datatype!r}")
             spec = replace(spec, datatype=str(sent))
-        found[spec.name] = spec, shape_of(spec, entry.get("shape"), interface.max_batch), entry
+        matches[spec.name] = spec, shape_of(spec, entry.get("shape"), interface.max_batch), entry
     for spec in interface.inputs:
-        if spec.name not in found:
+        if spec.name not in matches:
             raise bad_request(f"input {spec.name}: it is missing; {spec} is expected")
-    batches = {name: shape[0] for name, (_, shape, _) in found.items()} if interface.max_batch else {}
+    batches = {name: shape[0] for name, (_, shape, _) in matches.items()} if interface.max_batch else {}
     if len(set(batches.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in batches.items())
         raise bad_request(f"inputs have different numbers of examples: {listed}"[:300])
-    return list(found.values())
+    return list(matches.values())
 
 
 def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
@@ -222,18 +222,18 @@ def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface
     binary = parameters.get("binary_data_output", False)
     if not isinstance(binary, bool):
         raise bad_request("binary_data_output: true or false is expected")
-    asked = document.get("outputs")
-    if asked is None or asked == []:
+    requested = document.get("outputs")
+    if requested is None or requested == []:
         return {tensor.name: binary for tensor in interface.outputs}
-    if not isinstance(asked, list):
+    if not isinstance(requested, list):
         raise bad_request("outputs: a list of tensors is expected")
-    bounds.require_few(len(asked), bounds.MAX_OUTPUTS, "outputs")
-    found: dict[str, bool] = {}
-    for name, wanted in (_wanted_output(entry, binary, interface) for entry in asked):
-        if name in found:
+    bounds.require_few(len(requested), bounds.MAX_OUTPUTS, "outputs")
+    is_binary: dict[str, bool] = {}
+    for name, wanted in (_wanted_output(entry, binary, interface) for entry in requested):
+        if name in is_binary:
             raise bad_request(f"outputs: {name} is asked for twice, expected once")
-        found[name] = wanted
-    return found
+        is_binary[name] = wanted
+    return is_binary
 
 
 def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str, bool]:
@@ -250,21 +250,21 @@ def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str,
 
 def wanted_places(document: Mapping[str, Any]) -> dict[str, Place]:
     """Return shared-memory places by output name, for checked outputs. Raises ``Rejection`` (400)."""
-    found = {}
+    places = {}
     for entry in document.get("outputs") or ():
         place = Place.of(entry.get("parameters") or {}, f"output {entry['name']}")
         if place is not None:
-            found[entry["name"]] = place
-    return found
+            places[entry["name"]] = place
+    return places
 
 
 def destinations(places: Mapping[str, Place], regions: Regions | None) -> dict[str, Destination]:
     """Find the places in the client's regions. Raises ``Rejection`` (400), also where two overlap."""
-    found = {name: destination(regions, place, f"output {name}") for name, place in places.items()}
-    for (name, place), (other, elsewhere) in combinations(found.items(), 2):
+    targets = {name: destination(regions, place, f"output {name}") for name, place in places.items()}
+    for (name, place), (other, elsewhere) in combinations(targets.items(), 2):
         if place.overlaps(elsewhere):
             raise bad_request(f"output {other}: its place in shared memory overlaps that of output {name}")
-    return found
+    return targets
 
 
 def shared_array(spec: TensorSpec, place: Place, shape: tuple[int, ...], regions: Regions | None) -> np.ndarray:
@@ -358,10 +358,10 @@ def _raw_size(
         if not isinstance(tensor.get("data"), list):
             raise bad_request(f"input {spec.name}: it has neither a list of data nor a binary_data_size")
         return None
-    found = _require_size("binary_data_size", size, spec, shape)
+    checked = _require_size("binary_data_size", size, spec, shape)
     if "data" in tensor:
         raise bad_request(f"input {spec.name}: it has both data and a binary_data_size")
-    return found
+    return checked
 
 
 def _require_size(parameter: str, size: Any, spec: TensorSpec, shape: tuple[int, ...]) -> int:
@@ -410,7 +410,7 @@ def wanted_classes(document: Mapping[str, Any], interface: Interface) -> dict[st
 
     Raises ``Rejection`` (400), also for a model that gives the best labels: their positions are no classes.
     """
-    found = {}
+    counts = {}
     for entry in document.get("outputs") or ():
         parameters = entry.get("parameters") or {}
         count = parameters.get(PARAMETER)
@@ -429,8 +429,8 @@ def wanted_classes(document: Mapping[str, Any], interface: Interface) -> dict[st
             raise bad_request(
                 f"output {name}: classification is of an output with a number for each class; it is {spec}"
             )
-        found[name] = count
-    return found
+        counts[name] = count
+    return counts
 
 
 def classified(name: str, scores: np.ndarray, count: int, labels: Sequence[str]) -> tuple[TensorSpec, np.ndarray]:

@@ -44,11 +44,11 @@ def of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[i
     if datatype == "BOOL" and bytes(raw).translate(None, b"\0\1"):
         raise bad_request(f"input {spec.name}: a BOOL is a byte of 0 or 1")
     # Writable for the model, unlike bytes.
-    own = bytearray(raw) if isinstance(raw, bytes) or memoryview(raw).readonly else raw
-    found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], own)
-    if own is raw and not found.flags.aligned:
-        found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], bytearray(raw))
-    return found if found.dtype.isnative else found.astype(DTYPES[datatype])
+    writable = bytearray(raw) if isinstance(raw, bytes) or memoryview(raw).readonly else raw
+    array = np.ndarray(shape, _LITTLE_ENDIAN[datatype], writable)
+    if writable is raw and not array.flags.aligned:
+        array = np.ndarray(shape, _LITTLE_ENDIAN[datatype], bytearray(raw))
+    return array if array.dtype.isnative else array.astype(DTYPES[datatype])
 
 
 def _texts_of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[int, ...]) -> np.ndarray:
@@ -70,11 +70,11 @@ def of_json(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> np.nda
     NumPy only gets values of the right type: one long text among numbers would make an array of texts as long.
     """
     # Checking thousands of values takes as long as making their array: check once.
-    values, found, kind = data, set(map(type, data)), spec.dtype.kind
-    if list in found:
+    values, types, kind = data, set(map(type, data)), spec.dtype.kind
+    if list in types:
         values = _flattened(spec, data, shape)
-        found = set(map(type, values))
-    if not found <= _JSON_TYPES[kind]:
+        types = set(map(type, values))
+    if not types <= _JSON_TYPES[kind]:
         huge = next((value for value in values if kind in "iu" and _is_huge(spec, value)), None)
         if huge is not None:
             raise bad_request(f"input {spec.name}: {shown(huge)} is beyond {spec.datatype}")

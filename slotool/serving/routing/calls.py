@@ -100,18 +100,18 @@ class ModelCalls:
 
         A local version that begins at once has the batch's worker; a later one takes the next idle worker.
         """
-        served, own = model_queue.served, [batch.worker]
+        served, free_workers = model_queue.served, [batch.worker]
         begins = {plan.first, plan.second} if plan.concurrent else {plan.first}
         if begins <= served.model.remote_points.keys():
-            model_queue.dispatcher.ended(own.pop(), self._now_us())
+            model_queue.dispatcher.ended(free_workers.pop(), self._now_us())
         if batch.second_worker is not None:
             model_queue.dispatcher.ended(batch.second_worker, self._now_us())
 
         def ask_local(point: OperatingPoint, rows: Inputs) -> asyncio.Future[Outputs]:
-            if not own:
+            if not free_workers:
                 return self.ask_local(model_queue, batch, point, rows)
             future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
-            self._start(own.pop(), model_queue, point, rows, partial(_settle, future))
+            self._start(free_workers.pop(), model_queue, point, rows, partial(_settle, future))
             return future
 
         deadline_us = min(query.deadline_us for query in batch.queries)

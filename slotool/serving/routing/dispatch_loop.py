@@ -31,9 +31,9 @@ Ask = Callable[[OperatingPoint, Inputs], Awaitable[Outputs]]
 READING_ITERATIONS = 3
 # After a blocking call of this length more urgent requests may have arrived, or clients may have left.
 LONG_US = 1_000.0
-# Calls that may contain a request: one whose calls kill three workers is taken for the cause.
+# Lost calls after which a request fails: it is taken for their cause.
 MAX_ATTEMPTS = 3
-# Interval of a version's warm-up example, however many requests fail meanwhile.
+# Time for which the answer to a version's warm-up example holds, however many requests fail.
 VALID_US = 1e6
 
 
@@ -88,7 +88,7 @@ class DispatchLoop:
 
     def _worker_is_idle(self) -> None:
         # A dispatch in progress needs no wake-up. A loop that does not compute has read all arrivals: the worker would
-        # wait while it reads more, images say.
+        # wait while it reads more, such as images.
         if self._is_dispatching:
             return
         if self._engine.in_loop:

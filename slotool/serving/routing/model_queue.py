@@ -95,12 +95,12 @@ class ModelQueue:
 
 def earliest_deadline(queues: Iterable[ModelQueue]) -> ModelQueue | None:
     """Return the queue with the most urgent first request; None where nothing waits."""
-    found, first = None, None
+    earliest, first = None, None
     for model_queue in queues:
         query = model_queue.dispatcher.queue.peek()
         if query is not None and (first is None or query.urgency < first.urgency):
-            found, first = model_queue, query
-    return found
+            earliest, first = model_queue, query
+    return earliest
 
 
 def rejection_of(drop: Drop, now_us: float, headroom_us: float) -> Rejection:

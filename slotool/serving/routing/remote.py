@@ -133,8 +133,7 @@ class RemoteEndpoints:
                 health.ended_early()
                 raise
             except RemoteRejection as rejection:
-                # An endpoint that rejects a request is alive: one client's bad input must not take a version from the
-                # others.
+                # An endpoint that rejects a request is alive: one bad input must not pause it for all clients.
                 self._answered(served, health, version, began_s)
                 raise RemoteFailure(version, "rejected", rejection.sentence) from rejection
             except Exception as error:
