@@ -1,4 +1,4 @@
-"""Routing rules: which ensemble of service versions keeps which tolerance, and on what evidence."""
+"""Routing rules: which ensemble of service versions keeps which tolerance, and by what evidence."""
 
 from typing import TYPE_CHECKING
 

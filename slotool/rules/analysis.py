@@ -13,8 +13,10 @@ CATEGORIES = ("unchanged", "improves", "degrades", "varies")
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """Means over the table; ``pareto``: no other version is at least as accurate, as fast and as cheap, and better in
-    one of the three."""
+    """Means over the table.
+
+    ``pareto``: no other version is at least as accurate, as fast and as cheap, and better in one of the three.
+    """
 
     version: str
     error: float
@@ -25,7 +27,7 @@ class VersionFacts:
 
 
 def version_facts(outcomes: OutcomeTable) -> list[VersionFacts]:
-    """Facts of every version, fastest first."""
+    """Return the facts of every version, fastest first."""
     error, time_s, cost, sure = (
         outcomes.matrix(column).mean(axis=0) for column in ("error", "latency_s", "cost", "confidence")
     )
@@ -40,10 +42,10 @@ def version_facts(outcomes: OutcomeTable) -> list[VersionFacts]:
 
 
 def categories(outcomes: OutcomeTable) -> np.ndarray:
-    """Category of each request as an index into ``CATEGORIES``: int [examples]; versions ordered by mean latency.
+    """Return each request's category as an index into ``CATEGORIES``: int [examples].
 
-    ``improves``: the error never rises from a faster to a slower version and falls at least once; ``degrades``: the
-    other way round; ``unchanged``: no version makes a difference; ``varies``: all else (§III-C).
+    From faster to slower versions (by mean latency) the error of ``improves`` never rises and falls at least once;
+    ``degrades`` is the reverse; ``unchanged``: no version makes a difference; ``varies``: all else (§III-C).
     """
     order = np.argsort(outcomes.matrix("latency_s").mean(axis=0), kind="stable")
     steps = np.diff(outcomes.matrix("error")[:, order], axis=1)
@@ -52,6 +54,5 @@ def categories(outcomes: OutcomeTable) -> np.ndarray:
 
 
 def category_shares(outcomes: OutcomeTable) -> dict[str, float]:
-    """Share of requests per category."""
     counts = np.bincount(categories(outcomes), minlength=len(CATEGORIES))
     return {name: float(count / counts.sum()) for name, count in zip(CATEGORIES, counts, strict=True)}

@@ -1,4 +1,4 @@
-"""Switching plans: up to which arrival rate each point serves, measured by load tests."""
+"""Switching plans: the arrival rate up to which each point serves, measured by load tests."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ COMPARED_RATES = 200
 
 @dataclass(frozen=True)
 class LoadTest:
-    """One load test of ``point`` on ``replicas`` workers of ``threads`` threads: ``p99_s`` of all requests sent, None
-    when a hundredth of them was not answered, and ``attainment``, the share within the deadline."""
+    """Load test of ``point`` on ``replicas`` workers of ``threads`` threads.
+
+    ``p99_s``: of all requests sent, None when a hundredth was not answered; ``attainment``: the share within the
+    deadline.
+    """
 
     point: str
     replicas: int
@@ -44,7 +47,7 @@ class LoadTest:
 
 @dataclass(frozen=True)
 class ConfigurationRates:
-    """``rates_per_s`` and ``loads`` of a ``SwitchingPlan`` on another ⟨R, T⟩ that was tried."""
+    """Rates and load tests of a ``SwitchingPlan`` on another tried ⟨R, T⟩."""
 
     replicas: int
     threads: int
@@ -54,13 +57,13 @@ class ConfigurationRates:
 
 @dataclass(frozen=True)
 class SwitchingPlan:
-    """For one deadline and one ⟨R, T⟩, per point the greatest rate up to which it serves.
+    """Plan for one deadline and one ⟨R, T⟩: the greatest rate that each point serves.
 
-    ``by``: what the rates go by. ``p99``: a point's P99 stays within the deadline. ``effective-accuracy``: no less
+    ``by``: criterion of the rates. ``p99``: a point's P99 stays within the deadline. ``effective-accuracy``: no less
     accurate point answers more requests correctly and in time. ``rates_per_s``: of the whole service, by point key; 0
-    where not even the lowest rate tried would do. ``accuracy``: by point key. ``loads``: the load tests. ``others``:
-    the same for other ⟨R, T⟩, to change to when the load asks for it. ``device``: that the load tests ran on.
-    Source: model-switching, §3 and Algorithm 1.
+    where the lowest tried rate failed. ``accuracy``: by point key. ``loads``: the load tests. ``others``: the same for
+    other ⟨R, T⟩, to change to with the load. ``device``: of the load tests. Source: model-switching, §3 and Algorithm
+    1.
     """
 
     subject: str
@@ -82,7 +85,7 @@ class SwitchingPlan:
 
     @property
     def by_configuration(self) -> dict[tuple[int, int], SwitchingPlan]:
-        """This plan, then those of the ``others``, each by itself."""
+        """Return this plan, then those of the ``others``, each alone."""
         found = {self.configuration: replace(self, others=())}
         for other in self.others:
             alone = replace(
@@ -93,17 +96,17 @@ class SwitchingPlan:
         return found
 
     def beside(self, plans: Sequence[SwitchingPlan]) -> SwitchingPlan:
-        """This plan, with those of ``plans`` that are for other ⟨R, T⟩ as its ``others``."""
+        """Return this plan, with those of ``plans`` for other ⟨R, T⟩ as its ``others``."""
         others = [plan for plan in plans if plan.configuration != self.configuration]
         rates = [ConfigurationRates(*plan.configuration, plan.rates_per_s, plan.loads) for plan in others]
         return replace(self, others=tuple(rates))
 
     @property
     def breakpoints(self) -> list[tuple[float, str]]:
-        """Algorithm 1, the most accurate point that is good for the rate, as the rate up to which each point serves.
+        """Result of Algorithm 1: pairs of a rate and the most accurate point that serves up to it.
 
-        Descending in accuracy, without points that another dominates. Beyond the last no point is good, and the last
-        goes on; the paper's listing would return the last model it looked at, which is the slowest.
+        Descending in accuracy, without points that another dominates. Beyond the last rate no point serves, and the
+        last goes on; the paper's listing would return the last model that it tried, the slowest.
         """
         steps: list[tuple[float, str]] = []
         for point in sorted(self.rates_per_s, key=lambda point: -self.accuracy[point]):
@@ -112,8 +115,10 @@ class SwitchingPlan:
         return steps
 
     def effective_accuracy(self, rates_per_s: np.ndarray) -> np.ndarray:
-        """Expected share of requests answered correctly and in time by the point that serves each rate: float64 [n]
-        for [n], from the load tests."""
+        """Return the expected share of requests answered correctly and in time at each rate: float64 [n] for [n].
+
+        The point that serves a rate answers; the load tests give its attainment.
+        """
         steps = self.breakpoints
         least = min(self.accuracy, key=lambda point: self.accuracy[point])
         serves = [point for _, point in steps] + [steps[-1][1] if steps else least]
@@ -123,12 +128,11 @@ class SwitchingPlan:
         return found
 
     def loads_of(self, point: str) -> list[LoadTest]:
-        """The load tests of ``point`` on this plan's configuration."""
+        """Return the load tests of ``point`` on this plan's configuration."""
         mine = [load for load in self.loads if (load.replicas, load.threads) == self.configuration]
         return [load for load in mine if load.point == point]
 
     def document(self) -> dict[str, Any]:
-        """The JSON form."""
         loads = [asdict(load) for load in self.loads]
         others = [{**asdict(each), "loads": [asdict(load) for load in each.loads]} for each in self.others]
         stated = {"schema": PLAN_SCHEMA, "schema_version": PLAN_VERSION, **asdict(self), "loads": loads}
@@ -139,7 +143,7 @@ class SwitchingPlan:
 
     @classmethod
     def load(cls, path: str | Path) -> SwitchingPlan:
-        """Raises ``InputError`` for anything but a plan of this schema version."""
+        """Read a plan. Raises ``InputError`` for anything but a plan of this schema version."""
         document = load_document(path, PLAN_SCHEMA, PLAN_VERSION, "switching plan")
         with strict_json.assembling(path, "a switching plan"):
             plan = strict_json.convert(document, cls)
@@ -154,10 +158,9 @@ class SwitchingPlan:
 def greatest_rate(
     measure: Callable[[float], LoadTest], first_per_s: float, is_good: Callable[[LoadTest], bool]
 ) -> tuple[float, list[LoadTest]]:
-    """The greatest rate, to within ``RESOLUTION``, whose load test is good; 0 when none was found.
+    """Return the greatest rate, to within ``RESOLUTION``, whose load test is good; 0 when there is none.
 
-    Tries ``first_per_s``, doubles or halves until both a rate that is good and one that is not are known, then halves
-    the interval (in ratio).
+    Tries ``first_per_s``, doubles or halves until a good and a bad rate are known, then halves the interval (in ratio).
     """
     loads: list[LoadTest] = []
 
@@ -182,7 +185,7 @@ def greatest_rate(
 
 
 def keeps_deadline(deadline_s: float) -> Callable[[LoadTest], bool]:
-    """Whether the P99 of a load test is within the deadline."""
+    """Return a test of whether the P99 of a load test is within the deadline."""
     return lambda load: (load.p99_s or math.inf) <= deadline_s
 
 
@@ -191,13 +194,13 @@ def is_most_effective(
     others: Mapping[str, list[LoadTest]],
     measure: Callable[[str, float], LoadTest] | None = None,
 ) -> Callable[[LoadTest], bool]:
-    """Whether none of ``others`` (load tests by point) would have answered more requests of a load test correctly and
-    in time (model-switching, §3: the controller maximises effective accuracy).
+    """Return a test that none of ``others`` answers more requests correctly and in time than a load test.
 
-    A point may miss more than a hundredth of its deadlines, as long as its accuracy makes up for it, but not more than
-    ``MAX_MISSED``: what is left beyond that is small, and the load test as much of the client as of the server.
-    ``measure``: of a point at a rate; another one that was not loaded with as much, and whose accuracy is above what
-    the point reached, is measured, and its test kept in ``others``. Without it its attainment is extrapolated.
+    The controller maximises effective accuracy (model-switching, §3). A point may miss more than a hundredth of its
+    deadlines if its accuracy makes up for it, but not more than ``MAX_MISSED``: beyond that the load test measures the
+    client as much as the server. ``others``: load tests by point. ``measure``: of a point at a rate; it measures
+    another point that had less load and whose accuracy is above the point's result, and adds the test to ``others``.
+    Without it that attainment is extrapolated.
     """
 
     def is_good(load: LoadTest) -> bool:
@@ -214,11 +217,11 @@ def is_most_effective(
 
 
 def attainment(loads: Sequence[LoadTest], rates_per_s: np.ndarray) -> np.ndarray:
-    """Share of requests within the deadline at each rate: float64 of the same shape.
+    """Return the share of requests within the deadline at each rate: float64 of the same shape.
 
-    Interpolated between load tests of one point and configuration, from all at rate 0. What was attained at a rate is
-    taken to be attained at lower ones too, where less was found: a disturbance only makes things worse. Beyond the
-    highest rate tried as many requests a second are in time as were there.
+    Interpolated between load tests of one point and configuration, from all at rate 0. Attainment at a rate also counts
+    for lower ones with a worse test: a disturbance only makes things worse. Beyond the highest tried rate as many
+    requests a second are in time as there.
     """
     tried = sorted(loads, key=lambda load: load.rate_per_s)
     rates = np.array([0.0, *(load.rate_per_s for load in tried)])
@@ -229,10 +232,10 @@ def attainment(loads: Sequence[LoadTest], rates_per_s: np.ndarray) -> np.ndarray
 
 
 def best_configuration(plans: Sequence[SwitchingPlan]) -> SwitchingPlan:
-    """Of plans for several ⟨R, T⟩, made by one criterion, the one with the greatest mean accuracy over all rates that
-    any of them can serve.
+    """Return the plan with the greatest mean accuracy over all rates that any plan serves.
 
-    By P99 a rate that a plan cannot serve counts as none right; by effective accuracy the load tests say how many are.
+    ``plans``: for several ⟨R, T⟩, by one criterion. By P99 a rate that a plan cannot serve counts as none right; by
+    effective accuracy the load tests tell how many are.
     """
     most = max(max(plan.rates_per_s.values()) for plan in plans)
     if most == 0:

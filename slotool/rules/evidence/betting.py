@@ -32,11 +32,11 @@ def betting_p_value(
     second_moment: float,
     weight: float,
 ) -> float:
-    """P-value against "the tolerance is exceeded", by stakes that aim at ``alpha``.
+    """Return the p-value against "the tolerance is exceeded", by stakes that aim at ``alpha``.
 
-    ``error``, ``best_error``: float64 [examples] in [0, 1], the examples independent and in an order that does not
-    depend on them. ``second_moment`` > 0: an estimate of the mean squared excess made without these examples, with
-    the weight of ``weight`` of them; it and ``alpha`` set the stakes and leave the test valid.
+    ``error``, ``best_error``: float64 [examples] in [0, 1], of independent examples in an order that does not depend on
+    them. ``second_moment`` > 0: an estimate of the mean squared excess from other examples, which counts as much as
+    ``weight`` of these; it and ``alpha`` set the stakes and leave the test valid.
     """
     from slotool.rules.evidence.kernels import greatest_wealth
 
@@ -45,10 +45,10 @@ def betting_p_value(
 
 
 class Evidence:
-    """Wealth of bets that the mean excess is above 0, carried on from part to part with constant memory.
+    """Wealth of bets that the mean excess is above 0, updated part by part with constant memory.
 
-    ``largest``: every excess is at least −``largest``. ``restarts``: a new bet starts at every request, for a
-    guarantee that held at first; without them the whole wealth is staked from the beginning.
+    ``largest``: every excess is at least −``largest``. ``restarts``: a new bet starts at every request, for a guarantee
+    that held at first; without them the whole wealth is staked from the beginning.
     """
 
     def __init__(self, largest: float, *, restarts: bool = True):
@@ -58,8 +58,10 @@ class Evidence:
         self.seen = 0
 
     def after(self, excess: np.ndarray) -> np.ndarray:
-        """Wealth after each of these requests: float64 like ``excess``, which is float64 [requests], at most 1, in the
-        order of arrival, after all earlier ones."""
+        """Return the wealth after each request: float64 like ``excess``.
+
+        ``excess``: float64 [requests], at most 1, in the order of arrival, after all earlier ones.
+        """
         from slotool.rules.evidence.kernels import doubting_wealth
 
         wealth = doubting_wealth(excess, self._stakes, self._restarts, self._wealth, self.seen)
@@ -68,11 +70,11 @@ class Evidence:
 
 
 def evidence_against(excess: np.ndarray, largest: float, *, restarts: bool = True) -> np.ndarray:
-    """``Evidence`` of all requests at once: float64 like ``excess``."""
+    """Return the ``Evidence`` of all requests at once: float64 like ``excess``."""
     return Evidence(largest, restarts=restarts).after(excess)
 
 
 def examples_to_show(margin: np.ndarray, second_moment: np.ndarray, alpha: float) -> np.ndarray:
-    """About how many examples a test at level ``alpha`` needs to show a mean excess of −``margin`` < 0 (points)."""
+    """Estimate the examples that a test at ``alpha`` needs to show a mean excess of −``margin`` < 0 (points)."""
     examples: np.ndarray = np.log(1.0 / alpha) * (2.0 * second_moment / margin**2 + 2.0 / (3.0 * margin))
     return examples

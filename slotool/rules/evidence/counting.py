@@ -52,9 +52,9 @@ def paired_p_value(
     *,
     never_better: bool = False,
 ) -> float:
-    """P-value against "the tolerance is exceeded"; ``error``, ``best_error``: [examples], each 0 or 1.
+    """Return the p-value against "the tolerance is exceeded"; ``error``, ``best_error``: [examples], 0 or 1.
 
-    ``tolerance``: from 0, absolute ones to below 1. ``miss``: γ, fixed before the examples are seen and well below the
+    ``tolerance``: from 0, absolute ones below 1. ``miss``: γ, fixed before the examples are seen and well below the
     level of the test; no p-value is smaller. ``never_better``: q₀₁ is 0 by definition, and the test a binomial one.
     """
     trials, alone, best_alone = _counts(error, best_error, kind)
@@ -73,9 +73,9 @@ def kept_p_value(
     *,
     never_better: bool = False,
 ) -> float:
-    """P-value against "the tolerance is kept", as of ``paired_p_value``.
+    """Return the p-value against "the tolerance is kept"; arguments as of ``paired_p_value``.
 
-    q₁₀ ≤ g(q₀₁) says q₀₁ ≥ q₁₀ − τ, or ≥ (1 + τ)·q₁₀ − τ: the best version exceeds a negative tolerance.
+    q₁₀ ≤ g(q₀₁) is q₀₁ ≥ q₁₀ − τ, or ≥ (1 + τ)·q₁₀ − τ: the best version exceeds a negative tolerance.
     """
     trials, alone, best_alone = _counts(error, best_error, kind)
     if never_better:
@@ -87,7 +87,7 @@ def kept_p_value(
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The test of one tolerance, −1 < ``tolerance`` (and < 1 if absolute), with ``trials`` examples that count."""
+    """Test of one tolerance, −1 < ``tolerance`` (and < 1 if absolute), with ``trials`` counted examples."""
 
     trials: int
     tolerance: float
@@ -95,7 +95,7 @@ class PairedTest:
     miss: float
 
     def p_value(self, alone: int, best_alone: int) -> float:
-        """Where the candidate alone errs on ``alone`` of the examples, and the best version on ``best_alone``."""
+        """Return the p-value for ``alone`` errors of the candidate alone and ``best_alone`` of the best version."""
         from slotool.rules.evidence.kernels import greatest_tail
 
         least, most = self._shares(alone, best_alone)
@@ -110,11 +110,11 @@ class PairedTest:
 
     @property
     def _scale(self) -> float:
-        """g(q) = (q + τ) / scale."""
+        """Scale in g(q) = (q + τ) / scale."""
         return 1.0 + self.tolerance if self.kind == "relative" else 1.0
 
     def _shares(self, alone: int, best_alone: int) -> tuple[float, float]:
-        """Between which q₀₁ is looked for."""
+        """Return the interval of q₀₁ to search."""
         largest = 1.0 / (2.0 + self.tolerance) if self.kind == "relative" else (1.0 - self.tolerance) / 2.0
         least = betaincinv(best_alone, self.trials - best_alone + 1, self.miss / 2) if best_alone else 0.0
         most = betainccinv(alone + 1, self.trials - alone, self.miss / 2) if alone < self.trials else 1.0
@@ -122,7 +122,7 @@ class PairedTest:
 
 
 def _counts(error: np.ndarray, best_error: np.ndarray, kind: Comparison) -> tuple[int, int, int]:
-    """How many examples count, and on how many the candidate alone and the best version alone errs."""
+    """Count examples, and errors of the candidate alone and of the best version alone."""
     trials = len(error) if kind == "absolute" else int(np.count_nonzero((error > 0) | (best_error > 0)))
     return trials, int(np.count_nonzero(error > best_error)), int(np.count_nonzero(error < best_error))
 
@@ -133,8 +133,10 @@ def _log_factorials(trials: int) -> np.ndarray:
 
 
 def examples_to_count(margin: np.ndarray, second_moment: np.ndarray, alpha: float) -> np.ndarray:
-    """About how many examples show a mean excess of −``margin`` < 0 at level ``alpha`` as often as not, where the two
-    differ on a share ``second_moment`` of them: as the normal approximation says, corrected for rare differences, and
-    no fewer than show it if they never differ."""
+    """Estimate the examples that show a mean excess of −``margin`` < 0 at ``alpha`` half of the time.
+
+    ``second_moment``: share of examples on which the two differ. A normal approximation, corrected for rare
+    differences; never fewer than show it if the two never differ.
+    """
     normal = float(ndtri(alpha)) ** 2 * (second_moment + 2.0 / 3.0 * margin) / margin**2
     return np.asarray(np.maximum(normal, np.log(1.0 / alpha) / margin))

@@ -1,4 +1,4 @@
-"""Groups of examples, such as languages or customers, each of which a tolerance is to hold for."""
+"""Groups of examples, such as languages or customers, for each of which a tolerance must hold."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ MAX_GROUPS = 30
 
 @dataclass(frozen=True)
 class Groups:
-    """``of``: int64 [examples], each one's index into ``names``, −1 where too few examples are left for a guarantee of
-    their own. ``small``: values of ``column`` that have fewer than ``MIN_EXAMPLES``."""
+    """Groups of examples by the values of ``column``.
+
+    ``of``: int64 [examples], index into ``names``, −1 where too few examples are left for a guarantee. ``small``:
+    values with fewer than ``MIN_EXAMPLES`` examples.
+    """
 
     column: str
     names: tuple[str, ...]
@@ -30,20 +33,20 @@ class Groups:
     small: tuple[str, ...] = ()
 
     def rows(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Of ``rows`` (int [any]) those of each group."""
+        """Split ``rows`` (int [any]) by group."""
         return [rows[self.of[rows] == at] for at in range(len(self.names))]
 
     def document(self) -> dict[str, Any]:
-        """What a rule set's settings say of them."""
+        """Return the groups as a rule set's settings."""
         sizes = np.bincount(self.of[self.of >= 0], minlength=len(self.names)).tolist()
         return {"group": self.column, "groups": dict(zip(self.names, sizes, strict=True)), "small": list(self.small)}
 
     @classmethod
     def found(cls, outcomes: OutcomeTable, column: str) -> Groups:
-        """The groups of a table. Small ones become ``OTHERS``, if that is not small too.
+        """Find the groups of a table. Small ones become ``OTHERS``, if that is not small too.
 
-        Raises ``TableError`` for a column that is not there or differs between versions, ``InputError`` for one with no
-        group large enough, or too many, for examples without a value, and for a value that is a name of ``RESERVED``.
+        Raises ``TableError`` for a column that is missing or differs between versions, ``InputError`` for one with no
+        large group or too many, for examples without a value, and for a value that is a name of ``RESERVED``.
         """
         values = outcomes.text(column)
         if missing := sum(not value.strip() or value == "nan" for value in values):
@@ -65,12 +68,12 @@ class Groups:
 
     @classmethod
     def named(cls, outcomes: OutcomeTable, column: str, names: Sequence[str], small: Sequence[str] = ()) -> Groups:
-        """The groups of these names in a table; all other values are ``OTHERS``. Raises as ``found`` does."""
+        """Return groups of these names in a table; all other values are ``OTHERS``. Raises as ``found`` does."""
         return cls.of_values(column, outcomes.text(column), names, small)
 
     @classmethod
     def of_values(cls, column: str, values: Iterable[str], names: Sequence[str], small: Sequence[str] = ()) -> Groups:
-        """The same of ``values``, one per example."""
+        """Return groups of these names; ``values``: one per example."""
         at = {name: index for index, name in enumerate(names)}
         rest = at.get(OTHERS, -1)
         return cls(column, tuple(names), np.array([at.get(value, rest) for value in values], np.int64), tuple(small))

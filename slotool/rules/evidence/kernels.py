@@ -1,4 +1,4 @@
-"""The compiled loops of this room. Import it inside functions: numba takes a moment that serving must not pay."""
+"""Compiled loops of this room, to be imported inside functions: servers must not spend time on Numba."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from slotool.compilation import njit
 
 @njit(cache=True, nogil=True)
 def step_means(bins: np.ndarray, answers: np.ndarray, rows: np.ndarray, steps: int) -> np.ndarray:
-    """Means at every threshold of one path, over several samples of its examples: float64 [samples, columns, steps].
+    """Compute means at every threshold of a path over several samples: float64 [samples, columns, steps].
 
-    ``bins``: int32 [examples], how many thresholds each example's confidence reaches. ``answers``: float64
-    [examples, 2, columns], what early termination and full operation give. ``rows``: int64 [samples, size].
+    ``bins``: int32 [examples], thresholds that each confidence reaches. ``answers``: float64 [examples, 2, columns],
+    for early termination and full operation. ``rows``: int64 [samples, size].
     """
     columns, size = answers.shape[2], rows.shape[1]
     means = np.empty((rows.shape[0], columns, steps))
@@ -40,10 +40,10 @@ def step_means(bins: np.ndarray, answers: np.ndarray, rows: np.ndarray, steps: i
 
 @njit(cache=True, nogil=True)
 def greatest_wealth(excess: np.ndarray, alpha: float, second_moment: float, weight: float, max_stake: float) -> float:
-    """The greatest wealth of a bet that ``excess`` (float64 [examples]) is negative on average.
+    """Return the greatest wealth of a bet that ``excess`` (float64 [examples]) is negative on average.
 
-    The stake of each example aims at a wealth of 1/``alpha`` at the last one. ``second_moment``: an estimate of the
-    mean squared excess, with the weight of ``weight`` examples.
+    Each stake aims at a wealth of 1/``alpha`` at the last example. ``second_moment``: an estimate of the mean squared
+    excess, which counts as much as ``weight`` examples.
     """
     goal, wealth, greatest = -np.log(alpha), 0.0, 0.0
     squares = second_moment * weight
@@ -63,10 +63,10 @@ def greatest_wealth(excess: np.ndarray, alpha: float, second_moment: float, weig
 def doubting_wealth(
     excess: np.ndarray, stakes: np.ndarray, restarts: bool, wealth: np.ndarray, seen: int
 ) -> np.ndarray:
-    """Mean wealth after each of ``excess`` (float64 [examples]) of bets that it is positive on average.
+    """Return the mean wealth after each of ``excess`` (float64 [examples]) of bets that it is positive on average.
 
-    One bet per stake, and with ``restarts`` a new one of each at every example; see ``Evidence``. ``wealth``
-    (float64 [stakes], changed in place): of each after the ``seen`` examples before these.
+    One bet per stake, and with ``restarts`` a new one of each at every example; see ``Evidence``. ``wealth`` (float64
+    [stakes], changed in place): after ``seen`` earlier examples.
     """
     mean = np.empty(len(excess))
     for at in range(len(excess)):
@@ -90,7 +90,7 @@ def _term(count: float, likely: float) -> float:
 
 @njit(cache=True, nogil=True)
 def signed_root(alone: int, best_alone: int, trials: int, tolerance: float, scale: float) -> float:
-    """The statistic r of ``counting``."""
+    """Compute the statistic r of ``counting``."""
     if not alone * scale < best_alone + tolerance * trials:
         return 0.0
     # The likeliest q₀₁ at the boundary q₁₀ = (q₀₁ + τ) / scale is the larger root of a quadratic; all examples differ
@@ -112,8 +112,10 @@ def signed_root(alone: int, best_alone: int, trials: int, tolerance: float, scal
 
 @njit(cache=True, nogil=True)
 def most_alone(reached: float, trials: int, tolerance: float, scale: float, begin: int, end: int) -> np.ndarray:
-    """For n₀₁ from ``begin`` to ``end`` - 1 the largest n₁₀ whose statistic is at most ``reached``, −1 where none is:
-    int64 [end - begin], rising."""
+    """Return the largest n₁₀ whose statistic is at most ``reached``, −1 for none, for n₀₁ in a range.
+
+    The range is ``begin`` to ``end`` - 1; the result is int64 [end - begin], rising.
+    """
     most = np.empty(end - begin, dtype=np.int64)
     low, high = -1, trials - begin
     while low < high:
@@ -132,14 +134,14 @@ def most_alone(reached: float, trials: int, tolerance: float, scale: float, begi
 
 @njit(cache=True, nogil=True)
 def _likely(count: int, trials: int, log_share: float, log_rest: float, factorials: np.ndarray) -> float:
-    """Probability of ``count`` of ``trials``, by the logarithms of the share and of the rest."""
+    """Compute the probability of ``count`` of ``trials``, from the logarithms of the share and of the rest."""
     ways = factorials[trials] - factorials[count] - factorials[trials - count]
     return float(np.exp(ways + count * log_share + (trials - count) * log_rest))
 
 
 @njit(cache=True, nogil=True)
 def _at_most(count: int, trials: int, log_share: float, log_rest: float, factorials: np.ndarray) -> float:
-    """Probability of at most ``count`` of ``trials``, where that is less than their mean."""
+    """Compute the probability of at most ``count`` of ``trials``, a count below their mean."""
     total = 0.0
     for at in range(count, -1, -1):
         likely = _likely(at, trials, log_share, log_rest, factorials)
@@ -151,14 +153,14 @@ def _at_most(count: int, trials: int, log_share: float, log_rest: float, factori
 
 @njit(cache=True, nogil=True)
 def window(share: float, trials: int) -> tuple[int, int]:
-    """Which counts of so likely an event are worth summing over, the last one excluded."""
+    """Return the range of counts worth summing over for an event of probability ``share``."""
     reach = DEVIATIONS * np.sqrt(trials * share * (1.0 - share)) + 10.0
     return max(0, int(trials * share - reach)), min(trials, int(trials * share + reach)) + 1
 
 
 @njit(cache=True, nogil=True)
 def tail(share_alone: float, share: float, trials: int, most: np.ndarray, first: int, factorials: np.ndarray) -> float:
-    """P(n₁₀ ≤ ``most``[n₀₁ - ``first``]) for trinomial counts, q₁₀ = ``share_alone``, q₀₁ = ``share``."""
+    """Compute P(n₁₀ ≤ ``most``[n₀₁ - ``first``]) for trinomial counts, q₁₀ = ``share_alone``, q₀₁ = ``share``."""
     begin, end = window(share, trials)
     log_share, log_rest = np.log(max(share, 1e-300)), np.log(max(1.0 - share, 1e-300))
     # n₁₀ given n₀₁ is binomial, of the other examples, with this share.
@@ -188,10 +190,10 @@ def greatest_tail(
     alone: int, best_alone: int, trials: int, tolerance: float, scale: float, least: float, most: float, cell: float,
     factorials: np.ndarray,
 ) -> float:  # fmt: skip
-    """An upper bound of P(r ≤ the r of these counts) over q₀₁ from ``least`` to ``most``, q₁₀ = (q₀₁ + τ) / scale.
+    """Bound P(r ≤ r of these counts) over q₀₁ from ``least`` to ``most``, with q₁₀ = (q₀₁ + τ) / scale.
 
-    ``cell``: how many standard errors of the mean excess the cells are wide that are looked at. ``factorials``: float64
-    [trials + 1], their logarithms.
+    ``cell``: width of the cells in standard errors of the mean excess. ``factorials``: float64 [trials + 1], their
+    logarithms.
     """
     reached = signed_root(alone, best_alone, trials, tolerance, scale) + ROUNDING
     begin, end = window(least, trials)[0], window(most, trials)[1]

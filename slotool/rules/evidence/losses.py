@@ -1,15 +1,14 @@
-"""What tolerances limit: the mean error, or the share of requests answered too much worse; and the unit it is shown in.
+"""Losses that tolerances limit: the mean error, or the share of much worse answers; and their unit.
 
-A tolerance of kind ``quantile`` is a share of requests. At most so many may get an answer whose error lies above the
+A tolerance of kind ``quantile`` is a share of requests. At most this share may get an answer whose error exceeds the
 best version's by more than a limit; the quantile 1 − tolerance of e − b, over requests, is then at most this limit. So
-a rare bad answer counts, and many good ones do not make up for it. Let the loss of an answer be 1 where e − b is
-above the limit, else 0: the best version's is 0 everywhere, and the kind is an absolute tolerance of the mean loss. All
-that is known of those holds for it, and for losses of 0 and 1 their exact binomial test. Bounds on quantiles of a loss
-by counting those beyond: Snell et al., Quantile Risk Control, arXiv 2212.13629.
+a rare bad answer counts, and many good ones do not make up for it. Let the loss of an answer be 1 where e − b is above
+the limit, else 0: the best version's is 0 everywhere, and the kind is an absolute tolerance of the mean loss. All
+results on those apply, and for losses of 0 and 1 their exact binomial test. Bounds on quantiles of a loss by counting
+those beyond: Snell et al., Quantile Risk Control, arXiv 2212.13629.
 
-Shown to a person, errors of at most 1 are shares: a difference of 0.01 is one point. Larger ones, such as wrong words
-or milliseconds, have a unit of their own, in which the table states them. Relative tolerances and shares of requests
-are in percent.
+Errors of at most 1 are shown as shares: a difference of 0.01 is one point. Larger ones, such as wrong words or
+milliseconds, are shown in the table's unit. Relative tolerances and shares of requests are in percent.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ ROUNDING = 1e-9
 
 
 def comparison_of(kind: str) -> Comparison:
-    """How mean losses are compared with the best version's."""
+    """Return the comparison of mean losses with the best version's."""
     return "relative" if kind == "relative" else "absolute"
 
 
 def losses(outcomes: OutcomeTable, kind: str, limit: float, best: str) -> OutcomeTable:
-    """``outcomes`` with the losses that a tolerance of this kind limits in place of errors.
+    """Return ``outcomes`` with the losses that tolerances of this kind limit in place of errors.
 
-    ``best``: the version that others are compared with; ``limit``: how far above its error an answer's may lie, used by
+    ``best``: the version to compare with; ``limit``: allowed excess of an answer's error over its error, for
     ``quantile``. Raises ``InputError`` when the table lacks that version.
     """
     if kind != "quantile":
@@ -50,12 +49,12 @@ def losses(outcomes: OutcomeTable, kind: str, limit: float, best: str) -> Outcom
 
 
 def zero_or_largest(loss: np.ndarray, largest: float) -> bool:
-    """Whether every loss is 0 or as large as can be: scaled by that, those are tested by counting."""
+    """True if every loss is 0 or the largest: scaled losses are then tested by counting."""
     return bool(((loss == 0.0) | (loss == largest)).all())
 
 
 def degradation(loss: np.ndarray, best_loss: float, comparison: Comparison) -> np.ndarray:
-    """How much larger mean losses are than the best version's; infinite where relative to none at all."""
+    """Return by how much mean losses exceed the best version's; infinite where relative to none."""
     worse = loss - best_loss
     if comparison == "absolute":
         return worse
@@ -63,32 +62,32 @@ def degradation(loss: np.ndarray, best_loss: float, comparison: Comparison) -> n
 
 
 def excess_of(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: Comparison) -> np.ndarray:
-    """How much worse than tolerated each answer is: float64 like ``error``. Errors in [0, 1]."""
+    """Return each answer's excess over the tolerance: float64 like ``error``. Errors in [0, 1]."""
     return error - best_error * (1.0 + tolerance) if kind == "relative" else error - best_error - tolerance
 
 
 @dataclass(frozen=True)
 class LossUnit:
-    """``per_one``: how many of it a loss of 1 is. ``name``: "%", "points", or empty, the table's own."""
+    """Unit of losses; ``per_one``: units in a loss of 1; ``name``: "%", "points", or empty for the table's."""
 
     per_one: float
     name: str
 
     def number(self, loss: float) -> str:
-        """``loss`` in this unit, to three digits."""
+        """Format ``loss`` in this unit, to three digits."""
         return f"{loss * self.per_one:.3g}"
 
     def amount(self, loss: float) -> str:
-        """The number with its unit: "2 %", "0.3 points", "1.2"."""
+        """Format ``loss`` with its unit: "2 %", "0.3 points", "1.2"."""
         return self.named(self.number(loss))
 
     def named(self, number: str) -> str:
-        """A number, or a range of them, with the unit: "1 point", "0–2 points"."""
+        """Add the unit to a number or range: "1 point", "0–2 points"."""
         name = self.name.removesuffix("s") if number == "1" else self.name
         return f"{number} {name}".rstrip()
 
     def heading(self, what: str) -> str:
-        """The heading of a column of numbers: "tolerance, %"."""
+        """Return the heading of a column of numbers: "tolerance, %"."""
         return f"{what}, {self.name}" if self.name else what
 
 
@@ -96,10 +95,10 @@ PERCENT, POINTS, OWN = LossUnit(100.0, "%"), LossUnit(100.0, "points"), LossUnit
 
 
 def error_unit(max_error: float) -> LossUnit:
-    """Of differences of errors, none of which exceeds ``max_error``."""
+    """Return the unit of differences of errors up to ``max_error``."""
     return POINTS if max_error <= 1.0 else OWN
 
 
 def tolerance_unit(kind: str, max_error: float) -> LossUnit:
-    """Of tolerances of this kind, and of the losses that they limit."""
+    """Return the unit of tolerances of this kind, and of the losses that they limit."""
     return error_unit(max_error) if kind == "absolute" else PERCENT

@@ -1,4 +1,4 @@
-"""Rules for where slotool does not run: a file a format, and the table of these."""
+"""Exports of rules to other routers: a file per format, and the table of these."""
 
 from __future__ import annotations
 

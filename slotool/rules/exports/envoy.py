@@ -1,4 +1,4 @@
-"""A route configuration of Envoy: requests choose a tier by the headers of slotool's server."""
+"""Route configuration of Envoy: requests choose a tier by the headers of slotool's server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A provider of LiteLLM whose models are the tiers: ``slotool/cost-0.05`` asks the versions that the tier asks."""
+"""Provider of LiteLLM whose models are the tiers: ``slotool/cost-0.05`` asks the versions of that tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One JSON form of all policies, for routers that slotool does not run in, and the Python file that follows it."""
+"""JSON form of all policies, for routers in which slotool does not run, and the Python file that follows it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ _PLACE = 'ROUTES: dict[str, Any] = {"tiers": []}\n'
 
 
 def routes(rules: RuleSet) -> dict[str, Any]:
-    """The JSON form: every tier's policy as one kind of tree. Raises ``InputError`` for a policy that has no such form.
+    """Return the JSON form: every tier's policy as a tree. Raises ``InputError`` for a policy without that form.
 
-    A tier's ``route`` has ``steps``, each a version to ``ask`` and, but for the last, the condition on which to
-    ``accept`` without asking on; ``answer`` and ``worth`` as of ``Cascade``; ``at_once``: all are asked when the first
-    is. A threshold of null is never reached. ``tolerances_are_shares``: one of 1 or more, above the widest tier, is a
-    percentage where a share is meant.
+    A tier's ``route`` has ``steps``, each a version to ``ask`` and, except for the last, the condition to ``accept``
+    its answer; ``answer`` and ``worth`` as in ``Cascade``; ``at_once``: all are asked together. A threshold of null is
+    never reached. ``tolerances_are_shares``: one of 1 or more, above the widest tier, is a mistaken percentage.
     """
     tiers = []
     for rule in rules.rules:
@@ -66,7 +65,7 @@ _FACTS = ("id", "objective", "tolerance", "certified", "bound", "saves_at_least"
 
 
 def route_of(policy: RoutingPolicy) -> dict[str, Any]:
-    """One policy as a tree. Raises ``InputError`` where it has no such form."""
+    """Return one policy as a tree. Raises ``InputError`` where it has no such form."""
     if isinstance(policy, OSFA):
         return {"steps": [{"ask": policy.version}], "answer": "last"}
     if isinstance(policy, Seq | Conc):
@@ -86,7 +85,7 @@ def route_of(policy: RoutingPolicy) -> dict[str, Any]:
 
 
 def _require_known(condition: Mapping[str, Any], asked: list[str]) -> None:
-    """Raises ``InputError`` for a condition of another kind, or on a version that is not asked by then."""
+    """Raise ``InputError`` for an unknown condition, or one on a version that is not asked by then."""
     if condition["if"] not in CONDITIONS:
         raise InputError(f"a condition {condition['if']!r} cannot be exported; those that can: {', '.join(CONDITIONS)}")
     terms = [term for term in condition.get("terms", ()) if term[0] != "feature"]
@@ -97,7 +96,7 @@ def _require_known(condition: Mapping[str, Any], asked: list[str]) -> None:
 
 
 def _finite(condition: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: a threshold that is never reached is null, one that always is none."""
+    """Replace infinite thresholds, which JSON lacks: null is never reached."""
     least = condition.get("at_least")
     if least == float("inf"):
         return {**condition, "at_least": None}

@@ -1,8 +1,8 @@
-"""A configuration of vLLM's semantic router: a model name per tier, and its ``confidence`` algorithm for cascades.
+"""Configuration of vLLM's semantic router: a model name per tier, and ``confidence`` for cascades.
 
-The router compares one threshold with the confidence of every version, the last answer goes out, and its confidence is
-1 + (mean logarithm of the tokens' probabilities) / 3, cut to 0 and 1. A tier whose policy is no such cascade is served
-by the next stricter one of its objective that is, which keeps its tolerance too.
+The router compares one threshold with the confidence of every version, the last answer is sent, and its confidence is 1
++ (mean logarithm of the tokens' probabilities) / 3, cut to 0 and 1. A tier with another policy is served by the next
+stricter tier of its objective with such a cascade, which keeps its tolerance too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ ENDPOINT = "host.docker.internal:8000"
 
 
 def as_semantic_router(rules: RuleSet) -> str:
-    """Return a configuration (v0.3) as JSON, which is YAML too. Raises ``InputError`` for a tier that no stricter one
-    can serve."""
+    """Return a configuration (v0.3) as JSON, which is YAML too.
+
+    Raises ``InputError`` for a tier that no stricter one can serve.
+    """
     recipes, best = {rule.id: _recipe(rules, rule) for rule in rules.rules}, rules.best_version
     named = sorted({best, *(own["model"] for recipe in recipes.values() for own in recipe["modelRefs"])})
     backend = {"name": "primary", "provider": "vllm", "endpoint": ENDPOINT, "protocol": "http", "weight": 100}
@@ -41,7 +43,7 @@ def as_semantic_router(rules: RuleSet) -> str:
 
 
 def _recipe(rules: RuleSet, rule: Rule) -> dict[str, Any]:
-    """Return the decision of a tier, its own or that of a stricter tier."""
+    """Return the decision of a tier, or of a stricter one in its place."""
     stricter = [own for own in rules.rules if own.objective == rule.objective and own.tolerance <= rule.tolerance]
     for own in sorted(stricter, key=lambda tier: -tier.tolerance):
         steps, threshold = _versions(own)
@@ -60,8 +62,7 @@ def _recipe(rules: RuleSet, rule: Rule) -> dict[str, Any]:
 
 
 def _versions(rule: Rule) -> tuple[list[str], float | None]:
-    """Return the versions in turn and their threshold, None for a single version; no versions where it is no such
-    cascade."""
+    """Return the versions in turn and their threshold (None for one version); empty for other policies."""
     tree = route_of(from_point(rule.point))
     asked = [step["ask"] for step in tree["steps"]]
     if len(asked) == 1:

@@ -1,10 +1,10 @@
-"""Routes requests between versions of a service by tolerance tiers. It needs Python 3.10 and nothing else.
+"""Router of requests between versions of a service by tolerance tiers. It needs Python 3.10 and nothing else.
 
 ``slotool export-rules`` writes this file with its tiers in ``ROUTES``. ``route`` makes the decisions of the rules that
 they were exported from:
 
-    found = route(request, {"small": ask_small, "large": ask_large}, tolerance=0.02, objective="cost")
-    found["answer"]
+    result = route(request, {"small": ask_small, "large": ask_large}, tolerance=0.02, objective="cost")
+    result["answer"]
 
 A version is a function of the request that returns ``(answer, confidence)``, or None where it gives no answer.
 """
@@ -34,12 +34,11 @@ def route(
     objective: str = "response-time",
     features: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The answer to ``request``: ``answer``, ``confidence`` (NaN: no version answered), the ``version`` that gave it,
-    the versions ``asked``, in order, and the id of the ``tier``.
+    """Answer ``request``: return ``answer``, ``confidence``, ``version``, ``asked`` and the id of the ``tier``.
 
-    ``features``: numbers known of the request, by name, where tiers look at them. Raises ``ValueError`` for a tolerance
-    or objective without a tier, ``KeyError`` for a version or feature that is needed and not given, and what a version
-    raises.
+    ``confidence`` is NaN if no version answered; ``asked`` lists the versions in order. ``features``: numbers of the
+    request by name, if tiers use them. Raises ``ValueError`` for a tolerance or objective without a tier, ``KeyError``
+    for a missing version or feature, and what a version raises.
     """
     tier = tier_for(tolerance, objective)
     steps = tier["route"]["steps"]
@@ -58,7 +57,7 @@ def route(
 
 
 def tier_for(tolerance: float, objective: str) -> dict[str, Any]:
-    """The tier of the greatest tolerance that is not above ``tolerance``."""
+    """Return the tier of the greatest tolerance up to ``tolerance``."""
     widest = max((tier["tolerance"] for tier in ROUTES["tiers"]), default=0.0)
     if ROUTES.get("tolerances_are_shares") and tolerance >= 1 and tolerance > widest:
         raise ValueError(f"tolerance {tolerance}: tolerances are shares; for {tolerance} % give {tolerance / 100:g}")
@@ -72,7 +71,7 @@ def tier_for(tolerance: float, objective: str) -> dict[str, Any]:
 
 
 def holds(condition: Mapping[str, Any], given: Mapping[str, Answer], features: Mapping[str, float]) -> bool:
-    """Whether what was ``given`` so far, by version, goes out without asking a further version."""
+    """True if the answers ``given`` so far, by version, suffice."""
     kind, least = condition["if"], condition.get("at_least")
     if kind == "sure":
         return least is not None and given[condition["version"]][1] >= least
@@ -94,7 +93,7 @@ def holds(condition: Mapping[str, Any], given: Mapping[str, Answer], features: M
 
 
 def outgoing(tree: Mapping[str, Any], given: Mapping[str, Answer]) -> str:
-    """The version whose answer goes out. Ties go to the version asked last."""
+    """Return the version whose answer is sent. Ties go to the version asked last."""
     names, how = list(given), tree["answer"]
     worth = [_worth(tree, name, given[name][1]) for name in names]
     if how == "last":
@@ -118,7 +117,7 @@ def _asked(name: str, request: Any, versions: Mapping[str, Version], early: Mapp
 
 
 def _label(answer: Any) -> str:
-    """An answer as the rules write it: a whole number without a point, so that 1 and 1.0 are one label."""
+    """Format an answer as in the rules: whole numbers without a point, so that 1 and 1.0 are one label."""
     if answer is None or (isinstance(answer, float) and math.isnan(answer)):
         return ""
     text = str(answer).strip()
@@ -129,7 +128,7 @@ def _label(answer: Any) -> str:
 
 
 def _worth(tree: Mapping[str, Any], name: str, confidence: float) -> float:
-    """How likely an answer is right: on straight lines between known points, constant outside."""
+    """Return how likely an answer is right: on straight lines between known points, constant outside."""
     line: Sequence[Sequence[float]] | None = tree.get("worth", {}).get(name)
     if line is None or math.isnan(confidence):
         return confidence

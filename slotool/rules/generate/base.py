@@ -1,4 +1,4 @@
-"""What all generators of routing rules share: the problem they solve and the assessment they return."""
+"""Interface of all generators of routing rules: the problem they solve and the assessment they return."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from slotool.tables import OutcomeTable
 
 @dataclass(frozen=True)
 class Problem:
-    """An outcome table and the requirements on the rules, already checked.
+    """Outcome table and the requirements on the rules, already checked.
 
-    ``tolerances`` ascending; ``tolerance_kind`` relative: (e − e_best) / e_best, or absolute: e − e_best.
-    Errors lie in [0, ``max_error``]. ``groups``: each of which a tolerance is to hold for; None: for all together.
-    ``recorded``: where the errors of ``outcomes`` are losses made from others (``losses``), the table of those; it says
-    which version is best. ``loss_limit``: of those losses. ``reference``: the version that tolerances are relative to;
-    None: the truly best one, whichever that is.
+    ``tolerances`` ascending; ``tolerance_kind`` relative: (e − e_best) / e_best, or absolute: e − e_best. Errors lie in
+    [0, ``max_error``]. ``groups``: a tolerance must hold for each; None: for all examples together. ``recorded``: the
+    table of original errors, which decides which version is best, where ``outcomes`` has losses made from them
+    (``losses``) with ``loss_limit``. ``reference``: the version that tolerances are relative to; None: the truly best
+    one, whichever that is.
     """
 
     outcomes: OutcomeTable
@@ -44,18 +44,17 @@ class Problem:
 
     @property
     def kind(self) -> ToleranceKind:
-        """The kind of tolerances as they were asked for: with ``recorded``, losses are made of errors."""
+        """Kind of tolerances as stated: with ``recorded``, losses are made from errors."""
         return self.tolerance_kind if self.recorded is None else "quantile"
 
     @property
     def errors(self) -> np.ndarray:
-        """What tells the best version: float64 [examples, versions]."""
+        """Errors that decide which version is best: float64 [examples, versions]."""
         return (self.outcomes if self.recorded is None else self.recorded).matrix("error")
 
     @cached_property
     def best(self) -> int:
-        """Index of ``reference`` or, without one, of the version with the lowest mean error in the table; of several,
-        the fastest one, then the first."""
+        """Index of ``reference``, by default of the version with the lowest mean error, then the fastest."""
         if self.reference is not None:
             return self.outcomes.versions.index(self.reference)
         return int(np.lexsort((self.outcomes.matrix("latency_s").mean(axis=0), self.version_errors))[0])
@@ -76,16 +75,16 @@ class Problem:
         return [(at, losses(self.recorded, "quantile", self.loss_limit, names[at])) for at in order]
 
     def candidates(self, rows: np.ndarray | None = None, policies: Sequence[str] | None = None) -> Candidates:
-        """All ensembles to choose from; thresholds are quantiles over ``rows`` (default: the whole table)."""
+        """Return all ensembles to choose from; thresholds are quantiles over ``rows`` (default: the whole table)."""
         return Candidates(self.outcomes, self.best, policies or self.policies, self.thresholds, rows)
 
     def degradation(self, error: np.ndarray, best_error: float) -> np.ndarray:
-        """How much worse than the best version, in the tolerance's kind; infinite where relative to no error at all."""
+        """Return the degradation from the best version in the tolerance's kind; infinite relative to no error."""
         return degradation(error, best_error, self.tolerance_kind)
 
 
 class Listed:
-    """Policies one by one, with the interface of ``Candidates``: each replayed when it is first needed.
+    """Policies one by one, with the interface of ``Candidates``: each is replayed at its first use.
 
     ``best``: index of the version that may always serve alone.
     """
@@ -100,40 +99,39 @@ class Listed:
         return len(self._at)
 
     def index(self, policy: RoutingPolicy) -> int:
-        """The index of ``policy``, which is listed from now on."""
+        """Return the index of ``policy``, adding it if necessary."""
         if policy not in self._at:
             self._at[policy] = len(self._at)
             self._replayed.append(policy.replay(self._outcomes))
         return self._at[policy]
 
     def policy(self, index: int) -> RoutingPolicy:
-        """The policy of this index."""
         return list(self._at)[index]
 
     def error(self, index: int) -> np.ndarray:
-        """Its error per example: float64 [examples]."""
+        """Return the error per example: float64 [examples]."""
         return self._replayed[index].error
 
     def taken(self, index: int, objective: str) -> np.ndarray:
-        """What it takes per example, of an objective: float64 [examples]."""
+        """Return the time or cost per example: float64 [examples]."""
         own = self._replayed[index]
         return own.response_time_s if objective == "response-time" else own.cost
 
     def means(self) -> Replayed:
-        """Mean error, response time and cost of every policy."""
+        """Return mean error, response time and cost of every policy."""
         rows = [(r.error.mean(), r.response_time_s.mean(), r.cost.mean()) for r in self._replayed]
         return Replayed(*np.array(rows).T)
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """The result of a generator for each of ``candidates``.
+    """Result of a generator for each of ``candidates``.
 
-    ``bound``: float64 [candidates], upper bound of the error degradation; infinite where there is none. Of the best
-    version alone it is never above 0, unless the generator covers ``any_best`` and the problem has no ``reference``.
-    ``response_time_s`` and ``cost``: what it ranks by, expected or worst case. ``config`` goes into the rule set,
-    ``note`` to each rule. ``tested``: bool [candidates], those that were tested; None for all. ``saves_at_least``: by
-    objective float64 [candidates], shares of what the best version takes that are proven to be saved; 0 where left out.
+    ``bound``: float64 [candidates], upper bound of the error degradation; infinite where there is none. For the best
+    version alone it is at most 0, unless the generator covers ``any_best`` and the problem has no ``reference``.
+    ``response_time_s`` and ``cost``: the ranked figures, expected or worst case. ``config`` goes into the rule set,
+    ``note`` to each rule. ``tested``: bool [candidates]; None: all were tested. ``saves_at_least``: by objective
+    float64 [candidates], proven savings as shares of the best version's figures; 0 where left out.
     """
 
     candidates: Candidates | Listed
@@ -147,10 +145,10 @@ class Assessment:
 
 
 class RuleGenerator(ABC):
-    """A way to bound the error degradation of ensembles from a table of outcomes.
+    """Method to bound the error degradation of ensembles from a table of outcomes.
 
-    ``name`` is what the command line calls it. ``proves``: whether its bounds hold together, for all candidates, with
-    probability ≥ confidence over the draw of the table. ``knows_groups``: and for each group. ``any_best``: without a
+    ``name``: on the command line. ``proves``: its bounds hold together, for all candidates, with probability ≥
+    confidence over the draw of the table; with ``knows_groups`` also for each group. ``any_best``: without a
     ``reference`` they hold above the truly best version, whichever that is; else above the one with the fewest errors
     in the table.
     """
@@ -162,4 +160,4 @@ class RuleGenerator(ABC):
 
     @abstractmethod
     def assess(self, problem: Problem) -> Assessment:
-        """Candidates and what is known of each. The same problem gives the same assessment."""
+        """Assess candidates. The same problem gives the same assessment."""

@@ -56,7 +56,7 @@ class Bootstrap(RuleGenerator):
 
 
 def simulate(problem: Problem, candidates: Candidates, rows: np.ndarray, only: np.ndarray | None = None) -> np.ndarray:
-    """Trials: degradation, mean response time and mean cost of each candidate: float64 [trials, 3, candidates].
+    """Return degradation, mean response time and mean cost in each trial: float64 [trials, 3, candidates].
 
     ``rows``: int [trials, size], the examples of each trial. ``only``: bool [paths]; candidates on others are NaN.
     """
@@ -84,13 +84,13 @@ class _Trials:
         self._squares = np.zeros((3, candidates))
 
     def unsure_paths(self, path_of: np.ndarray, paths: int) -> np.ndarray:
-        """bool [paths]: those with a candidate that needs more trials."""
+        """Return bool [paths]: those with a candidate that needs more trials."""
         needed = np.zeros(paths, dtype=bool)
         needed[path_of[self.unsure & (path_of >= 0)]] = True
         return needed
 
     def add(self, metrics: np.ndarray) -> None:
-        """Take in one trial, float64 [3, candidates]; candidates that are confident already ignore it."""
+        """Add one trial, float64 [3, candidates]; candidates that are confident already ignore it."""
         self.made += 1
         at = self.unsure
         values = metrics[:, at]
@@ -113,7 +113,7 @@ class _Trials:
 
 
 class NaiveOSFA(RuleGenerator):
-    """The degradation observed on the table as if it were the true one; single versions only. A baseline."""
+    """Observed degradation of single versions as if it were the true one. A baseline."""
 
     name: ClassVar[str] = "naive"
 

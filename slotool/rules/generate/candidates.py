@@ -1,8 +1,8 @@
-"""The ensembles a rule may choose from, replayed all at once.
+"""Ensembles that a rule may choose from, replayed all at once.
 
-One *path* per ordered pair of versions: raising the threshold along it moves examples, in order of the first
-version's confidence, from early termination to full operation. A mean over the table at every threshold is then a
-sum of bin totals from either side, whatever the number of thresholds.
+One *path* per ordered pair of versions: raising the threshold along it moves examples, in order of the first version's
+confidence, from early termination to full operation. A mean over the table at every threshold is then a sum of bin
+totals from either side, whatever the number of thresholds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from slotool.tables import OutcomeTable
 
 @dataclass(frozen=True)
 class _Path:
-    """One ordered pair. ``bins``: int32 [examples], how many thresholds the first version's confidence reaches.
+    """Ordered pair of versions. ``bins``: int32 [examples], thresholds that the first confidence reaches.
 
-    ``answers``: what early termination and full operation give, float64 [examples, 2, columns]; columns are error,
-    then time and cost of each kind in ``kinds``. ``start``: index of its first candidate.
+    ``answers``: float64 [examples, 2, columns] of early termination and full operation; columns are error, then time
+    and cost of each kind in ``kinds``. ``start``: index of its first candidate.
     """
 
     first: int
@@ -35,9 +35,9 @@ class _Path:
     start: int
 
     def means(self, rows: np.ndarray, answers: np.ndarray | None = None) -> np.ndarray:
-        """Means over each sample ``rows`` (int64 [samples, size]): float64 [samples, columns, thresholds].
+        """Return means over each sample ``rows`` (int64 [samples, size]): float64 [samples, columns, thresholds].
 
-        ``answers``: float64 [examples, 2, columns] to average instead of the path's own.
+        ``answers``: float64 [examples, 2, columns] to average instead of the path's.
         """
         from slotool.rules.evidence.kernels import step_means
 
@@ -46,11 +46,11 @@ class _Path:
 
 
 class Candidates:
-    """Every OSFA (just ``best``'s without ``osfa`` among ``policies``), then per path and kind each threshold.
+    """Candidates: every OSFA (only ``best`` without ``osfa`` in ``policies``), then each threshold by path and kind.
 
-    ``thresholds``: at most so many per path, quantiles of the first version's confidence over ``rows`` (default: all
-    rows), each of them rounded down to the ten digits a rule stores, and deduplicated. ``best``: index of the
-    version that may always serve alone.
+    ``thresholds``: most per path, distinct quantiles of the first version's confidence over ``rows`` (default: all
+    rows), rounded down to the ten digits that a rule stores. ``best``: index of the version that may always serve
+    alone.
     """
 
     def __init__(
@@ -83,7 +83,6 @@ class Candidates:
         return self._size
 
     def policy(self, index: int) -> RoutingPolicy:
-        """The candidate of this index."""
         names = self._outcomes.versions
         if index < len(self.alone):
             return OSFA(names[self.alone[index]])
@@ -92,11 +91,11 @@ class Candidates:
         return PAIRS[path.kinds[kind]](names[path.first], names[path.second], float(path.thresholds[step]))
 
     def means(self, rows: np.ndarray | None = None) -> Replayed:
-        """Mean error, response time and cost of every candidate over ``rows`` (int [any], repeats count again)."""
+        """Return mean error, response time and cost of every candidate over ``rows`` (int [any], repeats count)."""
         return Replayed(*self.sample_means(self._sample(rows))[0])
 
     def sample_means(self, rows: np.ndarray, only: np.ndarray | None = None) -> np.ndarray:
-        """``means`` of several samples of the table at once, on all cores: float64 [samples, 3, candidates].
+        """Return ``means`` of several samples of the table, on all cores: float64 [samples, 3, candidates].
 
         ``rows``: int64 [samples, size]. ``only``: bool [paths]; candidates on other paths are left NaN.
         """
@@ -117,7 +116,7 @@ class Candidates:
         return table
 
     def mean_of_error(self, of: Callable[[np.ndarray], np.ndarray], rows: np.ndarray | None = None) -> np.ndarray:
-        """Mean over ``rows`` of a function of the answers' errors (float64 [examples] to the same), per candidate."""
+        """Return the mean over ``rows`` of a function of the errors (float64 [examples] to the same), per candidate."""
         sample = self._sample(rows)
         means = np.empty(self._size)
         means[: len(self.alone)] = [of(self._error[:, version])[sample[0]].mean() for version in self.alone]
@@ -129,7 +128,7 @@ class Candidates:
 
     @property
     def path_numbers(self) -> np.ndarray:
-        """Per candidate the number of its path, −1 for OSFA: int [candidates]."""
+        """Path number per candidate, −1 for OSFA: int [candidates]."""
         numbers = np.full(self._size, -1)
         for at, path in enumerate(self.paths):
             numbers[path.start : path.start + len(path.thresholds) * len(path.kinds)] = at
@@ -156,8 +155,10 @@ class Candidates:
 
 
 def quantiles(values: np.ndarray, count: int) -> np.ndarray:
-    """At most ``count`` ascending thresholds above the lowest of ``values``, which would accept all examples; NaN is
-    left out. Each has at most ten digits, so that its text is exact."""
+    """Return at most ``count`` ascending thresholds above the lowest of ``values``, which accepts all examples.
+
+    NaN is left out. Each has at most ten digits, so that its text is exact.
+    """
     known = np.sort(values[~np.isnan(values)])
     if not len(known):
         return np.empty(0)
@@ -167,6 +168,6 @@ def quantiles(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def ten_digits(value: float) -> float:
-    """``value`` rounded down to what a point's key can carry, so that a loaded rule treats ties as the table did."""
+    """Round ``value`` down to the digits of a point's key, so that a loaded rule treats ties as the table did."""
     rounded = float(f"{value:.10g}")
     return rounded if rounded <= value else float(f"{value - 1e-9 * abs(value):.10g}")

@@ -65,7 +65,7 @@ MISS = 0.01  # of a test's level, for the interval of what counting does not kno
 
 
 class Certified(RuleGenerator):
-    """Bounds that hold simultaneously with the wanted confidence; infinite for policies that were not shown."""
+    """Bounds that hold simultaneously with the wanted confidence; infinite for policies without a proof."""
 
     name: ClassVar[str] = "certified"
     proves: ClassVar[bool] = True
@@ -134,9 +134,9 @@ def _rounds(problem: Problem, against: Against, propose: Callable[..., Proposals
 class _Round:
     """Chains that one part of the table proposed, and their tests on the rest.
 
-    ``rows``: those that calibrate, that choose and that test. ``chained``: policies to test in their order, by
-    tolerance, chosen from ``considered``. ``budget``: the probability with which any policy that is shown may exceed
-    its tolerance. ``path``: the chains are whole, and the best version has its place in them, if any.
+    ``rows``: those that calibrate, choose and test. ``chained``: policies to test in order, by tolerance, chosen from
+    ``considered``. ``budget``: the probability with which any proven policy may exceed its tolerance. ``path``: the
+    chains are complete, with the best version in its place, if any.
     """
 
     def __init__(
@@ -160,14 +160,14 @@ class _Round:
         self._counts = holm_over_sequences(self.tests, self.budget)
 
     def shown(self) -> Iterator[tuple[RoutingPolicy, float]]:
-        """Policies, and a tolerance that each was shown to keep."""
+        """Yield policies, and a tolerance that each was proven to keep."""
         for chain, count in zip(self.tests, self._counts, strict=True):
             for policy in chain.policies[:count]:
                 yield policy, chain.tolerance
 
 
 def _savings(problem: Problem, listed: Listed, rounds: Sequence[_Round]) -> dict[str, np.ndarray]:
-    """By objective the least share saved by each listed policy, the most that a round shows for those it has shown."""
+    """Return the least share that each listed policy saves, by objective: the most that a round proves."""
     found = {}
     for objective in problem.objectives:
         column = "latency_s" if objective == "response-time" else "cost"
@@ -189,7 +189,7 @@ def _savings(problem: Problem, listed: Listed, rounds: Sequence[_Round]) -> dict
 class _Chain(Sequence[float]):
     """P-values of a chain's policies at its tolerance, each computed when it is read.
 
-    ``rows``: those that chose, and those that test; ``alpha``: what the stakes aim at.
+    ``rows``: those that chose, and those that test; ``alpha``: the target of the stakes.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class _Chain(Sequence[float]):
         return max((self._p_value(*losses, *rows) for losses in against for rows in self._parts), default=0.0)
 
     def _losses(self, policy: RoutingPolicy) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Losses of a policy and of each version that it is compared with, in [0, 1]."""
+        """Yield losses of a policy and of each version that it is compared with, in [0, 1]."""
         known: dict[int, np.ndarray] = {}  # versions mostly share a table
         for alone, listed in self._alone:
             if policy != alone:
@@ -237,14 +237,14 @@ class _Chain(Sequence[float]):
         return error if self._max_error == 1.0 else error / self._max_error
 
     def place(self, best: RoutingPolicy) -> None:
-        """Insert the version that may serve alone before all that seem less sure to keep the tolerance."""
+        """Insert the version that may serve alone before all with a smaller margin."""
         margin = self._margin(best)
         if margin > 0:
             before = next((at for at, own in enumerate(self.policies) if self._margin(own) < margin), len(self))
             self.policies.insert(before, best)
 
     def _margin(self, policy: RoutingPolicy) -> float:
-        """Least number of the test's standard errors between tolerance and degradation, as the learning part has it."""
+        """Return the least distance of observed degradation and tolerance, in the test's standard errors."""
         least = np.inf
         for error, best in self._losses(policy):
             for learn, test in self._parts:
@@ -254,8 +254,10 @@ class _Chain(Sequence[float]):
         return float(least)
 
     def examples_needed(self, policy: RoutingPolicy) -> Iterator[float]:
-        """Yield about how many examples show that ``policy`` keeps the tolerance, in one round, against each version
-        and for each group; infinite where it does not as observed."""
+        """Yield the estimated examples that prove ``policy``, against each version and for each group.
+
+        This is for one round; infinite where the observed degradation exceeds the tolerance.
+        """
         count = examples_to_count if self._counted else examples_to_show
         for error, best in self._losses(policy):
             for rows, _ in self._parts:
@@ -275,7 +277,7 @@ class _Chain(Sequence[float]):
 
 
 def _goals(problem: Problem) -> list[Goal]:
-    """A few of the wanted tolerances, evenly spread, the largest among them; for each objective."""
+    """Return a few tolerances, evenly spread, including the largest, for each objective."""
     tolerances = sorted(set(problem.tolerances))
     ranks = np.linspace(0, len(tolerances) - 1, min(MAX_GOALS, len(tolerances)))
     return [
@@ -286,10 +288,9 @@ def _goals(problem: Problem) -> list[Goal]:
 
 
 def _examples_needed(problem: Problem, against: Against, listed: Listed, rounds: Sequence[_Round]) -> int | None:
-    """About how large a table shows the first saving at the widest tolerance as often as not, if what this table shows
-    of the policies proposed is the truth.
+    """Estimate the table size that proves the first saving at the widest tolerance half of the time.
 
-    None where none of them keeps that tolerance even as observed.
+    This takes the observed policies for the truth. None where none of them keeps that tolerance as observed.
     """
     examples, least = np.arange(len(problem.outcomes.examples)), np.inf
     replayed = {listed.policy(at) for at in range(len(listed))}
@@ -310,10 +311,10 @@ def _examples_needed(problem: Problem, against: Against, listed: Listed, rounds:
 def holm_over_sequences(sequences: Sequence[Sequence[float]], level: float) -> list[int]:
     """Return how many hypotheses of each sequence are rejected, from its beginning; ``sequences`` hold p-values.
 
-    Fixed order within each sequence, Holm's procedure across them: a hypothesis is looked at only when all before it in
-    its sequence are rejected, and a sequence that comes to its end leaves its share of the level to the others. This
-    graphical procedure (Bretz, Maurer, Brannath & Posch 2009) rejects any true hypothesis with probability at most the
-    level, however the p-values depend on each other.
+    Fixed order within each sequence, Holm's procedure across them: a hypothesis is tested only when all before it in
+    its sequence are rejected, and a sequence that ends leaves its share of the level to the others. This graphical
+    procedure (Bretz, Maurer, Brannath & Posch 2009) rejects any true hypothesis with probability at most the level,
+    however the p-values depend on each other.
     """
     rejected = [0] * len(sequences)
     while active := [at for at, sequence in enumerate(sequences) if rejected[at] < len(sequence)]:
@@ -328,13 +329,13 @@ def holm_over_sequences(sequences: Sequence[Sequence[float]], level: float) -> l
 
 
 class Savings:
-    """Lower bounds on shares of what the best version takes, of one column of the table: latency_s or cost.
+    """Lower bounds on savings as shares of the best version's latency_s or cost.
 
-    Empirical Bernstein bounds (Maurer & Pontil, arXiv 0907.3740). They need a range that no value leaves: here, that no
-    version's answer takes less or more than the least and the most it took in the table.
+    Empirical Bernstein bounds (Maurer & Pontil, arXiv 0907.3740). They need a range of values: here each version's
+    least and greatest value in the table.
 
-    ``rows``: the examples that test. ``alpha``: with at most this probability one bound fails; half of it is for the
-    best version's mean, which all bounds share, so ``share`` may be asked ``count`` times.
+    ``rows``: the examples that test. ``alpha``: probability that one bound fails; half of it is for the best version's
+    mean, which all bounds share, so ``share`` may be called ``count`` times.
     """
 
     def __init__(self, outcomes: OutcomeTable, column: str, best: int, rows: np.ndarray, alpha: float, count: int):
@@ -347,7 +348,7 @@ class Savings:
         self._greatest_best = float(self._of_best.mean()) + width
 
     def share(self, policy: RoutingPolicy, taken: np.ndarray) -> float:
-        """The least share saved by ``policy``; ``taken``: what it takes, float64 [examples], of all the table."""
+        """Return the least share that ``policy`` saves; ``taken``: its time or cost, float64 [examples]."""
         at = [self._names.index(version) for version in policy.versions]
         saved = self._of_best - taken[self._rows]
         span = self._most[self._best] - self._least[self._best] + self._most[at].sum() - self._least[at[0]]
@@ -356,8 +357,10 @@ class Savings:
 
 
 def bernstein_width(values: np.ndarray, span: float, alpha: float) -> float:
-    """How far, with probability ≥ 1 − ``alpha``, the expectation lies at most to one side of the mean of ``values``
-    (float64 [examples], independent, within ``span`` of each other)."""
+    """Return the one-sided distance of expectation and mean of ``values``, with probability ≥ 1 − ``alpha``.
+
+    ``values``: float64 [examples], independent, within ``span`` of each other.
+    """
     count = len(values)
     if count < 2:
         return span

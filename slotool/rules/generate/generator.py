@@ -1,4 +1,4 @@
-"""From an outcome table to the rules of a service: per tolerance and objective the best ensemble that keeps it."""
+"""Rules of a service from an outcome table: per tolerance and objective the best ensemble that keeps it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ MAX_TIERS = 1_000
 
 
 def method_class(name: str) -> type[RuleGenerator]:
-    """One of ``METHODS``, or a plugin's. Raises ``InputError`` for an unknown name, ``PluginError`` for a plugin that
-    cannot be used."""
+    """Return one of ``METHODS``, or a plugin's. Raises ``InputError`` for an unknown name, or ``PluginError``."""
     return METHODS[name] if name in METHODS else registry.load(name)
 
 
@@ -55,17 +54,29 @@ def generate_rules(
     loss_limit: float = 0.0,
     best: str | None = None,
 ) -> RuleSet:
-    """One rule per objective and tolerance: the least response time or cost among the ensembles shown to keep it.
+    """Return one rule per objective and tolerance: the fastest or cheapest ensemble proven to keep it.
 
-    ``best``: the version that tolerances are relative to; None: the truly best one, whichever that is, or, where the
-    method knows no such bounds, the one with the fewest errors in the table.
-    ``tolerances`` are fractions of the best version's error (``relative``, the paper's) or points of error
-    (``absolute``), or shares of requests (``quantile``) whose error may lie above the best version's by more than
-    ``loss_limit``. ``policies``: some of osfa, seq, conc, cascade. ``thresholds``: at most so many per ordered pair of
-    versions. ``max_error``: what no error can exceed; None: 1 or, where errors of the table are larger, the largest of
-    them. Where all confidences are constant, ``osfa`` alone remains of the policies. ``group``: a column of the table;
-    each tolerance then holds for each of its values at once, against the same best version. Raises ``TableError`` for a
-    table that cannot be used, ``InputError`` for a setting that cannot. Source: tolerance-tiers, §IV-D.
+    Args:
+        outcomes: Errors, latencies, costs and confidences of every version.
+        tolerances: Fractions of the best version's error (``relative``, the paper's), points of error (``absolute``),
+            or shares of requests (``quantile``) whose error may exceed the best version's by more than ``loss_limit``.
+        objectives: Objectives to have tiers for.
+        confidence: Probability with which all bounds hold.
+        method: Name of the generator.
+        tolerance_kind: Kind of ``tolerances``.
+        policies: Some of osfa, seq, conc, cascade. Where all confidences are constant, only ``osfa`` remains.
+        thresholds: Most thresholds per ordered pair of versions.
+        max_error: Upper limit of errors; None: 1 or, if errors of the table are larger, the largest of them.
+        seed: Seed of random parts of the table.
+        group: Column of the table; each tolerance then holds for each of its values at once, against the same best
+            version.
+        loss_limit: Allowed excess of an error, for ``quantile``.
+        best: Version that tolerances are relative to; None: the truly best one, whichever that is, or, where the method
+            has no such bounds, the one with the fewest errors in the table.
+
+    Raises:
+        TableError: The table cannot be used.
+        InputError: A setting cannot be used. Source: tolerance-tiers, §IV-D.
     """
     tiers, generator = sorted(set(tolerances)), method_class(method)()
     assumed = max_error is None
@@ -126,7 +137,7 @@ def generate_rules(
 
 
 def constant_versions(outcomes: OutcomeTable) -> list[str]:
-    """Versions whose confidence is the same for every example: no threshold on it separates requests."""
+    """Return versions with one confidence for all examples: no threshold on it separates requests."""
     spread = np.ptp(outcomes.matrix("confidence"), axis=0)
     return [version for version, width in zip(outcomes.versions, spread, strict=True) if width == 0]
 
@@ -173,7 +184,7 @@ def _finite(bound: float) -> float | None:
 
 
 def by_group(problem: Problem, groups: Groups, policy: RoutingPolicy) -> dict[str, float]:
-    """The degradation observed in each group that has examples, relative to the best version there."""
+    """Return the observed degradation in each group with examples, relative to the best version there."""
     error, best = policy.replay(problem.outcomes).error, problem.outcomes.matrix("error")[:, problem.best]
     parts = zip(groups.names, groups.rows(np.arange(len(error))), strict=True)
     return {
@@ -184,7 +195,7 @@ def by_group(problem: Problem, groups: Groups, policy: RoutingPolicy) -> dict[st
 
 
 def _why(assessment: Assessment, ranking: np.ndarray, degradation: np.ndarray, chosen: int, unit: LossUnit) -> str:
-    """Why not the next cheaper candidate."""
+    """Explain why the next cheaper candidate was not chosen."""
     cheaper = ranking < ranking[chosen]
     tested = cheaper if assessment.tested is None else cheaper & assessment.tested
     if not cheaper.any():
@@ -249,14 +260,15 @@ def _check_settings(
 
 
 def largest_error(outcomes: OutcomeTable) -> float:
-    """Upper limit of errors where none is stated: 1 or, where errors of the table are larger, the largest of them."""
+    """Return the limit of errors where none is stated: 1, or the table's largest error if that is larger."""
     return max(1.0, float(outcomes.matrix("error").max()))
 
 
 def usable_policies(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> Sequence[str]:
     """Return the ``policies`` that a table allows: without confidences that vary, single versions only.
 
-    Raises ``TableError`` for a table that no rules can be made from."""
+    Raises ``TableError`` for a table that no rules can be made from.
+    """
     if len(outcomes.versions) < 2:
         raise TableError(
             f"{outcomes.source}: there is only version {outcomes.versions[0]!r}; rules choose between several"

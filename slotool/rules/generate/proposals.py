@@ -1,8 +1,8 @@
-"""What is worth testing: per tolerance and objective a chain of policies, from the surest to keep it to the cheapest.
+"""Proposals to test: per tolerance and objective a chain of policies, from the surest to the cheapest.
 
-The learning part alone makes the chains. A policy's *margin* is how many standard errors of the coming test lie between
-its observed degradation and the tolerance. A chain is the front of margin against price: each policy in it is cheaper
-than all with a larger margin.
+The learning part alone makes the chains. A policy's *margin* is the distance of its observed degradation from the
+tolerance, in standard errors of the coming test. A chain is the front of margin against price: each policy in it is
+cheaper than all with a larger margin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SURE = 10.0
 
 @dataclass(frozen=True)
 class Goal:
-    """What a chain is for: to save on column ``saves`` of a path's means (2: time, 3: cost) within ``tolerance``."""
+    """Goal of a chain: to save on column ``saves`` of a path's means (2: time, 3: cost) within ``tolerance``."""
 
     objective: str
     tolerance: float
@@ -39,7 +39,7 @@ class Goal:
 
 @dataclass
 class _Front:
-    """The front of margin against price of one goal, as it comes to be known."""
+    """Growing front of margin against price of one goal."""
 
     goal: Goal
     margin: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -47,7 +47,7 @@ class _Front:
     makers: list[Callable[[], RoutingPolicy]] = field(default_factory=list)
 
     def add(self, margin: np.ndarray, price: np.ndarray, make: Callable[[int], RoutingPolicy]) -> None:
-        """Take in policies that keep the goal (margin > 0); ``make`` gives the one of an index."""
+        """Add policies that keep the goal (margin > 0); ``make`` returns the one of an index."""
         own = _front(margin, price)
         makers = self.makers + [_later(make, int(at)) for at in own]
         self.margin, self.price = np.append(self.margin, margin[own]), np.append(self.price, price[own])
@@ -55,7 +55,7 @@ class _Front:
         self.margin, self.price, self.makers = self.margin[kept], self.price[kept], [makers[at] for at in kept]
 
     def chain(self, base: float) -> list[RoutingPolicy]:
-        """The policies, surest first; ``base``: the price of the best version."""
+        """Return the policies, surest first; ``base``: the price of the best version."""
         begin = max(0, int(np.count_nonzero(self.margin >= SURE)) - 1)
         picked, last = [], base
         for price, make in zip(self.price[begin:], self.makers[begin:], strict=True):
@@ -66,7 +66,7 @@ class _Front:
 
 
 class _Fronts:
-    """The fronts of all goals, and their numbers as ``search_kernels.beyond_fronts`` takes them.
+    """Fronts of all goals, and their numbers for ``search_kernels.beyond_fronts``.
 
     ``parts``: as there; ``base``: float64 [2], time and cost of the best version.
     """
@@ -79,7 +79,7 @@ class _Fronts:
         self._entries, self._begins = np.empty((0, 2)), np.zeros(len(goals) + 1, dtype=np.int64)
 
     def add(self, means: np.ndarray, make: Callable[[int], RoutingPolicy]) -> None:
-        """Take in policies by their means, float64 [policies, columns of ``Path.means``]."""
+        """Add policies by their means, float64 [policies, columns of ``Path.means``]."""
         from slotool.rules.generate.search_kernels import beyond_fronts
 
         found, margins = beyond_fronts(np.ascontiguousarray(means), *self._fixed, self._entries, self._begins)
@@ -92,12 +92,11 @@ class _Fronts:
             self._begins[1:] = np.cumsum([len(own.price) for own in self._fronts])
 
     def chains(self) -> list[list[RoutingPolicy]]:
-        """One per goal."""
         return [own.chain(float(base)) for own, base in zip(self._fronts, self._bases, strict=True)]
 
 
 def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.ndarray, test: np.ndarray) -> Proposals:
-    """One chain per goal. ``fit``, ``learn``, ``test``: rows that calibrate, that choose, and that will test."""
+    """Return one chain per goal; ``fit``, ``learn`` and ``test`` are rows that calibrate, choose and will test."""
     base = np.array([problem.outcomes.matrix(name)[learn, problem.best].mean() for name in ("latency_s", "cost")])
     fronts, considered = _Fronts(goals, _parts(problem, learn, test), base), 0
     for means, make in _sources(problem, fit, learn):
@@ -107,10 +106,10 @@ def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.n
 
 
 def threshold_path(problem: Problem, goal: Goal, rows: np.ndarray) -> list[RoutingPolicy]:
-    """A path of two versions, surest first: the better one alone, then the cheapest one from each confidence on.
+    """Return a path of two versions, surest first: the better one alone, then the cheaper from each confidence on.
 
-    ``rows`` name the cheapest version for the goal's objective, the one with the fewest errors among the others, and a
-    threshold each; they must not test.
+    ``rows`` select the cheapest version for the goal's objective, the one with the fewest errors among the others, and
+    the thresholds; they must not test.
     """
     outcomes = problem.outcomes
     prices = outcomes.matrix("latency_s" if goal.saves == 2 else "cost")[rows].mean(axis=0)
@@ -125,7 +124,7 @@ def threshold_path(problem: Problem, goal: Goal, rows: np.ndarray) -> list[Routi
 
 
 def _parts(problem: Problem, learn: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Examples that a tolerance is to hold for, all or each group's, as ``search_kernels.beyond_fronts`` takes them."""
+    """Return the examples of all, or of each group, for ``search_kernels.beyond_fronts``."""
     groups, error = problem.groups, problem.outcomes.matrix("error")[:, problem.best] / problem.max_error
     parts = [(learn, test)] if groups is None else zip(groups.rows(learn), groups.rows(test), strict=True)
     found = []
@@ -138,7 +137,7 @@ def _parts(problem: Problem, learn: np.ndarray, test: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Proposals:
-    """A chain per goal, and how many policies they were chosen from."""
+    """Chain per goal, and the number of policies they were chosen from."""
 
     chains: list[list[RoutingPolicy]]
     considered: int
@@ -147,8 +146,10 @@ class Proposals:
 def _sources(
     problem: Problem, fit: np.ndarray, learn: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
-    """Means of policies, float64 [policies, 4] as ``Path.means`` with errors scaled to [0, 1], and the policy of an
-    index."""
+    """Yield means of policies, float64 [policies, 4] as in ``Path.means``, and the policy of an index.
+
+    Errors are scaled to [0, 1].
+    """
     pairs = [kind for kind in problem.policies if kind in (OSFA.kind, *PAIRS)]
     candidates = problem.candidates(learn, pairs or ["none"])
     yield _means_of(problem, candidates, learn), candidates.policy
@@ -191,7 +192,7 @@ def _cascades(
 
 
 def _shares(of: np.ndarray, groups: int) -> np.ndarray:
-    """As ``ExampleSet.shares``."""
+    """Return ``ExampleSet.shares``."""
     inside = of[:, None] == np.arange(groups)
     return np.asarray(inside * (len(of) / np.maximum(1, inside.sum(axis=0))))
 
@@ -214,7 +215,7 @@ def _later(make: Callable[[int], RoutingPolicy], at: int) -> Callable[[], Routin
 
 
 def _front(margin: np.ndarray, price: np.ndarray) -> np.ndarray:
-    """Indices, largest margin first, of those cheaper than all with a larger margin."""
+    """Return indices, largest margin first, of those cheaper than all with a larger margin."""
     order = np.lexsort((price, -margin))
     least = np.minimum.accumulate(price[order])
     return np.asarray(order[np.append(True, least[1:] < least[:-1])])

@@ -1,9 +1,9 @@
-"""Every cascade of up to four versions over a grid of thresholds, evaluated exactly and all at once.
+"""Search of every cascade of up to four versions over a grid of thresholds, exactly and all at once.
 
-Let Xⱼ be what an example gives (its error, time, cost) when it stops at step j. The mean over a table is that of X₁
-and, per further step, of Xⱼ₊₁ − Xⱼ over the examples that reach it: those below the threshold at each step before.
-That is a cumulative histogram of the examples' ranks among the thresholds, one axis a step. So a grid of thresholds
-costs one pass over the examples and one over the grid, whatever the number of thresholds.
+Let Xⱼ be the result of an example (its error, time, cost) when it stops at step j. The mean over a table is that of X₁
+and, per further step, of Xⱼ₊₁ − Xⱼ over the examples that reach it: those below the threshold at each step before. That
+is a cumulative histogram of the examples' ranks among the thresholds, one axis a step. So a grid of thresholds costs
+one pass over the examples and one over the grid, whatever the number of thresholds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Signal:
-    """A number by which a version's answers may be told apart: ``values``, float64 [examples], and the condition that
-    it reaches a threshold."""
+    """Number that may distinguish a version's answers.
+
+    ``values``: float64 [examples]; ``condition``: that it reaches a threshold.
+    """
 
     values: np.ndarray
     condition: Callable[[float], Condition]
@@ -46,9 +48,11 @@ Grids = dict[tuple[int, ...], list[tuple[Signal, np.ndarray, np.ndarray]]]
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """What is known of the examples searched over: float64 [examples, versions] each but ``labels`` (integers, None
-    where unknown). ``worth``: how likely each answer is right; ``best``: the version others are compared with.
-    ``shares``: float64 [examples, groups], one over the share of a group for those in it, else 0."""
+    """Examples to search over: float64 [examples, versions] each, except integer ``labels`` (None if unknown).
+
+    ``worth``: probability that each answer is right; ``best``: the version to compare with. ``shares``: float64
+    [examples, groups], one over the share of a group for its examples, else 0.
+    """
 
     error: np.ndarray
     latency_s: np.ndarray
@@ -60,7 +64,7 @@ class ExampleSet:
 
     @cached_property
     def arrays(self) -> tuple[Array, Array, Array, Array, Array, int, Array]:
-        """The seven of ``search_kernels.cascade_means``, each contiguous."""
+        """First seven arguments of ``search_kernels.cascade_means``, each contiguous."""
         of_versions = (self.error, self.latency_s, self.cost, self.worth)
         labels = np.zeros(self.error.shape, dtype=np.int64) if self.labels is None else self.labels
         shares = np.empty((len(self.error), 0)) if self.shares is None else self.shares
@@ -71,9 +75,11 @@ class ExampleSet:
 
 @dataclass(frozen=True)
 class Path:
-    """Cascades that ask ``versions`` in this order by these ``signals`` and answer alike, one for each combination of
-    ``thresholds`` (one axis a step). ``means``: float64 [combinations, 4 + 2 × groups]: error, squared difference of
-    the error from the best version's, time, cost; then, group by group, its error and its squared difference."""
+    """Cascades that ask ``versions`` in this order by these ``signals``, one per combination of ``thresholds``.
+
+    ``thresholds``: one axis a step. ``means``: float64 [combinations, 4 + 2 × groups]: error, squared difference of the
+    error from the best version's, time, cost; then, group by group, its error and its squared difference.
+    """
 
     versions: tuple[int, ...]
     signals: tuple[Signal, ...]
@@ -82,7 +88,7 @@ class Path:
     means: np.ndarray
 
     def cascade(self, at: int, names: Sequence[str], worth: Sequence[Worth]) -> Cascade:
-        """The cascade of combination ``at``."""
+        """Return the cascade of combination ``at``."""
         steps = np.unravel_index(at, [len(own) for own in self.thresholds]) if self.thresholds else ()
         conditions: list[Condition | None] = [
             signal.condition(float(own[step]))
@@ -101,9 +107,11 @@ def paths(
     *,
     longest: int = MAX_STEPS,
 ) -> Iterator[list[Path]]:
-    """Every path of 1 to ``longest`` versions. ``signals``: one of each of so many kinds, after versions were
-    asked in turn; all steps of a path use one kind. ``thresholds``: at most so many per step, fewer in longer
-    cascades. Paths of one list have as many combinations each; their ``means`` are parts of one array."""
+    """Yield every path of 1 to ``longest`` versions, in lists with equally many combinations.
+
+    ``signals``: returns one signal of each of the first kinds after versions were asked in turn; all steps of a path
+    use one kind. ``thresholds``: most per step, fewer in longer cascades. ``means`` of one list are parts of one array.
+    """
     versions = range(examples.error.shape[1])
     with ThreadPoolExecutor(usable_cores()) as cores:
         for length in range(1, min(longest, len(versions)) + 1):
@@ -120,7 +128,7 @@ def paths(
 
 
 def _grid(signal: Signal, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Thresholds, and how many of them each example reaches: int64 [examples]; of one without a value, none."""
+    """Return thresholds, and how many of them each example reaches: int64 [examples]; without a value, none."""
     thresholds = quantiles(signal.values, count)
     reached = np.searchsorted(thresholds, signal.values, side="right")
     return thresholds, np.where(np.isnan(signal.values), 0, reached)
@@ -129,7 +137,7 @@ def _grid(signal: Signal, count: int) -> tuple[np.ndarray, np.ndarray]:
 def _paths_after(
     examples: ExampleSet, order: tuple[int, ...], grids: Grids, answers: Sequence[str]
 ) -> list[list[Path]]:
-    """The paths of all orders of one version more that begin with ``order``: a list for each kind of signal."""
+    """Return the paths of ``order`` and one more version: a list for each kind of signal."""
     from slotool.rules.generate.search_kernels import cascade_means
 
     codes, found = np.array([ANSWERS.index(answer) for answer in answers]), []

@@ -1,5 +1,4 @@
-"""The compiled loops of the search over cascades. Import it inside functions: numba takes a moment that serving must
-not pay."""
+"""Compiled loops of the search over cascades, to be imported inside functions: servers must not load Numba."""
 
 from __future__ import annotations
 
@@ -16,8 +15,10 @@ def _picked(
     votes: np.ndarray, kind: int, answer: int, answered: np.ndarray, at: int, order: np.ndarray, version: int, row: int,
     worth: np.ndarray, labels: np.ndarray, keep: bool,
 ) -> int:  # fmt: skip
-    """Which version's answer goes out when ``version`` is asked at step ``at``, after those of ``order``, as of
-    ``cascades.chosen``. ``votes``: float64 [kinds, steps], of the answers before, changed with ``keep``."""
+    """Return the version whose answer is sent when ``version`` follows those of ``order`` at step ``at``.
+
+    As ``cascades.chosen``. ``votes``: float64 [kinds, steps], of the answers before, changed with ``keep``.
+    """
     if answer == LAST and answered[at]:
         if keep:
             votes[kind, at] = at
@@ -51,12 +52,10 @@ def _sums(
     shares: np.ndarray, order: np.ndarray, lasts: np.ndarray, answers: np.ndarray, reached: np.ndarray,
     sizes: np.ndarray, begins: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """What each step adds, summed over the examples that come to it with the same ranks among the thresholds before:
-    float64 [cells of all steps, 2 + answers × (2 + 2 × groups)]; those of a step, and of each last version, begin at
-    ``begins``.
+    """Sum what each step adds, over examples that reach it with the same ranks among the thresholds before.
 
-    No slices of rows: in a loop of
-    this size each costs as much as what is done with it.
+    float64 [cells of all steps, 2 + answers × (2 + 2 × groups)]; those of a step, and of each last version, begin at
+    ``begins``. There are no slices of rows: in this loop each costs as much as the work on it.
     """
     steps, kinds, groups = len(order), len(answers), shares.shape[1]
     sums = np.zeros((begins[-1], 2 + kinds * (2 + 2 * groups)))
@@ -98,7 +97,7 @@ def _sums(
 
 @njit(cache=True, nogil=True)
 def _accumulate(sums: np.ndarray, sizes: np.ndarray) -> None:
-    """Sums along every axis of a grid with one cell more than ``sizes`` along each, in place."""
+    """Sum along every axis of a grid with one cell more than ``sizes`` along each, in place."""
     stride = 1
     for axis in range(len(sizes) - 1, -1, -1):
         for cell in range(stride, len(sums)):
@@ -114,11 +113,11 @@ def cascade_means(
     shares: np.ndarray, order: np.ndarray, lasts: np.ndarray, answers: np.ndarray, reached: np.ndarray,
     sizes: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """``Path.means`` of every answer of ``answers`` (codes): float64 [last versions, answers, combinations, columns].
+    """Return ``Path.means`` of every code in ``answers``: float64 [last versions, answers, combinations, columns].
 
-    The first seven as of ``Examples``; ``order``: int64 [steps], versions asked first, ``lasts``: those of which one is
-    asked last. ``reached``: int64 [steps, examples], how many of a step's thresholds each example reaches; ``sizes``:
-    int64 [steps], how many there are.
+    The first seven arguments as in ``ExampleSet``; ``order``: int64 [steps], versions asked first, ``lasts``: versions
+    of which one is asked last. ``reached``: int64 [steps, examples], how many of a step's thresholds each example
+    reaches; ``sizes``: int64 [steps], numbers of thresholds.
     """
     steps, own_columns = len(order), 2 + 2 * shares.shape[1]
     begins = np.zeros(steps + len(lasts) + 1, dtype=np.int64)
@@ -154,13 +153,13 @@ def beyond_fronts(
     means: np.ndarray, parts: np.ndarray, tolerances: np.ndarray, saves: np.ndarray, bases: np.ndarray,
     fronts: np.ndarray, begins: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Which policies no front of a goal has one for that is as sure and as cheap, and their margins: bool and float64
-    [goals, policies]; margins of others are not set.
+    """Return policies beyond each goal's front (bool), and their margins (float64): [goals, policies].
 
-    ``means``: as ``Path.means``. ``parts``: float64 [parts, 5]: column of its error, examples learnt from, examples to
-    test on, the best version's error, what a tolerance is multiplied by. ``tolerances``, ``saves`` (columns), ``bases``
-    (prices to be below): by goal. ``fronts``: float64 [entries, 2], margin and price, both descending within a goal,
-    whose entries begin at ``begins`` (int64 [goals + 1]).
+    A policy is beyond a front that has none as sure and as cheap; other margins are not set. ``means``: as in
+    ``Path.means``. ``parts``: float64 [parts, 5]: column of its error, examples learnt from, examples to test on, the
+    best version's error, factor of a tolerance. ``tolerances``, ``saves`` (columns), ``bases`` (upper limits of
+    prices): by goal. ``fronts``: float64 [entries, 2], margin and price, both descending within a goal, whose entries
+    begin at ``begins`` (int64 [goals + 1]).
     """
     goals, policies = len(tolerances), len(means)
     found, margins = np.zeros((goals, policies), dtype=np.bool_), np.empty((goals, policies))

@@ -1,7 +1,7 @@
 """Numbers by which a cascade decides whether to ask on, each learnt from examples that choose nothing.
 
-Of the versions asked so far: the last one's own confidence; how likely that is right given the label it answers with;
-and a straight line through all confidences, agreements and columns of the table, by logistic regression.
+Of the versions asked so far: the last one's confidence; the probability that it is right given its label; and a
+straight line through all confidences, agreements and columns of the table, by logistic regression.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ MAX_NEWTON_STEPS = 100
 
 
 def calibrated(confidence: np.ndarray, right: np.ndarray) -> Worth:
-    """How likely answers of a confidence are right, rising with it: isotonic regression. Both float64 [examples];
-    examples whose confidence is NaN are left out."""
+    """Fit the probability of right answers, rising with confidence, by isotonic regression.
+
+    Both arguments are float64 [examples]; examples without confidence (NaN) are left out.
+    """
     from scipy.optimize import isotonic_regression
 
     known = ~np.isnan(confidence)
@@ -69,10 +71,10 @@ def logistic_weights(columns: np.ndarray, target: np.ndarray, sure: np.ndarray) 
 
 
 class Signals:
-    """The signals there are after some versions of ``outcomes`` were asked.
+    """Signals after some versions of ``outcomes`` were asked.
 
-    ``right``: float64 [examples, versions], 1 minus the error scaled to [0, 1]. ``fit``, ``rows``: the examples that
-    calibrate, and those that signals have values for.
+    ``right``: float64 [examples, versions], 1 minus the error scaled to [0, 1]. ``fit``: the examples that calibrate;
+    ``rows``: those that signals have values for.
     """
 
     def __init__(self, outcomes: OutcomeTable, right: np.ndarray, fit: np.ndarray, rows: np.ndarray):
@@ -82,7 +84,7 @@ class Signals:
         self._known: dict[tuple[Any, ...], Signal] = {}
 
     def after(self, asked: tuple[int, ...], kinds: int) -> list[Signal]:
-        """One signal of each of the first ``kinds`` kinds after these versions were asked in turn."""
+        """Return one signal of each of the first ``kinds`` kinds after these versions were asked in turn."""
         made: list[tuple[Callable[..., Signal], Any]] = [(self._own, asked[-1]), (self._line, asked)]
         if self._outcomes.knows_answers:
             made.append((self._by_label, asked[-1]))
@@ -142,7 +144,7 @@ class Signals:
 
 
 def _confidence_for(worth: Worth, likely: float) -> float:
-    """The least confidence whose answers are so likely right; infinite where none are."""
+    """Return the least confidence whose answers are right with probability ``likely``; infinite where none are."""
     right, confidence = worth.right, worth.confidence
     reaches = [at for at, own in enumerate(right) if own >= likely]
     if not reaches:

@@ -1,1 +1,1 @@
-"""Rules held against what happened since: drift, and verdicts on other outcomes."""
+"""Checks of rules against later outcomes: drift, and verdicts."""

@@ -1,21 +1,21 @@
-"""Whether a guarantee still holds, from labelled feedback as it comes in: a sequential test by betting.
+"""Sequential test by betting of whether a guarantee still holds, from labelled feedback as it comes in.
 
-The guarantee of a tier is that its answers are on average no worse than tolerated: the excess
-sᵢ = eᵢ − bᵢ − aᵢ has mean ≤ 0, while requests have the distribution of the outcome table. A bet against it
-stakes a share λ of the wealth on each labelled request, ∏(1 + λ sᵢ). While the guarantee holds that is a
-non-negative supermartingale: it ever exceeds 1/α with probability at most α, at any stopping time (Ville). The test
-averages several such wealths, which is valid again: one for each of several stakes; and one that starts at every
-request t with wealth 1/(t (t + 1)), in total 1, which has lost nothing before the drift began.
+The guarantee of a tier is that its answers are on average no worse than tolerated: the excess sᵢ = eᵢ − bᵢ − aᵢ has
+mean ≤ 0, while requests have the distribution of the outcome table. A bet against it stakes a share λ of the wealth on
+each labelled request, ∏(1 + λ sᵢ). While the guarantee holds that is a non-negative supermartingale: it ever exceeds
+1/α with probability at most α, at any stopping time (Ville). The test averages several such wealths, which is valid
+again: one for each of several stakes; and one that starts at every request t with wealth 1/(t (t + 1)), in total 1,
+which has lost nothing before the drift began.
 
-The same bet from the other side, ∏(1 − λ sᵢ) without restarts, says when the labels alone *confirm* a guarantee: while
-it does not hold, this wealth too ever exceeds 1/α with probability at most α. So a certificate is renewed by what was
-labelled in production, whenever one looks, as long as labelled requests are a random sample of one distribution. Where
-tolerances are to hold for each group, each group has bets of its own.
+The same bet from the other side, ∏(1 − λ sᵢ) without restarts, shows when the labels alone *confirm* a guarantee: while
+it does not hold, this wealth too ever exceeds 1/α with probability at most α. So labels from production renew a
+certificate at any time, as long as labelled requests are a random sample of one distribution. Where tolerances must
+hold for each group, each group has its bets.
 
-Labels that some requests get more likely than others, such as unsure or disputed ones, are no such sample. Where each
-request's probability p of a label is known, its excess counts c/p times, c the least p (inverse propensity): the mean
-over all requests, labelled or not, is that of sᵢ times c, and the bets are as valid. Labels that come late must not
-come later the worse the answer is: leave out the latest requests, as long as labels may take.
+If some requests are labelled more likely than others, such as unsure or disputed ones, they are no such sample. Where
+each request's probability p of a label is known, its excess counts c/p times, c the least p (inverse propensity): the
+mean over all requests, labelled or not, is that of sᵢ times c, and the bets are as valid. Labels must not come later
+for worse answers: leave out the latest requests, for as long as labels may take.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ _Parts = list[tuple[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Watched:
-    """One ensemble at its tightest tolerance, that of ``tier``: mean observed excess, of errors as the table states
-    them, greatest evidence, and the alarm.
+    """State of an ensemble at its tightest tolerance, that of ``tier``.
 
-    ``wanted``: evidence from which on the guarantee counts as violated. ``alarm_at``: number of labelled requests after
-    which it was found violated, None when it never was. ``confirmed_at``: the number after which these labels alone
-    showed it to hold; None where they violate it, before or since: then they are not the sample of one distribution
-    that confirming takes them for. ``group``: whose requests are counted; empty: all.
+    ``mean_excess``: observed, of errors as in the table; ``evidence``: the greatest; ``wanted``: evidence from which on
+    the guarantee counts as violated. ``alarm_at``: number of labelled requests after which it was violated, or None.
+    ``confirmed_at``: the number after which these labels alone showed it to hold; None where they ever violate it, as
+    they are then no sample of one distribution. ``group``: whose requests are counted; empty: all.
     """
 
     point: OperatingPoint
@@ -74,8 +73,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class _Watch:
-    """An ensemble at a tier's tolerance, and the group whose requests count. ``largest``: by how much an answer can be
-    better than tolerated."""
+    """Ensemble at a tier's tolerance, and the counted group. ``largest``: most by which an answer can be better."""
 
     point: OperatingPoint
     tier: str
@@ -85,7 +83,7 @@ class _Watch:
 
 
 class _Standing:
-    """What is known of one ensemble after the labels so far: sums and the wealth of the bets, of constant size."""
+    """Sums and wealth of the bets on one ensemble after the labels so far, of constant size."""
 
     def __init__(self, watch: _Watch):
         self._watch = watch
@@ -110,15 +108,15 @@ class _Standing:
 
 
 def _first(known: int | None, before: int, reached: np.ndarray) -> int | None:
-    """The number of the first request that something was reached at; ``before``: requests before these."""
+    """Return the number of the first request that reached something; ``before``: requests before these."""
     return before + int(reached.argmax()) + 1 if known is None and reached.any() else known
 
 
 class Watcher:
-    """Watches every ensemble of ``rules``, label after label; it keeps no label.
+    """Watch of every ensemble of ``rules``, label after label, without storing labels.
 
-    With probability ≥ ``confidence`` none of them raises an alarm while all guarantees hold; and with as much none that
-    does not hold is confirmed.
+    With probability ≥ ``confidence`` no alarm is raised while all guarantees hold; likewise no guarantee is confirmed
+    that does not hold.
     """
 
     def __init__(self, rules: RuleSet, confidence: float):
@@ -129,12 +127,10 @@ class Watcher:
     def see(
         self, feedback: OutcomeTable, groups: Sequence[str] | None = None, weights: np.ndarray | None = None
     ) -> None:
-        """Take in labelled requests in the order of arrival, after all earlier ones. Raises ``InputError`` when they
-        lack a version that the rules consult.
+        """Add labelled requests in the order of arrival. Raises ``InputError`` when a consulted version is missing.
 
-        ``groups``: of each request, empty where it is not known: it then counts for all requests only. None: what the
-        feedback has in their column; without that no group is watched. ``weights``: above 0 and at most 1, how much
-        each request counts; None: all alike.
+        ``groups``: of each request; one without counts for all requests only. None: the feedback's column, without
+        which no group is watched. ``weights``: above 0 and at most 1, the weight of each request; None: equal weights.
         """
         found = list(_excesses(self.rules, self.rules.losses(feedback), _parts(self.rules, feedback, groups)))
         wanted = len(found) / (1.0 - self._confidence)
@@ -143,16 +139,16 @@ class Watcher:
             self._standings.setdefault(own, _Standing(own)).see(excess[rows], weights[rows], wanted)
 
     def watched(self) -> list[Watched]:
-        """The state of each ensemble after the labels so far."""
+        """Return the state of each ensemble after the labels so far."""
         return [standing.watched(self.rules.largest_loss) for standing in self._standings.values()]
 
 
 def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float, labelled: str | None = None) -> list[Watched]:
-    """Every ensemble of ``rules`` watched over ``feedback``; see ``Watcher``.
+    """Watch every ensemble of ``rules`` over ``feedback``; see ``Watcher``.
 
     ``labelled``: column of the probability with which each request was labelled; None: the same for all. Raises
-    ``TableError`` when the feedback lacks a column, ``InputError`` when it holds an error beyond the rules' or a
-    probability that is none.
+    ``TableError`` when the feedback lacks a column, ``InputError`` for an error beyond the rules' or an invalid
+    probability.
     """
     rules.require_errors(feedback)
     likely = np.ones(1) if labelled is None else feedback.feature(labelled)
@@ -166,7 +162,7 @@ def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float, labelled: s
 
 
 def _parts(rules: RuleSet, feedback: OutcomeTable, known: Sequence[str] | None) -> _Parts:
-    """All requests, and those of each group: ``known`` ones, or as the feedback says."""
+    """Return all requests, and those of each group: ``known`` ones, or those in the feedback."""
     column, names = rules.config.get("group"), list(rules.config.get("groups", ()))
     count = len(feedback.examples)
     parts: _Parts = [("", np.arange(count))]
@@ -181,8 +177,7 @@ def _parts(rules: RuleSet, feedback: OutcomeTable, known: Sequence[str] | None) 
 
 
 def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[tuple[_Watch, np.ndarray, np.ndarray]]:
-    """Per ensemble the tightest tolerance it serves, how much worse than that each answer was, and whose requests
-    count: all, or those of a group.
+    """Yield, per ensemble at its tightest tolerance, each answer's excess, and whose requests count.
 
     ``losses``: outcomes whose errors are what tolerances limit (``RuleSet.losses``). Excesses are float64 [requests],
     in the order of arrival, of errors scaled to [0, 1]; the best version is left out.

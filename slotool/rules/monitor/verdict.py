@@ -1,4 +1,4 @@
-"""Rules evaluated on held-out outcomes: the degradation of each tier there, and what it saves."""
+"""Rules evaluated on held-out outcomes: the degradation of each tier there, and its savings."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ MISS = 1e-7  # no p-value of counted losses is smaller
 
 @dataclass(frozen=True)
 class TierVerdict:
-    """One rule on held-out outcomes.
+    """Verdict on one rule on held-out outcomes.
 
     ``degradation``: observed there, in the rule set's tolerance kind and relative to its best version.
-    ``above_tolerance``: it exceeds the tolerance (the paper's count, Fig. 8). A sample's mean exceeds a tolerance that
-    holds about as often as not when the tier sits at its tolerance, so the count alone is no verdict. ``p_value``:
-    probability of evidence this strong if the tolerance holds; see ``adjusted_p_values``. ``…_saved``: shares of what
-    the best version takes. ``groups``: the degradation observed in each group, where the tolerance is to hold for each;
-    the p-value is then the least of theirs and of all examples', times their number. So it is over the versions that
-    may be the best. It is 1, and nothing is above, where a tier promises nothing. ``square``: mean of the squared
-    excess over the tolerance, of losses in [0, 1]; 0 where the best version serves. ``counted``: losses are 0 or 1, and
-    the p-value is that of ``counting``.
+    ``above_tolerance``: it exceeds the tolerance (the paper's count, Fig. 8). A tier at its tolerance exceeds it in
+    about half of all samples, so the count alone is no verdict. ``p_value``: probability of evidence this strong if the
+    tolerance holds; see ``adjusted_p_values``. ``…_saved``: shares of the best version's figures. ``groups``: observed
+    degradation in each group, where the tolerance must hold for each; the p-value is then the least of theirs and of
+    all examples', times their number, and likewise over the versions that may be the best. It is 1, and nothing is
+    above, where a tier promises nothing. ``square``: mean of the squared excess over the tolerance, of losses in [0,
+    1]; 0 where the best version serves. ``counted``: losses are 0 or 1, and the p-value is that of ``counting``.
     """
 
     rule: Rule
@@ -51,8 +50,11 @@ class TierVerdict:
 
 
 def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
-    """Every rule evaluated on ``outcomes``. Raises ``InputError`` when these lack a version that the rules consult, and
-    ``TableError`` when they lack the column of the rules' groups."""
+    """Evaluate every rule on ``outcomes``.
+
+    Raises ``InputError`` for a missing version that the rules consult, ``TableError`` for a missing column of their
+    groups.
+    """
     rules.require_errors(outcomes)
     sets = {"": np.arange(len(outcomes.examples)), **_parts(rules, outcomes)}
     tables = {name: rules.losses(outcomes, name) for name in rules.references(outcomes)}
@@ -91,8 +93,10 @@ def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
 
 
 def detectable_excess(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], examples: int, level: float) -> float:
-    """About how far above its tolerance, in points of loss, a tier's mean must truly lie for the ``examples`` of a fold
-    to show it at ``level``, adjusted for tiers and folds: of the tier that shows least; 0 where nothing is tested."""
+    """Estimate the true excess over its tolerance, in points of loss, that a fold of ``examples`` shows.
+
+    The test is at ``level``, adjusted for tiers and folds; of the least detectable tier; 0 where nothing is tested.
+    """
     squares = np.array([max(verdict.square for verdict in same) for same in zip(*rounds, strict=True)])
     tested = squares > 0
     if not tested.any():
@@ -108,7 +112,7 @@ def detectable_excess(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], e
 
 
 def _parts(rules: RuleSet, outcomes: OutcomeTable) -> dict[str, np.ndarray]:
-    """The examples of each group that the rules are to hold for and that has any."""
+    """Return the examples of each of the rules' groups that has any."""
     if "group" not in rules.config:
         return {}
     groups = Groups.named(outcomes, rules.config["group"], list(rules.config["groups"]))
@@ -119,7 +123,7 @@ def _parts(rules: RuleSet, outcomes: OutcomeTable) -> dict[str, np.ndarray]:
 def cross_validate(
     rules: RuleSet, outcomes: OutcomeTable, folds: int, progress: Callable[[], None] = lambda: None
 ) -> list[list[TierVerdict]]:
-    """Per fold the verdicts on it of rules made, with the settings of ``rules``, from the other folds (§V-A).
+    """Return per fold the verdicts on it of rules from the other folds, with the settings of ``rules`` (§V-A).
 
     Examples are dealt to the folds at random by the rule set's seed. ``progress`` is called per fold. Raises
     ``InputError`` for fewer than 2 folds or too few examples.
@@ -151,7 +155,7 @@ def cross_validate(
 
 
 def _settings(rules: RuleSet) -> Mapping[str, Any]:
-    """What the rules were made with. Raises ``InputError`` where their file lacks it, or holds something else."""
+    """Return the rules' settings. Raises ``InputError`` where their file lacks one, or holds something else."""
     kinds: dict[str, Any] = {"policies": list, "thresholds": int, "max_error": int | float, "seed": int}
     for name, kind in kinds.items():
         if not isinstance(rules.config.get(name), kind):
@@ -163,11 +167,11 @@ def _settings(rules: RuleSet) -> Mapping[str, Any]:
 
 
 def adjusted_p_values(rounds: Sequence[Sequence[TierVerdict]]) -> np.ndarray:
-    """One p-value per tier, adjusted for looking at every fold of every tier: float64 [tiers].
+    """Return a p-value per tier, adjusted for testing every fold of every tier: float64 [tiers].
 
     ``rounds``: per fold the verdicts, the tiers in one order. Bonferroni's correction over a tier's folds, Holm's over
-    the tiers (Scandinavian Journal of Statistics 6, 1979): the probability that any tier which holds gets a value
-    ≤ α is at most α, however the tiers depend on each other.
+    the tiers (Scandinavian Journal of Statistics 6, 1979): the probability that any tier which holds gets a value ≤ α
+    is at most α, however the tiers depend on each other.
     """
     per_tier = np.array([min(1.0, len(same) * min(v.p_value for v in same)) for same in zip(*rounds, strict=True)])
     order = np.argsort(per_tier)
@@ -178,7 +182,7 @@ def adjusted_p_values(rounds: Sequence[Sequence[TierVerdict]]) -> np.ndarray:
 
 
 def _p_value(rules: RuleSet, tolerance: float, error: np.ndarray, best: np.ndarray, counted: bool) -> float:
-    """Against "the tolerance is kept": the test of ``certified`` from the other side."""
+    """Return the p-value against "the tolerance is kept": the test of ``certified`` from the other side."""
     if counted:
         scaled = tolerance / rules.largest_loss if rules.comparison == "absolute" else tolerance
         never_better = rules.tolerance_kind == "quantile"

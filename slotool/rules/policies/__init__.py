@@ -1,1 +1,1 @@
-"""Routing policies: which versions answer a request, in which order, and when their answer goes out."""
+"""Routing policies: which versions answer a request, in which order, and whose answer is sent."""

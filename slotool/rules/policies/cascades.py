@@ -1,8 +1,8 @@
-"""Cascades: up to four versions asked one after the other, each only while no condition lets an answer go out.
+"""Cascades: up to four versions asked one after the other, until a condition accepts an answer.
 
-A cascade is data: steps of a version and a condition (``conditions``), the way the answer is chosen from those given,
-and what each version's confidence is worth. ``document`` is its JSON form, which its point carries too; the point's
-label has ``notation`` and ``id`` in its place. Replaying a table and serving share ``holds`` and ``chosen``.
+A cascade is data: steps of a version and a condition (``conditions``), the choice among the answers, and each version's
+worth of confidence. ``document`` is its JSON form, which its point carries too; the point's label has ``notation`` and
+``id`` in its place. Replaying a table and serving share ``holds`` and ``chosen``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOTED_ANSWERS = {"last": "", "surer": "; surest answers", "majority": "; majori
 
 @dataclass(frozen=True)
 class Step:
-    """``version`` is asked; where ``accept`` holds afterwards, no further one is. None: the last step."""
+    """Step that asks ``version``; where ``accept`` holds afterwards, no further one is asked. None: the last step."""
 
     version: str
     accept: Condition | None = None
@@ -52,18 +52,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Worth:
-    """How likely answers of a confidence are right: straight lines between ``confidence`` (ascending) and ``right``,
-    constant outside."""
+    """Probability that answers of a confidence are right.
+
+    Straight lines between ``confidence`` (ascending) and ``right``, constant outside.
+    """
 
     confidence: tuple[float, ...]
     right: tuple[float, ...]
 
     def of(self, confidence: np.ndarray) -> np.ndarray:
-        """float64 like ``confidence``; NaN stays NaN."""
+        """Return float64 like ``confidence``; NaN stays NaN."""
         return np.where(np.isnan(confidence), np.nan, np.interp(confidence, *self._line))
 
     def of_one(self, confidence: float) -> float:
-        """``of`` a single confidence."""
+        """Return ``of`` a single confidence."""
         at, right = self.confidence, self.right
         place = bisect_right(at, confidence) - 1
         if math.isnan(confidence) or not 0 <= place < len(at) - 1:
@@ -77,11 +79,11 @@ class Worth:
 
 
 def chosen(answer: str, worth: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
-    """Which of the given answers goes out: int [requests].
+    """Return which of the given answers is sent: int [requests].
 
-    ``worth``: float64 [requests, asked], how sure each answer is, NaN for none given. ``labels``: [requests, asked],
-    the answers as integers or text, needed by votes. Ties go to the version asked last; where nobody answered, the
-    last asked counts.
+    ``worth``: float64 [requests, asked], how sure each answer is, NaN for none. ``labels``: [requests, asked], the
+    answers as integers or text, needed by votes. Ties go to the version asked last; without any answer, the last asked
+    counts.
     """
     asked = worth.shape[1]
     if answer == "last":
@@ -99,7 +101,7 @@ def chosen(answer: str, worth: np.ndarray, labels: np.ndarray | None) -> np.ndar
 
 
 def chosen_of_one(answer: str, worth: Sequence[float], labels: Sequence[object]) -> int:
-    """``chosen`` of a single request, without arrays: a server's batches are mostly of one."""
+    """Return ``chosen`` of one request without arrays: most batches of a server have one request."""
     if answer in ("last", "surer"):
         votes = list(range(len(worth))) if answer == "last" else list(worth)
     else:
@@ -117,8 +119,10 @@ def chosen_of_one(answer: str, worth: Sequence[float], labels: Sequence[object])
 
 @dataclass(frozen=True)
 class Cascade(RoutingPolicy):
-    """``steps`` in turn; ``answer``, one of ``ANSWERS``, says which of the answers given goes out. ``worth``: pairs
-    (version, ``Worth``); a version without counts with its confidence as it is."""
+    """Cascade of ``steps``; ``answer``, one of ``ANSWERS``, chooses among the answers.
+
+    ``worth``: pairs (version, ``Worth``); other versions count with their confidence.
+    """
 
     steps: tuple[Step, ...]
     answer: str = "last"
@@ -143,13 +147,15 @@ class Cascade(RoutingPolicy):
 
     @cached_property
     def id(self) -> str:
-        """A letter, so that it never reads as a number, and nine digits that tell cascades apart."""
+        """Letter, so that it never reads as a number, and nine digits that distinguish cascades."""
         return f"c{int(hashlib.sha256(self._text.encode()).hexdigest(), 16) % 10**9:09d}"
 
     @cached_property
     def notation(self) -> str:
-        """One line of ASCII, at most ``MAX_NOTATION`` characters: "small if sure>=0.8 else large". It says what is
-        asked and when, and leaves out thresholds of single labels, weights and letters of long names."""
+        """Line of ASCII, at most ``MAX_NOTATION`` characters: "small if sure>=0.8 else large".
+
+        Thresholds of single labels, weights and the ends of long names are left out.
+        """
         for most in _NAME_LENGTHS:
             steps = [(_UNSAFE.sub("_", step.version)[:most], step.accept) for step in self.steps]
             noted = [name if accept is None else f"{name} if {accept.notation}" for name, accept in steps]
@@ -172,7 +178,7 @@ class Cascade(RoutingPolicy):
 
     @property
     def tree(self) -> list[str]:
-        """The policy as a picture of lines: what is asked, and what its condition leads to."""
+        """Policy as a picture of lines: the versions asked, and the results of their conditions."""
         lines = [f"ask {self.steps[0].version}"]
         for depth, (step, after) in enumerate(zip(self.steps, self.steps[1:], strict=False)):
             assert step.accept is not None
@@ -187,21 +193,21 @@ class Cascade(RoutingPolicy):
 
     @cached_property
     def labels(self) -> frozenset[str]:
-        """Answers that its conditions name, as the outcome table wrote them."""
+        """Answers that its conditions name, as in the outcome table."""
         return frozenset(label for step in self.steps if step.accept is not None for label in step.accept.labels)
 
     @property
     def features(self) -> frozenset[str]:
-        """Numbers of a request that its conditions look at."""
+        """Numbers of a request that its conditions read."""
         return frozenset(name for step in self.steps if step.accept is not None for name in step.accept.features)
 
     @property
     def needs_labels(self) -> bool:
-        """Whether answers must be known, and not only confidences."""
+        """True if answers must be known, and not only confidences."""
         return self.answer in ("majority", "weighted")
 
     def document(self) -> dict[str, Any]:
-        """The JSON form; ``from_document`` is the inverse."""
+        """Return the JSON form; ``from_document`` is the inverse."""
         steps = [
             {"ask": step.version, **({"accept": step.accept.document()} if step.accept else {})} for step in self.steps
         ]
@@ -210,7 +216,7 @@ class Cascade(RoutingPolicy):
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Cascade:
-        """Raises ``InputError`` for what is no cascade."""
+        """Read the JSON form. Raises ``InputError`` for anything else."""
         try:
             steps = tuple(
                 Step(str(step["ask"]), condition_of(step["accept"]) if "accept" in step else None)
@@ -225,7 +231,7 @@ class Cascade(RoutingPolicy):
             raise InputError(f"no cascade ({type(error).__name__}: {error}); expected steps and answer") from error
 
     def worth_of(self, version: str, confidence: np.ndarray) -> np.ndarray:
-        """How likely answers of ``confidence`` are right, or the confidence where that is not known."""
+        """Return how likely answers of ``confidence`` are right, or the confidence where that is unknown."""
         own = self._worth.get(version)
         return confidence if own is None else own.of(confidence)
 
@@ -234,14 +240,14 @@ class Cascade(RoutingPolicy):
         return dict(self.worth)
 
     def choose_one(self, asked: AskedOne, names: Sequence[str]) -> int:
-        """Which of these versions' answers goes out to a single request."""
+        """Return which of these versions' answers is sent to a single request."""
         sure = [asked.confidence(name) for name in names]
         worth = [own if name not in self._worth else self._worth[name].of_one(own)
                  for name, own in zip(names, sure, strict=True)]  # fmt: skip
         return chosen_of_one(self.answer, worth, [asked.label(name) for name in names] if self.needs_labels else names)
 
     def choose(self, asked: Asked, count: int) -> np.ndarray:
-        """Which of the first ``count`` versions' answers goes out, all of them asked: int [requests]."""
+        """Return which of the first ``count`` versions' answers is sent, all of them asked: int [requests]."""
         names = self.versions[:count]
         confidences = [asked.confidence(name) for name in names]
         if self.answer == "last" and not np.isnan(confidences[-1]).any():
@@ -275,13 +281,13 @@ class Cascade(RoutingPolicy):
 
 
 class TableAsked:
-    """The requests of an outcome table, each answered by every version."""
+    """Requests of an outcome table, each answered by every version."""
 
     def __init__(self, outcomes: OutcomeTable):
         self._outcomes = outcomes
 
     def index(self, version: str) -> int:
-        """The column of ``version``. Raises ``InputError`` when the table has none."""
+        """Return the column of ``version``. Raises ``InputError`` when the table has none."""
         if version not in self._outcomes.versions:
             raise InputError(
                 f"the outcome table has no version {version!r}; it has {', '.join(self._outcomes.versions)}"

@@ -1,7 +1,7 @@
-"""Conditions on which an answer goes out without asking a further version.
+"""Conditions on which an answer is sent without asking a further version.
 
-A condition is data: ``document()`` is what a rule file holds, ``condition_of`` reads it. It looks at what the versions
-asked so far answered, and at the request, through ``Asked``; so a table's replay and a server share it.
+A condition is data: ``document()`` is its form in a rule file, ``condition_of`` reads it. It reads the request and the
+answers so far through ``Asked``; so a table's replay and a server share it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from slotool.tables.labels import label_text
 
 
 class Asked(Protocol):
-    """Requests, and what versions answered to them. A version is looked at only after it was asked."""
+    """Requests, and versions' answers to them. A version is read only after it was asked."""
 
     def confidence(self, version: str) -> np.ndarray:
-        """float64 [requests]; NaN where the version gave no answer."""
+        """Return float64 [requests]; NaN where the version gave no answer."""
 
     def label(self, version: str) -> np.ndarray:
-        """Text [requests]: what the version answered. Raises ``InputError`` where answers are not known."""
+        """Return the version's answers as text [requests]. Raises ``InputError`` where answers are unknown."""
 
     def feature(self, name: str) -> np.ndarray:
-        """float64 [requests]: a number known of the request. Raises ``InputError`` for an unknown name."""
+        """Return a number of each request: float64 [requests]. Raises ``InputError`` for an unknown name."""
 
 
 class AskedOne(Protocol):
-    """``Asked`` of a single request, without arrays: a server's batches are mostly of one."""
+    """``Asked`` of one request without arrays: most batches of a server have one request."""
 
     def confidence(self, version: str) -> float: ...
 
@@ -42,60 +42,59 @@ class AskedOne(Protocol):
 
 
 class Condition(ABC):
-    """Which answers go out as they are. Equal conditions are equal data."""
+    """Condition on which answers are sent. Equal conditions are equal data."""
 
     kind: ClassVar[str]
 
     @abstractmethod
     def holds(self, asked: Asked) -> np.ndarray:
-        """bool [requests]. Where a version gave no answer (confidence NaN), it does not hold."""
+        """Return bool [requests]; False where a version gave no answer (confidence NaN)."""
 
     @abstractmethod
     def holds_one(self, asked: AskedOne) -> bool:
-        """``holds`` of a single request."""
+        """Return ``holds`` of a single request."""
 
     @property
     def labels(self) -> Iterable[str]:
-        """Answers that it names, as outcome tables write them."""
+        """Answers that it names, as in outcome tables."""
         return ()
 
     @property
     def features(self) -> Iterable[str]:
-        """Numbers of the request that it looks at."""
+        """Numbers of the request that it reads."""
         return ()
 
     @property
     @abstractmethod
     def words(self) -> str:
-        """When it holds, as a person would say it: "small's confidence ≥ 0.8"."""
+        """Condition in words: "small's confidence ≥ 0.8"."""
 
     @property
     def unless(self) -> str:
-        """When it does not hold, after the name of the version asked next: "below 0.8"."""
+        """Negation in words, after the name of the version asked next: "below 0.8"."""
         return f"unless {self.words}"
 
     @property
     @abstractmethod
     def notation(self) -> str:
-        """The condition in at most 24 letters of ASCII, after the name of the version asked last: "sure>=0.8"."""
+        """Condition in at most 24 letters of ASCII, after the name of the version asked last: "sure>=0.8"."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """All that ``from_settings`` needs, as JSON."""
+        """Return the arguments of ``from_settings``, as JSON."""
 
     @classmethod
     @abstractmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """The inverse of ``settings``. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for what is none."""
+        """Invert ``settings``. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for others."""
 
     def document(self) -> dict[str, Any]:
-        """The JSON form."""
         return {"if": self.kind, **self.settings()}
 
 
 @dataclass(frozen=True)
 class Sure(Condition):
-    """``version`` answers with confidence ≥ ``at_least``, compared as float64."""
+    """Condition that ``version`` answers with confidence ≥ ``at_least``, compared as float64."""
 
     version: str
     at_least: float
@@ -129,8 +128,10 @@ class Sure(Condition):
 
 @dataclass(frozen=True)
 class SureByLabel(Condition):
-    """``version`` answers with confidence ≥ the threshold of its answer: pairs (label, threshold) in ``at_least``, and
-    ``otherwise`` for all other labels. A threshold of infinity: never."""
+    """Condition that ``version`` answers with confidence ≥ the threshold of its answer.
+
+    ``at_least``: pairs (label, threshold), and ``otherwise`` for all other labels. A threshold of infinity: never.
+    """
 
     version: str
     at_least: tuple[tuple[str, float], ...]
@@ -176,7 +177,7 @@ class SureByLabel(Condition):
 
 
 def _written(threshold: float) -> float | None:
-    """JSON has no infinity: never is null."""
+    """Replace infinity, which JSON lacks, by null."""
     return None if np.isinf(threshold) else threshold
 
 
@@ -186,8 +187,11 @@ def _read(threshold: float | None) -> float:
 
 @dataclass(frozen=True)
 class Term:
-    """What one weight multiplies. ``of``: "confidence" of ``name``, a version; "feature" ``name``; or "agreement" of
-    ``name`` with ``other``, 1 where both give the same answer."""
+    """Factor of one weight.
+
+    ``of``: "confidence" of ``name``, a version; "feature" ``name``; or "agreement" of ``name`` with ``other``, 1 where
+    both give the same answer.
+    """
 
     of: str
     name: str
@@ -195,7 +199,7 @@ class Term:
     other: str = ""
 
     def values(self, asked: Asked) -> np.ndarray:
-        """float64 [requests]."""
+        """Return float64 [requests]."""
         if self.of == "confidence":
             return asked.confidence(self.name)
         if self.of == "feature":
@@ -203,7 +207,7 @@ class Term:
         return np.asarray(asked.label(self.name) == asked.label(self.other), dtype=np.float64)
 
     def value(self, asked: AskedOne) -> float:
-        """``values`` of a single request."""
+        """Return ``values`` of a single request."""
         if self.of == "confidence":
             return asked.confidence(self.name)
         if self.of == "feature":
@@ -213,14 +217,14 @@ class Term:
 
 @dataclass(frozen=True)
 class Score(Condition):
-    """The sum of ``terms``, each a weight times a number, is ≥ ``at_least``."""
+    """Condition that the sum of ``terms``, each a weight times a number, is ≥ ``at_least``."""
 
     terms: tuple[Term, ...]
     at_least: float
     kind: ClassVar[str] = "score"
 
     def score(self, asked: Asked) -> np.ndarray:
-        """float64 [requests]; NaN where a version gave no answer."""
+        """Return float64 [requests]; NaN where a version gave no answer."""
         return np.asarray(sum(term.weight * term.values(asked) for term in self.terms))
 
     def holds(self, asked: Asked) -> np.ndarray:
@@ -259,7 +263,7 @@ CONDITIONS: dict[str, type[Condition]] = {kind.kind: kind for kind in (Sure, Sur
 
 
 def condition_of(document: Mapping[str, Any]) -> Condition:
-    """The inverse of ``document``. Raises ``InputError`` for an unknown kind, and what ``from_settings`` raises."""
+    """Invert ``document``. Raises ``InputError`` for an unknown kind, and as ``from_settings``."""
     kind = document.get("if")
     if kind not in CONDITIONS:
         raise InputError(f"no condition {kind!r}; there are {', '.join(CONDITIONS)}")

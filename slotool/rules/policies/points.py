@@ -1,4 +1,4 @@
-"""The policies that the points of rules name."""
+"""Policies that the points of rules name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slotool.tables import OperatingPoint
 
 @lru_cache(maxsize=1_024)
 def from_point(point: OperatingPoint) -> RoutingPolicy:
-    """The policy that a rule's point names: of equal points the same object, since servers ask by every request.
+    """Return the policy that a rule's point names, cached since servers call this for every request.
 
     Raises ``InputError`` for a point that names none.
     """
@@ -31,7 +31,7 @@ def from_point(point: OperatingPoint) -> RoutingPolicy:
 
 
 def in_turn(point: OperatingPoint) -> OperatingPoint | None:
-    """Of a Conc ensemble the Seq one that gives the same answers, later; None for any other point."""
+    """Return the Seq point with the answers of a Conc point, which come later; None for other points."""
     if point.get("policy") != Conc.kind:
         return None
     pair = from_point(point)

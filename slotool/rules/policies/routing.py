@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def consults_second(first_confidence: Any, threshold: float) -> Any:
-    """Whether the first answer is not sure enough to go out alone: not (confidence ≥ threshold). NaN is not sure.
+    """True if the first answer is not sure enough: not (confidence ≥ threshold). NaN is not sure.
 
     ``first_confidence``: a number or array, compared as float64 as in the tables; returns bool of the same shape.
     """
@@ -30,14 +30,14 @@ def consults_second(first_confidence: Any, threshold: float) -> Any:
 
 
 def takes_second(first_confidence: Any, second_confidence: Any) -> Any:
-    """Whether, of two answers, the second goes out: when at least as confident as the first, or the first is NaN."""
+    """True if the second of two answers is sent: at least as confident as the first, or the first is NaN."""
     first = np.asarray(first_confidence, dtype=np.float64)
     return (np.asarray(second_confidence, dtype=np.float64) >= first) | np.isnan(first)
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a policy would have given each example: float64 arrays [examples] (or means, one per candidate).
+    """Results of a policy on each example: float64 arrays [examples] (or means, one per candidate).
 
     ``response_time_s`` in seconds until the answer; ``cost`` in the table's unit, by default machine seconds.
     """
@@ -48,36 +48,36 @@ class Replayed:
 
 
 class RoutingPolicy(ABC):
-    """A way to answer a request with one or two service versions; equal policies have equal ``point``."""
+    """Way to answer a request with service versions; equal policies have equal ``point``."""
 
     kind: ClassVar[str]
 
     @property
     @abstractmethod
     def point(self) -> OperatingPoint:
-        """The operating point that names it in rules; ``from_point`` is the inverse."""
+        """Operating point that names it in rules; ``from_point`` is the inverse."""
 
     @property
     @abstractmethod
     def versions(self) -> tuple[str, ...]:
-        """The service versions it may consult."""
+        """Service versions that it may consult."""
 
     @property
     @abstractmethod
     def words(self) -> str:
-        """The policy as a person would say it."""
+        """Policy in words."""
 
     @abstractmethod
     def asked(self, outcomes: OutcomeTable) -> np.ndarray:
-        """How many of ``versions``, in this order, it takes to answer each example: int64 [examples].
+        """Return how many of ``versions``, in order, each answer takes: int64 [examples].
 
-        Conc asks both whatever the first says; counted are those whose answers it waits for. Raises ``InputError`` for
-        a version the table lacks.
+        Conc asks both in any case; counted are those whose answers it waits for. Raises ``InputError`` for a version
+        that the table lacks.
         """
 
     @abstractmethod
     def replay(self, outcomes: OutcomeTable) -> Replayed:
-        """Error, response time and cost per example. Raises ``InputError`` for a version the table lacks."""
+        """Return error, response time and cost per example. Raises ``InputError`` for a version the table lacks."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class OSFA(RoutingPolicy):
 
 @dataclass(frozen=True)
 class _Pair(RoutingPolicy):
-    """``second`` is consulted where ``first`` answers with confidence < ``threshold``; the surer answer goes out."""
+    """Pair that consults ``second`` if ``first`` has confidence < ``threshold``; the surer answer is sent."""
 
     first: str
     second: str
@@ -140,14 +140,14 @@ class _Pair(RoutingPolicy):
     @classmethod
     @abstractmethod
     def times(cls, first_s: np.ndarray, second_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Response times on early termination and on full operation."""
+        """Return response times of early termination and full operation."""
 
     @classmethod
     @abstractmethod
     def costs(
         cls, first_s: np.ndarray, second_s: np.ndarray, first: np.ndarray, second: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Costs on early termination and on full operation, from latencies and costs of the two versions."""
+        """Return costs of early termination and full operation, from latencies and costs of the two versions."""
 
 
 class Seq(_Pair):

@@ -1,1 +1,1 @@
-"""The rule set: its JSON form, its consistency, its export to other routers."""
+"""Rule set: its JSON form and its consistency."""

@@ -1,4 +1,4 @@
-"""Routing rules as readable JSON: which ensemble of service versions keeps which tolerance, and on what evidence.
+"""Routing rules as readable JSON: which ensemble of service versions keeps which tolerance, by what evidence.
 
 A file that was edited must not promise what was never proven: its parts are compared with each other when it is read.
 """
@@ -49,20 +49,19 @@ OBJECTIVES = ("response-time", "cost")
 
 @dataclass(frozen=True)
 class Rule:
-    """One tier of one objective.
+    """Tier of one objective.
 
     ``point`` is the ensemble: ``policy=osfa,version=V``, or ``policy=seq|conc,first=V,second=W,threshold=T`` (the
-    ``second`` version is consulted, or in Conc waited for, only when the ``first`` answers with confidence < T; of
-    two answers the more confident is returned), or ``cascade=…,id=…,tree=…`` of ``Cascade.point``, of
-    which the file has the label as ``point`` and ``Cascade.document`` as ``tree``.
-    ``bound``: upper limit of the error degradation with the rule set's confidence, None where there is none;
-    ``degradation``: the one observed on the table, as mean, above ``best_version``. ``certified``: ``point`` was proven
-    to keep the tolerance. It is False where ``best_version`` serves alone and tolerances are relative to it
-    (degradation 0 by definition), where it serves and nothing is promised (``promised``), and for methods without a
-    proof; ``note`` then says so. ``why``: what speaks against the next cheaper ensemble. ``saves_at_least``: of what
-    the best version takes, of the objective, the share that is proven to be saved; that of all tiers holds at once with
-    the rule set's confidence. ``groups``: where tolerances hold for each group (``config["group"]`` is their column),
-    the degradation observed in each.
+    ``second`` version is consulted, or in Conc waited for, only when the ``first`` answers with confidence < T; of two
+    answers the more confident is returned), or ``cascade=…,id=…,tree=…`` of ``Cascade.point``, whose label is ``point``
+    and whose ``Cascade.document`` is ``tree`` in the file. ``bound``: upper limit of the error degradation with the
+    rule set's confidence, None where there is none; ``degradation``: the mean observed on the table, above
+    ``best_version``. ``certified``: ``point`` was proven to keep the tolerance. It is False where ``best_version``
+    serves alone and tolerances are relative to it (degradation 0 by definition), where it serves and nothing is
+    promised (``promised``), and for methods without a proof; ``note`` then says so. ``why``: why not the next cheaper
+    ensemble. ``saves_at_least``: proven saving on the objective, as a share of the best version's figure; all tiers'
+    hold at once with the rule set's confidence. ``groups``: observed degradation in each group (of the column
+    ``config["group"]``), where tolerances hold for each.
     """
 
     id: str
@@ -87,10 +86,13 @@ class Rule:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """All tiers of a service. ``best_version`` is the one that serves where nothing cheaper may, and that observed
-    degradations are relative to; ``reference``: what bounds are relative to, of ``REFERENCES``. ``models``: by version
-    the identity of its model, such as a checksum, where the table states it. ``config["loss_limit"]``: of tolerances of
-    kind ``quantile``, how far above its error one may lie."""
+    """All tiers of a service.
+
+    ``best_version`` serves where nothing cheaper may, and observed degradations are relative to it; ``reference``: what
+    bounds are relative to, of ``REFERENCES``. ``models``: by version the identity of its model, such as a checksum,
+    where the table states it. ``config["loss_limit"]``: allowed excess of an error, for tolerances of kind
+    ``quantile``.
+    """
 
     method: str
     confidence: float
@@ -105,7 +107,7 @@ class RuleSet:
     models: Mapping[str, str] = field(default_factory=dict)
 
     def changed(self, models: Mapping[str, str]) -> list[str]:
-        """Versions whose models are others in ``models``, identities by version, than those the rules were made of."""
+        """Return versions whose identity in ``models`` differs from the model that the rules were made of."""
         return [name for name, identity in self.models.items() if models.get(name, identity) != identity]
 
     def changed_words(self, models: Mapping[str, str], artifact: object = "ARTIFACT") -> str:
@@ -119,7 +121,7 @@ class RuleSet:
 
     @property
     def certify_again(self) -> str:
-        """The command that makes rules of the same settings from fresh outcomes."""
+        """Command that makes rules of the same settings from fresh outcomes."""
         tiers = ",".join(f"{tolerance:g}" for tolerance in sorted({rule.tolerance for rule in self.rules}))
         objectives = {rule.objective for rule in self.rules}
         options: dict[str, Any] = {
@@ -136,11 +138,11 @@ class RuleSet:
         return f"slotool gen-rules outcomes.parquet -o rules.json {given}"
 
     def unchecked(self, models: Mapping[str, str]) -> list[str]:
-        """Versions that tiers rest on and that ``changed`` cannot compare."""
+        """Return versions that tiers rest on and that ``changed`` cannot compare."""
         return sorted({*self.versions, self.best_version} - (models.keys() & self.models.keys()))
 
     def rule_for(self, tolerance: float, objective: str) -> Rule:
-        """The tier with the greatest tolerance not above ``tolerance``.
+        """Return the tier with the greatest tolerance up to ``tolerance``.
 
         Raises ``InputError`` for an objective without tiers, or a tolerance below the strictest tier.
         """
@@ -156,17 +158,19 @@ class RuleSet:
 
     @cached_property
     def widest(self) -> float:
-        """The greatest tolerance of a tier."""
+        """Greatest tolerance of a tier."""
         return max(rule.tolerance for rule in self.rules)
 
     @property
     def are_shares(self) -> bool:
-        """Whether tolerances are shares, of errors up to 1 or of another error; else they are in the errors' unit."""
+        """True if tolerances are shares, of errors up to 1 or of another error; else they are in the errors' unit."""
         return self.unit is not OWN
 
     def require_meant(self, tolerance: float) -> None:
-        """Raises ``InputError`` for a tolerance of 1 or more above the widest tier: a percentage where a share is
-        expected. Others above the widest tier are answered by it."""
+        """Raise ``InputError`` for a tolerance from 1, above the widest tier: a percentage in place of a share.
+
+        The widest tier answers others above it.
+        """
         if self.are_shares and tolerance >= 1 and tolerance > self.widest:
             raise InputError(
                 f"tolerance {tolerance:g}: tolerances are shares, and the widest tier is {self.widest:g}; "
@@ -174,8 +178,7 @@ class RuleSet:
             )
 
     def strictest_within(self, budget: float) -> Rule | None:
-        """The tier for the least cost with the smallest tolerance, of those whose mean cost of a request is at most
-        ``budget``; None where all cost more.
+        """Return the strictest tier for the least cost with a mean cost per request up to ``budget``, or None.
 
         Raises ``InputError`` where no tiers are for the least cost.
         """
@@ -187,17 +190,17 @@ class RuleSet:
 
     @property
     def versions(self) -> frozenset[str]:
-        """Every service version some rule may consult."""
+        """Service versions that some rule may consult."""
         return frozenset(version for rule in self.rules for version in from_point(rule.point).versions)
 
     @property
     def comparison(self) -> Comparison:
-        """How mean losses are compared with the best version's."""
+        """Comparison of mean losses with the best version's."""
         return comparison_of(self.tolerance_kind)
 
     @property
     def max_error(self) -> float:
-        """What no error of the table exceeds."""
+        """Upper limit of the table's errors."""
         return float(self.config.get("max_error", 1.0))
 
     @property
@@ -208,26 +211,26 @@ class RuleSet:
 
     @property
     def largest_loss(self) -> float:
-        """What no loss of ``losses`` exceeds."""
+        """Upper limit of ``losses``."""
         return 1.0 if self.tolerance_kind == "quantile" else self.max_error
 
     def knows_group(self, name: str) -> bool:
-        """Whether a request of this group, empty for none, is of one that the rules were made for."""
+        """True if the rules were made for this group, or it is empty."""
         return not name or name in self.config.get("groups", ()) or name in self.config.get("small", ())
 
     @property
     def unit(self) -> LossUnit:
-        """In which tolerances, bounds and degradations are shown."""
+        """Unit of tolerances, bounds and degradations."""
         return tolerance_unit(self.tolerance_kind, self.max_error)
 
     @property
     def loss_unit(self) -> LossUnit:
-        """In which differences of losses are shown: with ``quantile`` shares of requests, else errors."""
+        """Unit of differences of losses: with ``quantile`` shares of requests, else errors."""
         return self.unit if self.tolerance_kind == "quantile" else error_unit(self.max_error)
 
     @property
     def loss_words(self) -> str:
-        """What tolerances, bounds and degradations are numbers of."""
+        """Meaning of tolerances, bounds and degradations in words."""
         best = self.best_words
         if self.tolerance_kind == "relative":
             return f"loss in % of {best}'s error"
@@ -244,12 +247,12 @@ class RuleSet:
         return "the best version" if self.reference == ANY else self.best_version
 
     def references(self, outcomes: OutcomeTable) -> list[str]:
-        """Versions of ``outcomes`` above each of which a bound holds if it holds above the best one."""
+        """Return versions of ``outcomes`` above which a bound holds if it holds above the best one."""
         others = self.config.get("version_errors", {}) if self.reference == ANY else {}
         return list(dict.fromkeys([self.best_version, *(name for name in others if name in outcomes.versions)]))
 
     def require_errors(self, outcomes: OutcomeTable) -> None:
-        """Raises ``InputError`` for an error above all that the rules were made for."""
+        """Raise ``InputError`` for an error above the limit of these rules."""
         errors, greatest = outcomes.matrix("error"), self.max_error
         if (worst := float(errors.max())) > greatest:
             example, version = (int(at) for at in np.argwhere(errors == worst)[0])
@@ -259,24 +262,27 @@ class RuleSet:
             )
 
     def losses(self, outcomes: OutcomeTable, best: str = "") -> OutcomeTable:
-        """``outcomes`` with what tolerances limit the mean of as errors, compared with ``best`` (``best_version``).
-        Raises ``InputError`` when they lack that version."""
+        """Return ``outcomes`` with the losses that tolerances limit, against ``best`` (by default ``best_version``).
+
+        Raises ``InputError`` when they lack that version.
+        """
         limit = float(self.config.get("loss_limit", 0.0))
         return losses(outcomes, self.tolerance_kind, limit, best or self.best_version)
 
     def degradation(self, loss: np.ndarray, best_loss: np.ndarray) -> float:
-        """How much worse losses are on average than the best version's, both float64 [examples], as tolerances say."""
+        """Return the mean degradation from the best version's losses, both float64 [examples], as in tolerances."""
         return float(degradation(loss.mean(), float(best_loss.mean()), self.comparison))
 
     def excess(self, tolerance: float, loss: np.ndarray, best_loss: np.ndarray) -> tuple[np.ndarray, float]:
-        """How much larger than tolerated each loss is: float64 [examples], scaled to at most 1; and by how much one can
-        be smaller."""
+        """Return each loss's excess over the tolerance, and the largest possible shortfall.
+
+        Excesses are float64 [examples], scaled to at most 1.
+        """
         largest = self.largest_loss
         scaled = tolerance / largest if self.comparison == "absolute" else tolerance
         return excess_of(loss / largest, best_loss / largest, scaled, self.comparison), 1.0 + scaled
 
     def document(self) -> dict[str, Any]:
-        """The JSON form."""
         rules = [asdict(rule) | _readable(rule.point) for rule in self.rules]
         return {"schema": RULES_SCHEMA, "schema_version": RULES_VERSION, **asdict(self), "rules": rules}
 
@@ -286,8 +292,7 @@ class RuleSet:
 
     @classmethod
     def load(cls, path: str | Path) -> RuleSet:
-        """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version, and for one
-        whose parts contradict each other."""
+        """Read the JSON file. Raises ``InputError`` for another file, schema version, or contradictory parts."""
         made = "rules are made of a table of outcomes by slotool gen-rules TABLE -o rules.json"
         document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set", from_table=made)
         with strict_json.assembling(path, "a rule set"):
@@ -299,7 +304,7 @@ class RuleSet:
 
 
 def _readable(point: OperatingPoint) -> dict[str, Any]:
-    """The point, and what it says in words of its own. Of these ``point`` is read again, and a cascade's ``tree``."""
+    """Return the point and its contents for readers; only ``point`` and a cascade's ``tree`` are read again."""
     policy = from_point(point)
     tree = {"tree": policy.document()} if isinstance(policy, Cascade) else {}
     return {
@@ -326,7 +331,7 @@ def _rule(entry: Any, where: str) -> Rule:
 
 
 def _point(written: OperatingPoint, entry: Mapping[str, Any]) -> OperatingPoint:
-    """The point that the text in a file stands for: of a cascade, the one of its tree."""
+    """Return the point of a file's text, a cascade's from its tree."""
     if written.get("tree") is not None:  # version 2
         return from_point(written).point
     if written.get("cascade") is None:
@@ -354,8 +359,10 @@ _REMEDY = "undo the change, or make the rules again with gen-rules"
 
 
 def require_consistent(rules: RuleSet, entries: Sequence[Mapping[str, Any]], source: object) -> None:
-    """Raises ``InputError`` naming the first thing in the file ``source`` that cannot be. ``entries``: its rules as the
-    file states them, which repeat for readers what their points say."""
+    """Raise ``InputError`` naming the first contradiction in the file ``source``.
+
+    ``entries``: its rules as in the file, which repeat the contents of their points for readers.
+    """
     for problem in (*_of_settings(rules), *_of_ids(rules), *_of_rules(rules), *_of_entries(rules, entries)):
         raise InputError(f"{source}: {problem}; {_REMEDY}")
 
@@ -430,7 +437,7 @@ def _of_rules(rules: RuleSet) -> Iterator[str]:
 
 
 def _of_entries(rules: RuleSet, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What is written for readers says the same as the point, by which requests are answered."""
+    """Yield contradictions between a point, which answers requests, and its repetition for readers."""
     for at, (rule, entry) in enumerate(zip(rules.rules, entries, strict=True), 1):
         policy = from_point(rule.point)
         said = {"policy": policy.kind, "versions": list(policy.versions), "threshold": rule.point.get("threshold")}

@@ -224,7 +224,7 @@ class Sources:
             )
 
     def _require_inputs(self, rules: RuleSet, model: ElasticModel) -> None:
-        """Raises ``InputError`` for rules that look at numbers which are no inputs of the model."""
+        """Raise ``InputError`` for rules that read numbers other than inputs of the model."""
         inputs = [tensor.name for tensor in model.signature.inputs]
         for rule in rules.rules:
             policy = from_point(rule.point)
