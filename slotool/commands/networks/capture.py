@@ -1,4 +1,4 @@
-"""``slotool.capture``: existing models as operator graphs."""
+"""``slotool.capture``: models as operator graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slotool.sources import FilePath
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
 
-# Seconds after which the capture of one model, or of one network of a package, has hung.
+# Seconds after which the capture of one model, or of one network of a package, counts as hung.
 TIMEOUT_S, PACKAGE_TIMEOUT_S = 600.0, 180.0
 
 
@@ -47,9 +47,8 @@ def capture(
 ) -> Capture:
     """Read Keras, PyTorch or ONNX models as operator graphs.
 
-    Shapes have their channels first; FLOPs are per example, a multiply-add counting two. Of several networks those that
-    cannot be captured are left out and named, and the exit code is 1. A sweep of a package that was interrupted goes on
-    where it was.
+    Shapes have their channels first; FLOPs are per example, and a multiply-add counts two. Networks that cannot be
+    captured are left out and named, with exit code 1. An interrupted capture of a package resumes.
 
     Example: slotool capture --keras ResNet50 -o resnet50.jsonl
 
@@ -62,8 +61,8 @@ def capture(
     Args:
         networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
-            or a graph file; or ``PackageNetworks``, those of a package. Models given by name are captured in a process
-            of their own, model objects in this one.
+            or a graph file; or ``PackageNetworks``, those of a package. Models given by name are captured in another
+            process, model objects in this one.
         out: Graph file to write: .jsonl or .parquet.
         input_shape: Shape of one example without the batch, in the model's own order of axes: for torch modules, free
             axes of ONNX and Keras, and Keras models that are not built, which this builds; one for all, or one for
@@ -71,13 +70,14 @@ def capture(
         input_dtype: Element type of the inputs of a torch module, or of a Keras model with a ``call`` of its own; a
             mapping by name for several; None: that of the weights, whole numbers where only these run.
         processes: Captures of a package at once; None: all cores.
-        timeout_s: Time until a capture has hung; None: 600s, of a package's 180s.
-        max_memory_gb: Memory of one capture; None: 90 % of free.
+        timeout_s: Time after which a capture has hung; None: 600s, for a package 180s.
+        max_memory_gb: Memory of one capture, in GB; None: 90 % of the free memory.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        ``graphs``, in the order given, and why those left out ``failed``; ``frame()`` has a row per network.
+        ``graphs``, in the order given, and ``failed``, reasons why others were left out; ``frame()`` has a row per
+        network.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -113,16 +113,16 @@ def capture(
         return Capture(graphs, networks.title, None, failed, written)
     if processes is not None:
         raise ArgumentError("processes", "it has an effect on the networks of a package only; leave it out")
-    asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
+    sources = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
     failed = {}
-    graphs = asked.graphs(limits, failed)
+    graphs = sources.graphs(limits, failed)
     for name, reason in failed.items():
         reporter.warn(f"{name} is left out: {reason}")
-    names = asked.names if len(asked.names) == len(graphs) else [graph.name or graph.id for graph in graphs]
+    names = sources.names if len(sources.names) == len(graphs) else [graph.name or graph.id for graph in graphs]
     if written is not None:
-        write_graphs(written, graphs, asked.provenance())
+        write_graphs(written, graphs, sources.provenance())
     single = names[0] if len(graphs) == 1 and not failed else None
-    return Capture(graphs, asked.framework or "graph", single, failed, written)
+    return Capture(graphs, sources.framework or "graph", single, failed, written)
 
 
 _NETWORKS = (
@@ -137,8 +137,10 @@ _NETWORKS = (
 
 @result
 class Capture(Result):
-    """``graphs`` of ``whence``, a framework or a set; ``source``: of one network, what was read, else None;
-    ``failed``: why those left out could not be captured; ``out``: the graph file written, if any."""
+    """Captured ``graphs`` of ``whence``, a framework or a package; ``source``: name of a single network, else None.
+
+    ``failed``: reasons why others could not be captured, by name. ``out``: graph file.
+    """
 
     graphs: list[OperatorGraph] = unlisted()
     whence: str = unlisted()
@@ -154,7 +156,7 @@ class Capture(Result):
         return int(bool(self.failed))
 
     def frame(self) -> Any:
-        """Facts of the networks, one row each."""
+        """Return facts of the networks, a row each."""
         import pandas as pd
 
         return pd.DataFrame(self._facts)
@@ -178,7 +180,7 @@ class Capture(Result):
 
     @property
     def warnings(self) -> list[str]:
-        """What graphs leave out of their networks, and how much that is."""
+        """Sentences on parts of networks that their graphs leave out."""
         from slotool.graphs.capture.omissions import omissions
 
         return [sentence for graph in self.graphs for sentence in omissions(graph, named=len(self.graphs) > 1)]

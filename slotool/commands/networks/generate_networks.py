@@ -26,7 +26,7 @@ BYTES_PER_GB = 10**9
 FLOPS_PER_GFLOP = 10**9
 DEPTH = (3, 10)
 ARCHITECTURES = "architectures"
-# Options that a kind has, and the values of those that others lack.
+# Options of each kind, and the default values of options that a kind lacks.
 _OPTIONS = {
     "mlp": ("depth", "widths", "input_shape"),
     "cnn": ("depth", "widths", "input_shape", "resolutions", "blocks", "downsample"),
@@ -40,7 +40,7 @@ _NOT_GIVEN = {
 
 @result
 class GeneratedNetworks(Result):
-    """What was drawn: ``provenance``, as the file's header has it, and ``measured``: how many, how large, how fast."""
+    """Random networks in ``out``: ``provenance``, as in the file's header, and ``measured``, numbers and sizes."""
 
     out: Path = output()
     provenance: Mapping[str, Any] = unlisted()
@@ -155,7 +155,7 @@ def generate_networks(
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        How many networks were written, of which sizes.
+        Number and sizes of the networks.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have, or none for this kind.

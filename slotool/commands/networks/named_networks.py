@@ -1,4 +1,4 @@
-"""Networks that options of the command line name: models of Keras, PyTorch and ONNX, graph files, and packages."""
+"""Networks named by options of the command line: models of Keras, PyTorch and ONNX, graph files, and packages."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def networks_in(
 
     Args:
         graph: Graph file (.parquet or .jsonl); repeatable.
-        keras: Application, .keras file, or code; repeatable. Several with commas, or all.
-        torch: Code, also file.py:factory; repeatable. It runs in a process of its own.
+        keras: Application, .keras file or factory; repeatable. Several with commas, or all.
+        torch: Factory of a module: net.py:make; repeatable. It runs in another process.
         onnx: An .onnx file; repeatable.
         torchvision: Names with commas, families (one of each), or all.
         timm: Names as for ``torchvision``.
@@ -78,7 +78,7 @@ def _sources(
     input_dtype: str | None,
     factory_arguments: Sequence[str] = (),
 ) -> list[Source]:
-    """Return the models in order. Raises ``ArgumentError`` where shapes do not belong to ``torch`` one for one."""
+    """Return the models in order. Raises ``ArgumentError`` for options that do not fit the models."""
     from slotool.errors import GraphError
     from slotool.factories import arguments_of, is_factory
     from slotool.graphs.capture.sources import Source
@@ -87,13 +87,13 @@ def _sources(
         raise ArgumentError(
             "input_shape", "--torch needs the shape of one example, without the batch: --input-shape 3,32,32"
         )
-    own = torch or [name for name in keras if is_factory(name)]
-    if input_shape and not (own or onnx) and all(map(str.isidentifier, keras)):
+    factories = torch or [name for name in keras if is_factory(name)]
+    if input_shape and not (factories or onnx) and all(map(str.isidentifier, keras)):
         raise ArgumentError(
             "input_shape", "it belongs to --torch, to models of your own and to free axes of --onnx and .keras files"
         )
     for argument, value in (("input_dtype", input_dtype), ("factory_arguments", factory_arguments)):
-        if value and not own:
+        if value and not factories:
             raise ArgumentError(argument, "it belongs to --torch, or --keras module:factory")
     shapes = [_shape(text) for text in input_shape] or [()]
     given = {"torch": list(torch), "onnx": list(map(str, onnx)), KERAS: list(keras)}
@@ -102,17 +102,17 @@ def _sources(
     if len(names) == 1 < len(arguments):
         names = names * len(arguments)
     dtype = _by_name(input_dtype) if input_dtype and "=" in input_dtype else input_dtype
-    each = zip(
+    models = zip(
         names,
         _one_each(shapes, len(names), "input_shape", "shapes", f"--{framework}"),
         _one_each(arguments, len(names), "factory_arguments", "lists of arguments", f"--{framework}"),
         strict=True,
     )
-    return [Source(framework, name, shape, dtype, passed) for name, shape, passed in each]
+    return [Source(framework, name, shape, dtype, keywords) for name, shape, keywords in models]
 
 
 def _one_each(given: list[Any], networks: int, argument: str, noun: str, option: str) -> list[Any]:
-    """Return ``given``, repeated where it is one for all. Raises ``ArgumentError`` for another number."""
+    """Return ``given``, repeated if it is one for all networks. Raises ``ArgumentError`` for another number."""
     if len(given) not in (1, networks):
         raise ArgumentError(
             argument, f"{len(given)} {noun} for {networks} of {option}; give one for all, or one for each"
@@ -121,12 +121,12 @@ def _one_each(given: list[Any], networks: int, argument: str, noun: str, option:
 
 
 def _by_name(text: str) -> dict[str, str]:
-    """Return ``tokens=int64;mask=bool`` by the names of inputs."""
+    """Parse ``tokens=int64;mask=bool`` by names of inputs."""
     return {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in text.split(";"))}
 
 
 def _shape(text: str) -> tuple[int, ...] | Mapping[str, tuple[int, ...]]:
-    """Return ``3,32,32`` as sizes, or by name those of several inputs, ``tokens=128;mask=128``."""
+    """Parse ``3,32,32`` as sizes, or ``tokens=128;mask=128`` as those of several inputs."""
     return {name: _sizes(sizes, 0) for name, sizes in _by_name(text).items()} if "=" in text else _sizes(text, 1)
 
 

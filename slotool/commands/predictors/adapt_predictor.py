@@ -1,4 +1,4 @@
-"""``slotool.adapt_predictor``: take a predictor to another device, backend or thread count by a few labels."""
+"""``slotool.adapt_predictor``: adapt a predictor to another device, backend or thread count by few labels."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Adaptation(Result):
-    """Errors of the adapted predictor and of its baselines. ``remarks``: sentences on the labels. ``out``: the artifact
-    written, if any."""
+    """Errors of the adapted predictor and of its baselines; ``remarks``: sentences on the labels; ``out``: artifact."""
 
     run: AdaptationRun
     remarks: Sequence[str] = ()
@@ -34,7 +33,7 @@ class Adaptation(Result):
     schema = "adapt-predictor"
 
     def frame(self) -> pd.DataFrame:
-        """Mean absolute percentage errors, one row a prediction."""
+        """Return mean absolute percentage errors, a row per prediction."""
         import pandas as pd
 
         return pd.DataFrame.from_dict(self.run.scores()["predictors"], orient="index")
@@ -44,15 +43,15 @@ class Adaptation(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        found = [*self.remarks, *self.run.odd_in_words, *self.run.doubts]
-        # Of labels that are all the same there is but one thing to say.
-        return found if self.run.harm is None or self.run.equal_labels else [*found, self.run.harm]
+        sentences = [*self.remarks, *self.run.odd_in_words, *self.run.doubts]
+        # Equal labels have a sentence of their own.
+        return sentences if self.run.harm is None or self.run.equal_labels else [*sentences, self.run.harm]
 
     def shown(self) -> list[Part]:
         run, scores, scored = self.run, self.run.scores(), len(self.run.others)
         rows = [
-            [name, f"{each['held_out_mape']:.1%}", *([f"{each['others_mape']:.1%}"] if scored else [])]
-            for name, each in scores["predictors"].items()
+            [name, f"{score['held_out_mape']:.1%}", *([f"{score['others_mape']:.1%}"] if scored else [])]
+            for name, score in scores["predictors"].items()
         ]
         titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
         parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
@@ -85,8 +84,8 @@ def adapt_predictor(
 ) -> Adaptation:
     """Adapt a predictor to a new setting by 3 to 200 labels.
 
-    What the base predicts is corrected by the labels, and scored on labels held out, beside the base times one factor
-    and three coefficients. ``slotool profile solo --for`` measures the labels that tell most; ten do.
+    Labels correct the predictions of the base. Held-out labels score the result, beside two baselines: the base times
+    one factor, and three coefficients. ``slotool profile solo --for`` measures the most useful labels; ten are enough.
 
     Example: slotool adapt-predictor predictor few.parquet --graphs cnns.parquet -o adapted
 
@@ -107,7 +106,7 @@ def adapt_predictor(
 
     Raises:
         ArgumentError: ``rows`` names another column, or the tables hold co-located latencies.
-        InputError: There are fewer than 3 labels, or ``samples`` leaves none to score by.
+        InputError: There are fewer than 3 labels, or ``samples`` leaves none to score.
         TableError: A latency table cannot be read, or has no row of these networks.
         ArtifactError: ``base`` is damaged.
         AlreadyExistsError: ``out`` exists.

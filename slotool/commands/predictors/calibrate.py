@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 DEFAULT_MINUTES, MIN_MINUTES = 2.0, 0.1
 MIN_NETWORKS = 3
-# Operators that a network shares with others tell something of the network if they take this share of its latency.
+# Share of a network's latency in operators that it shares with others, above which they are compared.
 MIN_SHARED = 0.2
-# Of random networks so many are candidates, in an order in which every beginning is spread over kinds and sizes.
+# Number of random networks; every beginning of their order is spread over kinds and sizes.
 CANDIDATES = 48
-# A network with more FLOPs takes too long beside the others.
+# Networks with more FLOPs take too long.
 MAX_FLOPS, MAX_MEMORY_BYTES = 2 * 10**9, 10**9
 SEED = 19
 
@@ -61,14 +61,16 @@ class Checked:
 
     @property
     def sum_s(self) -> float:
-        """Sum of its operators, and of what a call takes beyond them."""
+        """Seconds of its operators and of a call, added up."""
         return sum(self.times[key].seconds for key in self.calls)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Calibrated(Result):
-    """Checks of ``networks``. ``errors``: of each, log of measured ÷ predicted; ``operators``: operators that are known
-    now; ``path``: the file of times; ``seconds``: how long all of it took."""
+    """Checks of ``networks``: ``errors``, log of measured ÷ predicted of each; ``seconds``: duration of all of it.
+
+    ``operators``: number of operators in ``path``, the file of their times.
+    """
 
     backend: str
     threads: int
@@ -84,18 +86,18 @@ class Calibrated(Result):
 
     @property
     def mape(self) -> float:
-        """Mean absolute percentage error of sums of operators that were timed in the network itself."""
+        """Mean absolute percentage error of sums of operators that were timed in the network."""
         return _mape(self.errors)
 
     @property
     def elsewhere_mape(self) -> float | None:
-        """Mean absolute percentage error of operators timed in another network; None where too few share any."""
+        """Mean absolute percentage error of operators timed in another network; None if too few share any."""
         return _mape(self.checks.elsewhere) if len(self.checks.elsewhere) >= MIN_RESIDUALS else None
 
     @property
     def disturbed(self) -> int:
         """Number of networks that other processes disturbed."""
-        return sum(one.disturbed for one in self.networks)
+        return sum(network.disturbed for network in self.networks)
 
     def findings(self) -> Mapping[str, Any]:
         rows = zip(self.networks, self.errors.tolist(), strict=True)
@@ -110,16 +112,16 @@ class Calibrated(Result):
             "disturbed": self.disturbed,
             "networks": [
                 {
-                    "graph_id": one.graph.id,
-                    "name": one.graph.name,
-                    "kind": one.graph.kind,
-                    "latency_s": one.latency_s,
-                    "sum_s": one.sum_s,
-                    "operators": len(one.calls) - 1,
-                    "disturbed": one.disturbed,
+                    "graph_id": network.graph.id,
+                    "name": network.graph.name,
+                    "kind": network.graph.kind,
+                    "latency_s": network.latency_s,
+                    "sum_s": network.sum_s,
+                    "operators": len(network.calls) - 1,
+                    "disturbed": network.disturbed,
                     "log_error": error,
                 }
-                for one, error in rows
+                for network, error in rows
             ],
         }
 
@@ -139,7 +141,7 @@ class Calibrated(Result):
         rows = [["timed in the network itself", f"{self.mape:.1%}"]]
         if self.elsewhere_mape is not None:
             rows.append(["timed in another network", f"{self.elsewhere_mape:.1%}"])
-        spread = sorted(one.latency_s for one in self.networks)
+        spread = sorted(network.latency_s for network in self.networks)
         title = (
             f"{counted(len(self.networks), 'network')} of {duration(spread[0])} to {duration(spread[-1])}, "
             f"{self.operators} operators known, in {self.seconds:.0f} s"
@@ -164,10 +166,10 @@ def calibrate(
     seed: Annotated[int, at_least(0)] = 0,
     progress: Reporting = "auto",
 ) -> Calibrated:
-    """Check what ``predict`` adds up on this machine.
+    """Measure whole networks here, for intervals of ``predict``.
 
-    It measures operators in networks, and the networks as a whole in another process: MLPs, CNNs and transformers.
-    From them follows how wide an interval has to be. ``predict`` works without it.
+    It times MLPs, CNNs and transformers twice: their operators in the network, and the network as a whole in another
+    process. The differences give the width of the intervals. ``predict`` works without it, but gives no interval.
 
     Example: slotool calibrate
 
@@ -175,10 +177,10 @@ def calibrate(
 
     Args:
         networks: Graph files of your own networks; None: random networks.
-        minutes: Begin no network later.
+        minutes: Time after which no further network begins.
         backend: Backend that runs the networks: torch, keras, onnx, or module:Class.
         device: Device of this machine, cpu or cuda:0.
-        threads: Compute threads; None: all cores given.
+        threads: Compute threads; None: all usable cores.
         seed: Same seed, same networks in the same order.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
@@ -187,7 +189,7 @@ def calibrate(
 
     Raises:
         ArgumentError: An argument has a value that it cannot have, or there are too few networks.
-        RunError: Fewer than 3 networks could be measured.
+        RunError: Fewer than 3 networks could be measured in time.
     """
     from slotool.profiling.backends import backend_class
     from slotool.profiling.operators import CALL, NetworkTimer, OperatorTimes
@@ -209,15 +211,15 @@ def calibrate(
         for graph in graphs:
             if time.monotonic() - started > 60 * minutes:
                 break
-            own = OperatorTimes(times.path, backend, device, count, facts=times.facts)
+            measured = OperatorTimes(times.path, backend, device, count, facts=times.facts)
             calls = backend_class(backend).operator_calls(graph, 1)
-            own.measure(graph, calls, 1, timer)
-            whole = other.network(graph) if own.times and own.knows(calls) else None
+            measured.measure(graph, calls, 1, timer)
+            whole = other.network(graph) if measured.times and measured.knows(calls) else None
             if whole is not None:
-                times.times |= own.times
-                times.facts = times.facts or own.facts
+                times.times |= measured.times
+                times.facts = times.facts or measured.facts
                 keys = [CALL, *(call.key for call in calls if call is not None)]
-                checked.append(Checked(graph, whole.seconds, whole.disturbed, own.times, keys))
+                checked.append(Checked(graph, whole.seconds, whole.disturbed, measured.times, keys))
             steps.advance()
     if len(checked) < MIN_NETWORKS:
         raise RunError(
@@ -232,22 +234,22 @@ def calibrate(
 
 
 def _compared(checked: Sequence[Checked]) -> tuple[Checks, np.ndarray]:
-    """Return what sums of operators are worth, and log of measured ÷ predicted of each network."""
+    """Return the errors of sums of operators, and log of measured ÷ predicted of each network."""
     import numpy as np
 
     from slotool.commands.predictors.measured_here import Checks
     from slotool.profiling.operators import CALL
 
-    latency_s = np.array([one.latency_s for one in checked])
-    errors = np.log(latency_s / [one.sum_s for one in checked])
+    latency_s = np.array([network.latency_s for network in checked])
+    errors = np.log(latency_s / [network.sum_s for network in checked])
     elsewhere = []
-    for one in checked:
+    for network in checked:
         others: dict[str, OperatorTime] = {}
         for other in checked:
-            others |= other.times if other is not one else {}
-        shared = [key for key in one.calls if key in others and key != CALL]
-        here_s, there_s = (sum(times[key].seconds for key in shared) for times in (one.times, others))
-        if here_s > MIN_SHARED * one.sum_s:
+            others |= other.times if other is not network else {}
+        shared = [key for key in network.calls if key in others and key != CALL]
+        here_s, there_s = (sum(times[key].seconds for key in shared) for times in (network.times, others))
+        if here_s > MIN_SHARED * network.sum_s:
             elsewhere.append(float(abs(np.log(there_s / here_s))))
     residuals, range_s = np.sort(np.abs(errors)).tolist(), (float(latency_s.min()), float(latency_s.max()))
     date = datetime.now(UTC).date().isoformat()
@@ -261,7 +263,7 @@ def _mape(log_errors: np.ndarray | Sequence[float]) -> float:
 
 
 def _random_networks(seed: int) -> list[OperatorGraph]:
-    """Return MLPs, CNNs of all blocks, and all architectures, in turns."""
+    """Draw MLPs, CNNs of all blocks, and all architectures, in turns."""
     from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
     from slotool.graphs.architectures.drawing import SMALL
     from slotool.graphs.generators import BLOCKS, DOWNSAMPLING, NetworkLimits, RandomGraphs, SearchSpace
@@ -272,13 +274,13 @@ def _random_networks(seed: int) -> list[OperatorGraph]:
         depth=(4, 16), exponents=(4, 8), input_shape=(3, 64, 64), blocks=tuple(BLOCKS), downsampling=DOWNSAMPLING,
         resolutions=(64, 128),
     )  # fmt: skip
-    each = [
+    kinds = [
         list(RandomGraphs("mlp", 4, number, SearchSpace((3, 10), (5, 11), (784,)), MAX_MEMORY_BYTES, 1)),
         list(RandomGraphs("cnn", 8, number, images, MAX_MEMORY_BYTES, 1)),
         *(list(RandomArchitectures([kind], 2, number, limits, SMALL)) for kind in SMALL),
         *(list(RandomArchitectures([kind], 2, number, limits)) for kind in ARCHITECTURES),
     ]
-    graphs = [own[turn] for turn in range(8) for own in each if turn < len(own)]
+    graphs = [networks[turn] for turn in range(8) for networks in kinds if turn < len(networks)]
     return [graph for graph in graphs if graph.flops <= MAX_FLOPS][:CANDIDATES]
 
 
@@ -288,7 +290,7 @@ def _runnable(networks: Network | Sequence[Network]) -> list[OperatorGraph]:
 
 
 def _writable(folder: Path) -> Path:
-    """Raises ``ArgumentError`` before anything is measured where nothing can be written into it."""
+    """Return ``folder``, created; raises ``RunError`` if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=folder):

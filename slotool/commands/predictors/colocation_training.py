@@ -26,9 +26,9 @@ PROTOCOLS = {
 
 @result
 class ColocationTraining(PredictorTraining):
-    """Scores of each predictor on rows held out, overall and under every protocol, and the one that was kept.
+    """Scores of each predictor on held-out rows, overall and under every protocol, and the chosen one.
 
-    ``solo``: the predictor of solo latencies that the artifact holds too.
+    ``solo``: source of the predictor of solo latencies in the artifact.
     """
 
     run: TrainingRun[Colocation] = unlisted()
@@ -43,8 +43,8 @@ class ColocationTraining(PredictorTraining):
         kinds = ", ".join(f"{kind['n']} {name}s" for name, kind in predictors[self.kept]["by_kind"].items())
         title = f"Co-located latency, on {rows['test']} held-out rows ({kinds}); trained on {rows['train']}"
         parts: list[Part] = [table(title, RELATIVE, _cells(predictors))]
-        for name, each in self.scores["protocols"].items():
-            parts.append(table(f"{name[0].upper()}{name[1:]}: {PROTOCOLS[name]}", RELATIVE, _cells(each)))
+        for name, protocol_scores in self.scores["protocols"].items():
+            parts.append(table(f"{name[0].upper()}{name[1:]}: {PROTOCOLS[name]}", RELATIVE, _cells(protocol_scores)))
         why = "it has the lowest MAE on the dev set" if self.model == "auto" else "as asked"
         measured = f"with the measured solo latencies of {counted(self.scores['networks'], 'network')}"
         parts.append(f"labels: {Setting.from_document(self.scores['setting'])}")
@@ -55,17 +55,17 @@ class ColocationTraining(PredictorTraining):
 
 
 def _cells(scores: Mapping[str, Any]) -> list[list[str]]:
-    """Rows of ``RELATIVE``, and the noise floor that all of a table share."""
-    shown = []
-    for name, each in scores.items():
-        if each is None:
-            shown.append([f"{name}, cannot take these", *["–"] * (len(RELATIVE) - 1)])
+    """Return rows of ``RELATIVE``, the last one the noise floor."""
+    rows = []
+    for name, score in scores.items():
+        if score is None:
+            rows.append([f"{name}, cannot take these", *["–"] * (len(RELATIVE) - 1)])
             continue
-        refused = f", but for {each['refused']}" if each.get("refused") else ""
-        added = f"{each['degradation_mean_s']:.3g}"
-        shown.append([name + refused, *_errors(each, added), covers(each)])
-    floor = [each["floor"] for each in scores.values() if each is not None][-1:]
-    return [*shown, *(["noise floor", *_errors(each, "–"), "–"] for each in floor if each["mape"] is not None)]
+        refused = f", but for {score['refused']}" if score.get("refused") else ""
+        added = f"{score['degradation_mean_s']:.3g}"
+        rows.append([name + refused, *_errors(score, added), covers(score)])
+    floor = [score["floor"] for score in scores.values() if score is not None][-1:]
+    return [*rows, *(["noise floor", *_errors(score, "–"), "–"] for score in floor if score["mape"] is not None)]
 
 
 def _errors(score: Mapping[str, Any], added: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""``slotool.evaluate_predictor``: how far a predictor is off on networks that were measured elsewhere or later."""
+"""``slotool.evaluate_predictor``: errors of a predictor on networks that were measured elsewhere or later."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ MAX_NAMED = 5
 class PredictorEvaluation(Result):
     """Measured and predicted latencies of networks.
 
-    ``setting``: what the labels were measured on. ``remarks``: sentences on labels left out or of another setting.
-    ``out``: the table written, if any.
+    ``setting``: setting of the labels. ``remarks``: sentences on labels left out or of another setting. ``out``: table
+    of predictions.
     """
 
     trained: TrainedPredictor[OperatorGraph] = unlisted()
@@ -58,7 +58,7 @@ class PredictorEvaluation(Result):
         return self.evaluation.scores()
 
     def frame(self) -> pd.DataFrame:
-        """Measured and predicted latency of each network, one row a network."""
+        """Return measured and predicted latency, a row per network."""
         return self.evaluation.predictions.rows
 
     def findings(self) -> Mapping[str, Any]:
@@ -115,8 +115,8 @@ def evaluate_predictor(
 ) -> PredictorEvaluation:
     """Score a predictor of solo latency on measured networks.
 
-    Finds errors, rank correlation, and how many labels its intervals cover. Of tables that mix settings it takes the
-    rows of the predictor's own.
+    It prints errors, rank correlation, and the share of labels inside the intervals. From tables of several settings it
+    takes the rows of the predictor's setting.
 
     Example: slotool evaluate-predictor predictor --latency latency.parquet --graphs networks.parquet
 
@@ -161,8 +161,8 @@ def evaluate_predictor(
     remarks = unmatched(labelled)
     if chosen.why:
         remarks.append(f"the setting scored is {chosen.why}")
-    if other := differences(trained.setting, labelled.setting):
-        remarks.append(f"these labels are of another setting than the predictor's: {', '.join(other)}")
+    if differing := differences(trained.setting, labelled.setting):
+        remarks.append(f"these labels are of another setting than the predictor's: {', '.join(differing)}")
     evaluation = evaluate_on(trained, labelled)
     if written is not None:
         evaluation.predictions.save(written)

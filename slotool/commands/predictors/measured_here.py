@@ -1,4 +1,4 @@
-"""Latencies of networks on this machine as sums of their operators, which were timed here in networks."""
+"""Latencies of networks on this machine as sums of operators, which were timed here in networks."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from slotool.profiling.operator_calls import OperatorCall
 from slotool.profiling.operators import CALL, NetworkTimer, OperatorTime, OperatorTimes
 from slotool.progress import Quiet, Reporter
 
-# A network this many times as quick as all that were checked, or as slow, is unlike them.
+# Factor beyond the range of checked latencies up to which a network has an interval.
 MAX_BEYOND = 3.0
 NOT_LEARNT = "operators are measured, neither learnt nor stored in an artifact"
-# Half-width, in log, of the interval of an operator that a fit estimates.
+# Half-width, in log, of the interval of an operator that was estimated, not measured.
 ESTIMATED = 0.5
-# Half-width, in log, of the interval of an operator that was measured while other processes ran: caches that they share
-# make it as much quicker or slower than in the network. A larger share of the latency is worth a sentence.
+# Half-width, in log, of the interval of an operator that was measured while other processes ran and shared its caches;
+# and the share of the latency in such operators above which a sentence says so.
 DISTURBED, MAX_DISTURBED = 0.25, 0.1
-# A network takes more than this share of its latency from operators that were timed in other networks.
+# Share of the latency in operators timed in other networks, above which errors of such operators count.
 ELSEWHERE = 0.1
 
 
@@ -43,11 +43,11 @@ class Checks:
     """Errors of sums of operators, as ``calibrate`` measured them.
 
     Attributes:
-        residuals: Absolute log of measured ÷ predicted of whole networks whose operators were timed in themselves.
-        elsewhere: Absolute log of two sums of operators that a network shares with others: timed in it and in those.
-        networks: Number of whole networks.
-        date: Day on which they were measured; None: never here.
-        range_s: Least and largest latency of them, seconds.
+        residuals: Absolute log of measured ÷ predicted, of networks whose operators were timed in them.
+        elsewhere: Absolute log of the ratio of two sums of shared operators: timed in a network, and in others.
+        networks: Number of networks.
+        date: Day of the measurements; None: never here.
+        range_s: Smallest and largest latency of the networks, seconds.
     """
 
     residuals: tuple[float, ...] = ()
@@ -57,8 +57,7 @@ class Checks:
     range_s: tuple[float, float] = (0.0, 1e9)
 
     def no_interval(self, latency_s: float, elsewhere: float) -> str | None:
-        """Return why a network of this latency has no interval, of which a share of ``elsewhere`` is of operators that
-        were timed in other networks; None where it has one."""
+        """Return the reason why a network has no interval, or None; ``elsewhere``: share timed in other networks."""
         if len(self.residuals) < MIN_RESIDUALS:
             return f"it needs {MIN_RESIDUALS} whole networks measured here by calibrate, and there are {self.networks}"
         if elsewhere > ELSEWHERE and len(self.elsewhere) < MIN_RESIDUALS:
@@ -70,7 +69,7 @@ class Checks:
 
 
 class OperatorSum(Predictor[OperatorGraph]):
-    """Adds up measured operators; operators that were not measured are estimated by a fit to those of their type."""
+    """Sum of measured operators; others are estimated by a fit to measured ones of their type."""
 
     name = "operators"
 
@@ -81,13 +80,13 @@ class OperatorSum(Predictor[OperatorGraph]):
         self._calls: dict[str, list[OperatorCall | None]] = {}
 
     def calls(self, graph: OperatorGraph) -> list[OperatorCall | None]:
-        """Return the library's calls of a network, None for what none is made for."""
+        """Return the library's call of each operator, None for operators without one."""
         if graph.id not in self._calls:
             self._calls[graph.id] = backend_class(self.times.backend).operator_calls(graph, self.batch_size)
         return self._calls[graph.id]
 
     def seconds(self, graph: OperatorGraph) -> tuple[np.ndarray, np.ndarray]:
-        """Return the latency of each call, float64 seconds [calls], and which of them are estimated, bool [calls]."""
+        """Return the seconds of each call, float64 [calls], and True for estimated ones, bool [calls]."""
         latency_s, estimated = [], []
         for call in self.calls(graph):
             time = None if call is None else self.times.times.get(call.key)
@@ -101,8 +100,7 @@ class OperatorSum(Predictor[OperatorGraph]):
         return np.array(latency_s), np.array(estimated, dtype=bool)
 
     def _estimated_s(self, call: OperatorCall) -> float:
-        """Return a fit to measured operators of the type, or of all types where it has fewer than three: seconds as a
-        constant, and so many a FLOP and a byte."""
+        """Estimate a call by a fit to measured operators of its type, or of all types if those are fewer than three."""
         known = [time for time in self.times.times.values() if time.op == call.op]
         op = call.op if len(known) > 2 else ""
         if op not in self._fits:
@@ -111,7 +109,7 @@ class OperatorSum(Predictor[OperatorGraph]):
 
     @property
     def network_call_s(self) -> float:
-        """Seconds that a call of any network takes beyond its operators."""
+        """Seconds of a call of any network beyond its operators."""
         return self.times.times[CALL].seconds if CALL in self.times.times else 0.0
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
@@ -129,21 +127,21 @@ class OperatorSum(Predictor[OperatorGraph]):
         seed: int,
         progress: Progress | None = None,
     ) -> None:
-        """Raises ``NotImplementedError``: operators are measured, not learnt."""
+        """Raise ``NotImplementedError``: operators are measured, not learnt."""
         raise NotImplementedError(NOT_LEARNT)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Raises ``NotImplementedError``: ``OperatorTimes`` keeps the times."""
+        """Raise ``NotImplementedError``: ``OperatorTimes`` stores the times."""
         raise NotImplementedError(NOT_LEARNT)
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        """Raises ``NotImplementedError``, as ``state`` does."""
+        """Raise ``NotImplementedError``, as ``state`` does."""
         raise NotImplementedError(NOT_LEARNT)
 
 
 def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
-    """Return seconds of a call, a FLOP and a byte, none below 0, that leave the least relative errors."""
+    """Fit seconds ≥ 0 of a call, a FLOP and a byte by least squares on relative errors."""
     from scipy.optimize import nnls
 
     if not times:
@@ -155,7 +153,7 @@ def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
-    """Sum of operators of this machine, which measures those that it lacks unless ``measures`` is False."""
+    """Sum of operators of this machine, which measures unknown ones unless ``measures`` is False."""
 
     predictor: OperatorSum
     reporter: Reporter | None = None
@@ -175,10 +173,10 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             facts.get("cpu"),
             precision=precision,
         )
-        nothing = (0.0, 0.0)
+        empty = (0.0, 0.0)
         return cls(
             predictor=predictor,
-            bounds=Bounds(nothing, nothing, nothing, nothing, ()),
+            bounds=Bounds(empty, empty, empty, empty, ()),
             residuals=Residuals(errors, mirrored=True) if len(errors) >= MIN_RESIDUALS else None,
             setting=setting,
             dev_mae_s=0.0,
@@ -188,7 +186,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         )
 
     def measure(self, graphs: Sequence[OperatorGraph]) -> None:
-        """Run each of ``graphs`` that has an unknown operator, and keep the times of its operators."""
+        """Run each of ``graphs`` that has an unknown operator, and store the times of its operators."""
         times = self.predictor.times
         unknown = [graph for graph in graphs if not times.knows(self.predictor.calls(graph))]
         if not unknown:
@@ -199,7 +197,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             reporter.progress(f"measuring operators of {counted(len(unknown), 'network')}", len(unknown)) as steps,
         ):
             for graph in unknown:
-                # An earlier one may have had the same operators.
+                # Networks before it may have had the same operators.
                 if not times.knows(self.predictor.calls(graph)):
                     times.measure(graph, self.predictor.calls(graph), self.predictor.batch_size, timer)
                 steps.advance()
@@ -211,7 +209,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         high = np.nan if self.residuals is None else self.residuals.interval(NOMINAL_COVERAGE)[1]
         checks = self.predictor.checks
         few = len(checks.elsewhere) < MIN_RESIDUALS
-        # Where they are too few, whoever needs them has no interval.
+        # If they are too few, networks that need them have no interval.
         high_elsewhere = 0.0 if few else Residuals(np.sort(checks.elsewhere), True).interval(NOMINAL_COVERAGE)[1]
         latency_s, spread, why = [], [], []
         outside: list[str | None] = []
@@ -225,18 +223,18 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             spread.append(float(np.linalg.norm(doubts)) / high)
             why.append(checks.no_interval(total, elsewhere))
             calls = zip(self.predictor.calls(graph), estimated.tolist(), strict=True)
-            names = sorted({call.op for call, was in calls if call and was})
+            names = sorted({call.op for call, is_estimated in calls if call and is_estimated})
             reasons = [f"{share:.0%} of the latency is estimated, as it was not measured: {', '.join(names[:6])}"]
             reasons = reasons if names else []
             if disturbed > MAX_DISTURBED:
                 reasons.append(f"{disturbed:.0%} of the latency was measured while other processes ran")
             outside.append("; ".join(reasons) or None)
         latency, width = np.array(latency_s), np.array(spread)
-        given = np.where([reason is None for reason in why], 1.0, np.nan)
+        valid = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
             latency_s=latency,
-            low_s=latency * np.exp(-high * width) * given,
-            high_s=latency * np.exp(high * width) * given,
+            low_s=latency * np.exp(-high * width) * valid,
+            high_s=latency * np.exp(high * width) * valid,
             outside=outside,
             no_interval=why,
             distances=[],
@@ -245,8 +243,10 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         )
 
     def _noise(self, graph: OperatorGraph, seconds: np.ndarray, total: float) -> tuple[float, float, float]:
-        """Return half-width, in log, of what noise of the operators leaves open, and the shares of the latency that
-        were measured while other processes ran, and in other networks."""
+        """Return the half-width of noise in log, and shares of the latency that were disturbed, and timed elsewhere.
+
+        Disturbed operators were measured while other processes ran, those elsewhere in other networks.
+        """
         times = self.predictor.times.times
         known = [None if call is None else times.get(call.key) for call in self.predictor.calls(graph)]
         spreads = [0.0 if time is None else time.spread for time in known]
@@ -259,7 +259,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
 
 @dataclass(frozen=True)
 class MeasuredHere(Chosen):
-    """Operators of this machine, of any batch size. ``reporter`` and ``measures`` as in ``MeasuredPredictor``."""
+    """Operators of this machine, at any batch size; ``reporter`` and ``measures`` as in ``MeasuredPredictor``."""
 
     times: OperatorTimes | None = None
     reporter: Reporter | None = None
@@ -294,7 +294,7 @@ class MeasuredHere(Chosen):
         return [0]
 
     def of_setting(self, *, scaling: bool = False, **facts: Any) -> MeasuredHere:
-        """Return it at the batch size among ``facts``, 1 by default."""
+        """Return the operators at the batch size among ``facts``, 1 by default."""
         assert self.times is not None
         assert self.reporter is not None
         trained = MeasuredPredictor.of(self.times, facts.get("batch_size") or 1, self.reporter, self.measures)

@@ -1,4 +1,4 @@
-"""``slotool.predict``: the latency of a network that was not measured, solo or co-located, with its interval."""
+"""``slotool.predict``: latency of networks that were not measured, solo or co-located, with intervals."""
 
 from __future__ import annotations
 
@@ -75,9 +75,10 @@ def predict(
 ) -> Prediction:
     """Predict the latency of networks, solo or co-located.
 
-    On this machine it is the sum of the network's operators, each of which is timed alone, once. Elsewhere a predictor
-    answers. The latency is that of the network built from standard operators, not of a module's own code. It has a 90 %
-    interval, or a sentence why it has none. Networks that cannot be captured are left out and named, with exit code 1.
+    On this machine it is the sum of the network's operators, which are timed in the network at first use. For another
+    device a trained predictor is used. The latency is that of the network built from standard operators, not of a
+    module's own code. It has a 90 % interval, or a sentence why it has none. Networks that cannot be captured are left
+    out and named, with exit code 1.
 
     Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
 
@@ -87,40 +88,40 @@ def predict(
         networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
             or a graph file.
-        predictor: Predictor artifact; None: operators measured here, or that of ``device``.
+        predictor: Predictor artifact; None: operators measured here, or the shipped predictor of ``device``.
         input_shape: Shape of one example without the batch, for torch modules and free axes of ONNX and Keras; one for
             all, or one for each.
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
             of its weights, int64 where only that runs.
         backend: torch, keras or onnx; None: as the networks. It also selects a setting of the predictor.
-        device: Here cpu or cuda:0; a shipped one such as rtx4090. Of a predictor of several settings, that of this
-            device, or of a name that begins so.
-        precision: Number format: here float32, bf16, fp16, or on a GPU tf32; a shipped one such as amp.
+        device: cpu, cuda:0, or a shipped one such as rtx4090. It also selects a setting of the predictor; the beginning
+            of a name is enough.
+        precision: Number format: here float32, bf16, fp16, or on a GPU tf32; of a shipped device also amp.
         threads: Compute threads; None: all usable cores.
         batch_size: Examples in a call.
-        co_runners: Co-runner, as ``keras`` or ``graph``; of points 0:3. Several run at the same time.
-        slo_s: Probability of at most 500us, 20ms, 1s.
-        explain: Show where the time goes, by type of operator. The parts add up to the latency.
-        sweep: batch=1:64, threads=1:2, size=64:256, length=9. Sizes are sides of the images, lengths
-            those of the sequences, of models; of Keras' and ONNX's where these leave the axes free and ``input_shape``
-            gives the others. In Python also ``{"batch": [1, 4]}``. A range a:b is counted for threads, else doubled.
-            With ``predictor`` of a CPU, batch sizes that no label had are scaled by a roofline.
+        co_runners: Co-runner, as ``keras`` or ``graph``; for points 0:3. Several run at the same time.
+        slo_s: Probability of keeping this: 500us, 20ms, 1s.
+        explain: Show the time of each type of operator. The parts add up to the latency.
+        sweep: A range: batch=1:64, threads=1:2, size=64:256. Also length=16,128, of sequences; sizes are sides of
+            images. A range a:b counts up for threads and doubles for others. Sizes and lengths need models; those of
+            Keras and ONNX must leave the axes free, with ``input_shape`` for the other axes. In Python also
+            ``{"batch": [1, 4]}``. A ``predictor`` of a CPU scales other batch sizes than its labels' by a roofline.
         measure: Time unknown operators here, or estimate them.
         out: Latency table to write, marked as predicted.
-        family: Name of the family in ``out``, for plan and serve. Its versions are the networks, called as in the
-            mapping or as their files and factories.
+        family: Name of the family in ``out``, for plan and serve. Its versions are the networks, named as in the
+            mapping or by their files and factories.
         force: Replace ``out`` if it exists.
-        timeout_s: Time until a capture has hung.
+        timeout_s: Time after which a capture has hung.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without those of several models
-        that cannot be captured (``failed``: why, by name); with ``sweep`` a ``SweptPrediction``,
-        whose ``points`` also have ``throughput``, of each network one a value.
+        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without models that cannot be
+        captured (``failed``: reasons by name); with ``sweep`` a ``SweptPrediction``, whose ``points``, one for each
+        network and value, also have ``throughput``.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
-        GraphError: No model can be captured, or the predictor cannot take one.
+        GraphError: No model can be captured, or the predictor does not support one.
         ArtifactError: ``predictor`` is damaged, or does not predict this (co-located or solo latencies).
         AlreadyExistsError: ``out`` exists.
         TimedOut: A capture took longer than ``timeout_s``.
@@ -129,10 +130,10 @@ def predict(
     from slotool.graphs.capture import Limits
 
     reporter = reporter_of(progress)
-    asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
+    sources = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
     axis = None if sweep is None else SweepAxis.of(sweep)
     _require_together(explain, axis, out, family, co_runners)
-    versions = None if family is None else Versions(family, asked.versions("family"))
+    versions = None if family is None else Versions(family, sources.versions("family"))
     here = is_of_here(device)
     facts: dict[str, Any] = {
         "backend": backend,
@@ -143,33 +144,33 @@ def predict(
     limits, written = Limits(timeout_s), None if out is None else Path(out)
     if axis is not None:
         swept = SweptPrediction.over(
-            axis, predictor, asked, {**facts, "batch_size": batch_size}, measure, limits, slo_s
+            axis, predictor, sources, {**facts, "batch_size": batch_size}, measure, limits, slo_s
         )
         return swept.written(written, versions)
-    # Before a model is opened, which takes seconds, as does importing torch for a predictor.
+    # Before models are opened, which takes seconds.
     with short_phase(reporter, "opening the predictor"):
-        general, rest = chosen_predictor(predictor, asked, colocated=bool(co_runners), measure=measure, **facts)
-        chosen = general.of_setting(scaling=not co_runners, **rest, batch_size=batch_size)
+        general, facts_left = chosen_predictor(predictor, sources, colocated=bool(co_runners), measure=measure, **facts)
+        chosen = general.of_setting(scaling=not co_runners, **facts_left, batch_size=batch_size)
         opened = chosen.opened
         trained: TrainedPredictor[Any] = opened.require_colocated() if co_runners else opened.require_solo()
     failed: dict[str, str] = {}
-    graphs = asked.graphs(limits, failed)
-    others = _others(co_runners, [] if asked.framework else graphs, limits, reporter)
+    graphs = sources.graphs(limits, failed)
+    others = _others(co_runners, [] if sources.framework else graphs, limits, reporter)
     if others:
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
-        found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
+        prediction = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
     else:
-        found = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
-    found = replace(found, failed=failed)
+        prediction = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
+    prediction = replace(prediction, failed=failed)
     if explain:
-        found = found.explained()
+        prediction = prediction.explained()
     if here:
-        found = found.on_this_machine()
+        prediction = prediction.on_this_machine()
     if written is not None:
-        known = [name not in failed for name in asked.distinct_names]
-        predicted = trained.latency_table(found.items, found.predictions)
-        (predicted if versions is None else versions.table(predicted, known)).save(written)
-    return found
+        captured = [name not in failed for name in sources.distinct_names]
+        predicted = trained.latency_table(prediction.items, prediction.predictions)
+        (predicted if versions is None else versions.table(predicted, captured)).save(written)
+    return prediction
 
 
 def _require_together(
@@ -179,7 +180,7 @@ def _require_together(
     family: str | None,
     co_runners: Sequence[Network],
 ) -> None:
-    """Raises ``ArgumentError`` for arguments that have no effect beside each other."""
+    """Raise ``ArgumentError`` for arguments that exclude each other."""
     if explain and co_runners:
         raise ArgumentError("explain", "it explains the latency of networks alone")
     if axis is not None and (explain or co_runners):
@@ -191,7 +192,7 @@ def _require_together(
 def _others(
     networks: Sequence[Network], graphs: Sequence[OperatorGraph], limits: Limits, reporter: Reporter
 ) -> list[OperatorGraph]:
-    """Co-runners: those of ``graphs`` that are named, and captures of the others."""
-    known = {name: graph for graph in graphs for name in (graph.id, graph.name) if name}
-    given = [known.get(one, one) if isinstance(one, str) else one for one in networks]
+    """Return co-runners: those of ``graphs`` that are named, and captures of the others."""
+    by_name = {name: graph for graph in graphs for name in (graph.id, graph.name) if name}
+    given = [by_name.get(network, network) if isinstance(network, str) else network for network in networks]
     return Networks.of(given, argument="co_runners", reporter=reporter).graphs(limits) if given else []

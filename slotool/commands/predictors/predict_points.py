@@ -1,4 +1,4 @@
-"""``slotool.predict_points``: T(k, β) that was not measured, predicted from what was."""
+"""``slotool.predict_points``: T(k, β) that was not measured, predicted from measured rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PointPrediction(Result):
-    """T(point, β) of model ``subject``, measured and predicted rows in one table. ``out``: where it was written, if
-    anywhere."""
+    """T(point, β) of model ``subject``, measured and predicted rows in one table, written to ``out``."""
 
     subject: str
     filled: Filled
@@ -33,7 +32,7 @@ class PointPrediction(Result):
     schema = "predict-points"
 
     def frame(self) -> pd.DataFrame:
-        """The latency table: one row a point and number of co-runners."""
+        """Return the latency table, a row per point and number of co-runners."""
         return self.filled.table.rows
 
     def findings(self) -> Mapping[str, Any]:
@@ -83,11 +82,10 @@ def predict_points(
     seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
 ) -> PointPrediction:
-    """Fill in T(point, β), the latency beside busy copies.
+    """Fill in T(point, β), the latency of operating points beside β busy copies of the model.
 
-    It is the latency of each operating point with β copies of the model. Measured rows stay as they are. Missing ones
-    are predicted from the point's solo latency and from the points that were measured co-located, and are marked as
-    predicted, with the interval that holds 90 % of single calls.
+    Measured rows stay as they are. Missing ones are predicted from the point's solo latency and from the points that
+    were measured co-located. They are marked as predicted, with an interval that holds 90 % of single calls.
 
     Args:
         artifact: Fill in T(point, β) of this SLO-NN, supernet or family.
@@ -98,7 +96,7 @@ def predict_points(
         force: Replace ``out`` if it exists.
 
     Returns:
-        The table (``frame()``), and what was learnt of each number of copies.
+        The table (``frame()``), and the measured effect of each number of copies.
 
     Raises:
         ArgumentError: A number of co-runners below 0.
@@ -120,12 +118,12 @@ def predict_points(
     return PointPrediction(model.name, filled, written)
 
 
-def _effect(found: Mapping[str, Any]) -> str:
-    pause_s = found["mean_pause_s"]
+def _effect(effect: Mapping[str, Any]) -> str:
+    pause_s = effect["mean_pause_s"]
     often = (
-        f"the core is away for {duration(pause_s)} after every {duration(found['worked_s'] / found['pauses'])}"
-        if pause_s and found["pauses"]
+        f"the core is away for {duration(pause_s)} after every {duration(effect['worked_s'] / effect['pauses'])}"
+        if pause_s and effect["pauses"]
         else "no pause was observed"
     )
-    said = f"with {found['copies']} co-runners (from {found['rows']} points): {often} of own work"
-    return f"{said}, which takes {found['stretch']:.3f} times as long"
+    pauses = f"with {effect['copies']} co-runners (from {effect['rows']} points): {often} of own work"
+    return f"{pauses}, which takes {effect['stretch']:.3f} times as long"

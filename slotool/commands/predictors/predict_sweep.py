@@ -1,4 +1,4 @@
-"""Predictions over a range of one fact, each by the predictor that answers at its value."""
+"""Predictions over a range of one fact, each by the predictor for its value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a predictor says of all networks at one value; ``why_not``: that it says nothing of any."""
+    """Predictions for all networks at one value; ``why_not``: reason why there are none."""
 
     value: int
     chosen: Chosen
@@ -62,13 +62,13 @@ class Answer:
 def answers_of(
     axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], measure: bool, limits: Limits
 ) -> list[Answer]:
-    """Return the answer at every value of ``axis``.
+    """Return the predictions at every value of ``axis``.
 
     Args:
         axis: Fact that is swept.
         predictor: Predictor that the user named, or None.
         asked: Networks.
-        facts: Backend, device, precision, threads and ``batch_size``; None for those left open.
+        facts: Backend, device, precision, threads and ``batch_size``, None for any.
         measure: True if operators that were not timed here are timed.
         limits: Limits of a capture.
 
@@ -80,80 +80,78 @@ def answers_of(
         raise ArgumentError(
             "sweep", f"it sweeps what --{axis.fact.replace('batch', 'batch-size')} fixes; leave one out"
         )
-    others, size = {name: value for name, value in facts.items() if name != "batch_size"}, facts["batch_size"]
+    other_facts, size = {name: value for name, value in facts.items() if name != "batch_size"}, facts["batch_size"]
     with short_phase(asked.reporter, "opening the predictor"):
-        each, unknown = _of_values(axis, predictor, asked, others, size, measure)
+        chosen, unknown = _of_values(axis, predictor, asked, other_facts, size, measure)
     if axis.fact in SHAPES:
-        found = _over_shapes(axis, each, asked, limits)
+        answers = _over_shapes(axis, chosen, asked, limits)
     else:
         networks, graphs = _captured(asked, limits)
-        first = next(iter(each.values()))
-        found = [
-            _answer(value, each[value], networks, graphs)
-            if value in each
+        first = next(iter(chosen.values()))
+        answers = [
+            _answer(value, chosen[value], networks, graphs)
+            if value in chosen
             else Answer(value, first, size or 1, networks, None, learnt=False, why_not=unknown[value])
             for value in axis.values
         ]
-    return [_only_here(answer) for answer in found] if is_of_here(facts["device"]) else found
+    return [_only_here(answer) for answer in answers] if is_of_here(facts["device"]) else answers
 
 
 def _of_values(
     axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], size: int | None, measure: bool
 ) -> tuple[dict[int, Chosen], dict[int, str]]:
-    """Return the predictor at each value that one answers for, and why none does at the others. Raises
-    ``ArgumentError`` where none does at any."""
-    each: dict[int, Chosen] = {}
+    """Return the predictor for each value, and the reason for values without one; raises it if none has one."""
+    chosen_at: dict[int, Chosen] = {}
     errors: dict[int, ArgumentError] = {}
     for value in axis.values:
-        own = {**facts, "threads": value} if axis.fact == THREADS else facts
+        facts_here = {**facts, "threads": value} if axis.fact == THREADS else facts
         try:
-            chosen, rest = chosen_predictor(predictor, asked, measure=measure, **own)
+            chosen, rest = chosen_predictor(predictor, asked, measure=measure, **facts_here)
             size_here = value if axis.fact == BATCH else size
-            each[value] = chosen.of_setting(scaling=True, **rest, batch_size=size_here)
+            chosen_at[value] = chosen.of_setting(scaling=True, **rest, batch_size=size_here)
         except ArgumentError as error:
-            # The sizes and threads are those of the axis.
+            # The axis set these arguments, not the user.
             swept = error.argument in ("batch_size", "threads")
             errors[value] = ArgumentError("sweep", error.problem) if swept else error
-    if not each:
+    if not chosen_at:
         raise next(iter(errors.values()))
-    return each, {value: error.problem for value, error in errors.items()}
+    return chosen_at, {value: error.problem for value, error in errors.items()}
 
 
-def _answer(value: int, one: Chosen, networks: Sequence[Captured], graphs: Sequence[OperatorGraph]) -> Answer:
-    trained = one.opened.require_solo()
+def _answer(value: int, chosen: Chosen, networks: Sequence[Captured], graphs: Sequence[OperatorGraph]) -> Answer:
+    trained = chosen.opened.require_solo()
     predictions = trained.predict(graphs) if graphs else None
-    return Answer(value, one, trained.setting.batch_size, networks, predictions, learnt=not one.scaled)
+    return Answer(value, chosen, trained.setting.batch_size, networks, predictions, learnt=not chosen.scaled)
 
 
-def _over_shapes(axis: SweepAxis, each: Mapping[int, Chosen], asked: Networks, limits: Limits) -> list[Answer]:
+def _over_shapes(axis: SweepAxis, chosen: Mapping[int, Chosen], asked: Networks, limits: Limits) -> list[Answer]:
     with asked.capturing(len(axis.values)) as steps:
         captured = [list(reshaped.captured(limits, steps)) for reshaped in axis.reshaped(asked)]
-    by_value = [[one.graph for one in networks if one.graph is not None] for networks in captured]
+    by_value = [[network.graph for network in networks if network.graph is not None] for networks in captured]
     if not any(by_value):
         errors: dict[str, SlotoolError] = {}
-        for one in (one for networks in captured for one in networks):
-            if one.error is not None:
-                errors.setdefault(one.name, one.error)
+        for network in (network for networks in captured for network in networks):
+            if network.error is not None:
+                errors.setdefault(network.name, network.error)
         raise asked.not_captured(errors)
     return [
-        _answer(value, each[value], networks, graphs)
+        _answer(value, chosen[value], networks, graphs)
         for value, networks, graphs in zip(axis.values, captured, by_value, strict=True)
     ]
 
 
-def _captured(asked: Networks, limits: Limits) -> tuple[list[Captured], list[OperatorGraph]]:
-    """All networks, and the graphs of those that can be captured. Raises why where none can."""
-    with asked.capturing() as steps:
-        networks = list(asked.captured(limits, steps))
-    graphs = [each.graph for each in networks if each.graph is not None]
+def _captured(sources: Networks, limits: Limits) -> tuple[list[Captured], list[OperatorGraph]]:
+    """Return all networks, and the graphs of those that can be captured. Raises the reason if none can."""
+    with sources.capturing() as steps:
+        networks = list(sources.captured(limits, steps))
+    graphs = [network.graph for network in networks if network.graph is not None]
     if not graphs:
-        raise asked.not_captured({each.name: each.error for each in networks if each.error is not None})
+        raise sources.not_captured({network.name: network.error for network in networks if network.error is not None})
     return networks, graphs
 
 
 def _only_here(answer: Answer) -> Answer:
-    """Without intervals where this machine is not the predictor's."""
-    # What is scaled says so already.
+    """Remove intervals if this machine is not the predictor's; scaled predictions have none."""
     if (
         answer.predictions is None
         or not answer.learnt

@@ -1,4 +1,4 @@
-"""What ``predict`` finds: first whose latencies these are, then the table, then what it does not know."""
+"""Result of ``predict``: the setting of the latencies, then the table, then missing intervals and doubts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS_SHOWN = 20
 MAX_WARNINGS = 3
-# Checks of one machine's speed differ by less.
+# Smaller differences of speed are noise.
 SAME_SPEED = 0.1
 MAX_EXPLAINED, MAX_TYPES = 3, 12
 NOT_HERE = "measured on another machine, or one that is only similar: an interval there says nothing of this one"
@@ -35,8 +35,7 @@ Row = dict[str, Any]
 
 
 def advice_of(chosen: Chosen, trained: TrainedPredictor[Any], elsewhere: bool, *, colocated: bool) -> list[str]:
-    """Return a sentence with a command, or none. ``elsewhere``: True if ``trained`` learnt the latencies of another
-    machine than this."""
+    """Return sentences with a command; ``elsewhere``: True if the labels of ``trained`` are of another machine."""
     if not elsewhere:
         return []
     if not colocated and trained.setting.device == CPU:
@@ -56,8 +55,7 @@ class Versions:
     names: Sequence[str]
 
     def table(self, latency: LatencyTable, known: Sequence[bool] | None = None) -> LatencyTable:
-        """``latency``, a row per network in order, as that of the family's points. ``known``: which networks have a
-        row; all by default."""
+        """Return ``latency``, a row per network, as that of the family; ``known``: True for networks with a row."""
         from slotool.tables import LatencyTable, OperatingPoint
 
         names = self.names if known is None else list(compress(self.names, known))
@@ -69,11 +67,10 @@ class Versions:
 class Prediction(Result):
     """Latencies of ``graphs``, which were predicted as ``items``, each a network or a co-location.
 
-    ``solo``: of co-locations, each one's solo latency; ``others``: the co-runners. ``differences`` of this machine from
-    the predictor's, None where it is the same. ``speed``: of this machine as a multiple of the predictor's, where that
-    is this machine or a similar one and its speed is stored. ``out``: the latency table written, if any.
-    ``explanations``: where the time of each goes, where that was asked for. ``failed``: why networks could not be
-    captured, by name.
+    ``solo``: solo latencies of co-locations; ``others``: the co-runners. ``differences`` of this machine from the
+    predictor's, None if it is the same. ``speed``: speed of this machine ÷ that of the predictor's, if both are alike
+    and it is stored. ``out``: latency table. ``explanations``: time by operator, with ``explain``. ``failed``: reasons
+    why networks could not be captured, by name.
     """
 
     chosen: Chosen
@@ -116,19 +113,19 @@ class Prediction(Result):
         return None if self.slo_s is None else self.trained.probability_within(self.predictions, self.slo_s)
 
     def explained(self) -> Prediction:
-        """With where the time of each network goes."""
+        """Return the prediction with ``explanations``."""
         from slotool.predictors.trained.explanation import Explanation
 
         batch_size = self.trained.setting.batch_size
         answers = zip(self.graphs, self.predictions.latency_s.tolist(), strict=True)
-        found = [Explanation.of(self.trained.predictor, graph, batch_size, answer_s) for graph, answer_s in answers]
-        return replace(self, explanations=found)
+        parts = [Explanation.of(self.trained.predictor, graph, batch_size, answer_s) for graph, answer_s in answers]
+        return replace(self, explanations=parts)
 
     def on_this_machine(self) -> Prediction:
-        """Without intervals where this machine is not the predictor's."""
-        found = machine_differences(self.trained)
-        compared = replace(self, differences=found, speed=machine_speed(self.trained))
-        if found is None:
+        """Return the prediction compared with this machine, without intervals if it is not the predictor's."""
+        differences = machine_differences(self.trained)
+        compared = replace(self, differences=differences, speed=machine_speed(self.trained))
+        if differences is None:
             return compared
         return replace(compared, predictions=self.predictions.without_interval(NOT_HERE))
 
@@ -165,9 +162,10 @@ class Prediction(Result):
         if any(row.get("solo_measured") is False for row in shown):
             parts.append("~: predicted solo latency; the others were measured")
         parts += _no_intervals(shown)
-        for each, row in zip(self.explanations[:MAX_EXPLAINED], self._rows, strict=False):
+        for explanation, row in zip(self.explanations[:MAX_EXPLAINED], self._rows, strict=False):
             weights, outputs = (row[key] / 1e6 for key in ("weight_bytes", "peak_activation_bytes"))
-            parts += [_explained(each), f"memory: {weights:.4g} MB of weights, {outputs:.4g} MB of outputs at one time"]
+            parts.append(_explained(explanation))
+            parts.append(f"memory: {weights:.4g} MB of weights, {outputs:.4g} MB of outputs at one time")
         parts += _not_explained(self.explanations)
         parts += self.advice
         if len(self._rows) > MAX_ROWS_SHOWN:
@@ -176,17 +174,17 @@ class Prediction(Result):
 
     @property
     def warnings(self) -> list[str]:
-        """Which networks are not as those learnt from, and in what."""
-        found = self._unlike
-        sentences = [*self._left_out, *(f"{name}: {sentence}" for name, sentence in found[:MAX_WARNINGS])]
-        if len(found) > MAX_WARNINGS:
+        """Sentences on networks left out, and on those unlike the training networks."""
+        unlike = self._unlike
+        sentences = [*self._left_out, *(f"{name}: {sentence}" for name, sentence in unlike[:MAX_WARNINGS])]
+        if len(unlike) > MAX_WARNINGS:
             what = "partly estimated" if self.measured else "unlike the training networks"
-            sentences.append(f"{len(found) - MAX_WARNINGS} more networks are {what} (--json)")
+            sentences.append(f"{len(unlike) - MAX_WARNINGS} more networks are {what} (--json)")
         return sentences
 
     @property
     def advice(self) -> list[str]:
-        """What would answer better, as commands: another predictor, or calibrating."""
+        """Sentences with commands for a better prediction."""
         return advice_of(self.chosen, self.trained, self.differences is not None, colocated=bool(self.others))
 
     @property
@@ -204,7 +202,7 @@ class Prediction(Result):
 
     @property
     def _whose(self) -> str:
-        """The first line: whose latencies these are, and in what this machine differs."""
+        """First line: the setting of the latencies, and differences of this machine."""
         why = f" ({self.chosen.path}: {self.chosen.why})" if self.chosen.why else ""
         line = f"for {self.trained.setting}{why}"
         if self.speed is not None and abs(self.speed - 1.0) > SAME_SPEED:
@@ -216,21 +214,21 @@ class Prediction(Result):
 
     @property
     def _unlike(self) -> list[tuple[str, str]]:
-        found = []
+        unlike = []
         columns = (self.graphs, self.predictions.outside, self.predictions.no_interval)
         for graph, outside, why in zip(*columns, strict=True):
             if not graph.plain:
                 sentence = f"it is {graph.form}, and is priced as the float32 that was measured"
-                found.append((graph.name or graph.id, sentence))
+                unlike.append((graph.name or graph.id, sentence))
             elif outside is not None:
                 effect = "; the interval is the wider for it" if why is None else ""
                 what = "" if self.measured else "unlike the training networks: "
-                found.append((graph.name or graph.id, f"{what}{outside}{effect}"))
-        return found
+                unlike.append((graph.name or graph.id, f"{what}{outside}{effect}"))
+        return unlike
 
     @cached_property
     def _rows(self) -> list[Row]:
-        """What is said of each network, as JSON."""
+        """A JSON document of each network."""
         from slotool.graphs.graph import peak_activation_bytes
 
         predictions, chances = self.predictions, self.probability_within_slo
@@ -272,34 +270,34 @@ class Prediction(Result):
         return titles if self.slo_s is None else [*titles, f"P(≤ {duration(self.slo_s)})"]
 
 
-def _explained(found: Explanation) -> Part:
-    """Where the time of one network goes, by type; the last row is all."""
-    types = [*found.by_type().items()]
-    rest = types[MAX_TYPES:]
-    by_bytes = {f"torch.{name}" for name in found.graph.uncosted}
+def _explained(explanation: Explanation) -> Part:
+    """Return the time of one network by type of operator; the last row is the sum."""
+    graph, latency_s, types = explanation.graph, explanation.latency_s, [*explanation.by_type().items()]
+    others = types[MAX_TYPES:]
+    by_bytes = {f"torch.{name}" for name in graph.uncosted}
     shown = [
-        [f"{name} (its bytes alone)" if name in by_bytes else name, count, duration(s), f"{s / found.latency_s:.1%}"]
+        [f"{name} (its bytes alone)" if name in by_bytes else name, count, duration(s), f"{s / latency_s:.1%}"]
         for name, (count, s) in types[:MAX_TYPES]
     ]
-    if rest:
-        count, seconds = sum(count for _, (count, _) in rest), sum(s for _, (_, s) in rest)
-        shown.append([f"{len(rest)} other types", count, duration(seconds), f"{seconds / found.latency_s:.1%}"])
-    shown.append(["all", len(found.graph.operators), duration(found.latency_s), "100.0%"])
-    title = f"Where the time of {found.graph.name or found.graph.id} goes{'' if found.learnt else ', by a roofline'}"
+    if others:
+        count, seconds = sum(count for _, (count, _) in others), sum(s for _, (_, s) in others)
+        shown.append([f"{len(others)} other types", count, duration(seconds), f"{seconds / latency_s:.1%}"])
+    shown.append(["all", len(graph.operators), duration(latency_s), "100.0%"])
+    title = f"Where the time of {graph.name or graph.id} goes{'' if explanation.learnt else ', by a roofline'}"
     return table(title, ["operator", "operators", "latency", "share"], shown)
 
 
-def _not_explained(found: Sequence[Explanation]) -> list[str]:
+def _not_explained(explanations: Sequence[Explanation]) -> list[str]:
     lines = []
-    if found and not found[0].learnt:
+    if explanations and not explanations[0].learnt:
         lines.append("the predictor knows no times of operators: shares are those of a roofline of no device")
-    if len(found) > MAX_EXPLAINED:
-        lines.append(f"{len(found) - MAX_EXPLAINED} more are explained in --json")
+    if len(explanations) > MAX_EXPLAINED:
+        lines.append(f"{len(explanations) - MAX_EXPLAINED} more are explained in --json")
     return lines
 
 
 def _no_intervals(rows: Sequence[Row]) -> list[str]:
-    """One line for each reason that the first line does not give."""
+    """Return a line for each reason why intervals are missing, unless the first line gives it."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row["no_interval"] not in (None, NOT_HERE):
@@ -319,7 +317,7 @@ def _finite(value: float) -> float | None:
 def _cells(row: Row) -> list[str]:
     latency = duration(row["latency_s"])
     if row["low_s"] is None:
-        latency = f"~{duration(float(format(row['latency_s'], '.2g')))}"  # nothing tells how wrong it is
+        latency = f"~{duration(float(format(row['latency_s'], '.2g')))}"  # its error is unknown
     low, high = ("–" if row[key] is None else duration(row[key]) for key in ("low_s", "high_s"))
     cells = [row["name"] or row["graph_id"], row["kind"], _compact(row["flops"]), latency, low, high]
     if "solo_s" in row:
@@ -333,8 +331,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _share_alike(row: Row) -> str:
-    """How much of an unlike network's cost is spent as in a training network; "no" where all is, yet its size is
-    another."""
+    """Return the share of cost that is spent as in a training network; "no" if only the size differs."""
     domain = row["domain"]
     share = "100%" if domain is None else f"{max(0.0, 1 - domain['unseen_share'] - domain['unlike_share']):.0%}"
     return "no" if share == "100%" else share

@@ -1,4 +1,4 @@
-"""Choice of a predictor: operators of this machine, a shipped one of another device, or one that the user named."""
+"""Choice of a predictor: operators of this machine, a shipped one of another device, or the user's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from slotool.graphs.capture.networks import Networks
 from slotool.machine import cores_given
 from slotool.predictors.training.chosen import CPU, KERAS, TORCH, Chosen, is_of_here
 
-# Predictor of co-located latencies, by the backend whose latencies it learnt.
+# Shipped predictors of co-located latencies, by backend, and of published devices.
 COLOCATED = {KERAS: "predictor"}
-# Of devices that others measured.
 DEVICES = "predictor-devices"
 
 
@@ -27,19 +26,19 @@ def chosen_predictor(
     colocated: bool = False,
     measure: bool = True,
 ) -> tuple[Chosen, dict[str, Any]]:
-    """Return the predictor that answers, and which of the facts are left to choose among its settings.
+    """Return the predictor to use, and the facts that choose among its settings.
 
-    It is ``predictor``; where that is None, for a device or precision of elsewhere the shipped one of ``DEVICES``, for
-    co-located latencies that of the backend, else the operators of this machine.
+    It is ``predictor`` if given; else the shipped one of ``DEVICES`` for other devices and precisions, that of the
+    backend for co-located latencies, or the operators of this machine.
 
     Args:
         predictor: Artifact that the user named.
         networks: Networks to predict; their framework is the default backend.
         backend: Backend that runs them.
-        device: Device of a published setting, or one of this machine.
+        device: Published device, or one of this machine.
         precision: Number format: here one of ``PRECISIONS``; a shipped one such as amp.
         threads: Compute threads; None: all usable cores.
-        colocated: True if co-located latencies are to be predicted.
+        colocated: True for co-located latencies.
         measure: True if operators that were not timed here are timed.
 
     Raises:
@@ -77,7 +76,7 @@ def chosen_predictor(
 
 
 def _require_backend(name: str) -> None:
-    """Raises ``ArgumentError`` for a backend that is none of slotool's, nor a plugin's."""
+    """Raise ``ArgumentError`` for a backend that neither slotool nor a plugin has."""
     from slotool.profiling.backends import backend_class
 
     try:

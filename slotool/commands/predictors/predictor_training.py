@@ -1,4 +1,4 @@
-"""Results of ``slotool.train_predictor``: scores of each predictor on networks held out."""
+"""Results of ``slotool.train_predictor``: scores of each predictor on held-out networks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ FLOOR_MEANS = f"{FLOOR}: what a predictor that knew every true latency would abo
 
 @result
 class PredictorTraining(Result):
-    """Scores of each predictor on rows held out, and the one that was kept. ``model``: those that could be kept.
-    ``out``: the artifact written, if any."""
+    """Scores of each predictor on held-out rows, and the chosen one; ``model``: names to choose from."""
 
     run: TrainingRun[Any] = unlisted()
     model: str
@@ -37,16 +36,16 @@ class PredictorTraining(Result):
 
     @cached_property
     def scores(self) -> dict[str, Any]:
-        """Scores by predictor, with how many rows trained, chose and scored them."""
+        """Scores by predictor, with the numbers of rows for training, choice and scores."""
         return self.run.scores()
 
     @property
     def kept(self) -> str:
-        """Name of the predictor that was kept."""
+        """Name of the chosen predictor."""
         return str(self.scores["chosen"])
 
     def frame(self) -> pd.DataFrame:
-        """Scores on the rows held out, one row a predictor."""
+        """Return scores on the held-out rows, a row per predictor."""
         import pandas as pd
 
         return pd.DataFrame.from_dict(self.document["predictors"], orient="index")
@@ -63,8 +62,8 @@ class PredictorTraining(Result):
         title = f"On {tested} ({kinds}); trained on {rows['train']}, chosen on {rows['dev']}"
         chosen = self.model == "auto" or "," in self.model
         why = "it has the lowest MAE on the dev set" if chosen else "as asked"
-        seconds = [[name, *in_seconds(each), f"{each['dev_mae_s']:.3g}"] for name, each in predictors.items()]
-        shares = [[name, *relative(each)] for name, each in predictors.items()]
+        seconds = [[name, *in_seconds(score), f"{score['dev_mae_s']:.3g}"] for name, score in predictors.items()]
+        shares = [[name, *relative(score)] for name, score in predictors.items()]
         shares.append([FLOOR, *floor_relative(predictors[self.kept])])
         return [
             table(title, ["predictor", *IN_SECONDS, "dev MAE s"], seconds),
@@ -76,20 +75,20 @@ class PredictorTraining(Result):
 
 
 def in_seconds(score: Mapping[str, Any]) -> list[str]:
-    """Cells of ``IN_SECONDS``."""
+    """Return the cells of ``IN_SECONDS``."""
     floor_s = score["floor"]["mae_s"]
     return [*(f"{score[key]:.3g}" for key in ("mae_s", "label_mean_s", "label_std_s")), _or_dash(floor_s, ".3g")]
 
 
 def relative(score: Mapping[str, Any]) -> list[str]:
-    """Cells of ``RELATIVE``."""
+    """Return the cells of ``RELATIVE``."""
     errors = [f"{score[key]:.1%}" for key in ("mae_over_mean", "mape")]
     within = [f"{score[key]:.0%}" for key in ("within_5_percent", "within_10_percent")]
     return [*errors, *within, _or_dash(score["spearman"], ".3f"), covers(score)]
 
 
 def floor_relative(score: Mapping[str, Any]) -> list[str]:
-    """Cells of ``RELATIVE`` for the noise floor."""
+    """Return the cells of ``RELATIVE`` for the noise floor."""
     floor = score["floor"]
     errors = [_or_dash(floor[key], ".1%") for key in ("mae_over_mean", "mape")]
     within = [_or_dash(floor[key], ".0%") for key in ("within_5_percent", "within_10_percent")]
@@ -97,7 +96,7 @@ def floor_relative(score: Mapping[str, Any]) -> list[str]:
 
 
 def covers(score: Mapping[str, Any]) -> str:
-    """The share of labels inside the interval, and of how many where not all have one."""
+    """Return the share of labels inside their interval, and the share that has one if not all do."""
     covered = _or_dash(score["interval_coverage"], ".0%")
     given = score.get("interval_given", 1.0)
     return covered if given == 1.0 else f"{covered} of {given:.0%}"
@@ -109,8 +108,7 @@ def _or_dash(value: float | None, form: str) -> str:
 
 @result
 class SettingsTraining(Result):
-    """How well one predictor does in each setting it learnt, on networks held out. ``out``: the artifact written, if
-    any."""
+    """Scores of one predictor in each setting that it learnt, on held-out networks."""
 
     run: SettingsRun = unlisted()
     out: Path | None = output("artifact", default=None)
@@ -119,16 +117,15 @@ class SettingsTraining(Result):
 
     @cached_property
     def scores(self) -> dict[str, Any]:
-        """Scores by setting."""
         return self.run.scores()
 
     @property
     def kept(self) -> str:
-        """Name of the predictor that was kept."""
+        """Name of the predictor."""
         return str(self.scores["chosen"])
 
     def frame(self) -> pd.DataFrame:
-        """Scores, one row a setting."""
+        """Return scores, a row per setting."""
         import pandas as pd
 
         return pd.DataFrame([{**row.pop("setting"), **row} for row in map(dict, self.scores["settings"])])
@@ -149,10 +146,10 @@ class SettingsTraining(Result):
         rows = [
             [
                 named(setting),
-                str(own["n"]),
-                *(f"{own[name]:.1%}" for name in ("mape", "least_squares_mape", "interval_coverage")),
+                str(score["n"]),
+                *(f"{score[name]:.1%}" for name in ("mape", "least_squares_mape", "interval_coverage")),
             ]
-            for setting, own in zip(self.run.labelled.settings, self.scores["settings"], strict=True)
+            for setting, score in zip(self.run.labelled.settings, self.scores["settings"], strict=True)
         ]
         what = "kinds of networks" if self.scores["held_out"] == "kinds" else "networks"
         return [
@@ -164,7 +161,7 @@ class SettingsTraining(Result):
 
 
 def named(setting: Any) -> str:
-    """A setting in a few words."""
+    """Describe a setting in a few words."""
     words = [
         setting.device,
         setting.backend,
@@ -175,11 +172,11 @@ def named(setting: Any) -> str:
 
 
 def worse_than_baseline(setting: Setting, scores: Mapping[str, Any]) -> str | None:
-    """What to do about a setting in which least squares is off by less, None where it is not."""
-    own, baseline = scores["mape"], scores["least_squares_mape"]
-    if own <= baseline:
+    """Return a warning for a setting in which least squares has the smaller error, else None."""
+    mape, baseline = scores["mape"], scores["least_squares_mape"]
+    if mape <= baseline:
         return None
     return (
-        f"{named(setting)}: DO NOT USE IT FOR THIS SETTING: it is off by {own:.1%} on networks held out, least squares "
-        f"of three numbers by {baseline:.1%}; give more labels, or train a predictor of this setting alone"
+        f"{named(setting)}: DO NOT USE IT FOR THIS SETTING: it is off by {mape:.1%} on networks held out, least "
+        f"squares of three numbers by {baseline:.1%}; give more labels, or train a predictor of this setting alone"
     )

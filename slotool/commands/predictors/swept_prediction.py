@@ -1,4 +1,4 @@
-"""What ``predict`` finds over a range of batch sizes, threads, image sizes or sequence lengths."""
+"""Result of ``predict`` over a range of batch sizes, threads, image sizes or sequence lengths."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SweptPrediction(Prediction):
-    """``points``: of each network in order, its values ascending; ``latency_s``, ``interval_s`` and
-    ``probability_within_slo`` are theirs, NaN where one cannot be predicted. ``graphs`` are those that were."""
+    """Predictions at several values: ``points``, for each network in order, values ascending.
+
+    ``latency_s``, ``interval_s`` and ``probability_within_slo`` have an entry per point, NaN where it cannot be
+    predicted. ``graphs``: those of predicted points.
+    """
 
     fact: str = BATCH
     points: Sequence[SweepPoint] = ()
@@ -50,15 +53,15 @@ class SweptPrediction(Prediction):
         limits: Limits,
         slo_s: float | None,
     ) -> SweptPrediction:
-        """Of networks over ``axis``; see ``answers_of``."""
+        """Predict networks over ``axis``; see ``answers_of``."""
         answers = answers_of(axis, predictor, asked, facts, measure, limits)
         first = next(answer for answer in answers if answer.predictions is not None)
         assert first.predictions is not None
         names = _names(first.networks)
         by_value = [list(answer.points(names, slo_s)) for answer in answers]
         columns = list(zip(*by_value, strict=True))
-        failed = {own[0].name: own[0].why_not for own in columns if all(point.graph is None for point in own)}
-        points = [point for own in columns for point in own if point.name not in failed]
+        failed = {row[0].name: row[0].why_not for row in columns if all(point.graph is None for point in row)}
+        points = [point for row in columns for point in row if point.name not in failed]
         trained = first.chosen.opened.require_solo()
         graphs = [point.graph for point in points if point.graph is not None]
         return cls(
@@ -77,7 +80,7 @@ class SweptPrediction(Prediction):
         )
 
     def written(self, out: Path | None, versions: Versions | None = None) -> SweptPrediction:
-        """Written as a latency table into ``out``, where it is given; of ``versions`` of one family, or of networks."""
+        """Write a latency table to ``out``, if given; of ``versions`` of one family, or of networks."""
         if out is not None:
             from slotool.tables import LatencyTable
 
@@ -85,25 +88,26 @@ class SweptPrediction(Prediction):
             for answer in self.answers:
                 if answer.predictions is not None:
                     trained = answer.chosen.opened.require_solo()
-                    there = replace(trained, setting=replace(trained.setting, batch_size=answer.batch_size))
-                    found = [each.graph for each in answer.networks]
-                    predicted = there.latency_table([graph for graph in found if graph is not None], answer.predictions)
+                    scaled = replace(trained, setting=replace(trained.setting, batch_size=answer.batch_size))
+                    graphs = [network.graph for network in answer.networks]
+                    present = [graph for graph in graphs if graph is not None]
+                    predicted = scaled.latency_table(present, answer.predictions)
                     if versions is not None:
-                        predicted = versions.table(predicted, [graph is not None for graph in found])
+                        predicted = versions.table(predicted, [graph is not None for graph in graphs])
                     rows += predicted.rows.to_dict("records")
             LatencyTable.of(rows).save(out)
         return replace(self, out=out)
 
     @property
     def latency_s(self) -> np.ndarray:
-        """Predicted latencies, float64 [networks × values], seconds; NaN where there is none."""
+        """Predicted latencies, float64 seconds [networks × values]; NaN where there is none."""
         import numpy as np
 
         return np.array([point.latency_s for point in self.points])
 
     @property
     def throughput(self) -> np.ndarray:
-        """Examples in a second, one batch after the other, float64 [networks × values]."""
+        """Examples per second, one batch after the other, float64 [networks × values]."""
         import numpy as np
 
         return np.array([point.throughput for point in self.points])
@@ -122,17 +126,16 @@ class SweptPrediction(Prediction):
 
     @cached_property
     def largest(self) -> list[Row]:
-        """Of each network the largest value whose predicted latency is at most ``slo_s``, and the largest at which it
-        is so with a probability of ``LIKELY``, where that is known."""
-        found: list[Row] = []
+        """Largest values predicted within ``slo_s``, and that with probability ``LIKELY``, for each network."""
+        rows: list[Row] = []
         if self.slo_s is None:
-            return found
+            return rows
         for name in dict.fromkeys(point.name for point in self.points):
-            own = [point for point in self.points if point.name == name]
-            within = [point.value for point in own if point.latency_s <= self.slo_s]
-            likely = [point.value for point in own if point.probability >= LIKELY]
-            some = any(math.isfinite(point.probability) for point in own)
-            found.append(
+            points = [point for point in self.points if point.name == name]
+            within = [point.value for point in points if point.latency_s <= self.slo_s]
+            likely = [point.value for point in points if point.probability >= LIKELY]
+            some = any(math.isfinite(point.probability) for point in points)
+            rows.append(
                 {
                     "name": name,
                     "value": max(within, default=None),
@@ -140,7 +143,7 @@ class SweptPrediction(Prediction):
                     "probability_known": some,
                 }
             )
-        return found
+        return rows
 
     def findings(self) -> Row:
         document = super().findings()
@@ -239,7 +242,7 @@ def _cells(point: SweepPoint, row: Row, several: bool, slo_s: float | None) -> l
 
 
 def _reasons(points: Sequence[SweepPoint], fact: str) -> list[str]:
-    """One line for each reason of an answer that is missing, or has no interval."""
+    """Return a line for each reason why predictions or intervals are missing."""
     lines: dict[str, list[int]] = {}
     for point in points:
         if point.why_not is not None:
@@ -261,9 +264,9 @@ def _finite(value: float) -> float | None:
 
 
 def _names(networks: Sequence[Captured]) -> list[str]:
-    """Of each, as its graph is called. Those of one name get a number each."""
-    found: list[str] = []
-    for each in networks:
-        called = each.name if each.graph is None else each.graph.name or each.graph.id
-        found.append(called if called not in found else f"{called} ({len(found) + 1})")
-    return found
+    """Return the name of each network's graph; those of one name get a number."""
+    names: list[str] = []
+    for network in networks:
+        name = network.name if network.graph is None else network.graph.name or network.graph.id
+        names.append(name if name not in names else f"{name} ({len(names) + 1})")
+    return names

@@ -1,4 +1,4 @@
-"""``slotool.train_predictor``: learn latency from measured networks, and say how well on networks held out."""
+"""``slotool.train_predictor``: learn latency from measured networks, and score it on held-out ones."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def train_predictor(
     force: bool = False,
     progress: Reporting = "auto",
 ) -> PredictorTraining | SettingsTraining | ColocationTraining:
-    """Train predictors of latency, score all, keep one.
+    """Train predictors of latency, score all, and choose one.
 
-    Its interval for other kinds of networks comes from holding out each kind of the training networks in turn. From a
-    table of ``profile_colocated`` it learns how co-located networks slow each other down, for ``predict`` with
-    co-runners; the artifact then also holds the measured solo latencies. ``adapt_predictor`` learns from a few labels.
+    The width of its intervals comes from holding out each kind of training networks in turn. From a table of
+    ``profile_colocated`` it learns how co-located networks slow each other down, for ``predict`` with co-runners; the
+    artifact then also holds the measured solo latencies. ``adapt_predictor`` learns from a few labels.
 
     Example: slotool train-predictor latency.parquet --graphs networks.parquet -o predictor
 
@@ -49,24 +49,25 @@ def train_predictor(
     Args:
         latency: Latency tables (Parquet or CSV) of measured networks.
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
-        out: Artifact to write: the predictor that is kept, and the scores of all.
-        model: Predictor to keep, such as graph; of several, or of ``"auto"``, the one of lowest dev MAE. The baselines
-            ``linear`` and ``three-term`` are always trained too. ``"settings"``: one predictor of every device,
-            backend, number of threads, batch size and precision (a column that the tables may have) in the tables,
-            alone; ``adapt_predictor`` takes it to a new one. Of co-located latency: linear, dnn, ridge or sharing.
-        solo: Predictor of solo latencies to put beside one of co-located ones, for networks not measured.
+        out: Artifact to write: the chosen predictor, and the scores of all.
+        model: Predictor to choose, such as graph; among several, or with ``"auto"``, the one of lowest dev MAE. The
+            baselines ``linear`` and ``three-term`` are always trained too. ``"settings"`` is one predictor of all
+            devices, backends, thread counts, batch sizes and precisions in the tables; ``adapt_predictor`` adapts it to
+            a new one. For co-located latency: linear, dnn, ridge or sharing.
+        solo: Predictor of solo latencies to store beside one of co-located ones, for networks not measured.
         depths: Numbers of hidden layers to try; None: 1:20.
         training_device: Device that trains the DNN and the graph network: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. The
             predictors compute on the CPU.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``precision``, ``threads``,
-            ``batch_size`` or ``machine``, or of co-located ones ``placement``.
+            ``batch_size`` or ``machine``, for co-located ones also ``placement``.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``); for ``"settings"`` a
-        ``SettingsTraining``, with the scores of every setting; for co-located latency a ``ColocationTraining``.
+        Scores of every predictor (``scores``, ``frame()``) and the name of the chosen one (``kept``); for
+        ``"settings"`` a ``SettingsTraining``, with the scores of every setting; for co-located latency a
+        ``ColocationTraining``.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -88,54 +89,54 @@ def train_predictor(
     from slotool.predictors.training.many_settings import train_settings
     from slotool.predictors.training.selection import AUTO, DEPTHS, models_among, new_predictors, train_and_score
 
-    own, of_many = names_of(SOLO), SettingsPredictor.name
-    if of_many in as_list(model):
+    built_in, many = names_of(SOLO), SettingsPredictor.name
+    if many in as_list(model):
         if len(as_list(model)) > 1:
-            raise ArgumentError("model", f"{of_many} learns several settings at once, the others one: ask for it alone")
-        _refuse_depths(of_many, depths)
+            raise ArgumentError("model", f"{many} learns several settings at once, the others one: ask for it alone")
+        _refuse_depths(many, depths)
         if training_device != devices.CPU:
-            raise ArgumentError("training_device", f"{of_many} trains on the CPU only; leave it out")
-    on, searched = devices.required(training_device, "training_device"), numbers_in(depths or DEPTHS)
+            raise ArgumentError("training_device", f"{many} trains on the CPU only; leave it out")
+    torch_device, searched = devices.required(training_device, "training_device"), numbers_in(depths or DEPTHS)
     source = MeasuredNetworks.of(latency, graphs, rows)
     reporter, written = reporter_of(progress), None if out is None else Path(out)
     if source.is_colocated():
         opened = None if solo is None else open_artifact(solo, KIND)
-        run, kept = train_on_colocations(
-            source, opened, model=model, depths=searched, device=on, seed=seed, reporter=reporter
+        run, choice = train_on_colocations(
+            source, opened, model=model, depths=searched, device=torch_device, seed=seed, reporter=reporter
         )
         if written is not None:
-            config = {**source.config(), "solo": solo and str(solo), "model": kept, "depths": searched, **source.rows}
+            config = {**source.config(), "solo": solo and str(solo), "model": choice, "depths": searched, **source.rows}
             run.save(written, opened, config=config, seed=seed, force=force)
-        return ColocationTraining(run, kept, written, None if opened is None else opened.path)
+        return ColocationTraining(run, choice, written, None if opened is None else opened.path)
     if solo is not None:
         raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
-    asked = models_among(model, (AUTO, *own, of_many))
-    if of_many in asked:
+    wanted = models_among(model, (AUTO, *built_in, many))
+    if many in wanted:
         several = train_settings(join_settings(source.table(), source.read_graphs(), source.rows), seed, reporter)
         if written is not None:
-            config = {**source.config(), "model": of_many, **source.rows}
+            config = {**source.config(), "model": many, **source.rows}
             several.save(written, config=config, seed=seed, force=force)
         return SettingsTraining(several, written)
-    if not {AUTO, "dnn"} & set(asked):
-        _refuse_depths(", ".join(asked), depths)
-    names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
-    names += [name for name in asked if name not in (AUTO, *own)]
-    candidates = new_predictors(names, searched, device=on)
+    if not {AUTO, "dnn"} & set(wanted):
+        _refuse_depths(", ".join(wanted), depths)
+    names = [name for name in built_in if AUTO in wanted or name in (*wanted, *BASELINES)]
+    names += [name for name in wanted if name not in (AUTO, *built_in)]
+    candidates = new_predictors(names, searched, device=torch_device)
     labelled = source.labelled()
     for sentence in unmatched(labelled):
         reporter.warn(sentence)
     split = paper_split(labelled.kinds, seed)
     run = train_and_score(
-        candidates, labelled, split, model=AUTO if AUTO in asked else asked, seed=seed, reporter=reporter
+        candidates, labelled, split, model=AUTO if AUTO in wanted else wanted, seed=seed, reporter=reporter
     )
-    shown = ",".join(asked)
+    model_names = ",".join(wanted)
     if written is not None:
-        config = {**source.config(), "model": shown, "depths": searched, **source.rows}
+        config = {**source.config(), "model": model_names, "depths": searched, **source.rows}
         run.save(written, config=config, seed=seed, force=force)
-    return PredictorTraining(run, shown, written)
+    return PredictorTraining(run, model_names, written)
 
 
 def _refuse_depths(models: str, depths: int | Sequence[int] | None) -> None:
-    """Raises ``ArgumentError`` for depths where no DNN is trained."""
+    """Raise ``ArgumentError`` for depths where no DNN is trained."""
     if depths is not None:
         raise ArgumentError("depths", f"it has no effect on {models}, which trains no DNN; leave it out")

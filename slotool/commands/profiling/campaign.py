@@ -1,4 +1,4 @@
-"""Campaigns of ``profile``: planned, measured, and what they return."""
+"""Campaigns of ``profile``: their plans, measurements and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slotool.profiling.subjects import Subject
     from slotool.tables import LatencyTable
 
-# Other processes may take this much of the machine before a person should hear of it.
+# Cores taken by other processes above which advice is printed.
 BUSY_CORES = 0.2
 MAX_SHOWN = 60
 MAX_DEVICE_REMARKS = 3
@@ -33,7 +33,7 @@ MAX_DEVICE_REMARKS = 3
 
 @dataclass(frozen=True)
 class Proposal:
-    """Networks to measure, best first, with what the predictor as it is says of them."""
+    """Networks to measure, best first, with predictions by the predictor to adapt."""
 
     path: Path
     graphs: list[OperatorGraph]
@@ -47,7 +47,7 @@ class Proposal:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Keys of the plan's document."""
+        """Keys for the document of the plan."""
         rows = zip(self.graphs, self.predictions.latency_s, strict=True)
         proposed = [
             {"graph_id": graph.id, "name": graph.name, "kind": graph.kind, "predicted_s": seconds}
@@ -57,20 +57,18 @@ class Proposal:
 
     @property
     def table(self) -> Table:
-        """The networks as a person reads them."""
         rows = [{"network": row["name"] or row["graph_id"], **row} for row in self.document["proposed"]]
         predicted = Column("predicted_s", f"predicted by {self.path}", duration)
         return records_table("In this order", rows, [Column("network"), Column("kind"), predicted])
 
     def notes(self, out: Path) -> list[str]:
-        """Command that adapts the predictor."""
+        """Return the command that adapts the predictor."""
         return [f"next: slotool adapt-predictor {self.path} {out} --graphs … -o adapted"]
 
 
 @result
 class ProfilePlan(Result):
-    """Plan of a campaign, and about how long it may take; ``budget_s``: seconds allowed, if limited;
-    ``proposal``: networks that adapt a predictor, in the order in which they would be measured."""
+    """Plan of a campaign and its predicted time; ``budget_s``: seconds allowed; ``proposal``: networks of ``--for``."""
 
     plan: Plan = unlisted()
     settings: Settings = unlisted()
@@ -80,7 +78,6 @@ class ProfilePlan(Result):
 
     @property
     def schema(self) -> str:  # type: ignore[override]  # one document a kind of campaign
-        """Name of the document: it differs by kind of campaign."""
         return f"profile-{self.settings.kind}-plan"
 
     @cached_property
@@ -130,8 +127,10 @@ class ProfilePlan(Result):
 
 @result
 class Profile(Result):
-    """``latency``, the table written to ``out``; ``titles``: what a person calls the subjects that have another name;
-    ``notes``: what to do next; ``strict``: whether each row has to be stable."""
+    """Table ``latency``, written to ``out``; ``titles``: names of subjects for people; ``notes``: next steps.
+
+    ``strict``: an unstable row makes the exit code 1.
+    """
 
     latency: LatencyTable = unlisted()
     settings: Settings = unlisted()
@@ -142,51 +141,50 @@ class Profile(Result):
 
     @property
     def exit_code(self) -> int:
-        """1 if a row is not stable and each has to be."""
+        """1 if ``strict`` and a row is not stable."""
         return int(self.strict and self.unstable_rows > 0)
 
     @property
     def schema(self) -> str:  # type: ignore[override]  # one document a kind of campaign
-        """Name of the document: it differs by kind of campaign."""
         return f"profile-{self.settings.kind}"
 
     @property
     def measured_rows(self) -> int:
-        """Rows with samples."""
+        """Number of rows with samples."""
         return int(self._found["ok_rows"])
 
     @property
     def unstable_rows(self) -> int:
-        """Rows whose samples or rounds differ by more than the precision."""
+        """Number of rows whose samples or rounds differ by more than the precision."""
         return int(self._found["unstable"])
 
     @property
     def reasons(self) -> list[str]:
-        """Why rows have no samples."""
+        """Reasons why rows have no samples."""
         return list(self._found["reasons"])
 
     @property
     def warnings(self) -> Sequence[str]:
-        """A CPU quota below the threads that were asked for."""
+        """Warning of a CPU quota below the number of threads."""
         warning = quota_warning(self.settings.threads) if self.settings.device == "cpu" else None
         return [warning] if warning else []
 
     def frame(self) -> pd.DataFrame:
-        """Median latency and its interval, seconds, one row a measured row."""
+        """Return median latency and its interval in seconds, a row per measured row."""
         return self.latency.statistics()
 
     def findings(self) -> dict[str, Any]:
         return {**self.settings.configuration(), **super().findings(), **self._found}
 
     def shown(self) -> list[Part]:
-        found = self._found
-        parts: list[Part] = [_counts(found, self.settings)]
-        if found["degradation"]:
-            parts.append(_degradation_table(found["degradation"], self.titles))
-        elif found["points"]:
-            parts.append(records_table("Operating points", found["points"], _POINTS))
-        ending = f"wrote {self.out}" if found["measured"] else f"nothing was left to measure; {self.out} is complete"
-        return [*parts, *_remarks(found, self.settings), ending]
+        summary = self._found
+        parts: list[Part] = [_counts(summary, self.settings)]
+        if summary["degradation"]:
+            parts.append(_degradation_table(summary["degradation"], self.titles))
+        elif summary["points"]:
+            parts.append(records_table("Operating points", summary["points"], _POINTS))
+        ending = f"wrote {self.out}" if summary["measured"] else f"nothing was left to measure; {self.out} is complete"
+        return [*parts, *_remarks(summary, self.settings), ending]
 
     @cached_property
     def _found(self) -> dict[str, Any]:
@@ -195,26 +193,26 @@ class Profile(Result):
         return summary(self.latency, self.titles)
 
 
-def _counts(found: dict[str, Any], settings: Settings) -> Table:
+def _counts(summary: dict[str, Any], settings: Settings) -> Table:
     rows = [
-        ["measurements made now", f"{found['measured']:,}"],
-        ["finished before", f"{found['resumed']:,}"],
-        ["skipped: too big", f"{found['skipped']:,}"],
-        *([["out of memory", f"{found['out_of_memory']:,}"]] if found["out_of_memory"] else []),
-        ["failed", f"{found['failed']:,}"],
-        ["timeout", f"{found['timeout']:,}"],
-        [f"unstable, beyond ± {100 * settings.rule.precision:g}%", f"{found['unstable']:,}"],
+        ["measurements made now", f"{summary['measured']:,}"],
+        ["finished before", f"{summary['resumed']:,}"],
+        ["skipped: too big", f"{summary['skipped']:,}"],
+        *([["out of memory", f"{summary['out_of_memory']:,}"]] if summary["out_of_memory"] else []),
+        ["failed", f"{summary['failed']:,}"],
+        ["timeout", f"{summary['timeout']:,}"],
+        [f"unstable, beyond ± {100 * settings.rule.precision:g}%", f"{summary['unstable']:,}"],
     ]
-    if found["left"]:
-        rows.append(["left over", f"{found['left']:,}"])
-    if found["measured"]:
+    if summary["left"]:
+        rows.append(["left over", f"{summary['left']:,}"])
+    if summary["measured"]:
         rows += [
-            ["samples measured again", f"{found['discarded']:,}"],
-            ["seconds", f"{found['seconds']:.1f}"],
-            ["rows per second", f"{found['rows_per_second']:.1f}"],
+            ["samples measured again", f"{summary['discarded']:,}"],
+            ["seconds", f"{summary['seconds']:.1f}"],
+            ["rows per second", f"{summary['rows_per_second']:.1f}"],
         ]
-    if found["latency_s"]:
-        low, middle, high = found["latency_s"]
+    if summary["latency_s"]:
+        low, middle, high = summary["latency_s"]
         rows.append(["lowest … middle … highest", f"{duration(low)} … {duration(middle)} … {duration(high)}"])
     return table(f"Profiled on {_threads(settings)}", ["rows", "count"], rows)
 
@@ -250,40 +248,40 @@ def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) ->
     return records_table(title, map(named, rows[:MAX_SHOWN]), _DEGRADATION)
 
 
-def _remarks(found: dict[str, Any], settings: Settings) -> list[str]:
-    remarks: list[str] = found["reasons"][:3]
-    without = found["skipped"] + found["failed"] + found["timeout"] + found["out_of_memory"]
-    if without > len(remarks):
-        remarks.append(f"… and {without - len(remarks)} more rows without samples; the table's reason column has them")
-    others = found["cores_busy_with_others"]
-    if found["measured"] and others > BUSY_CORES:
+def _remarks(summary: dict[str, Any], settings: Settings) -> list[str]:
+    remarks: list[str] = summary["reasons"][:3]
+    missing = summary["skipped"] + summary["failed"] + summary["timeout"] + summary["out_of_memory"]
+    if missing > len(remarks):
+        remarks.append(f"… and {missing - len(remarks)} more rows without samples; the table's reason column has them")
+    other_cores = summary["cores_busy_with_others"]
+    if summary["measured"] and other_cores > BUSY_CORES:
         remarks.append(
-            f"advice: other processes kept {others:.1f} cores busy meanwhile, which these latencies show; "
+            f"advice: other processes kept {other_cores:.1f} cores busy meanwhile, which these latencies show; "
             "measure on an idle machine, or with fewer --threads than cores"
         )
-    if found["throttled_periods"]:
+    if summary["throttled_periods"]:
         remarks.append(
-            f"advice: the CPU quota stopped these measurements in {found['throttled_periods']} periods, for "
-            f"{found['throttled_s']:.2g} s; raise it, or use fewer --threads"
+            f"advice: the CPU quota stopped these measurements in {summary['throttled_periods']} periods, for "
+            f"{summary['throttled_s']:.2g} s; raise it, or use fewer --threads"
         )
-    elif found["interrupted"] and not found["cores_busy_with_others"] > BUSY_CORES:
-        remarks.append(f"advice: {found['interrupted']} rows hold samples that other processes interrupted")
-    remarks += [f"advice: {remark}" for remark in found["device_remarks"][:MAX_DEVICE_REMARKS]]
-    if settings.device != "cpu" and settings.placement == "shared" and found["measured"]:
+    elif summary["interrupted"] and not summary["cores_busy_with_others"] > BUSY_CORES:
+        remarks.append(f"advice: {summary['interrupted']} rows hold samples that other processes interrupted")
+    remarks += [f"advice: {remark}" for remark in summary["device_remarks"][:MAX_DEVICE_REMARKS]]
+    if settings.device != "cpu" and settings.placement == "shared" and summary["measured"]:
         remarks.append(
             "advice: the processes that drive the device share their cores, which these latencies show; "
             "--placement split gives each its own"
         )
-    if found["unstable"]:
+    if summary["unstable"]:
         within = f"± {100 * settings.rule.precision:g}%"
         if settings.rounds == 1:
             remarks.append(f"advice: one round cannot show that medians repeat to {within}; use --rounds 2 or more")
         else:
             remarks.append(
-                f"advice: in {found['unstable']} rows the samples or the rounds differ by more than {within}; "
+                f"advice: in {summary['unstable']} rows the samples or the rounds differ by more than {within}; "
                 "the same command with --budget 5m measures them again; use an idle machine"
             )
-    if found["left"]:
+    if summary["left"]:
         remarks.append("the budget is spent; the same command goes on with what is left over")
     return remarks
 
@@ -300,7 +298,7 @@ def _time(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Planned:
-    """A campaign: ``items`` to measure into ``out``; nothing happens before ``plan`` or ``measured``."""
+    """Campaign that measures ``items`` into ``out``, once ``plan`` or ``measured`` is called."""
 
     items: Sequence[Item]
     settings: Settings
@@ -311,13 +309,13 @@ class Planned:
 
     @cached_property
     def probed(self) -> Settings:
-        """The settings with what was found of their device."""
+        """Settings with facts of their device."""
         from slotool.profiling.campaign import probed
 
         return probed(self.settings, self.items)
 
     def plan(self) -> ProfilePlan:
-        """Return the plan of the campaign, and about how long it may take."""
+        """Return the plan of the campaign with its predicted time."""
         from slotool.profiling.campaign import plan_only
 
         in_order, budgeted = self.chosen is not None, self.budget_s is not None
@@ -364,7 +362,7 @@ class Planned:
 
 
 def _int8_notes(latency: LatencyTable) -> list[str]:
-    """What a user of quantised networks must know: how much of them was."""
+    """Describe the share of quantized networks that ran in int8."""
     rows = latency.rows
     shares = rows.loc[(rows["status"] == "ok") & (rows["precision"] == "int8"), "int8_share"]
     if shares.empty:

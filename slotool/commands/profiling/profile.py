@@ -33,12 +33,12 @@ class Measuring(TypedDict, total=False):
     Args:
         device: cpu or cuda:N, a GPU as nvidia-smi numbers it.
         batch_sizes: Batch sizes: 1,8 or 1:8:1.
-        runs: Minimum samples per row.
+        runs: Minimum number of samples per row.
         precision: Number format: float32, bf16, fp16, or on a GPU tf32; None: the backend's usual one.
         stable_within: A row is stable when its rounds agree on the median to this share.
         timeout_s: Time after which an item has hung.
         max_seconds: Maximum sampling time, seconds.
-        budget_s: Stop after this long (30m); mostly cheap items first.
+        budget_s: Stop after this time (30m); mostly cheap items first.
         seed: Same seed, same result.
         dry_run: Only make the plan and predict its time.
         strict: Exit 1 when a row is not stable.
@@ -111,10 +111,10 @@ def profile(
         keras: Members of keras.applications: all, or names with commas.
         backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-compile, torch-cuda-graph. Trained
             models run as served.
-        threads: Compute threads; None: all cores given.
+        threads: Compute threads; None: all usable cores.
         rounds: Rounds that a row's samples are spread over; None: 2, with ``predictor`` 1.
-        limit: Only the first subjects.
-        predictor: Predictor to adapt: measure what it learns most from.
+        limit: Measure only this many subjects, the first ones.
+        predictor: Predictor to adapt: measure the networks that it learns most from.
         samples: Networks to measure; None: 10.
 
     Returns:
@@ -131,7 +131,7 @@ def profile(
 
     if predictor is None and samples is not None:
         raise ArgumentError("samples", "goes with --for, the predictor to adapt")
-    # Whoever pays for single labels of a few networks wants the next one rather than a second round.
+    # For adaptation, one more network tells more than a second round.
     rounds = rounds or (1 if predictor else 2)
     settings = settings_of(measuring, backend=backend, threads=threads, rounds=rounds)
     chosen = None
@@ -181,13 +181,13 @@ def profile_colocated(
         out: Latency table to write, Parquet.
         keras: Members of keras.applications: all, or names with commas.
         sizes: Networks per combination: 2, 3 or 2,3.
-        limit: Only so many combinations of each size, drawn by the seed.
-        with_itself: Also a subject co-located with copies of itself.
+        limit: Measure only this many combinations of each size, drawn by the seed.
+        with_itself: Also co-locate subjects with copies of themselves.
         placement: Placement: all on the same ``threads`` cores (shared), or that many each (split).
-        sharing: processes, or on a GPU streams of one.
+        sharing: processes, or on a GPU streams of one process.
         backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-compile, torch-cuda-graph. Trained
             models run as served.
-        threads: Compute threads of one model; None: all cores given.
+        threads: Compute threads of one model; None: all usable cores.
         rounds: Rounds that a row's samples are spread over.
 
     Returns:
@@ -266,7 +266,7 @@ def profile_points(
     )
     counts = sorted(set(numbers_in(co_runners)))
     trained = [artifact_subjects(path, data) for path in paths_of(artifacts)]
-    items = [item for each in trained for item in points_with_copies(each, counts, settings)]
+    items = [item for models in trained for item in points_with_copies(models, counts, settings)]
     return _finished(items, settings, out, measuring)
 
 
@@ -303,7 +303,7 @@ def settings_of(
     )
     return Settings(
         backend=backend,
-        # A backend of elsewhere may call its devices otherwise.
+        # A backend of a plugin may name its devices differently.
         device=parsed(device) if device.startswith("cuda") else device,
         threads=cores_given(threads),
         batch_sizes=tuple(sorted({int(size) for size in batches})),
@@ -327,7 +327,7 @@ def _finished(
 
 
 def _subjects(given: Any, keras: str | Sequence[str] | None, limit: int | None) -> list[Subject]:
-    """Of the graphs and paths, and of ``keras``; one of them must be given."""
+    """Return the subjects of graphs, paths and ``keras``. Raises ``ArgumentError`` if there are none."""
     from slotool.graphs.capture.loading import chosen_applications
     from slotool.profiling.subjects import application_subject, graph_subject, read_subjects
 
@@ -335,8 +335,8 @@ def _subjects(given: Any, keras: str | Sequence[str] | None, limit: int | None) 
     if not graphs and not paths and not keras:
         raise ArgumentError("subjects", "name graph files, folders of trained models, or networks of Keras")
     names = chosen_applications(",".join(as_list(keras)))[:limit] if keras else []
-    found = [*map(graph_subject, graphs), *islice(read_subjects(paths), limit)]
-    return [*found[:limit], *map(application_subject, names)]
+    subjects = [*map(graph_subject, graphs), *islice(read_subjects(paths), limit)]
+    return [*subjects[:limit], *map(application_subject, names)]
 
 
 def _proposal(
@@ -347,7 +347,7 @@ def _proposal(
     count: int,
     settings: Settings,
 ) -> Proposal:
-    """Choose the networks of graph files that a predictor learns most from. Raises ``ArgumentError``."""
+    """Choose the networks that a predictor learns most from. Raises ``ArgumentError``."""
     from slotool.graphs.store import read_graphs
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.transfer.sampling import propose
@@ -357,8 +357,8 @@ def _proposal(
         raise ArgumentError("predictor", "chooses among the networks of graph files, so name some")
     if len(settings.batch_sizes) > 1:
         raise ArgumentError("predictor", "adapts to one batch size")
-    each = {graph.id: graph for graph in [*graphs, *(graph for path in paths for graph in read_graphs(path))]}
-    candidates = list(islice(each.values(), limit))
+    by_id = {graph.id: graph for graph in [*graphs, *(graph for path in paths for graph in read_graphs(path))]}
+    candidates = list(islice(by_id.values(), limit))
     trained = TrainedPredictor.load(str(path))
     if count > len(candidates):
         files = ", ".join(map(str, paths)) or "subjects"
@@ -372,9 +372,9 @@ def _proposal(
 
 
 def _parted(given: Any) -> tuple[list[OperatorGraph], list[Path]]:
-    """The graphs, and the paths."""
+    """Return the graphs, and the paths."""
     from slotool.graphs import OperatorGraph
 
-    each = [given] if isinstance(given, str | Path | OperatorGraph) else list(given)
-    graphs = [one for one in each if isinstance(one, OperatorGraph)]
-    return graphs, [Path(one) for one in each if not isinstance(one, OperatorGraph)]
+    subjects = [given] if isinstance(given, str | Path | OperatorGraph) else list(given)
+    graphs = [subject for subject in subjects if isinstance(subject, OperatorGraph)]
+    return graphs, [Path(subject) for subject in subjects if not isinstance(subject, OperatorGraph)]
