@@ -53,9 +53,9 @@ def build_tables(
 ) -> TablesBuilt | TablesPlan | LastLayerBuilt | LastLayerShare:
     """Make a network an SLO-NN: tables for its large layers.
 
-    All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
-    calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes does not pay, or no k
-    keeps the allowed loss (written); 4: not decided on a disturbed machine (written).
+    All large layers of a ReLU chain get tables, of other networks the last layer. Tables are learnt on the training
+    split, calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes does not pay,
+    or no k keeps the allowed loss (written); 4: not decided on a disturbed machine (written).
 
     Example: slotool build-tables mlp -o slo-nn --data digits
 
@@ -63,7 +63,7 @@ def build_tables(
         network: A network, or a family with ``version``; a .keras or .onnx file; ``"module:factory"`` of a torch
             module.
         out: Artifact to write.
-        data: Data set; None: what it was trained on.
+        data: Data set; None: that of its training.
         version: Version of a family.
         ranker: clusters, freehash, centred-freehash; baselines: mongoose, random.
         tables: Hash tables per layer (L).
@@ -81,9 +81,9 @@ def build_tables(
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        ``model``, the SLO-NN; ``frame()`` has a row per point. Of a network whose last layer alone would get tables,
-        and where these cannot pay: a ``LastLayerShare``, whose ``verdict`` says why; nothing is written then. Of a dry
-        run: ``plan``, with layers, values of k, bytes and seconds.
+        ``model``, the SLO-NN; ``frame()`` has a row per point. If only the last layer would get tables and these cannot
+        pay, a ``LastLayerShare``, whose ``verdict`` gives the reason; nothing is written then. For a dry run ``plan``,
+        with layers, values of k, bytes and seconds.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -109,7 +109,7 @@ def build_tables(
     subject = TableSubject(source.version.mlp, source.data)
     if weight_dtype == "int8" and len(subject.mlp.layers) - 1 not in subject.activated:
         raise ArgumentError("weight_dtype", "int8 is for networks whose output layer gets tables; this one's gets none")
-    # What choosing nodes can save here, by tables of few examples.
+    # Possible savings on this machine, by tables of few examples.
     payoff = Payoff.of(trial(subject, ranker, settings), source.version, source.data.test.x)
     if dry_run:
         return TablesPlan(plan(subject, ranker, settings), source.data.name, payoff)
@@ -133,7 +133,7 @@ def _settings(
     allowed_loss: float,
     seed: int,
 ) -> TableSettings:
-    """Options of a build. Raises ``ArgumentError``."""
+    """Return the options of a build. Raises ``ArgumentError``."""
     from slotool.elastic.slo_nn.build import TableSettings
     from slotool.elastic.slo_nn.rankers.registry import registry
 
@@ -148,7 +148,7 @@ def _settings(
 def _whole_chain(
     reporter: Reporter, network: Path, version: str | None, data: str | DataSource | None, last_layer: bool
 ) -> TrainedSource | None:
-    """The network as layers that slotool computes itself; None where only its last layer is to be one."""
+    """Return the network as layers that slotool computes; None if it computes the last layer only."""
     from slotool.elastic.slo_nn.trained_source import NotAChain, TrainedSource, is_foreign
 
     if last_layer:
@@ -175,12 +175,12 @@ def _last_layer(
     dry_run: bool,
     force: bool,
 ) -> LastLayerBuilt | LastLayerShare:
-    """Writes nothing where choosing nodes of the last layer cannot pay, or does not."""
+    """Build tables for the last layer; nothing is written if they cannot pay, or do not."""
     from slotool.elastic.slo_nn.build import build_and_quantise, settings_of
     from slotool.elastic.slo_nn.last_layer.build import measured_cut
     from slotool.elastic.slo_nn.promises import Promise
 
-    # The model runs a file in it, so it lasts as long as the result.
+    # The model runs a file in this folder, so it exists as long as the result.
     folder = TemporaryDirectory()
     source, measured_share = measured_cut(network, data, Path(folder.name), reporter)
     share = LastLayerShare(measured_share, str(network), source.cut.layer.name, source.cut.runtime)

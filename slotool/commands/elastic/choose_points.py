@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Subnets whose latency is predicted; a regression estimates those of the others.
 PREDICTED = 200
-# Points whose latency must be known, for a regression to estimate the others.
+# Number of measured points that a regression needs.
 MIN_PROFILED = 3
 
 
@@ -53,8 +53,8 @@ def choose_points(
 ) -> PointsChosen:
     """Choose other points of a supernet; the weights stay.
 
-    They lie on the Pareto front of latency and accuracy. Latencies of all subnets are estimated from a profile of some
-    (batch 1, solo), or from a predictor.
+    They lie on the Pareto front of latency and accuracy. Latencies of all subnets are estimated from measured ones
+    (batch 1, solo), or by a predictor.
 
     Example: slotool choose-points supernet -o supernet-2 --latency supernet-latency.parquet --points 6
 
@@ -64,10 +64,10 @@ def choose_points(
         latency: Latency table of at least three of its points, as ``profile_points`` writes it.
         predictor: Predictor artifact, in place of ``latency``.
         device: Only rows of this device; None: the only one.
-        points: Subnets to offer, the smallest and the largest with them.
-        data: Data set; None: what it was trained on.
+        points: Number of subnets to offer, including the smallest and the largest.
+        data: Data set; None: that of its training.
         seed: Same seed, same result.
-        threads: Compute threads; None: all cores given.
+        threads: Compute threads; None: all usable cores.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
@@ -77,7 +77,7 @@ def choose_points(
     Raises:
         ArgumentError: Not exactly one of ``latency`` and ``predictor``, fewer than 2 points, or more threads than there
             are.
-        InputError: The table tells of fewer than three of the supernet's points.
+        InputError: The table has fewer than three of the supernet's points.
         TableError: The latency table cannot be used.
         DataError: The data set cannot be read.
         ArtifactError: ``supernet`` is no supernet, or ``predictor`` no predictor.
@@ -99,7 +99,7 @@ def choose_points(
         dataset = numbered(load_dataset(data or opened.manifest["config"].get("data", "auto")), model.classes)
         with reporter_of(progress).progress("measuring the accuracy of subnets") as steps:
             name, advance = model.name if written is None else written.name, steps.advance
-            better = chosen(
+            new_model = chosen(
                 name, model.space, model.module, dataset, points, costs.predict, seed=seed, progress=advance
             )
     source = {
@@ -108,15 +108,15 @@ def choose_points(
     }
     if written is not None:
         config = {"data": dataset.source or dataset.name, **source}
-        better.save(written, config=config, seed=seed, parents=[opened], force=force)
-    seconds = costs.predict(list(better.subnets.values()))
-    expected = {point.key: float(s) for point, s in zip(better.points, seconds, strict=True)}
+        new_model.save(written, config=config, seed=seed, parents=[opened], force=force)
+    seconds = costs.predict(list(new_model.subnets.values()))
+    expected = {point.key: float(s) for point, s in zip(new_model.points, seconds, strict=True)}
     timing = None if latency is None else _timing(loaded(LatencyTable, latency), model.name)
-    return PointsChosen(better, dataset, written, {**source, "expected_latency_s": expected, "timing": timing})
+    return PointsChosen(new_model, dataset, written, {**source, "expected_latency_s": expected, "timing": timing})
 
 
 def _timing(table: LatencyTable, subject: str) -> str | None:
-    """State of the rows of ``subject``; None for a table that does not say which rows are stable."""
+    """Return the state of the rows of ``subject``; None for a table without verdicts."""
     rows = table.where(subject=subject, status="ok", batch_size=1, co_runners="").rows
     return state(bool(rows["stable"].all())) if "stable" in rows else None
 
@@ -133,7 +133,7 @@ def _costs(
 
 
 def _profiled(model: Supernet, latency: FilePath | LatencyTable, device: str | None) -> SubnetRegression:
-    """Raises ``InputError`` when the table tells of fewer than three of the network's subnets."""
+    """Fit to a latency table. Raises ``InputError`` if it has fewer than three of the network's subnets."""
     from slotool.elastic.supernets.search import SubnetRegression
     from slotool.tables import LatencyTable, OperatingPoint
 

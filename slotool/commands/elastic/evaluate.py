@@ -62,16 +62,16 @@ def evaluate(
     Args:
         artifact: A network, family, SLO-NN or supernet; none with ``endpoints``.
         out: File for the outcome table.
-        data: Data set; None: what it was trained on.
-        split: test or validation; of services also all; None: test; all.
+        data: Data set; None: that of its training.
+        split: test or validation, for services also all; None: test, for services all.
         repeats: Timed calls per example and point.
-        limit: Only the first so many examples.
-        metric: 1 minus the error: p@1 or p@5. The latter is of several labels.
+        limit: Use only this many examples, the first ones.
+        metric: 1 minus the error: p@1, or p@5 for several labels.
         threads: Compute threads.
         device: cpu, cuda or cuda:N.
         targets: Accuracy targets; None: 0.8,0.9,0.95,0.97,0.99.
         allowed_loss: Show the k that loses no more accuracy; None: 0.002.
-        confidence: Confidence of that promise; None: as given to ``build_tables``.
+        confidence: Confidence of that promise; None: that of ``build_tables``.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
@@ -104,8 +104,8 @@ def evaluate(
     opened = open_artifact(artifact)
     with using_torch_threads(cores_given(threads)):
         model = load_model(opened)
-        own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
-        _require_effect(model, metric, own)
+        of_slo_nn = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
+        _require_effect(model, metric, of_slo_nn)
         on_device, chooses = model.on(device), tabled(model) or model
         dataset = dataset_of(model, data or opened.manifest["config"].get("data", "auto"))
         name, examples = dataset.name, getattr(dataset, split)
@@ -128,18 +128,18 @@ def evaluate(
             )
         if out is not None:
             outcomes.save(Path(out))
-        found = SweepReport({"accuracy_targets": []})
-        # Targets are calibrated by the first label: they promise nothing of any other metric.
+        sweep = SweepReport({"accuracy_targets": []})
+        # Targets are calibrated for the first metric only.
         if metric == METRICS[0]:
-            aims, loss = targets or TARGETS, ALLOWED_LOSS if allowed_loss is None else allowed_loss
+            accuracy_targets, loss = targets or TARGETS, ALLOWED_LOSS if allowed_loss is None else allowed_loss
             if isinstance(chooses, SloNN) and confidence is not None:
                 chooses = chooses.stating(confidence)
-            found = _sweeps(chooses, seen_by_tables(model, examples), outcomes, aims, loss)
-    return Evaluation(outcomes, provenance, found, len(examples), None if out is None else Path(out))
+            sweep = _sweeps(chooses, seen_by_tables(model, examples), outcomes, accuracy_targets, loss)
+    return Evaluation(outcomes, provenance, sweep, len(examples), None if out is None else Path(out))
 
 
-def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> None:
-    """Refuses what this model or metric would ignore."""
+def _require_effect(model: ElasticModel, metric: str, arguments: dict[str, Any]) -> None:
+    """Raise ``ArgumentError`` for an argument that this model or metric would ignore."""
     from slotool.elastic.evaluation import METRICS
     from slotool.elastic.slo_nn.last_layer.model import tabled
     from slotool.models import Classification
@@ -148,7 +148,7 @@ def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> No
         raise ArgumentError("metric", f"has no effect on {model.name}, whose errors are those of its task")
     if tabled(model) is not None and metric == METRICS[0]:
         return
-    for argument, value in own.items():
+    for argument, value in arguments.items():
         if value is not None:
             problem = f"has an effect only on an SLO-NN with the metric {METRICS[0]}; this is {model.name}, {metric}"
             raise ArgumentError(argument, problem)
@@ -156,7 +156,7 @@ def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> No
 
 @dataclass(frozen=True)
 class SweepReport:
-    """Part of the document and of the text on a model that chooses per input."""
+    """Parts of the document and of the text for models that choose a point per input."""
 
     document: dict[str, Any] = field(default_factory=dict)
     human: Sequence[Part] = ()
@@ -164,8 +164,7 @@ class SweepReport:
 
 @result
 class Evaluation(Result):
-    """``outcomes`` of so many ``examples``, and what was run on what (``provenance``); ``sweep``: what a model that
-    chooses per input adds; ``out``: the file written, if any."""
+    """Table ``outcomes`` of ``examples`` (a number), its ``provenance``, and the ``sweep`` of an SLO-NN."""
 
     outcomes: OutcomeTable = unlisted()
     provenance: dict[str, Any] = unlisted()
@@ -191,17 +190,17 @@ class Evaluation(Result):
         return timing_warnings(self.outcomes)
 
     def shown(self) -> list[Part]:
-        of = self.provenance
+        provenance = self.provenance
         columns = (
             Column("version", "point"),
-            Column("accuracy", {"p@1": "accuracy"}.get(of["metric"], of["metric"]), ".4f"),
+            Column("accuracy", {"p@1": "accuracy"}.get(provenance["metric"], provenance["metric"]), ".4f"),
             Column("standard_error", "± SE", ".4f"),
             Column("confidence", form=".3f"),
             Column("median_latency_s", "median latency", duration),
             Column("mean_latency_s", "mean latency", duration),
             Column("timing"),
         )
-        title = f"{of['subject']} on {self.examples:,} {of['split']} examples of {of['data']}"
+        title = f"{provenance['subject']} on {self.examples:,} {provenance['split']} examples of {provenance['data']}"
         return [records_table(title, self.records(), columns), *self.sweep.human]
 
 
@@ -212,7 +211,7 @@ def _sweeps(
     targets: Sequence[float],
     allowed_loss: float,
 ) -> SweepReport:
-    """Accuracy targets, for any model that tells inputs apart; for an SLO-NN also sweeps of allowed losses."""
+    """Return accuracy targets of a model that chooses per input; of an SLO-NN also sweeps of allowed losses."""
     from slotool.elastic.evaluation import accuracy_by_target
     from slotool.elastic.slo_nn.assessment import Sweep
     from slotool.elastic.slo_nn.model import SloNN
@@ -229,7 +228,7 @@ def _sweeps(
         _targets_table(model, by_target),
         loss_table(
             f"{model.name}, {model.ranker}: k for an accuracy allowed to be lost, promised with {sure}",
-            # Targets have a table of their own here.
+            # Targets have their own table.
             [{name: row[name] for name in row if name != "target"} for row in swept.losses],
         ),
         f"{model.name}: if each input's need were known, a mean k of {swept.ideal_k:.4g} would lose nothing; "

@@ -57,11 +57,11 @@ def evaluate_endpoints(
     force: bool = False,
     progress: Reporting = "auto",
 ) -> EndpointEvaluation:
-    """Ask live services for labelled examples, and make the outcome table of their answers.
+    """Send labelled examples to live services, and make the outcome table of their answers.
 
-    A journal beside ``out`` keeps each answer as it comes. Called again, it asks for what has no answer only: also
-    after an interruption, with larger limits, or where calls failed. A call without an answer counts as wrong, and as
-    less sure than any other.
+    A journal beside ``out`` stores each answer. The same call again sends only examples that lack an answer: after an
+    interruption, with larger limits, or where calls failed. A missing answer counts as wrong, with the lowest
+    confidence.
 
     Args:
         endpoints: Service, as of ``family``; repeatable. In Python the URL of each version by its name:
@@ -69,29 +69,29 @@ def evaluate_endpoints(
         data: Labelled examples.
         out: File for the outcome table (Parquet).
         prices: Price list, as of ``import_outcomes``. In Python also prices of a call by version.
-        budget: Maximum cost of all calls, with ``prices``. Those of earlier runs are included.
-        max_requests: Maximum number of calls. Those of earlier runs are included.
-        rate: Calls of one service per second. Without it, they are as fast as answers come.
-        concurrency: Calls at the same time. That is of all services.
+        budget: Maximum cost of all calls, with ``prices``, including earlier runs.
+        max_requests: Maximum number of calls, including earlier runs.
+        rate: Calls per second to each service; None: as fast as answers come.
+        concurrency: Calls at the same time, to all services together.
         split: ``"all"``, ``"train"``, ``"validation"`` or ``"test"``.
-        limit: Only the first so many examples.
-        task: As of ``family``.
+        limit: Use only this many examples, the first ones.
+        task: Task, as of ``family``.
         output: Output tensor with the answers.
-        scores: Content of it: logits, probabilities or labels.
-        confidence: As of ``family``.
+        scores: Content of this output: logits, probabilities or labels.
+        confidence: Output tensor with the confidence, as of ``family``.
         inputs: Tensor by column of the data set, where names differ.
-        images: How images become tensors.
-        force: Ask for everything anew, and replace ``out``.
+        images: Conversion of images to tensors.
+        force: Send all examples again, and replace ``out``.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        ``outcomes``, the table of the examples that all services were asked for; ``frame()`` has a row per version.
+        ``outcomes``, the table of the examples that all services received; ``frame()`` has a row per version.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
-        InputError: Services and data do not fit each other, or the limits pay for no example.
-        RunError: A service gave no answer many times in a row; what was answered is kept.
-        AlreadyExistsError: ``out`` exists and no journal beside it, or one of another evaluation.
+        InputError: Services and data do not fit each other, or the limits allow no example.
+        RunError: A service gave no answer many times in a row; earlier answers are in the journal.
+        AlreadyExistsError: ``out`` exists without a journal, or with that of another evaluation.
     """
     if data is None:
         raise ArgumentError("data", "live services need labelled examples to answer")
@@ -106,29 +106,31 @@ def evaluate_endpoints(
     if force or not path.exists():
         refuse_existing(target, force)
     with ExitStack() as stack:
-        asked = {"task": task, "output": output, "scores": scores, "confidence": confidence}
-        family, examples, about = opened_services(endpoints, data, split, limit, asked, inputs, images, stack)
-        journal = stack.enter_context(Journal(path, {**about, "endpoints": dict(endpoints), **asked}, force))
+        meaning = {"task": task, "output": output, "scores": scores, "confidence": confidence}
+        family, examples, about = opened_services(endpoints, data, split, limit, meaning, inputs, images, stack)
+        journal = stack.enter_context(Journal(path, {**about, "endpoints": dict(endpoints), **meaning}, force))
         answers = LiveAnswers(family, examples, journal, limits)
         text = f"asking {', '.join(endpoints)}"
         with reporter_of(progress).progress(text, total=len(examples) * len(endpoints)) as steps:
             steps.advance(answers.answered)
             answers.ask(steps.advance)
         provenance = {"kind": "endpoints", "endpoints": dict(endpoints), "models": identities(family), **about}
-        found = answers.table(provenance | ({"currency": currency} if currency else {}))
-        found.save(target)
+        outcomes = answers.table(provenance | ({"currency": currency} if currency else {}))
+        outcomes.save(target)
         if answers.answered == len(examples) * len(endpoints):
             journal.remove()
     return EndpointEvaluation(
-        found, target, len(examples), answers.requests, answers.spent, answers.is_limited, answers.failures
+        outcomes, target, len(examples), answers.requests, answers.spent, answers.is_limited, answers.failures
     )
 
 
 @result
 class EndpointEvaluation(Result):
-    """``outcomes`` of the examples that all services were asked for, of ``asked_for``; ``out``: the file. ``requests``
-    and ``spent``: calls made in all, and their price. ``is_limited``: the limits left something that was not asked.
-    ``failures``: by version, why its first missing answer is."""
+    """Table ``outcomes`` of the examples that all services received, of ``asked_for`` in all.
+
+    ``requests`` and ``spent``: number and price of all calls. ``is_limited``: True if limits ended the run.
+    ``failures``: reason of the first missing answer, by version.
+    """
 
     outcomes: OutcomeTable = unlisted()
     out: Path = output("outcomes")
@@ -149,12 +151,12 @@ class EndpointEvaluation(Result):
 
     @property
     def missing(self) -> int:
-        """Number of answers of the table that are missing."""
+        """Number of missing answers in the table."""
         return int(self.outcomes.provenance["missing_answers"])
 
     @property
     def currency(self) -> str:
-        """Currency of ``spent``, or nothing."""
+        """Currency of ``spent``, or an empty text."""
         return str(self.outcomes.provenance.get("currency", ""))
 
     def findings(self) -> dict[str, Any]:

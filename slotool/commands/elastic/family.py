@@ -1,4 +1,4 @@
-"""``slotool.family``: versions of one service from models that somebody else made."""
+"""``slotool.family``: versions of one service from the user's models."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from slotool.tables import LatencyTable, OutcomeTable
 
 NONE = "none"
-# What learns a calibration.
+# Split that a calibration is learnt on.
 LEARNING = "validation"
 
 
 def versions_in(texts: Sequence[str]) -> dict[str, str]:
-    """Return the model by version of [NAME=]MODEL texts; a file that has no name is called as itself."""
+    """Return the model by version of [NAME=]MODEL texts; a file without a name has its own."""
     named: dict[str, str] = {}
     for text in texts:
         path = Path(text)
@@ -48,7 +48,7 @@ def versions_in(texts: Sequence[str]) -> dict[str, str]:
 
 
 def renamed_in(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return by version the names by the tensor's own of VERSION:TENSOR=NAME texts."""
+    """Return the new names by version and tensor of VERSION:TENSOR=NAME texts."""
     renamed: dict[str, dict[str, str]] = {}
     for text in texts:
         version, colon, names = text.partition(":")
@@ -132,7 +132,7 @@ def family(
         confidence: Output tensor with the confidence.
         calibration: Learn it on the validation split: temperature or isotonic. A calibration that increases the
             held-out error is not applied.
-        keep_calibration: Keep it even if it increases the held-out error.
+        keep_calibration: Apply it even if it increases the held-out error.
         split: all, train, validation or test; None: all; calibrated: test.
         inputs: Tensor by column of the data set, where names differ.
         images: Conversion of images to tensors.
@@ -148,7 +148,7 @@ def family(
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        ``family``, ``outcomes`` and ``latency``; ``frame()`` has a row per version.
+        ``family``, ``outcomes`` and ``latency``, if measured; ``frame()`` has a row per version.
 
     Raises:
         InputError: Versions differ in a tensor, one does not give a row per example of a batch, or task, data set and
@@ -174,8 +174,8 @@ def family(
     files = {"artifact": out, "outcomes": outcomes, "latency": latency}
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter, columns = reporter_of(progress), as_list(keep) if keep else []
-    if taken := sorted({*columns} & OUTCOME_COLUMNS):
-        raise ArgumentError("keep", f"the outcome table has a column {taken[0]!r} of its own: rename it in the data")
+    if reserved := sorted({*columns} & OUTCOME_COLUMNS):
+        raise ArgumentError("keep", f"the outcome table has a column {reserved[0]!r} of its own: rename it in the data")
     with using_torch_threads(cores_given(threads)):
         opened = open_versions(located, threads, rename)
         signature = common_signature([(version.name, model) for version, model in opened])
@@ -183,7 +183,7 @@ def family(
         dataset, options, source = labelled_data(opened, chosen, data, inputs, images, columns)
         examples, learning = _splits(dataset, split, calibration)
         title = name or ("family" if out is None else Path(out).name)
-        made = Family(
+        model = Family(
             title,
             opened,
             chosen,
@@ -191,27 +191,35 @@ def family(
             some_inputs(examples.x),
             reading=replace(options, usual_label=dataset.label or None),
         )
-        made.require_counted_examples()
+        model.require_counted_examples()
         about = {"data": dataset.name, "split": examples_name(split, calibration), "threads": threads}
         provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
         measuring = Measuring(
-            made, examples, learning, calibration, repeats, cost or {}, provenance, keep_calibration, scores is not None
+            model,
+            examples,
+            learning,
+            calibration,
+            repeats,
+            cost or {},
+            provenance,
+            keep_calibration,
+            scores is not None,
         )
         measuring = replace(measuring, kept={name: dataset.kept[name][examples.rows] for name in columns})
-        made, table, rows = measuring.run(reporter)
+        model, table, rows = measuring.run(reporter)
         latencies = None
         if latency is not None:
-            total = len(sizes) * len(made.points)
-            with reporter.progress(f"timing batches of {made.name}", total=total) as steps:
+            total = len(sizes) * len(model.points)
+            with reporter.progress(f"timing batches of {model.name}", total=total) as steps:
                 latencies = measure_batches(
-                    made, examples.x, sizes, threads, provenance=provenance, progress=steps.advance
+                    model, examples.x, sizes, threads, provenance=provenance, progress=steps.advance
                 )
     learnt = (
         None if learning is None else {"method": calibration, "learnt_on": len(learning), "measured_on": len(examples)}
     )
-    found = FamilyMade(made, table, latencies, rows, learnt, paths)
-    found.write({"data": source, "split": about["split"], "threads": threads}, copy=copy, seed=seed, force=force)
-    return found
+    report = FamilyMade(model, table, latencies, rows, learnt, paths)
+    report.write({"data": source, "split": about["split"], "threads": threads}, copy=copy, seed=seed, force=force)
+    return report
 
 
 def _require_arguments(
@@ -222,8 +230,7 @@ def _require_arguments(
     *,
     in_memory: bool,
 ) -> None:
-    """Raises ``ArgumentError`` for what cannot be, before anything is opened; ``InputError`` for a model of which the
-    artifact could keep nothing."""
+    """Raise ``ArgumentError`` for invalid arguments, and ``InputError`` for a model that no artifact can hold."""
     from slotool.elastic.versions import refuse_in_memory
     from slotool.models.calibration import METHODS
 
@@ -246,7 +253,7 @@ def _require_arguments(
 
 
 def _splits(dataset: Dataset, split: str | None, calibration: str) -> tuple[Split, Split | None]:
-    """The examples that are measured, and those that a calibration is learnt from."""
+    """Return the examples to measure, and those to learn a calibration on."""
     from slotool.data.dataset import ALL
 
     chosen = examples_name(split, calibration)
@@ -258,7 +265,7 @@ def _splits(dataset: Dataset, split: str | None, calibration: str) -> tuple[Spli
 
 
 def examples_name(split: str | None, calibration: str) -> str:
-    """The split that is measured."""
+    """Return the name of the split to measure."""
     from slotool.data.dataset import ALL
 
     return split or (ALL if calibration == NONE else "test")
@@ -266,8 +273,11 @@ def examples_name(split: str | None, calibration: str) -> str:
 
 @result
 class FamilyMade(Result):
-    """``family``, its ``outcomes`` and, where asked for, ``latency``. ``rows``: what each version is like, fastest
-    first and the most accurate last. ``learnt``: the calibration's method and examples. ``files``: what was written."""
+    """Made ``family``, its ``outcomes`` and, if measured, ``latency``.
+
+    ``rows``: figures of each version, fastest first and the most accurate last. ``learnt``: method and examples of the
+    calibration. ``files``: written files.
+    """
 
     family: Family = unlisted()
     outcomes: OutcomeTable = unlisted()
@@ -301,7 +311,7 @@ class FamilyMade(Result):
 
     @property
     def _renamed(self) -> dict[str, dict[str, dict[str, str]]]:
-        """What the family calls tensors, by version, side and own name."""
+        """New names of tensors, by version, side and original name."""
         renamed = {version.name: version.renames for version in self.family.versions}
         return {name: {"inputs": dict(of.inputs), "outputs": dict(of.outputs)} for name, of in renamed.items() if of}
 
@@ -309,19 +319,19 @@ class FamilyMade(Result):
     def warnings(self) -> list[str]:
         from slotool.elastic.evaluation import timing_warnings
 
-        found = timing_warnings(self.outcomes)
+        sentences = timing_warnings(self.outcomes)
         if undecided := [row["version"] for row in self.rows if row["undecided"]]:
-            found.append(f"the order of {', '.join(undecided)} by latency is {NOT_DECIDED}")
+            sentences.append(f"the order of {', '.join(undecided)} by latency is {NOT_DECIDED}")
         for row in self.rows:
             name, before, after = row["version"], row["calibration_error_before"], row["calibration_error"]
             if self.learnt is not None and not row["calibrated"]:
-                found.append(
+                sentences.append(
                     f"version {name}: {self.learnt['method']} makes its calibration error on examples held back larger "
                     f"({row['held_back_before']:.4f} → {row['held_back_after']:.4f}) and is not applied"
                 )
             elif before is not None and after is not None and after > before:
-                found.append(f"version {name}: its calibration error grew from {before:.4f} to {after:.4f}")
-        return found
+                sentences.append(f"version {name}: its calibration error grew from {before:.4f} to {after:.4f}")
+        return sentences
 
     @property
     def notes(self) -> list[str]:
@@ -359,7 +369,7 @@ class FamilyMade(Result):
         return [records_table(title, self.rows, columns), *learnt, *batches, *written]
 
     def write(self, config: Mapping[str, Any], *, copy: bool, seed: int, force: bool) -> None:
-        """Write what was asked for."""
+        """Write the files that have a path."""
         if (path := self.files["artifact"]) is not None:
             self.family.save(path, config=config, seed=seed, copy=copy, force=force)
         if (path := self.files["outcomes"]) is not None:

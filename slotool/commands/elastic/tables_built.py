@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slotool.elastic.slo_nn.payoff import BuildPlan, Payoff
     from slotool.elastic.slo_nn.promises import Promise
 
-# Below it a hash hardly tells inputs apart.
+# Below this entropy a hash hardly tells inputs apart.
 MIN_ENTROPY_BITS = 1.0
 # Accuracy of a point, or of another way to answer, beside that of all nodes.
 _ACCURACY = (
@@ -66,8 +66,7 @@ def loss_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 @result
 class TablesPlan(Verdict):
-    """``plan``: what would be done. ``data``: name of the data set. ``payoff``: what
-    choosing nodes can save on this machine."""
+    """Plan of a build; ``data``: name of the data set; ``payoff``: possible savings on this machine."""
 
     plan: BuildPlan = unlisted()
     data: str
@@ -77,7 +76,6 @@ class TablesPlan(Verdict):
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes cannot pay, or why that is not decided; None where it may."""
         return self.payoff.verdict
 
     @property
@@ -101,10 +99,10 @@ class TablesPlan(Verdict):
 
 @result
 class Built(Verdict):
-    """Tables and what they are worth.
+    """Built tables with their measured savings.
 
     ``model``: the SLO-NN, or a network whose last layer is one. ``promise``: the point to use for the allowed loss.
-    ``measured``: the document's own keys, from one run on the test split. ``out``: the artifact, if written.
+    ``measured``: figures of one run on the test split.
     """
 
     model: SloNN | LastLayerSloNN = unlisted()
@@ -138,7 +136,7 @@ class Built(Verdict):
 
 @result
 class TablesBuilt(Built):
-    """``payoff``: what choosing nodes can save on this machine, as a plan has it."""
+    """Built SLO-NN; ``payoff``: possible savings on this machine, as in a plan."""
 
     model: SloNN = unlisted()
     payoff: Payoff = unlisted()
@@ -147,8 +145,6 @@ class TablesBuilt(Built):
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes saves nothing within the allowed loss, or no time, or why that is not decided; None where
-        it saves both."""
         return self.promise.verdict() or self.payoff.verdict
 
     @property
@@ -185,7 +181,7 @@ class TablesBuilt(Built):
 
 
 def guessing(document: dict[str, Any], classes: int) -> list[str]:
-    """Return a warning where the network is no better than a guess: a smaller k then seems as good, or better."""
+    """Return a warning for a network that is no better than a guess, where a smaller k seems as good."""
     accuracy = document["points"][-1]["accuracy"]
     if accuracy > 1 / classes:
         return []
@@ -198,19 +194,19 @@ def guessing(document: dict[str, Any], classes: int) -> list[str]:
 def _doubts(document: dict[str, Any], informed: bool) -> list[str]:
     from slotool.elastic.slo_nn.build import TABLE_BYTES_SHARE
 
-    found = []
+    sentences = []
     if document["table_share"] > TABLE_BYTES_SHARE:
-        found.append(
+        sentences.append(
             f"the tables take {document['table_share']:.1%} of the network's bytes; fewer --bits or --tables keep them "
             f"under {TABLE_BYTES_SHARE:.0%}"
         )
     for layer, bits in document["bucket_entropy_bits"].items():
         if bits < MIN_ENTROPY_BITS and informed:
-            found.append(
+            sentences.append(
                 f"{layer}: the hash hardly tells inputs apart ({bits:.2f} bits of entropy); "
                 "--ranker centred-freehash or more --bits may"
             )
-    return found
+    return sentences
 
 
 def _of_rows(document: dict[str, Any]) -> str:
@@ -220,7 +216,7 @@ def _of_rows(document: dict[str, Any]) -> str:
 
 @result
 class LastLayerShare(Verdict):
-    """``measured``: what a query costs; ``verdict`` says why choosing nodes cannot pay, None where it may."""
+    """Share of the last layer in the time of a query (``measured``), which decides if choosing nodes can pay."""
 
     measured: LayerShare = unlisted()
     network: str
@@ -231,7 +227,6 @@ class LastLayerShare(Verdict):
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes of the last layer cannot pay, or why that is not decided; None where it may."""
         return self.measured.verdict
 
     @property
@@ -242,16 +237,16 @@ class LastLayerShare(Verdict):
         return {**vars(self.measured), "share": self.measured.share, **super().findings()}
 
     def shown(self) -> list[Part]:
-        said = self.verdict or (
+        verdict = self.verdict or (
             f"the last layer {self.layer!r} ({self.measured.nodes:,} nodes) takes {self.measured.share:.1%} of the "
             f"{duration(self.measured.whole_us / 1e6)} of a query; choosing its nodes may pay"
         )
-        return [said, timing_sentence(self.measured.timing)]
+        return [verdict, timing_sentence(self.measured.timing)]
 
 
 @result
 class LastLayerBuilt(Built):
-    """``folder``: holds the file that ``model`` runs."""
+    """Built network with an SLO-NN as last layer; ``folder`` holds the file that ``model`` runs."""
 
     model: LastLayerSloNN = unlisted()
     folder: TemporaryDirectory[str] = unlisted()
@@ -260,8 +255,6 @@ class LastLayerBuilt(Built):
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes saves nothing within the allowed loss, or no time, or why that is not decided; None where
-        it saves both."""
         tables = self.measured["tables"]
         if self.promise.verdict() is not None or tables["pays"]:
             return self.promise.verdict()
@@ -280,13 +273,13 @@ class LastLayerBuilt(Built):
 
     @property
     def warnings(self) -> list[str]:
-        found, measured = guessing(self.measured, self.model.classes), self.measured
+        sentences, measured = guessing(self.measured, self.model.classes), self.measured
         if measured["promised_us"] >= measured["whole_us"]:
-            found.append(
+            sentences.append(
                 f"a fixed k, as a server has, does not pay here: {measured['promised_point']} takes "
                 f"{measured['promised_us']:,.1f} µs, and the unmodified network {measured['whole_us']:,.1f} µs"
             )
-        return found
+        return sentences
 
     def shown(self) -> list[Part]:
         assessed = self.measured
@@ -310,7 +303,7 @@ class LastLayerBuilt(Built):
 
     @property
     def _without_list(self) -> list[str]:
-        """Why no list of popular nodes is among the alternatives, where there is none."""
+        """Sentence on a missing list of popular nodes among the alternatives."""
         if any("most popular" in row["way"] for row in self.measured["alternatives"]):
             return []
         longest, allowed = self.measured["longest_list_tried"], self.promise.allowed_loss

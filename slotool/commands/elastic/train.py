@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
 
 
-# A network learnt next to nothing if it avoids less than this share of the errors of the most frequent class.
+# Share of the errors of the most frequent class that a network must avoid to have learnt anything.
 MIN_GAIN = 0.1
 # Splits that a network of many labels is scored on.
 SCORED = ["validation", "test"]
-# Columns of what training reports, of one network and of a supernet's points.
+# Columns of the results of training, for versions and for a supernet's points.
 COLUMNS = (
     Column("version"),
     Column("point"),
@@ -45,8 +45,7 @@ COLUMNS = (
 
 @result
 class Training(Result):
-    """``family``: the trained versions, an elastic model that answers at each. ``most_frequent``: share of the most
-    frequent class among the validation examples. ``out``: the artifact, if written."""
+    """Trained versions, ``family``; ``most_frequent``: share of the most frequent class in the validation split."""
 
     family: Family = unlisted()
     data: str
@@ -67,7 +66,7 @@ class Training(Result):
 
     @property
     def warnings(self) -> list[str]:
-        """Versions that learnt next to nothing."""
+        """Sentences on versions that learnt next to nothing."""
         return [
             f"{v.name} answers {v.scores['validation_accuracy']:.1%} of the validation examples rightly, the most "
             f"frequent class alone {self.most_frequent:.1%}: it learnt next to nothing. Columns of very unlike sizes "
@@ -83,7 +82,7 @@ class Training(Result):
 
 @result
 class XmcTraining(Result):
-    """``version``: the trained network with its scores. ``out``: the artifact written, if any."""
+    """Trained network, ``version``, with its scores."""
 
     version: Network = unlisted()
     dataset: MultiLabelDataset = unlisted()
@@ -93,7 +92,7 @@ class XmcTraining(Result):
     schema = "train-xmc"
 
     def frame(self) -> pd.DataFrame:
-        """P@k on validation and test examples, one row a split."""
+        """Return P@k on validation and test examples, a row per split."""
         import pandas as pd
 
         return pd.DataFrame([{key: row[key] for key in row if key[0] == "P"} for row in self.records()], index=SCORED)
@@ -111,7 +110,6 @@ class XmcTraining(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """P@k by split."""
         scores = self.version.scores
         ks = sorted({int(name.rpartition("_")[2]) for name in scores})
         return [
@@ -143,7 +141,7 @@ class TrainingOptions(TypedDict, total=False):
             it, else digits.
         epochs: Passes over the data; None: by its size.
         seed: Same seed, same result.
-        threads: Compute threads; None: all cores given, 1 for small networks.
+        threads: Compute threads; None: all usable cores, 1 for small networks.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
     """
@@ -303,7 +301,7 @@ def train_xmc(
         hidden: Units of the hidden ReLU layer.
         epochs: Passes over the data.
         seed: Same seed, same result.
-        threads: Compute threads; None: all cores given.
+        threads: Compute threads; None: all usable cores.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 

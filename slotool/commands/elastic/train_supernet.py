@@ -1,4 +1,4 @@
-"""``slotool.train_supernet``: one network that holds many subnets, and the choice of those to offer."""
+"""``slotool.train_supernet``: one network of many subnets, and the choice of those to offer."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ WIDTHS = (0.5, 0.75, 1.0)
 
 @result
 class SupernetPoints(Result):
-    """``model``: the supernet with its points. ``out``: the artifact, if written. ``details``: where they come from.
-    ``before``: by subnet, test accuracy with the weights as they came; None where that was not asked."""
+    """Supernet, ``model``, with its points; ``details``: data, network and training.
+
+    ``before``: test accuracy by subnet before training; None if not measured.
+    """
 
     model: Supernet = unlisted()
     data: Dataset = unlisted()
@@ -61,7 +63,6 @@ class SupernetPoints(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """The points, what they cost and how well they answer."""
         rows = []
         for point, subnet in self.model.subnets.items():
             graph = self.model.space.narrowed(subnet)
@@ -90,7 +91,7 @@ class SupernetPoints(Result):
 
 
 class SupernetTraining(SupernetPoints):
-    """``details``: the data, the network and, where it had weights, how many were taken over."""
+    """Trained supernet; ``details`` has the data, the network and the number of weights taken over."""
 
     schema = "train-supernet"
 
@@ -127,7 +128,7 @@ def train_supernet(
     """Train a network of shared weights by the sandwich rule with in-place distillation, and choose its points.
 
     Points are the Pareto front of FLOPs and accuracy on validation data. The code behind ``module`` is run once; the
-    artifact holds none of it. Interrupted, the same call takes the training up after the last finished epoch.
+    artifact holds none of it. After an interruption the same call resumes after the last finished epoch.
 
     Example: slotool train supernet -o supernet --data digits
 
@@ -145,10 +146,10 @@ def train_supernet(
         expand: Shares of the channels or units inside blocks.
         heads: Shares of the attention heads.
         width: Shares of the channels between blocks; None: 0.5,0.75,1; transformers 1.
-        points: Subnets to offer, the smallest and the largest with them.
+        points: Number of subnets to offer, including the smallest and the largest.
         device: Device to train on: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
         seed: Same seed, same result.
-        threads: Compute threads; None: all cores given.
+        threads: Compute threads; None: all usable cores.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
@@ -168,35 +169,37 @@ def train_supernet(
     from slotool.elastic.training import default_epochs
 
     written, reporter = None if out is None else Path(out), reporter_of(progress)
-    on = devices.required(device)
+    where = devices.required(device)
     checkpoint = None if written is None else written.with_name(f".{written.name}.training")
     with using_torch_threads(cores_given(threads)):
         dataset = load_dataset(data)
-        own = _network(network, module, graph, dataset)
-        widths = width or ((1.0,) if own.has_attention else WIDTHS)
-        space = own.wrapped(drop=drop, shares={"expand": expand, "heads": heads, "width": widths})
+        base = _network(network, module, graph, dataset)
+        widths = width or ((1.0,) if base.has_attention else WIDTHS)
+        space = base.wrapped(drop=drop, shares={"expand": expand, "heads": heads, "width": widths})
         passes = default_epochs(dataset, MIN_EPOCHS) if epochs is None else epochs
         training = Training(passes, drawn, learning_rate=learning_rate, seed=seed) if passes else None
         with reporter.progress(f"training on {dataset.name}", total=passes) as steps:
-            trained = own.trained(space, dataset, training, checkpoint=checkpoint, device=on, progress=steps.advance)
+            trained = base.trained(
+                space, dataset, training, checkpoint=checkpoint, device=where, progress=steps.advance
+            )
         with reporter.progress("measuring the accuracy of subnets") as steps:
             name = "supernet" if written is None else written.name
-            made = make(name, own, space, trained, dataset, points, seed=seed, progress=steps.advance)
+            offer = make(name, base, space, trained, dataset, points, seed=seed, progress=steps.advance)
     source = _name(network, module, graph)
     if written is not None:
         config = {"data": dataset.source or dataset.name, "network": source, "epochs": passes}
         config |= {"drawn": drawn, "learning_rate": learning_rate}
-        made.model.save(written, config=config, seed=seed, force=force)
+        offer.model.save(written, config=config, seed=seed, force=force)
     if checkpoint is not None:
         shutil.rmtree(checkpoint, ignore_errors=True)
-    details = {"data": dataset.name, "epochs": passes, "network": source, **own.details}
-    return SupernetTraining(made.model, dataset, written, details, made.before, own.remarks)
+    details = {"data": dataset.name, "epochs": passes, "network": source, **base.details}
+    return SupernetTraining(offer.model, dataset, written, details, offer.before, base.remarks)
 
 
 def _network(
     network: str | None, module: str | nn.Module | None, graph: FilePath | OperatorGraph | None, dataset: Dataset
 ) -> OwnNetwork:
-    """What the arguments name, for the inputs and classes of the data."""
+    """Return the network that the arguments name, for the inputs and classes of the data."""
     from slotool.elastic.supernets.networks import OwnNetwork, resnet_for, transformer_for
     from slotool.graphs.capture import load_torch
 
@@ -216,14 +219,14 @@ def _one_graph(graph: FilePath | OperatorGraph) -> OperatorGraph:
 
     if not isinstance(graph, str | Path):
         return graph
-    found = list(read_graphs(Path(graph)))
-    if len(found) != 1:
-        raise ArgumentError("graph", f"{graph} holds {counted(len(found), 'network')}; give a file of one")
-    return found[0]
+    graphs = list(read_graphs(Path(graph)))
+    if len(graphs) != 1:
+        raise ArgumentError("graph", f"{graph} holds {counted(len(graphs), 'network')}; give a file of one")
+    return graphs[0]
 
 
 def _name(network: str | None, module: str | nn.Module | None, graph: FilePath | OperatorGraph | None) -> str:
-    """By which the document and the artifact name the network."""
+    """Return the name of the network in the document and the artifact."""
     if module is not None:
         return module if isinstance(module, str) else type(module).__name__
     if graph is not None:

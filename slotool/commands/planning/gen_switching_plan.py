@@ -1,4 +1,4 @@
-"""``slotool.gen_switching_plan``: up to which arrival rate each operating point may serve."""
+"""``slotool.gen_switching_plan``: highest arrival rate that each operating point may serve."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ Configurations = Sequence[tuple[int, int]]
 
 @result
 class PlannedSwitching(Result):
-    """``plan``: on the best configuration; ``plans``: on each that was tried. ``busy_cores``: kept busy by other
-    processes meanwhile."""
+    """Plan for the best configuration, and ``plans`` for all tried; ``busy_cores``: cores taken by other processes."""
 
     plan: SwitchingPlan = unlisted()
     plans: Sequence[SwitchingPlan] = unlisted()
@@ -41,7 +40,7 @@ class PlannedSwitching(Result):
     schema = "gen-switching-plan"
 
     def frame(self) -> pd.DataFrame:
-        """Return rates in requests per second, one row a point, one column a configuration."""
+        """Return rates in requests per second, a row per point, a column per configuration."""
         import pandas as pd
 
         rates = {f"{plan.replicas}x{plan.threads}": plan.rates_per_s for plan in self.plans}
@@ -64,9 +63,9 @@ class PlannedSwitching(Result):
         from slotool.rules.switching import EFFECTIVE_ACCURACY
 
         plan = self.plan
-        columns = ["point", "accuracy", *(f"⟨{each.replicas}, {each.threads}⟩, requests/s" for each in self.plans)]
+        columns = ["point", "accuracy", *(f"⟨{other.replicas}, {other.threads}⟩, requests/s" for other in self.plans)]
         cells = [
-            [point, f"{plan.accuracy[point]:.4f}", *(f"{each.rates_per_s[point]:,.0f}" for each in self.plans)]
+            [point, f"{plan.accuracy[point]:.4f}", *(f"{other.rates_per_s[point]:,.0f}" for other in self.plans)]
             for point in plan.rates_per_s
         ]
         limit = f"P99 ≤ {plan.deadline_s * 1e3:g} ms"
@@ -134,11 +133,11 @@ def gen_switching_plan(
     force: bool = False,
     progress: Reporting = "auto",
 ) -> PlannedSwitching | SwitchingPlanCost:
-    """Find by load tests which point may serve which load.
+    """Find by load tests the load that each point may serve.
 
-    Real servers are started to find up to which arrival rate each point keeps the deadline. By effective accuracy a
-    point serves as long as no less accurate one answers more requests correctly and in time. ``slotool serve --policy
-    switching --plan`` follows the plan.
+    Load tests of real servers find the highest arrival rate at which each point keeps the deadline. By effective
+    accuracy, a point serves as long as no less accurate one answers more requests correctly and in time. ``slotool
+    serve --policy switching --plan`` follows the plan.
 
     Source: Model-Switching, sections 3 and 4.
 
@@ -149,20 +148,20 @@ def gen_switching_plan(
         artifact: The artifact to serve.
         out: File for the plan.
         outcomes: Its outcome table.
-        latency: Its latency table, over batch sizes where it may batch.
+        latency: Its latency table, with all batch sizes that it may use.
         deadline_ms: Deadline of every request, milliseconds.
         by: Criterion by which a point serves: it keeps the deadline at ``"p99"``, or ``"effective-accuracy"``.
-        configurations: Replicas x threads to try, such as 1x1,2x1; None: what the cores allow.
+        configurations: Replicas x threads to try, such as 1x1,2x1; None: all that the cores allow.
         device: Device of the servers: cpu, cuda or cuda:N. Rows of other devices do not count.
         duration_s: Duration of each load test.
         data: Data set of the requests, with labels or without.
-        dry_run: Only count the load tests and the expected time; start no server.
+        dry_run: Only print the number of load tests and the expected time; start no server.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        ``plan``, and rates by point and configuration (``frame()``); of a dry run ``load_tests`` and ``seconds``.
+        ``plan``, and rates by point and configuration (``frame()``); for a dry run ``load_tests`` and ``seconds``.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.

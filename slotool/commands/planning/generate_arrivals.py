@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from slotool.workloads import ArrivalProcess
 
 RATE_PER_S, DURATION_S = 100.0, 10.0
-# Arguments that only these kinds have.
+# Arguments that only some kinds have.
 OWN = {"bursty": {"base", "cv2"}, "time-varying": {"from_rate", "acceleration", "cv2"}}
 
 
 @result
 class Arrivals(Result):
-    """``times_s``: instants, float64 [n] seconds from the start, ascending. ``facts``: how they were drawn. ``out``:
-    the arrival table written, if any."""
+    """Arrival instants ``times_s``, ascending seconds from the start, float64 [n]; ``facts``: process and settings."""
 
     times_s: np.ndarray = unlisted()
     facts: Mapping[str, Any] = unlisted()
@@ -47,14 +46,14 @@ class Arrivals(Result):
 
     @property
     def busiest_second(self) -> int:
-        """Maximum number of arrivals in one second, counted from the start."""
+        """Maximum number of arrivals in a second, of those counted from the start."""
         import numpy as np
 
         ends = np.arange(0.0, max(1.0, np.floor(self.facts["duration_s"])) + 1.0)
         return int(np.histogram(self.times_s, ends)[0].max())
 
     def frame(self) -> pd.DataFrame:
-        """Return the instants, one row an arrival: ``arrival_s``."""
+        """Return the instants, ``arrival_s``, a row per arrival."""
         import pandas as pd
 
         return pd.DataFrame({"arrival_s": self.times_s})
@@ -100,13 +99,13 @@ def generate_arrivals(
     Example: slotool generate arrivals -o ramp.parquet --kind time-varying --from-rate 100 --rate 900 --duration 20s
 
     Args:
-        kind: Process: poisson, bursty or time-varying; None: poisson. There is none with ``trace``.
+        kind: Process: poisson, bursty or time-varying; None: poisson. It excludes ``trace``.
         out: File to write, for ``simulate`` and ``loadtest``.
         trace: CSV of minute counts, time stamps or rates per second; ``rate`` and ``duration_s`` scale it.
         rate: Arrivals per second: the mean, or the end of a ramp; None: 100, or the recording's own.
-        duration_s: Duration of the arrivals; None: 10s; of time stamps, their own.
+        duration_s: Duration of the arrivals; None: 10s, or that of the time stamps.
         base: bursty: steady part of ``rate``; None: a quarter.
-        cv2: bursty, time-varying: squared variation of gaps; None: 1, as of Poisson.
+        cv2: bursty, time-varying: squared variation of gaps; None: 1, as for Poisson.
         from_rate: time-varying: rate at the start of the ramp; None: a quarter of ``rate``.
         acceleration: time-varying: change of the rate per second; None: 100.
         seed: Same seed, same result.
@@ -124,14 +123,14 @@ def generate_arrivals(
     from slotool.workloads.arrivals.processes import process_of
 
     given = {"base": base, "cv2": cv2, "from_rate": from_rate, "acceleration": acceleration}
-    own = {name: value for name, value in given.items() if value is not None}
-    _refuse_foreign(kind, own, traced=trace is not None)
+    extra = {name: value for name, value in given.items() if value is not None}
+    _refuse_foreign(kind, extra, traced=trace is not None)
     written = None if out is None else Path(out)
     process: ArrivalProcess = (
-        read_trace(Path(trace), rate) if trace is not None else process_of(kind or "poisson", rate or RATE_PER_S, own)
+        read_trace(Path(trace), rate) if trace is not None else process_of(kind or "poisson", rate or RATE_PER_S, extra)
     )
-    own_s = process.duration_s if isinstance(process, RecordedInstants) else DURATION_S
-    length_s = own_s if duration_s is None else duration_s
+    usual_s = process.duration_s if isinstance(process, RecordedInstants) else DURATION_S
+    length_s = usual_s if duration_s is None else duration_s
     times_s = process.times(length_s, seed)
     if not len(times_s):
         raise ArgumentError("duration_s", "nothing arrives in that time")
@@ -147,10 +146,10 @@ def generate_arrivals(
     return Arrivals(times_s, facts, written)
 
 
-def _refuse_foreign(kind: str | None, own: Mapping[str, Any], *, traced: bool) -> None:
+def _refuse_foreign(kind: str | None, extra: Mapping[str, Any], *, traced: bool) -> None:
     """Raise ``ArgumentError`` for an argument of another arrival process."""
     allowed = set() if traced else OWN.get(kind or "poisson", set())
     why = "with --trace" if traced else f"with --kind {kind or 'poisson'}"
-    for name in [*(["kind"] if traced and kind is not None else []), *own]:
+    for name in [*(["kind"] if traced and kind is not None else []), *extra]:
         if name not in allowed:
             raise ArgumentError(name, f"it has no effect {why}; leave it out")

@@ -99,55 +99,54 @@ def plan(
 
     Args:
         latency: Latency table, one per kind of worker; or --config: [[models]].
-        models: Models that share workers, in place of one, as ``slotool serve`` shares them. Each is a mapping with
-            ``latency`` and what else is its own: ``name``, ``artifact``, ``outcomes``, ``subject``, ``deadline_ms``,
-            ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``interference``, ``data``. From
-            ``deadline_ms`` on a model that leaves one out has what is given here for all. The promise of each model is
-            to hold with ``confidence``, and the plan says what a fleet for each model costs.
+        models: Models that share workers as in ``slotool serve``, instead of one model. Each is a mapping with
+            ``latency`` and optionally ``name``, ``artifact``, ``outcomes``, ``subject``, ``deadline_ms``,
+            ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``interference`` and ``data``;
+            from ``deadline_ms`` on, the arguments of this call are the defaults. The promise of each model holds with
+            ``confidence``. The plan also states the cost of a fleet for each model.
         deadline_ms: Deadline of every request; None: required. Models may state theirs.
         attainment: Minimum share of requests in time.
-        min_accuracy: Minimum mean accuracy of these.
+        min_accuracy: Minimum mean accuracy of requests answered in time.
         confidence: Confidence with which both hold.
         arrivals: File of ``generate_arrivals``. In Python also a table, or instants in ascending seconds, float64 [n].
         rate: Poisson arrivals per second instead, for a minute.
         outcomes: Accuracy of the points; None: column accuracy of the table.
         subject: Subject of the rows; None: the only one.
         device: Only rows of this device; None: the only one.
-        policies: Policies to try; None: slackfit, maxacc, fixed. Where these need more workers than the rate does,
+        policies: Policies to try; None: slackfit, maxacc, fixed. If these need more workers than the rate alone,
             value-iteration is tried too, which takes seconds to compile once. ``"fixed"`` stands for each point that
             is accurate enough.
-        rules: Rules of ``gen_rules``, in place of policies. Requests of a tolerance are answered by them. Requests
-            are simulated as examples of ``outcomes``, which then is needed: each calls the versions that its example
-            takes, on one worker in turn or on two at once, as a server does.
+        rules: Rules of ``gen_rules``, in place of policies. They answer requests of a tolerance. Requests are simulated
+            as examples of ``outcomes``, which is then required: each calls the versions that its example needs, on one
+            worker in turn or on two at once, as a server does.
         tolerance: Tolerance, or shares: 0=0.2,0.05=0.8; None: strictest. That is the strictest tier that
-            ``max_workers`` hold; there is a fleet for each.
+            ``max_workers`` can serve; there is a fleet for each tier.
         objective: Saving: response-time or cost; None: either.
-        prices: Price of a worker: '2 threads=0.08'; None: its threads. The unit is any; types left out cost theirs.
+        prices: Price of a worker: '2 threads=0.08'; None: its threads. The unit is any; other types cost their threads.
         reserve_ms: Part of each deadline for network and front end.
-        max_workers: Maximum workers, of all models together.
+        max_workers: Maximum number of workers, of all models together.
         quantile: Quantile of latencies that policies plan with.
         interference: Co-located latencies; None: none. Calls take longer while other workers of the same machine
-            compute: this is a latency table with rows co-located with copies of the subject on cores of their own,
-            measured or predicted, or its file, or one ratio for a call next to one busy worker; None: each worker
-            counts as if it were alone.
-        machine_cores: Cores that workers share; None: this one's. They fill machine after machine.
+            compute. This is a latency table, or its file, with measured or predicted rows co-located with copies of
+            the subject on cores of their own; or the ratio for one busy worker.
+        machine_cores: Cores that workers share; None: this one's. Workers fill one machine after another.
         artifact: Artifact for ``out`` to serve.
         out: Service file to write, for serve --config.
-        verify_s: Serve the busiest so long here, and compare. It needs ``out``.
-        data: Data set of the requests to verify by. Its test examples are sent, or all where ``outcomes`` are of all.
+        verify_s: Serve the busiest part of this length here, and compare. It needs ``out``.
+        data: Data set of the requests to verify with. Its test examples are sent, or all if ``outcomes`` are of all.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
-        Fleets (``rows``, ``frame()``), the cheapest that holds first, none where not even a worker without a queue
-        could be in time; ``judge()`` raises an error when none holds, or when what was served to verify it did not.
+        Fleets (``rows``, ``frame()``), the cheapest that keeps the promise first; none if a call takes longer than the
+        deadline. ``judge()`` raises an error if no fleet keeps the promise, or the verified one did not.
 
-        Each worker type (a number of threads of a latency table) is tried under each policy with the fewest workers
-        that keep the promise. ``rows`` hold lower bounds of attainment and of accuracy: attainment's from consecutive
-        blocks of the traffic, accuracy's from the examples of ``outcomes``. The fleet found is confirmed with latencies
-        that are drawn anew. The promise is for traffic like the one given, and the confidence is that of each fleet by
-        itself: it does not count that the cheapest of several was chosen.
+        Each worker type (a number of threads of a latency table) is tried under each policy, with the fewest workers
+        that keep the promise. ``rows`` hold lower bounds of attainment, from consecutive blocks of the traffic, and of
+        accuracy, from the examples of ``outcomes``. The chosen fleet is confirmed with latencies drawn again. The
+        promise is for traffic like the given one. The confidence is that of each fleet by itself, regardless of the
+        choice among several.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -170,8 +169,8 @@ def plan(
         "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy, "arrivals": arrivals,
         "rate": rate, "policies": policies, "data": data, "interference": interference,
     }  # fmt: skip
-    own = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
-    entries = _entries(models, of_all, own, {"rules": rules, "tolerance": tolerance, "objective": objective})
+    of_one = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
+    entries = _entries(models, of_all, of_one, {"rules": rules, "tolerance": tolerance, "objective": objective})
     for name, entry in entries.items():
         with of_model(name):
             entry.require()
@@ -208,31 +207,30 @@ def plan(
         return Plan([], facts, cause)
     with reporter.progress(f"fleets for {planner.requests:,} requests") as steps:
         fleets = planner.search(steps.advance)
-    found = Plan.of(fleets, planner, facts)
-    if found.holds:
+    result = Plan.of(fleets, planner, facts)
+    if result.holds:
         note_sharing(planner, fleets, reporter)
-    return found if out is None or not found.holds else _served(found, planner, fleets, out, verify_s, reporter)
+    return result if out is None or not result.holds else _served(result, planner, fleets, out, verify_s, reporter)
 
 
 def _entries(
     models: Sequence[Mapping[str, Any]] | None,
     of_all: Mapping[str, Any],
-    own: Mapping[str, Any],
+    of_one: Mapping[str, Any],
     of_rules: Mapping[str, Any],
 ) -> dict[str, PlannedModel]:
-    """Return the models by name, the only one under an empty name. Raises ``ArgumentError`` for arguments that do not
-    go together."""
+    """Return models by name, a single one under "". Raises ``ArgumentError`` for arguments that exclude each other."""
     if models is not None:
-        _refuse(own, "each of the models states its own; leave it out")
+        _refuse(of_one, "each of the models states its own; leave it out")
         _refuse(of_rules, f"it has no effect with models: {NO_RULES}")
         return models_by_name(models, of_all)
     if of_rules["rules"] is None:
         _refuse(of_rules, "it says which tiers of rules requests ask for: give rules too")
     else:
         _refuse({"policies": of_all["policies"]}, "it has no effect with --rules; leave it out")
-        if own["outcomes"] is None:
+        if of_one["outcomes"] is None:
             raise ArgumentError("outcomes", "with rules this table is needed: requests are simulated as its examples")
-    return {"": PlannedModel(**of_all, **own)}
+    return {"": PlannedModel(**of_all, **of_one)}
 
 
 def _refuse(given: Mapping[str, Any], why: str) -> None:
@@ -243,7 +241,7 @@ def _refuse(given: Mapping[str, Any], why: str) -> None:
 
 
 def _promises(entries: Mapping[str, PlannedModel], planner: Planner) -> dict[str, Any]:
-    """Return the facts of the only model; of several a list of them, ``promises``."""
+    """Return the facts of a single model, or those of several as a list, ``promises``."""
     promises = []
     for name, entry in entries.items():
         given, traffic = entry.interference, planner.models[name]
@@ -267,7 +265,7 @@ def _promises(entries: Mapping[str, PlannedModel], planner: Planner) -> dict[str
 def _served(
     plan: Plan, planner: Planner, fleets: Fleets, out: Path, verify_s: float | None, reporter: Reporter
 ) -> Plan:
-    """Write the service file of ``plan``, or one for each model, and if wanted serve it on this machine."""
+    """Write the service file of ``plan``, or one for each model, and verify it on this machine if requested."""
     from slotool.planning.service_files import write_services
     from slotool.planning.verified_plan import verified_plan
 
@@ -275,7 +273,7 @@ def _served(
     if lacking:
         return replace(plan, kept=False, verdict=lacking)
     if best is None:
-        sentence = "; ".join(f"{name}: {own['sentence']}" for name, own in limits.items())
+        sentence = "; ".join(f"{name}: {limit['sentence']}" for name, limit in limits.items())
         scaled = {"models": limits, "sentence": sentence} if limits else None
         apart = "" if verify_s is None else "not verified: models apart are verified one by one, by a plan for each"
         return replace(plan, out=paths[0], others=paths[1:], scaling=scaled, verdict=apart)

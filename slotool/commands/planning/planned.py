@@ -1,4 +1,4 @@
-"""Result of ``slotool.plan``: the fleets found, as rows, in tables and in words."""
+"""Result of ``slotool.plan``: fleets as rows, tables and sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slotool.printable import counted, duration
 if TYPE_CHECKING:
     from slotool.planning.planner import Fleets, Planner
 
-# Shown of those that hold, besides the plan.
+# Fleets shown below the plan.
 RUNNERS_UP = 5
 
 
@@ -44,14 +44,14 @@ _VERIFIED = (
 
 @result
 class Plan(Result):
-    """``rows``: fleets, those that hold the promise first, cheapest first. Of one model the smallest fleet of each
-    worker type and policy; of several, fleets that serve all of them, of ``kind`` ``shared``, one per worker type, and
-    ``apart``, a fleet for each model.
+    """Fleets (``rows``), those that keep the promise first, the cheapest first.
 
-    ``explanation``: why not one worker fewer. ``out``: the service file written; where models are served apart, that of
-    the first, and ``others`` those of the others. ``verified``: figures planned and served by this machine; ``kept``:
-    whether the promise was kept then, None where that is not decided, and ``verdict`` says by how much. ``scaling``:
-    limits of workers that come with the load, where the service file has them.
+    For one model there is the smallest fleet of each worker type and policy; for several there are fleets that serve
+    all, of ``kind`` ``shared``, one per worker type, and ``apart``, a fleet for each model. ``explanation``: reason why
+    one worker fewer is too few. ``out``: service file; if models are served apart, that of the first, and ``others``
+    those of the others. ``verified``: figures planned and measured on this machine; ``kept``: True if the promise was
+    kept then, None if not decided, and ``verdict`` in words. ``scaling``: limits of the number of workers, if it
+    changes with the load.
     """
 
     rows: Sequence[Mapping[str, Any]] = listed("fleets")
@@ -68,14 +68,14 @@ class Plan(Result):
 
     @classmethod
     def of(cls, fleets: Fleets, planner: Planner, facts: Mapping[str, Any]) -> Plan:
-        """Return the fleets found for ``planner`` as a plan, with these ``facts``."""
+        """Return ``fleets`` of ``planner`` as a plan with these ``facts``."""
         from slotool.planning.explanation import explanation_of, rows_of
 
         return cls(rows_of(fleets, planner), facts, explanation_of(fleets, planner))
 
     @property
     def schema(self) -> str:  # type: ignore[override]
-        """Name of the document: of several models it lists their promises, and the models of each fleet."""
+        """Name of the document, which for several models lists promises, and the models of each fleet."""
         return "plan-models" if self._is_of_several else "plan"
 
     @property
@@ -88,21 +88,21 @@ class Plan(Result):
         return bool(self.rows and self.rows[0]["holds"])
 
     def judge(self) -> None:
-        """Raise ``PromiseBroken`` when no fleet keeps the promise, or the one that was served did not."""
+        """Raise ``PromiseBroken`` if no fleet keeps the promise, or the verified one did not."""
         if not self.holds:
             raise PromiseBroken(self.explanation)
         if self.kept is False:
-            raise PromiseBroken(self.verdict.replace("\n", "; "))  # of several models a line each
+            raise PromiseBroken(self.verdict.replace("\n", "; "))  # a line for each model
 
     def _read(self) -> list[Part]:
-        """Return the parts that a notebook shows: no error tells it the explanation."""
+        """Return the parts with the explanation, which the command prints as an error."""
         return super()._read() if self.holds else [*super()._read(), self.explanation]
 
     def findings(self) -> Mapping[str, Any]:
-        found = {**self.facts, **super().findings()}
+        document = {**self.facts, **super().findings()}
         if not self._is_of_several:
-            del found["others"]
-        return found
+            del document["others"]
+        return document
 
     def shown(self) -> list[Part]:
         from slotool.planning.explanation import service_lines
@@ -119,7 +119,7 @@ class Plan(Result):
         return shown
 
     def _fleets(self) -> list[Part]:
-        """Fleets of one model that hold, or all of them."""
+        """Return the table of fleets of one model that keep the promise, or else of all."""
         facts, holding = self.facts, [row for row in self.rows if row["holds"]] or list(self.rows)
         if facts["strictest"]:
             first: dict[float, Mapping[str, Any]] = {}
@@ -137,7 +137,7 @@ class Plan(Result):
         return [*shown, f"{left} more worker types and policies; --json lists all"] if left else shown
 
     def _models(self) -> list[Part]:
-        """The models that share the best fleet, or have fleets of their own."""
+        """Return the table of models of the best fleet or fleets."""
         facts, best = self.facts, self.rows[0]
         how = f"on {counted(best['replicas'], 'worker')} of {best['worker']} that they share"
         how = how if best["kind"] == "shared" else "apart"

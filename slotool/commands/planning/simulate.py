@@ -1,4 +1,4 @@
-"""``slotool.simulate``: scheduling policies side by side, on a virtual clock and one profile."""
+"""``slotool.simulate``: comparison of scheduling policies on a virtual clock."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ OPTIMA = ("auto", "bound")
 
 @result
 class Simulation(Result):
-    """``rows``: figures of each policy; ``best``: the effective accuracy that nothing can surpass; ``facts``: what was
-    simulated; ``log``: file of what became of every query, None where none was asked for."""
+    """Figures of each policy (``rows``); ``best``: upper limit of effective accuracy; ``facts``: simulated scenario.
+
+    ``log``: file with the result of every query, or None.
+    """
 
     rows: Sequence[Mapping[str, Any]] = listed("policies")
     best: float = listed("best_possible")
@@ -135,30 +137,30 @@ def simulate(
         raise InputError(f"no optimum {optimum!r}; there are {', '.join(OPTIMA)}")
     latencies = loaded(LatencyTable, profile)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
-    known = read_profile(latencies, accuracies, subject=subject, quantile=quantile, devices=devices_of(device))
+    service = read_profile(latencies, accuracies, subject=subject, quantile=quantile, devices=devices_of(device))
     scenario = Scenario.of(loaded(ArrivalTable, arrivals).times_s, deadline_ms / 1e3, workers, tuple(deaths_s))
     reporter = reporter_of(progress)
-    for remark in known.grid.remarks:
+    for remark in service.grid.remarks:
         reporter.warn(remark)
-    known.grid.require_deadline(deadline_ms * 1e3)
-    sampled = ServiceTimes.sampled(known.grid, known.samples_us, seed)
-    times = sampled if noise else ServiceTimes.planned(known.grid)
+    service.grid.require_deadline(deadline_ms * 1e3)
+    sampled = ServiceTimes.sampled(service.grid, service.samples_us, seed)
+    times = sampled if noise else ServiceTimes.planned(service.grid)
     named = policies_named(policies) if isinstance(policies, str) else policies
-    chosen = {name: make_policy(name, known.grid, deadline_ms * 1e3) for name in named}
+    chosen = {name: make_policy(name, service.grid, deadline_ms * 1e3) for name in named}
     if optimum == "auto":
         optimum = "dp" if not noise and workers == 1 and not deaths_s else "bound"
-    best, method = _best(known.grid, scenario, times, optimum, reporter)
+    best, method = _best(service.grid, scenario, times, optimum, reporter)
     results = {}
     with reporter.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as steps:
         for name, policy in chosen.items():
             results[name] = run(policy, scenario, times)
             steps.advance()
     figures = {name: outcome.summary() for name, outcome in results.items()}
-    rows = [{"policy": name, **own, "regret": best - own["effective_accuracy"]} for name, own in figures.items()]
+    rows = [{"policy": name, **row, "regret": best - row["effective_accuracy"]} for name, row in figures.items()]
     facts = {
-        "subject": known.subject,
+        "subject": service.subject,
         "device": device,
-        "points": len(known.grid.points),
+        "points": len(service.grid.points),
         "workers": workers,
         "deadline_ms": deadline_ms,
         "arrivals": name_of(arrivals),
@@ -173,7 +175,7 @@ def simulate(
 
 
 def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str, reporter: Reporter) -> tuple[float, str]:
-    """Return the effective accuracy that nothing can surpass, and how it was found."""
+    """Return the best possible effective accuracy, and the method that found it."""
     from slotool.simulation import fluid_bound, optimum_of_one_worker
     from slotool.simulation.optimum import PASSES
 
@@ -181,6 +183,6 @@ def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str, r
     if by == "bound":
         return fluid_bound(grid, scenario, min_us) / len(scenario), "fluid bound"
     with reporter.progress("best possible with all arrivals known", total=PASSES * len(scenario)) as steps:
-        found = optimum_of_one_worker(grid, scenario, advance=steps.advance)
-    gap = (found.bound - found.reached) / len(scenario)
-    return found.bound / len(scenario), f"{found.method}, within {gap:.4f}"
+        optimum = optimum_of_one_worker(grid, scenario, advance=steps.advance)
+    gap = (optimum.bound - optimum.reached) / len(scenario)
+    return optimum.bound / len(scenario), f"{optimum.method}, within {gap:.4f}"

@@ -1,4 +1,4 @@
-"""``slotool.evaluate_drift``: whether guarantees still hold, from labelled feedback in the order of arrival."""
+"""``slotool.evaluate_drift``: test of guarantees by labelled feedback in the order of arrival."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def evaluate_drift(
 ) -> DriftVerdict:
     """Watch every tier by a sequential test of feedback.
 
-    You may look after every request. Rules made per group are watched for each group. A guarantee is confirmed when the
-    feedback alone shows it to hold. The command exits with 1 when a guarantee no longer holds.
+    The test is valid after every request. Rules made per group are watched for each group. A guarantee is confirmed
+    when the feedback alone shows that it holds. The command exits with 1 when a guarantee no longer holds.
 
-    Labels that come late must be as likely to come for a wrong answer as for a right one: leave out the latest
-    requests, as long as labels may take.
+    Late labels must be as likely for wrong answers as for right ones: leave out requests that are younger than labels
+    may take.
 
     Example: slotool evaluate-drift rules.json feedback.parquet
 
@@ -39,31 +39,31 @@ def evaluate_drift(
 
     Args:
         rules: Rules, as ``gen_rules`` writes them.
-        feedback: Outcome table of labelled requests, in the order of arrival; of several servers one each.
-        confidence: Probability of no alarm while all guarantees hold. It is also that of no confirmed guarantee that
-            does not hold.
-        labelled: Column of the probability with which each request was labelled, where some are labelled more often.
+        feedback: Outcome table of labelled requests, in the order of arrival; one for each of several servers.
+        confidence: Probability of no alarm while all guarantees hold, and of no confirmation of a guarantee that does
+            not hold.
+        labelled: Column with each request's probability of a label, if some are labelled more often.
 
     Returns:
-        ``alarms``, how many guarantees no longer hold, and ``confirmed``; ``frame()`` has a row per watched ensemble
-        and group.
+        ``alarms``, the number of guarantees that no longer hold, and ``confirmed``; ``frame()`` has a row per watched
+        ensemble and group.
 
     Raises:
         ArgumentError: ``confidence`` does not lie between 0 and 1.
         InputError: The feedback lacks a version that the rules consult, or holds an error beyond theirs.
-        TableError: An outcome table cannot be used, lacks the column of the rules' groups or of ``labelled``, or is of
-            other models than another one.
+        TableError: An outcome table cannot be used, lacks the column of the rules' groups or of ``labelled``, or two
+            are of different models.
     """
     from slotool.rules import RuleSet
     from slotool.rules.monitor.drift import watch
     from slotool.tables import OutcomeTable
 
-    watched = loaded(RuleSet, rules)
+    rule_set = loaded(RuleSet, rules)
     several = feedback if isinstance(feedback, Sequence) and not isinstance(feedback, str) else [feedback]
-    given = OutcomeTable.joined([loaded(OutcomeTable, table) for table in several])
-    changed = watched.changed_words(given.models)
-    found = watch(watched, given, confidence, labelled)
-    return DriftVerdict(watched, found, len(given.examples), confidence, changed)
+    outcomes = OutcomeTable.joined([loaded(OutcomeTable, table) for table in several])
+    changed = rule_set.changed_words(outcomes.models)
+    ensembles = watch(rule_set, outcomes, confidence, labelled)
+    return DriftVerdict(rule_set, ensembles, len(outcomes.examples), confidence, changed)
 
 
 @result
@@ -71,8 +71,8 @@ class DriftVerdict(Result):
     """Verdict on the guarantees of ``rules``.
 
     ``watched``: every ensemble that gives a guarantee, at its tightest tolerance above the rules' best version, for all
-    requests and for each group of the rules. ``requests``: those that count. ``changed``: about models that are others
-    than the rules'.
+    requests and for each group of the rules. ``requests``: number of requests that count. ``changed``: remark on models
+    that differ from those of the rules.
     """
 
     rules: RuleSet = unlisted()
@@ -86,7 +86,7 @@ class DriftVerdict(Result):
 
     @property
     def warnings(self) -> list[str]:
-        """Return a remark if the feedback is about other models than the rules."""
+        """Remark on feedback of other models than the rules'."""
         return [f"the rules were {self.changed}"] if self.changed else []
 
     @property
@@ -101,12 +101,12 @@ class DriftVerdict(Result):
 
     @property
     def confirmed(self) -> int:
-        """Number of guarantees that the feedback alone shows to hold, and does not violate."""
+        """Number of guarantees that the feedback alone shows to hold."""
         return sum(w.confirmed_at is not None for w in self.watched)
 
     @property
     def evidence_wanted(self) -> float:
-        """Evidence from which on a guarantee counts as violated."""
+        """Evidence at which a guarantee counts as violated."""
         return len(self.watched) / (1.0 - self.confidence)
 
     def findings(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class DriftVerdict(Result):
         if not self.watched:
             return ["the best version serves every tier: nothing to watch"]
         count, unit, loss = len(self.watched), self.rules.unit, self.rules.loss_unit
-        said = f"{self.alarms} of {count} guarantees are violated" if self.alarms else "no guarantee is violated"
+        verdict = f"{self.alarms} of {count} guarantees are violated" if self.alarms else "no guarantee is violated"
         columns = [
             Column("tier"),
             Column("tolerance", unit.heading("tolerance"), unit.number),
@@ -147,7 +147,7 @@ class DriftVerdict(Result):
         title = f"{self.requests:,} labelled requests; tolerances: {self.rules.loss_words}; {wanted}"
         return [
             records_table(title, rows, columns),
-            f"{said}; these requests alone confirm {self.confirmed} of {count}",
+            f"{verdict}; these requests alone confirm {self.confirmed} of {count}",
             *(w.alarm(self.rules) for w in self.watched if w.alarm_at is not None),
             *([f"certify again with fresh outcomes: {self.rules.certify_again}"] if self.alarms else []),
         ]

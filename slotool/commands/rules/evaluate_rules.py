@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 
-# As a share of the greatest error: a violation of this size should be found.
+# Violation that should be found, as a share of the largest error.
 SMALL_EXCESS = 0.05
-# What one tier costs here over what its rule states may be so many times another's: beyond it the prices differ.
+# Ratios of measured to stated cost of two tiers that differ by more show other prices.
 MAX_COST_SPREAD = 2.0
 
 
@@ -42,9 +42,9 @@ def evaluate_rules(
 ) -> RulesVerdict:
     """Replay every tier on held-out outcomes.
 
-    Finds degradation against tolerance, and time and cost saved. A tier's mean may exceed its tolerance on a sample
-    although the tolerance holds: only a significant excess is a violation. The command exits with 1 on a violation,
-    and where the outcomes are of other models.
+    It prints degradation beside tolerance, and time and cost saved. On a sample, a tier's mean may exceed a tolerance
+    that holds: only a significant excess is a violation. The command exits with 1 on a violation, or if the outcomes
+    are of other models.
 
     Example: slotool evaluate-rules rules.json fresh-outcomes.parquet
 
@@ -55,8 +55,8 @@ def evaluate_rules(
     Args:
         rules: Rules, as ``gen_rules`` writes them.
         outcomes: Outcome table (Parquet or CSV) that the rules were not made from.
-        current: Rules that serve today: the verdict says whether to promote ``rules`` in their place.
-        folds: Cross-validate: make rules of the same settings from all folds but one.
+        current: Rules that serve today; the verdict is to keep them, or to promote ``rules`` in their place.
+        folds: Number of folds to cross-validate with: rules of the same settings are made from all folds but one.
         prices: Price of a call: a list as of ``import_outcomes``, or prices by version. They replace the table's costs;
             with ``folds`` the rules are made at these prices too.
         significance: Significance level of a violation, over all tiers and folds.
@@ -77,29 +77,31 @@ def evaluate_rules(
 
     if current is not None and folds is not None:
         raise ArgumentError("current", "is replayed as it is and folds make new rules; give one of the two")
-    made, given, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
-    held_out, changed = priced(given, None, prices), ""
+    rule_set, table, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
+    held_out, changed = priced(table, None, prices), ""
     if folds is None:
-        if changed := made.changed_words(given.models):
+        if changed := rule_set.changed_words(table.models):
             reporter.warn(f"the rules were {changed}")
-        if made.table_sha256 in (given.sha256, held_out.sha256):
+        if rule_set.table_sha256 in (table.sha256, held_out.sha256):
             reporter.warn("the rules were made from this outcome table, so nothing here is held out")
-        rounds = [verdicts(made, held_out)]
+        rounds = [verdicts(rule_set, held_out)]
     else:
         with reporter.progress(f"{folds} folds of {len(held_out.examples):,} examples", total=folds) as steps:
-            rounds = cross_validate(made, held_out, folds, steps.advance)
+            rounds = cross_validate(rule_set, held_out, folds, steps.advance)
     serving = None
     if current is not None:
         deployed = loaded(RuleSet, current)
-        outdated = bool(deployed.changed(given.models))
+        outdated = bool(deployed.changed(table.models))
         serving = RulesVerdict(deployed, [verdicts(deployed, held_out)], len(held_out.examples), significance, outdated)
-    return RulesVerdict(made, rounds, len(held_out.examples), significance, bool(changed), serving)
+    return RulesVerdict(rule_set, rounds, len(held_out.examples), significance, bool(changed), serving)
 
 
 @result
 class RulesVerdict(Result):
-    """``rounds``: every tier's verdict, per fold; ``examples``: of the outcome table; ``outdated``: these are of other
-    models than the rules; ``current``: the verdict on the rules that serve today."""
+    """Verdicts on every tier, per fold (``rounds``), from ``examples`` of the outcome table (a number).
+
+    ``outdated``: True if the outcomes are of other models. ``current``: verdict on the rules that serve today.
+    """
 
     rules: RuleSet = unlisted()
     rounds: list[list[TierVerdict]] = unlisted()
@@ -123,8 +125,10 @@ class RulesVerdict(Result):
 
     @property
     def verdict(self) -> str:
-        """``"keep"`` the rules that serve, ``"promote"`` the evaluated ones in their place if those hold and save more
-        on these outcomes or the current ones do not hold, or ``"certify again"`` if neither holds."""
+        """Verdict: ``"keep"`` the current rules, ``"promote"`` the evaluated ones, or ``"certify again"``.
+
+        Evaluated rules are promoted if they hold, and save more or the current ones do not hold.
+        """
         if self.current is None:
             return "keep" if self.holds else "certify again"
         if not self.holds:
@@ -132,18 +136,18 @@ class RulesVerdict(Result):
         return "promote" if not self.current.holds or self._saves_more(self.current) else "keep"
 
     def _saves_more(self, current: RulesVerdict) -> bool:
-        """True if the tiers save more of their objective than those that serve the same tolerances today."""
+        """True if tiers save more of their objective than the current ones of the same tolerances."""
         gained = 0.0
         for tier in self._tiers:
             saved = f"{tier['objective'].replace('-', '_')}_saved"
-            today = [own for own in current._tiers
-                     if own["objective"] == tier["objective"] and own["tolerance"] <= tier["tolerance"]]  # fmt: skip
-            gained += tier[saved] - max((own[saved] for own in today), default=0.0)
+            today = [rule for rule in current._tiers
+                     if rule["objective"] == tier["objective"] and rule["tolerance"] <= tier["tolerance"]]  # fmt: skip
+            gained += tier[saved] - max((rule[saved] for rule in today), default=0.0)
         return gained > 0
 
     @property
     def violations(self) -> int:
-        """Number of tiers that are violated significantly."""
+        """Number of significantly violated tiers."""
         return sum(tier["violated"] for tier in self._tiers)
 
     @property
@@ -153,7 +157,7 @@ class RulesVerdict(Result):
 
     @cached_property
     def detectable_excess(self) -> float:
-        """Points of error, roughly, above its tolerance from which on a tier's violation is significant."""
+        """Smallest significant excess over a tolerance, in points of error, roughly."""
         from slotool.rules.monitor.verdict import detectable_excess
 
         return detectable_excess(self.rules, self.rounds, self.examples // len(self.rounds), self.significance)
@@ -168,7 +172,7 @@ class RulesVerdict(Result):
 
     @property
     def warnings(self) -> list[str]:
-        """Warn where some tiers cost more here than the rules state and others less: their prices were others."""
+        """Warning of prices that differ from those of the rules."""
         pairs = [(tier["cost"], rule.cost) for tier, rule in zip(self._tiers, self.rules.rules, strict=True)]
         ratios = [here / stated for here, stated in pairs if here > 0 and stated > 0]
         if not ratios or max(ratios) <= MAX_COST_SPREAD * min(ratios):
@@ -215,15 +219,15 @@ class RulesVerdict(Result):
         ]
         how = f"on {self.examples:,} examples" if folds == 1 else f"over {folds} folds of {self.examples:,} examples"
         title = f"Tiers of {self.rules.method} rules {how}: {self.rules.loss_words}"
-        said = (
+        sentence = (
             f"{self.violations} of {len(tiers)} tiers violated at significance {self.significance:g}; the observed "
             f"degradation is above the tolerance in {self.above_tolerance} of {len(tiers) * folds} checks"
         )
-        said += f"; verdict: {self.verdict}"
-        return [records_table(title, tiers, columns), *self._too_few(), said]
+        sentence += f"; verdict: {self.verdict}"
+        return [records_table(title, tiers, columns), *self._too_few(), sentence]
 
     def _too_few(self) -> list[str]:
-        """Say so where a violation as large as the widest tolerance would not be significant."""
+        """Return a remark if an excess as large as the widest tolerance would not be significant."""
         widest = max(rule.tolerance for rule in self.rules.rules)
         points = widest * (self.rules.best_error if self.rules.tolerance_kind == "relative" else 1.0)
         if self.detectable_excess <= max(points, SMALL_EXCESS * self.rules.largest_loss):
@@ -237,8 +241,7 @@ class RulesVerdict(Result):
 
 
 def _tier(same: list[TierVerdict], p_value: float, significance: float) -> dict[str, Any]:
-    """Return one tier over the folds: means, of a group over the folds that have examples of it, but the worst
-    degradation; ``p_value`` is adjusted for folds and tiers."""
+    """Return means of one tier over the folds, and its worst degradation; ``p_value``: adjusted for folds and tiers."""
     first = same[0].rule
     means = {
         name: fmean(getattr(v, name) for v in same)

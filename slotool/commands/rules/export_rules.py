@@ -1,4 +1,4 @@
-"""``slotool.export_rules``: routing rules for where slotool does not run."""
+"""``slotool.export_rules``: routing rules for other routers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def export_rules(
         force: Replace ``out`` if it exists.
 
     Returns:
-        ``text``, what was written; ``frame()`` has a row per tier.
+        ``text`` of the file; ``frame()`` has a row per tier.
 
     Raises:
         ArgumentError: ``to`` is none of these.
@@ -56,8 +56,8 @@ def export_rules(
 
     if to not in FORMATS:
         raise ArgumentError("to", f"{to!r} is no format; available: {', '.join(FORMATS)}")
-    given = loaded(RuleSet, rules)
-    text, document = FORMATS[to](given), routes(given)
+    rule_set = loaded(RuleSet, rules)
+    text, document = FORMATS[to](rule_set), routes(rule_set)
     if out is not None:
         with whole_file(Path(out), replace=force) as partial:
             partial.write_text(text, encoding="utf-8")
@@ -66,7 +66,7 @@ def export_rules(
 
 @result
 class ExportedRules(Result):
-    """``text`` as written into ``out``, if any; ``routes``: the JSON form."""
+    """Exported ``text``, as in ``out``; ``routes``: the JSON form."""
 
     text: str = unlisted()
     routes: dict[str, Any] = unlisted()

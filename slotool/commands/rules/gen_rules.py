@@ -81,7 +81,7 @@ def gen_rules(
         tolerances: Tiers to offer: start:stop:step or a list.
         tolerance_kind: relative: share of the best version's error; absolute: points of error (0.01 = 1 point);
             quantile: share of requests worse by more than ``loss_limit``.
-        loss_limit: Points of error above the best version's, with quantile.
+        loss_limit: Points of error above the best version's, for quantile.
         method: ``"certified"`` (proven), ``"bootstrap"`` (the paper's) or ``"naive"`` (best single version).
         confidence: Probability that no tier exceeds its tolerance.
         best: Version to compare with; None: the truly best one. Each tier is then proven against every version.
@@ -89,10 +89,10 @@ def gen_rules(
         objective: ``"response-time"``, ``"cost"`` or ``"both"``.
         policies: Ensembles to choose from, some of osfa, seq, conc and cascade.
         thresholds: Thresholds to try per pair.
-        group: Column: tolerances hold for each of its values.
+        group: Column of groups that each tolerance holds for.
         price: Price per second: a number, or VERSION=PRICE,…; None: machine time.
         prices: Price of a call: a list as of ``import_outcomes``; in place of ``price``.
-        budgets: Costs of a request: name the strictest tier within each.
+        budgets: Costs of a request, for each of which the strictest tier is shown.
         explain: Show for each tier why no cheaper ensemble serves it.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
@@ -117,17 +117,17 @@ def gen_rules(
         raise InputError(f"no objective {objective!r}; there are {', '.join(OBJECTIVES)} and both")
     if limits and objective == "response-time":
         raise ArgumentError("budgets", "are of cost; the objective is the response time")
-    found = priced(loaded(OutcomeTable, outcomes), price, prices)
+    priced_table = priced(loaded(OutcomeTable, outcomes), price, prices)
     rules = generate_rules(
-        found, numbers_in(tolerances), OBJECTIVES if objective == "both" else (objective,), confidence,
+        priced_table, numbers_in(tolerances), OBJECTIVES if objective == "both" else (objective,), confidence,
         method, tolerance_kind, thresholds=thresholds, max_error=max_error, seed=seed, loss_limit=loss_limit, best=best,
         policies=as_list(policies), group=group,
     )  # fmt: skip
     if out is not None:
         rules.save(Path(out), replace=force)
     reporter = reporter_of(progress)
-    constant = constant_versions(found)
-    if len(constant) == len(found.versions):
+    constant = constant_versions(priced_table)
+    if len(constant) == len(priced_table.versions):
         reporter.warn("each version has one constant confidence, so no threshold separates requests")
     else:
         for version in constant:
@@ -138,29 +138,28 @@ def gen_rules(
             "larger ones can occur"
         )
     if group is not None and list(rules.config["groups"]) == [OTHERS]:
-        reporter.warn(_no_groups(found, group))
-    return GeneratedRules(rules, found, None if out is None else Path(out), tuple(limits), explain)
+        reporter.warn(_no_groups(priced_table, group))
+    return GeneratedRules(rules, priced_table, None if out is None else Path(out), tuple(limits), explain)
 
 
 def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str, float] | None = None) -> OutcomeTable:
-    """Return ``outcomes`` with costs from a price per second, of every version or by version, or from ``prices`` of a
-    call; without either as it is."""
+    """Return ``outcomes`` with costs by a price per second or ``prices`` of a call; unchanged without either."""
     if prices is not None:
         if price is not None:
             raise ArgumentError("prices", "are of a call and price is of a second; give one of the two")
         from slotool.tables.importing import prices_of
 
         by_call, currency = prices_of(prices)
-        found = outcomes.priced_by_call(by_call)
-        found.provenance["currency"] = currency
-        return found
+        by_price = outcomes.priced_by_call(by_call)
+        by_price.provenance["currency"] = currency
+        return by_price
     if price is None:
         return outcomes
     return outcomes.priced(dict(price) if isinstance(price, Mapping) else dict.fromkeys(outcomes.versions, price))
 
 
 def _no_groups(outcomes: OutcomeTable, column: str) -> str:
-    """Say why a column makes no groups: it tells examples apart, or its values are rare."""
+    """Describe why a column makes no groups: it identifies examples, or its values are rare."""
     from slotool.rules.evidence.groups import MIN_EXAMPLES
 
     values, examples = len(set(outcomes.text(column))), len(outcomes.examples)
@@ -173,8 +172,7 @@ def _no_groups(outcomes: OutcomeTable, column: str) -> str:
 
 @result
 class GeneratedRules(Result):
-    """``rules`` made from ``outcomes``; ``out``: the file written, if any; ``budgets``: mean costs of a request that a
-    tier is looked for."""
+    """Generated ``rules``, made from ``outcomes``; ``budgets``: mean costs of a request to show a tier for."""
 
     rules: RuleSet = unlisted()
     outcomes: OutcomeTable = unlisted()
@@ -237,7 +235,7 @@ class GeneratedRules(Result):
 
 
 def _cost_heading(outcomes: OutcomeTable) -> str:
-    """Return ``cost``, and its unit where that is known: machine time where the table has no prices."""
+    """Return ``cost`` with its unit if known: machine time if the table has no prices."""
     if currency := outcomes.provenance.get("currency"):
         return f"cost, {currency}"
     of_time = (outcomes.matrix("cost") == outcomes.matrix("latency_s")).all()
@@ -245,7 +243,7 @@ def _cost_heading(outcomes: OutcomeTable) -> str:
 
 
 def _tier_table(rules: RuleSet, objective: str) -> Table:
-    """Return the tiers of an objective, those that one ensemble serves alike in one row."""
+    """Return the tiers of an objective; equal ones of an ensemble share a row."""
     from slotool.rules import from_point
 
     base_s, base_cost, unit = rules.config["best_response_time_s"], rules.config["best_cost"], rules.unit
@@ -253,7 +251,7 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
     rows = []
     for _, group in groupby(tiers, key=lambda rule: (rule.point, rule.promised)):
         rule, *others = group
-        span = dict.fromkeys(unit.number(each.tolerance) for each in (rule, *others[-1:]))
+        span = dict.fromkeys(unit.number(tier.tolerance) for tier in (rule, *others[-1:]))
         saved = {"response-time": _saving(rule.response_time_s, base_s), "cost": _saving(rule.cost, base_cost)}
         saved[objective] += f" (≥ {rule.saves_at_least:.0%})" if rule.saves_at_least > 0 else ""
         rows.append(
@@ -268,9 +266,9 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
                 "cost_saved": saved["cost"],
             }
         )
-    named, said = objective.replace("-", " "), f"{rules.loss_words}, confidence {rules.confidence:g}"
+    named, condition = objective.replace("-", " "), f"{rules.loss_words}, confidence {rules.confidence:g}"
     keys = ("tolerance", "ensemble", "at_most", "observed", "most_by_group", "time", "time_saved", "cost_saved")
-    return records_table(f"Tiers for the least {named}: {rules.method}, {said}", rows, map(Column, keys))
+    return records_table(f"Tiers for the least {named}: {rules.method}, {condition}", rows, map(Column, keys))
 
 
 def _afforded(rules: RuleSet, budget: float) -> str:
@@ -283,8 +281,8 @@ def _afforded(rules: RuleSet, budget: float) -> str:
 
 
 def weakest_group(groups: Mapping[str, float], unit: LossUnit) -> str:
-    """Return the group that loses most, and how much."""
-    name = max(groups, key=lambda own: groups[own])
+    """Return the group of the largest loss, and that loss."""
+    name = max(groups, key=lambda group: groups[group])
     return f"{unit.number(groups[name])} ({name})"
 
 
@@ -298,12 +296,12 @@ def _groups(rules: RuleSet) -> list[Part]:
     if list(sizes) == [OTHERS]:
         return []  # the warning says why there are no groups
     named = ", ".join(f"{name} ({count:,})" for name, count in sizes.items())
-    said = f"each tolerance holds for each {rules.config['group']} (examples): {named}"
+    sentence = f"each tolerance holds for each {rules.config['group']} (examples): {named}"
     if not small:
-        return [said]
+        return [sentence]
     names = name_list(small, 6)
     together = "are others" if "others" in sizes else "have no guarantee of their own"
-    return [said, f"too small for a guarantee of their own: {names}; together they {together}"]
+    return [sentence, f"too small for a guarantee of their own: {names}; together they {together}"]
 
 
 def _explanations(rules: RuleSet) -> list[Part]:
@@ -316,7 +314,7 @@ def _explanations(rules: RuleSet) -> list[Part]:
 
 
 def _trees(rules: RuleSet) -> list[str]:
-    """Return each cascade as a picture."""
+    """Draw each cascade as a tree."""
     from slotool.rules import from_point
     from slotool.rules.policies.cascades import Cascade
 
@@ -337,18 +335,20 @@ def _saving(value: float, base: float) -> str:
 
 
 def _remarks(rules: RuleSet) -> list[str]:
-    said, widest = [], max(rule.tolerance for rule in rules.rules)
+    remarks, widest = [], max(rule.tolerance for rule in rules.rules)
     if rules.tolerance_kind == "relative" and widest > 1:
-        said = [f"tolerance {widest:g} is {widest:.0%} of {rules.best_words}'s error; {widest:g} % is {widest / 100:g}"]
+        remarks = [
+            f"tolerance {widest:g} is {widest:.0%} of {rules.best_words}'s error; {widest:g} % is {widest / 100:g}"
+        ]
     objectives = {rule.objective for rule in rules.rules}
     free = {
         "cost": f"{rules.best_version} costs nothing, so that no tier can save cost",
         "response-time": f"{rules.best_version} takes no time in this table, so that no tier can save any: "
         "--objective cost leaves these tiers out",
     }
-    nothing = [own for own in objectives if rules.config[f"best_{own.replace('-', '_')}{_UNITS[own]}"] == 0]
-    said += [free[own] for own in sorted(nothing)]
-    return said if len(nothing) == len(objectives) else [*said, *_remarks_on_proofs(rules)]
+    nothing = [name for name in objectives if rules.config[f"best_{name.replace('-', '_')}{_UNITS[name]}"] == 0]
+    remarks += [free[name] for name in sorted(nothing)]
+    return remarks if len(nothing) == len(objectives) else [*remarks, *_remarks_on_proofs(rules)]
 
 
 def _remarks_on_proofs(rules: RuleSet) -> list[str]:
@@ -377,7 +377,7 @@ def _remarks_on_proofs(rules: RuleSet) -> list[str]:
 
 
 def _unproven(rules: RuleSet) -> list[str]:
-    """Return the tiers that promise nothing, and the option that helps."""
+    """Describe tiers that promise nothing, and the option that helps."""
     unproven = sorted({rule.tolerance for rule in rules.rules if not rule.promised})
     if not unproven:
         return []

@@ -1,4 +1,4 @@
-"""``slotool.import_outcomes``: an outcome table from answers that other tools recorded."""
+"""``slotool.import_outcomes``: outcome tables from answers that other tools recorded."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def import_outcomes(
 ) -> ImportedOutcomes:
     """Make an outcome table from answers of any services.
 
-    Columns: example, version, error (or answer and truth), confidence, and where known latency_s and cost. A missing
-    answer (neither error nor answer) counts with ``missing_error``, and as less sure than any other.
+    Columns: example, version, error (or answer and truth), confidence, and optionally latency_s and cost. A missing
+    answer (neither error nor answer) has ``missing_error`` and the lowest confidence.
 
     Example: slotool import-outcomes answers.csv --columns version=service,truth=label --prices prices.toml -o o.parquet
 
@@ -52,12 +52,12 @@ def import_outcomes(
         answers: CSV (also .csv.gz) or Parquet: a row per answer, or with ``versions`` a row per example.
         out: File for the outcome table (Parquet).
         columns: Names in the file of example, version, error, confidence, latency_s, cost, answer and truth.
-        versions: Services whose answers stand side by side in a row.
-        pattern: Names of the columns of a service then.
+        versions: Services whose answers are in the columns of one row.
+        pattern: Names of these columns.
         prices: Price list: TOML, or CSV version,price[,per calls]. In Python also prices of a call by version.
         abstain: Answers that count as missing, such as unknown.
         missing_error: Error of a missing answer.
-        keep: Further columns to keep: numbers, or text such as a language, known of an example before any call.
+        keep: Further columns to keep: numbers, or text such as a language, that are known before any call.
         force: Replace ``out`` if it exists.
 
     Returns:
@@ -65,7 +65,7 @@ def import_outcomes(
 
     Raises:
         TableError: The table or the prices cannot be used; names file, row and column.
-        ArgumentError: ``columns`` names something else, or ``missing_error`` is negative.
+        ArgumentError: ``columns`` has another key, or ``missing_error`` is negative.
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.tables.importing import KEYS, AnswerLayout, prices_of
@@ -79,17 +79,17 @@ def import_outcomes(
     by_call, currency = prices_of(prices)
     listed = [as_list(given) if given else [] for given in (versions, abstain, keep)]
     layout = AnswerLayout(names, listed[0], pattern, listed[1], missing_error, listed[2])
-    found = read(Path(answers), layout, by_call or None)
+    table = read(Path(answers), layout, by_call or None)
     if currency:
-        found.provenance["currency"] = currency
+        table.provenance["currency"] = currency
     if out is not None:
-        found.save(Path(out))
-    return ImportedOutcomes(found, None if out is None else Path(out))
+        table.save(Path(out))
+    return ImportedOutcomes(table, None if out is None else Path(out))
 
 
 @result
 class ImportedOutcomes(Result):
-    """``outcomes`` as imported; ``out``: the file written, if any."""
+    """Imported table ``outcomes``."""
 
     outcomes: OutcomeTable = unlisted()
     out: Path | None = output(default=None)

@@ -1,4 +1,4 @@
-"""Result of a load test: the log with its figures, what they are worth, and the verdict on a promise."""
+"""Result of a load test: the log with its figures, warnings, and the verdict on a promise."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ ACHIEVED = 0.98
 
 @result
 class LoadTest(Result):
-    """``log``: one row a request. ``planned``: requests that were to be sent. ``target``: the share that must meet the
-    deadline. ``out``: the log written, if any."""
+    """Request ``log``, of ``planned`` requests; ``target``: the share that must meet the deadline."""
 
     log: RequestLog = unlisted()
     planned: int = unlisted()
@@ -38,16 +37,18 @@ class LoadTest(Result):
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Latency quantiles in seconds, rates, and shares answered, in time and right."""
+        """Latency quantiles in seconds, rates, and shares answered, in time and correct."""
         return self.log.summary()
 
     def frame(self) -> pd.DataFrame:
-        """Return the request log: one row a request."""
+        """Return the request log, a row per request."""
         return self.log.rows
 
     def judge(self) -> None:
-        """Raise ``RunError`` when the client was so late that nothing can be said of the server, or no request was
-        answered, and ``PromiseBroken`` when a smaller share than ``target`` met the deadline."""
+        """Raise ``PromiseBroken`` if a smaller share than ``target`` met the deadline.
+
+        Raises ``RunError`` if no request was answered, or the client was too late to judge the server.
+        """
         self._refuse_late()
         if self.target is not None and self.log.deadline_s is not None:
             self._judge(self.target, 1e3 * self.log.deadline_s)
@@ -74,8 +75,7 @@ class LoadTest(Result):
 
     @property
     def energy_j_per_answer(self) -> float | None:
-        """Joules that the machine took meanwhile by answered request, client and idle parts included; None where it
-        does not say."""
+        """Joules of the whole machine per answered request, client included; None if unknown."""
         joules, answered = self.log.provenance.get("energy_j"), self.summary["answered"]
         return joules / answered if joules is not None and answered else None
 
@@ -99,28 +99,28 @@ class LoadTest(Result):
 
     @cached_property
     def faults(self) -> list[dict[str, Any]]:
-        """Faults injected, and attainment and accuracy around them (``slotool.workloads.client.faults``)."""
+        """Injected faults, with attainment and accuracy around them (``slotool.workloads.client.faults``)."""
         from slotool.workloads.client.faults import around_faults
 
         return around_faults(self.log)
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences on what the client did not do as it should have."""
-        summary, found = self.summary, []
-        found += [f"{fault['fault']} was not injected: {fault['error']}" for fault in self.faults if fault["error"]]
+        """Sentences on faults that were not injected, and on a slow client."""
+        summary, sentences = self.summary, []
+        sentences += [f"{fault['fault']} was not injected: {fault['error']}" for fault in self.faults if fault["error"]]
         p99_s, worst_s = summary["send_delay_p99_s"], summary["send_delay_max_s"]
         send_delay_s, share = (worst_s, "one request") if math.isnan(p99_s) else (p99_s, "1 % of the requests")
         measure_s = summary["deadline_s"] or summary["p50_s"]
-        wanted, achieved = summary["target_rate_per_s"], summary["achieved_rate_per_s"]
-        if achieved < ACHIEVED * wanted:
-            found.append(f"the client achieved {achieved:.1f}/s of the target rate {wanted:.1f}/s")
+        target, achieved = summary["target_rate_per_s"], summary["achieved_rate_per_s"]
+        if achieved < ACHIEVED * target:
+            sentences.append(f"the client achieved {achieved:.1f}/s of the target rate {target:.1f}/s")
         if send_delay_s > NOTICEABLE_SEND_DELAY * measure_s:
-            found.append(
+            sentences.append(
                 f"the client sent {share} {duration(send_delay_s)} late or more, which counts in the latencies below; "
                 "use more --processes or a lower --rate, or leave the client a core of its own"
             )
-        return found
+        return sentences
 
     def _refuse_late(self) -> None:
         import numpy as np
@@ -153,10 +153,10 @@ class LoadTest(Result):
         raise PromiseBroken(sentence)
 
     def _judge_tolerances(self, target: float, deadline_ms: float) -> None:
-        for found in self.log.tolerances():
-            if found["deadline_meet_rate"] < target:
+        for tier in self.log.tolerances():
+            if tier["deadline_meet_rate"] < target:
                 raise PromiseBroken(
-                    f"{found['deadline_meet_rate']:.2%} of the requests of tolerance {found['tolerance']:g} met their "
+                    f"{tier['deadline_meet_rate']:.2%} of the requests of tolerance {tier['tolerance']:g} met their "
                     f"deadline of {deadline_ms:g} ms, the target is {target:.2%}"
                 )
 
@@ -166,7 +166,7 @@ def _if_several(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]
 
 
 def _accuracy(share: float) -> str:
-    """Return an accuracy; – where answers or data have no classes, and where nothing was answered."""
+    """Format an accuracy; – if there are no classes or no answers."""
     return f"{share:.4f}" if share >= 0 else "–"
 
 
@@ -199,22 +199,22 @@ def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
     def time(name: str) -> str:
         return "– (too few answers)" if math.isnan(summary[name]) else duration(summary[name])
 
-    of = "" if summary["answered"] == summary["requests"] else " of answered"
+    of_answered = "" if summary["answered"] == summary["requests"] else " of answered"
     deadline_s = summary["deadline_s"]
     met = "answered (no deadline was set)" if deadline_s is None else f"met the deadline of {duration(deadline_s)}"
     verdict = "" if target is None else f" (target {target:.2%})"
     late = "send_delay_max_s" if math.isnan(summary["send_delay_p99_s"]) else "send_delay_p99_s"
-    achieved, wanted = (
+    achieved, target_rate = (
         "all at once" if math.isnan(summary[name]) else f"{summary[name]:.1f}/s"
         for name in ("achieved_rate_per_s", "target_rate_per_s")
     )
     return [
-        [f"p50 latency{of}", time("p50_s")],
-        [f"p90 latency{of}", time("p90_s")],
-        [f"p99 latency{of}", time("p99_s")],
+        [f"p50 latency{of_answered}", time("p50_s")],
+        [f"p90 latency{of_answered}", time("p90_s")],
+        [f"p99 latency{of_answered}", time("p99_s")],
         [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
         ["effective accuracy", _accuracy(summary["effective_accuracy"])],
         ["accuracy of answered", _accuracy(summary["accuracy_of_answered"])],
-        ["achieved of target rate", f"{achieved} of {wanted}"],
+        ["achieved of target rate", f"{achieved} of {target_rate}"],
         ["client send delay", f"{time(late)} ({'p99' if late == 'send_delay_p99_s' else 'worst'})"],
     ]

@@ -1,4 +1,4 @@
-"""``slotool.loadtest``: real requests at drawn or recorded instants against a server, and what became of them."""
+"""``slotool.loadtest``: real requests at drawn or recorded instants to a server, and their results."""
 
 from __future__ import annotations
 
@@ -63,35 +63,35 @@ def loadtest(
 ) -> LoadTest:
     """Send held-out examples to a server, and log each request.
 
-    A request is sent when it is due, however many are outstanding, and its latency counts from then. Effective
-    accuracy is the share of all requests answered correctly and in time. A client too late to judge the server is a
-    failed run (exit 3). $SLOTOOL_TOKEN holds the server's bearer token.
+    A request is sent when it is due, regardless of others outstanding, and its latency counts from then. Effective
+    accuracy is the share of all requests answered correctly and in time. If the client is too late to judge the server,
+    the run fails (exit 3). $SLOTOOL_TOKEN holds the bearer token.
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10s --deadline-ms 20
 
     Args:
         url: The server, such as ``http://127.0.0.1:8000``.
-        out: File for the request log. After Ctrl-C it holds what had finished.
-        model: Model to load; None: the first the server lists.
+        out: File for the request log. After Ctrl-C it holds the finished requests.
+        model: Model to load; None: the first one of the server.
         rate: Mean requests per second; None: 200.
         duration_s: Duration of the load; None: 10s.
-        arrivals: Replay this file of ``generate_arrivals``.
+        arrivals: Arrival table to replay, from ``generate_arrivals``.
         data: Data set of the examples.
         split: Split of the examples: test, validation, train or all.
         protocol: ``"http"`` or ``"grpc"``.
         endpoint: ``"infer"`` (Open Inference Protocol V2) or ``"compute"``.
         processes: Client processes.
-        deadline_ms: Deadline of every request.
-        tolerance: Degradation accepted, 0.05; or shares: 0=0.2,0.05=0.8.
+        deadline_ms: Deadline of every request, milliseconds.
+        tolerance: Accepted degradation, 0.05; or shares: 0=0.2,0.05=0.8.
         objective: Saving by the tolerance: response-time or cost.
-        min_accuracy: Accuracy that every answer should have.
+        min_accuracy: Minimum accuracy of every answer.
         priority: Priority of every request, 1 the highest; or shares: 1=0.2,2=0.3.
-        target: Exit 1 when a smaller share meets the deadline. The share holds for the requests of each tolerance too.
-        timeout_s: Time until a request counts as failed.
+        target: Exit 1 if a smaller share meets the deadline. The share holds for the requests of each tolerance too.
+        timeout_s: Time after which a request counts as failed.
         allow_remote: Allow another machine, whose owner expects this load.
         seed: Same seed, same result.
-        faults: Schedule, or file: "5s:kill 1, 15s:slow 0 2x for 5s". Workers of a server on this machine that was
-            started with --allow-faults are killed, stopped and slowed.
+        faults: Schedule, or file: "5s:kill 1, 15s:slow 0 2x for 5s". It kills, stops and slows workers of a server on
+            this machine that was started with --allow-faults.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
@@ -100,7 +100,7 @@ def loadtest(
 
     Raises:
         ArgumentError: An argument has a value that it cannot have, or contradicts another.
-        InputError: The server has no such model, does not answer, or takes other examples.
+        InputError: The server has no such model, does not answer, or needs other examples.
         DataError: The data set cannot be read.
         RunError: The load could not be sent.
         AlreadyExistsError: ``out`` exists.

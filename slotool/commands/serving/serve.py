@@ -1,4 +1,4 @@
-"""``slotool.serve``: a server in a process of its own, for notebooks, tests and scripts."""
+"""``slotool.serve``: a server in another process, for notebooks, tests and scripts."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def serve(
 ) -> RunningServer:
     """Serve models, each request at a point that fits it.
 
-    Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
-    /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
+    It implements the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
+    /metrics is for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
     All options: docs/reference/service-file.md.
 
     Example: slotool serve family --rules rules.json --latency l.parquet
@@ -119,55 +119,55 @@ def serve(
         latency: Latency table: choose points by deadline.
         outcomes: Outcome table of a model: choose points by accuracy. One for each of several models.
         policy: Such as value-iteration or slackfit.
-        deadline_ms: Usual deadline, for policies. In milliseconds.
+        deadline_ms: Usual deadline, milliseconds, which policies plan for.
         plan: Switching plan, for ``policy=switching``.
         names: Name to serve under, per artifact; None: the artifact's.
         host: Address to listen on.
         port: HTTP port; 0: any free one; None: 8000; in Python 0.
         grpc_port: Serve gRPC on this port too. 0: any free one.
-        token_file: Token to send, or .toml of clients; None: $SLOTOOL_TOKEN.
-        tls_certificate: PEM file: speak TLS, and show this.
-        tls_key: Its key; None: same file.
-        tls_clients: PEM file: clients must show certificates of these.
-        engine: inline (this process), local (processes) or ray. ``"auto"``: inline where no call takes longer than a
+        token_file: Token of clients, or .toml; None: $SLOTOOL_TOKEN.
+        tls_certificate: PEM file of the server's certificate, for TLS.
+        tls_key: PEM file of its key; None: same file.
+        tls_clients: PEM file of the authorities of client certificates.
+        engine: inline (this process), local (processes) or ray. ``"auto"``: inline if no call takes longer than a
             millisecond, else local.
         replicas: Workers of ``engine`` local or ray; None: 1, or the plan's.
         threads: Compute threads per call; None: 1, or the plan's.
         address: Ray cluster: host:port or auto; None: auto.
         hang_s: Restart a worker whose call takes longer.
-        max_batch: Examples in one request.
-        max_queue: Requests that may wait.
-        default_deadline_ms: Longest wait without a deadline; 0: any.
-        lame_duck_s: Answer on after SIGTERM; None: 5s; 0s on 127.0.0.1.
-        drain_s: Then: time to finish requests.
+        max_batch: Maximum number of examples in one request.
+        max_queue: Maximum number of waiting requests.
+        default_deadline_ms: Wait without a deadline, ms; 0: unlimited.
+        lame_duck_s: Keep serving after SIGTERM; None: 5s; 0s on 127.0.0.1.
+        drain_s: Time after that to finish requests.
         log: Append events to this file, as JSON lines.
         access_log: Append a JSON object for every answered request to this file. ``-``: to stdout.
         max_body_mib: Size limit of a request's body, MiB.
-        traces: Address of an OpenTelemetry collector to which spans are sent.
-        traces_share: Share of requests without a sampling decision that are traced.
+        traces: Address of an OpenTelemetry collector for spans.
+        traces_share: Share of traced requests among those without a sampling decision.
         shared_memory: Accept tensors in shared memory, from clients on this machine.
         address_rate: Requests per second that one address may send.
         trusted_proxies: Proxies whose Forwarded headers are read, separated by commas.
-        max_replicas: Maximum number of workers, to which they are added with the load.
+        max_replicas: Maximum number of workers; they are added with the load.
         requests_per_worker: Requests per second that one worker can serve; None: as the latency table says.
         device: Device to compute on: cpu, cuda, or several such as cuda:0,cuda:1.
         precision: Number format of networks in torch: float32, bf16, fp16, or on a GPU tf32.
         allow_faults: Let clients on this machine kill, stop and slow the workers.
         deadline_headers: Header of a gateway that states deadlines, and its unit: ``x-request-timeout=s``. Units: us,
             ms and s.
-        check_config: Check options, files and models, and exit. A command only: in Python a server that cannot start
-            raises.
-        options: More options of the command, as on its command line. A file of ``--config`` states what is left at its
-            default here.
+        check_config: Check options, files and models, and exit. For the command only: in Python a server that cannot
+            start raises an error.
+        options: More options, as on the command line. A file of ``--config`` sets arguments that have their default
+            here.
         start_timeout_s: Seconds until the server must be ready.
 
     Returns:
-        The server, ready, in a process of its own: ``url``, ``grpc`` (address or None), ``models`` (points by model),
+        The running server in another process: ``url``, ``grpc`` (address or None), ``models`` (points by model),
         ``log_text()`` and ``stop()``. It ends with its ``with`` block, by ``stop()``, or with this process:
         ``with slotool.serve("models/family") as server: print(server.url)``.
 
     Raises:
-        InputError: It does not start because of an argument; the server's own sentence.
+        InputError: It does not start because of an argument, which the server's message names.
         RunError: It does not start for another reason.
         TimedOut: It was not ready in time.
     """
@@ -182,9 +182,9 @@ def serve(
 
 
 def _line(given: Mapping[str, Any]) -> list[str]:
-    """Return the words of the command line for arguments of ``serve``, defaults left out."""
+    """Return the words of the command line for arguments of ``serve``, without defaults."""
     (declared,) = serve.command_lines  # type: ignore[attr-defined]  # as command_line declares it
-    defaults = {name: one.default for name, one in inspect.signature(serve).parameters.items()}
+    defaults = {name: part.default for name, part in inspect.signature(serve).parameters.items()}
     words = []
     for name, value in given.items():
         if value is None or value == defaults[name]:
@@ -193,6 +193,6 @@ def _line(given: Mapping[str, Any]) -> list[str]:
         if value is True:
             words += option
             continue
-        for one in [value] if isinstance(value, str) or not isinstance(value, Sequence) else value:
-            words += [*option, str(one)]
+        for part in [value] if isinstance(value, str) or not isinstance(value, Sequence) else value:
+            words += [*option, str(part)]
     return words
