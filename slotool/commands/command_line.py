@@ -1,4 +1,4 @@
-"""Declaration of a function as a command, for what its signature and ``Args`` cannot say, and parameters of several."""
+"""Declaration of a function as a command, beyond its signature and ``Args``, and shared parameters."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Ineffective:
-    """Parameters without effect where ``other`` has the value ``when``, or any value but ``unless``; by default where
-    it is not given."""
+    """Parameters without effect if ``other`` is ``when``, or is not ``unless``; by default, if it is not given."""
 
     parameters: tuple[str, ...]
     other: str
@@ -22,7 +21,6 @@ class Ineffective:
     unless: Any = None
 
     def applies(self, value: Any) -> bool:
-        """True if ``other`` has such a value."""
         if self.unless is not None:
             return bool(value != self.unless)
         return not value if self.when is None else bool(value == self.when)
@@ -41,16 +39,16 @@ class CommandLine:
         values: By parameter, a function that reads its text, in place of the one for its type.
         repeatable: Parameters among ``values`` that take several texts, whose function gets the list.
         made_by: By parameter, a function that makes its value, whose parameters are options, and those that are none.
-        modes: By option, a function that is called in place of this one where that option is given. Its parameters
-            are options too; those of the same name are shared.
+        modes: By option, a function to call instead if that option is given. Its parameters are options too; those of
+            the same name are shared.
         metavars: Placeholder of the value, by parameter.
         panels: Parameters by title of their panel in the help.
         hidden: Parameters that the help leaves out.
         python_only: Parameters that the command does not have.
         tables: Keys of the file of options that list tables, which no parameter states.
         fixed: Values of parameters that the command does not have.
-        ineffective: Options that are refused, because another option leaves them without effect.
-        resumes: True if an interrupted run prints how to go on.
+        ineffective: Options that are rejected because another option leaves them without effect.
+        resumes: True if an interrupted run prints how to resume.
     """
 
     path: str = ""
@@ -78,7 +76,7 @@ class CommandLine:
 
 
 def command_line(**differences: Any) -> Callable[[Function], Function]:
-    """Declare how the command of a function differs from it; see ``CommandLine``. Several make several commands."""
+    """Declare differences between a function and its command (``CommandLine``); several declare several commands."""
 
     def declaring(function: Function) -> Function:
         others = getattr(function, "command_lines", ())
@@ -98,19 +96,19 @@ def takes(group: type, **defaults: Any) -> Callable[[Function], Function]:
 
     def taking(function: Function) -> Function:
         signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        stated = [part for part in signature.parameters.values() if part.kind is not inspect.Parameter.VAR_KEYWORD]
         shared = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=stated.__forward_arg__
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation.__forward_arg__
             )
-            for name, stated in group.__annotations__.items()
+            for name, annotation in group.__annotations__.items()
         ]
 
         @wraps(function)
         def taken(*args: Any, **given: Any) -> Any:
             return function(*args, **{**defaults, **given})
 
-        taken.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        taken.__signature__ = signature.replace(parameters=[*stated, *shared])  # type: ignore[attr-defined]
         text, returns, rest = (inspect.getdoc(function) or "").partition("\n\nReturns:")
         entries = (inspect.getdoc(group) or "").partition("Args:\n")[2]
         taken.__doc__ = f"{text}\n{entries}{returns}{rest}"

@@ -1,4 +1,4 @@
-"""Tables and numbers as a person reads them: one source for the terminal, for plain text and for notebooks."""
+"""Tables for people, in the terminal, as plain text and in notebooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"–$|[-−+±<>≤≥]?\s?\d")
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts: its title, the names of its columns, and cells by row."""
+    """Table of texts: title, names of columns, and cells by row."""
 
     title: str
     columns: tuple[str, ...]
@@ -30,7 +30,7 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """Of each column: whether every cell begins like a number, and so stands to the right."""
+        """True for each column of numbers, which is aligned to the right."""
         return [bool(self.rows) and all(_NUMBER.match(row[i]) for row in self.rows) for i in range(len(self.columns))]
 
     def __rich__(self) -> RichTable:
@@ -45,7 +45,7 @@ class Table:
         return built
 
     def html(self) -> str:
-        """The same table as HTML, every text escaped."""
+        """Return the table as HTML, every text escaped."""
         sides = ["right" if numeric else "left" for numeric in self.numeric]
         head = "".join(_cell("th", text, side) for text, side in zip(self.columns, sides, strict=True))
         lines = ["".join(_cell("td", text, side) for text, side in zip(row, sides, strict=True)) for row in self.rows]
@@ -58,7 +58,7 @@ Part = Table | str
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table of any values: floats with four digits, other values as ``str`` writes them."""
+    """Return a table of any values: floats with four digits, other values by ``str``."""
     texts = (tuple(printable(number(cell) if isinstance(cell, float) else str(cell)) for cell in row) for row in rows)
     return Table(printable(title), tuple(map(printable, columns)), tuple(texts))
 
@@ -98,11 +98,11 @@ def records_table(title: str, records: Iterable[Mapping[str, Any]], columns: Ite
 
 
 def plain_text(parts: Iterable[Part]) -> str:
-    """Tables and sentences as text without colours, ``PLAIN_WIDTH`` columns wide."""
+    """Return tables and sentences as text without colours, ``PLAIN_WIDTH`` columns wide."""
     from rich.console import Console
 
     file = io.StringIO()
-    # In a notebook rich would show the parts by itself, each in an output of its own.
+    # In a notebook rich would display each part by itself.
     console = Console(file=file, width=PLAIN_WIDTH, **CONSOLE, color_system=None, force_jupyter=False)
     for part in parts:
         console.print(printable(part, lines=True) if isinstance(part, str) else part)
@@ -110,13 +110,13 @@ def plain_text(parts: Iterable[Part]) -> str:
 
 
 def html_text(parts: Iterable[Part]) -> str:
-    """Tables and sentences as HTML, every text escaped."""
+    """Return tables and sentences as HTML, every text escaped."""
     return "\n".join(
         f"<p>{html.escape(printable(part, lines=True))}</p>" if isinstance(part, str) else part.html() for part in parts
     )
 
 
-# How rich prints: nothing is markup, for names come from files, and ``[/red]`` or ``:net:`` may be one.
+# Options of rich: nothing is markup, since names come from files and may be ``[/red]`` or ``:net:``.
 CONSOLE: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
 
 

@@ -1,4 +1,4 @@
-"""``slotool.doctor``: facts of this machine, what is installed, and what makes measurements noisy."""
+"""``slotool.doctor``: facts of this machine, installed packages, and causes of noise."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _PLUGINS = tuple(map(Column, ("group", "name", "package", "version", "state")))
 
 @result
 class Diagnosis(Result):
-    """``machine``: its facts, with ``machine_id``, their fingerprint. ``devices``: ``cpu`` and every CUDA device.
-    ``threads``: of each numerical library, if nobody sets them. ``advice``: sentences on what makes latencies noisy.
-    ``missing``: sentences on packages that slotool needs. ``extras``: whether each is installed. ``plugins``: what
-    installed packages add, each with its ``problem``, None where it can be used."""
+    """Facts of this ``machine``, with ``machine_id``, their fingerprint, and ``devices``: ``cpu`` and CUDA devices.
+
+    ``threads``: default of each numerical library. ``advice``: sentences on causes of noisy latencies. ``missing``:
+    sentences on required packages. ``extras``: True for each that is installed. ``plugins``: objects that installed
+    packages add, each with its ``problem``, None for a usable one.
+    """
 
     machine_id: str
     machine: Mapping[str, Any]
@@ -32,12 +34,12 @@ class Diagnosis(Result):
 
     @property
     def exit_code(self) -> int:
-        """1 if something that slotool needs is missing."""
+        """1 if a required package is missing."""
         return int(not self.ok)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing that slotool needs is missing."""
+        """True if no required package is missing."""
         return not self.missing
 
     def findings(self) -> Mapping[str, Any]:
@@ -99,17 +101,14 @@ def doctor() -> Diagnosis:
 
 
 def _plugins() -> list[dict[str, Any]]:
-    """Return what installed packages add, each with the sentence why it cannot be used, or None.
-
-    Each registry imports a room, so only those of groups with plugins are looked at.
-    """
+    """Return plugins of installed packages, each with its ``problem``; only registries with plugins are imported."""
     from importlib import import_module
 
     from slotool.plugins import GROUPS, installed
 
-    found = [plugin for group in GROUPS for plugin in installed(group)]
-    registries = {group: import_module(_REGISTRIES[group]).registry for group in {plugin.group for plugin in found}}
-    return [{**asdict(plugin), "problem": registries[plugin.group].problem(plugin)} for plugin in found]
+    plugins = [plugin for group in GROUPS for plugin in installed(group)]
+    registries = {group: import_module(_REGISTRIES[group]).registry for group in {plugin.group for plugin in plugins}}
+    return [{**asdict(plugin), "problem": registries[plugin.group].problem(plugin)} for plugin in plugins]
 
 
 # Module of the registry that looks up names of a group of plugins.
@@ -126,7 +125,7 @@ _REGISTRIES = {
 
 
 def _devices() -> list[str]:
-    """``cpu`` and every CUDA device torch can use."""
+    """Return ``cpu`` and every CUDA device that torch can use."""
     from slotool import devices
 
     try:
@@ -136,7 +135,7 @@ def _devices() -> list[str]:
 
 
 def _threads() -> dict[str, int]:
-    """Threads each numerical library would use if nobody set them."""
+    """Return the default number of threads of each numerical library."""
     from threadpoolctl import threadpool_info
 
     counts = {f"{pool['user_api']} ({pool['internal_api']})": int(pool["num_threads"]) for pool in threadpool_info()}
@@ -148,7 +147,7 @@ def _threads() -> dict[str, int]:
 
 
 def _gpus(facts: Mapping[str, Any]) -> str:
-    """Models of the GPUs, driver and limits, as far as they are known."""
+    """Describe models of the GPUs, driver and limits, as far as they are known."""
     driver = f"driver {facts['gpu_driver'] or 'not visible'}"
     cuda = f"CUDA up to {facts['gpu_cuda']}" if facts["gpu_cuda"] else ""
     units = {"gpu_power_limits_w": "W", "gpu_clocks_mhz": "MHz"}

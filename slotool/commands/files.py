@@ -1,4 +1,4 @@
-"""``slotool.load`` and ``slotool.save``: whatever slotool writes, as an object."""
+"""``slotool.load`` and ``slotool.save``: files and folders of slotool as objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slotool.sources import FilePath
 
 
 def load(path: FilePath) -> Any:
-    """Read what slotool wrote, by what the file or folder says it is; its name does not matter.
+    """Read a file or folder that slotool wrote; its content tells what it is, not its name.
 
     Args:
         path: A table (.parquet or .csv), a .json of rules or of a switching plan, a graph file (.parquet or .jsonl), or
@@ -21,13 +21,13 @@ def load(path: FilePath) -> Any:
 
     Returns:
         A ``LatencyTable``, ``OutcomeTable``, ``ArrivalTable``, ``RequestLog`` or another table of its schema; a
-        ``RuleSet`` or ``SwitchingPlan``; a list of ``OperatorGraph``; a ``PredictorArtifact``; of a network,
+        ``RuleSet`` or ``SwitchingPlan``; a list of ``OperatorGraph``; a ``PredictorArtifact``; for a network,
         family, SLO-NN or supernet an ``ElasticModel``.
 
     Raises:
-        InputError: There is no such path, or it is nothing that slotool writes.
+        InputError: There is no such path, or slotool did not write it.
         TableError: A table breaks its schema.
-        ArtifactError: The artifact is damaged, or of a kind or version that this slotool does not know.
+        ArtifactError: The artifact is damaged, or of a kind or version that is unknown here.
         GraphError: A graph file is damaged.
     """
     from slotool.artifacts.bundle import is_artifact
@@ -138,7 +138,7 @@ def _parquet(path: Path) -> Any:
 
 
 def _csv(path: Path) -> Any:
-    """The table whose required columns the file has, the most demanding first."""
+    """Load as the table of most required columns that the file has."""
     with path.open(errors="replace") as file:
         columns = {name.strip().strip('"') for name in file.readline().split(",")}
     return _of_columns(path, columns)

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def tolerance_shares(tolerance: float | Mapping[float, float] | None) -> dict[float, float]:
-    """Shares of the requests by tolerance, empty for none. Raises ``ArgumentError``."""
+    """Return the shares of requests by tolerance, empty for none. Raises ``ArgumentError``."""
     if tolerance is None:
         return {}
     shares = dict(tolerance) if isinstance(tolerance, Mapping) else {tolerance: 1.0}
-    meant = all(0 <= each < math.inf and share > 0 for each, share in shares.items())
-    if not (meant and abs(sum(shares.values()) - 1) <= 1e-6):  # nothing of this holds for NaN
-        stated = ",".join(f"{each:g}={share:g}" for each, share in shares.items())
+    valid = all(0 <= value < math.inf and share > 0 for value, share in shares.items())
+    if not (valid and abs(sum(shares.values()) - 1) <= 1e-6):  # false for NaN
+        stated = ",".join(f"{value:g}={share:g}" for value, share in shares.items())
         problem = "is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1"
         raise ArgumentError("tolerance", f"{stated!r} {problem}")
-    return {float(each): float(share) for each, share in shares.items()}
+    return {float(value): float(share) for value, share in shares.items()}
 
 
 @command_line(python_only=("data",), metavars={"label": "COLUMN", "input": "COLUMN=TENSOR", "images": "SIZE:SCALE"})

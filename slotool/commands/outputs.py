@@ -1,4 +1,4 @@
-"""Outputs of functions: never over their inputs, and checked to be writable before the work begins."""
+"""Checks of outputs before a function begins: they are writable, and no input is overwritten."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def writes(
 ) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
     """Decorate a function whose parameters ``files`` and ``folders`` name its outputs; None writes nothing.
 
-    Before it runs, the function raises ``ArgumentError`` where a number lies beyond the bounds that the signature
-    states, or an output is also an input, or holds one, or is given twice, or cannot be written, and
-    ``AlreadyExistsError`` where one exists without ``force``, unless it ``resumes``.
+    Before it runs, the function raises ``ArgumentError`` if a number is beyond the bounds in the signature, or an
+    output is given twice, cannot be written, or is or holds an input; and ``AlreadyExistsError`` if one exists without
+    ``force``, unless it ``resumes``.
     """
 
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -67,7 +67,7 @@ def _arguments(
 ) -> Mapping[str, Any]:
     """Return the arguments of a call of ``function``, defaults included.
 
-    Raises ``TypeError``, as Python does, for a call that does not fit; a misspelt name with the one that may be meant.
+    Raises ``TypeError``, as Python does, for a call that does not fit, with a similar name for a misspelt one.
     """
     try:
         bound = signature.bind(*args, **kwargs)
@@ -80,8 +80,7 @@ def _arguments(
 
 
 def _require_kept(outputs: Mapping[str, Path], existing: Mapping[str, Path], inputs: Sequence[Path]) -> None:
-    """Raise ``ArgumentError`` naming the output that is given twice, or would destroy an input, by whatever name or
-    link."""
+    """Raise ``ArgumentError`` for an output that is given twice, or would destroy an input, links included."""
     for name, output in outputs.items():
         if output in [path for other, path in outputs.items() if other != name]:
             raise ArgumentError(name, f"{output} is given as two outputs")
@@ -94,8 +93,8 @@ def _require_kept(outputs: Mapping[str, Path], existing: Mapping[str, Path], inp
 def _files(kind: str, value: Any) -> Iterator[Path]:
     """Yield the files that a parameter of this annotation reads."""
     if isinstance(value, Mapping | list | tuple):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _files(kind, one)
+        for member in value.values() if isinstance(value, Mapping) else value:
+            yield from _files(kind, member)
         return
     from slotool.data.options import DataSource
     from slotool.graphs.capture.sources import Source
@@ -112,7 +111,7 @@ def _files(kind: str, value: Any) -> Iterator[Path]:
 
 
 def _data_files(name: str) -> Iterator[Path]:
-    """Yield where the data set of this name lies."""
+    """Yield the path of the data set of this name."""
     from slotool.data.options import DataOptions
     from slotool.data.registry import locate
 
@@ -121,7 +120,7 @@ def _data_files(name: str) -> Iterator[Path]:
 
 
 def _loss(path: Path, output: Path) -> str:
-    """Return a sentence on how writing ``output`` would destroy ``path``; empty when it does not."""
+    """Describe how writing ``output`` would destroy ``path``; empty if it does not."""
     if not os.path.exists(path):
         return ""
     if os.path.samefile(path, output):
@@ -132,8 +131,7 @@ def _loss(path: Path, output: Path) -> str:
 
 
 def _require_writable(name: str, path: Path, *, is_folder: bool) -> None:
-    """Raises ``ArgumentError`` where nothing can be written at ``path``; what stands there is left to the function
-    unless nothing may replace it."""
+    """Raise ``ArgumentError`` if ``path`` cannot be written; replacing an existing one is left to the function."""
     replaceable(path)
     if is_folder and path.is_file():
         raise ArgumentError(name, f"{path} is a file; a folder is written, choose another name")

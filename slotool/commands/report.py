@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from slotool.reports.figure import Figure
 
 PAGES = (".html", ".htm")
-# Files that are named as not drawn; the others are counted.
 MAX_NOT_DRAWN = 5
 
 
@@ -30,11 +29,11 @@ def report(
     force: bool = False,
     progress: Reporting = "auto",
 ) -> Report:
-    """Plot everything found as one page.
+    """Plot tables, rules and plans on one page.
 
-    That is measured and predicted latency, accuracy against k and latency, tolerance tiers,
-    switching plans, served latency, and slow-down by co-runners. The page is one self-contained file
-    that works offline; the same plots lie as PNG in a folder next to it.
+    Plots are of measured and predicted latency, accuracy against k and latency, tolerance tiers, switching plans,
+    served latency, and slow-down by co-runners. The page is one self-contained file that works offline; the same plots
+    are PNG files in a folder next to it.
 
     Example: slotool report . -o report.html
 
@@ -52,7 +51,7 @@ def report(
 
     Raises:
         ArgumentError: ``out`` is no name of an .html file.
-        InputError: A path is nothing that a report could draw, or there is nothing to draw.
+        InputError: A path cannot be drawn, or there is nothing to draw.
         TableError: A table is damaged.
         ArtifactError: An artifact is damaged.
         AlreadyExistsError: ``out`` exists.
@@ -67,15 +66,15 @@ def report(
     if page.suffix not in PAGES:
         raise ArgumentError("out", f"{page}: a report is a page; give a name that ends in {' or '.join(PAGES)}")
     refuse_report(page, force)
-    found = collect(paths_of(paths))
+    files = collect(paths_of(paths))
     with reporter_of(progress).progress("drawing") as steps:
-        figures = write_report(found, page, title=title, force=force, progress=steps.advance)
-    return Report(page, page.stat().st_size, tuple(figures), tuple(found.unused))
+        figures = write_report(files, page, title=title, force=force, progress=steps.advance)
+    return Report(page, page.stat().st_size, tuple(figures), tuple(files.unused))
 
 
 @result
 class Report(Result):
-    """``out``: the page, of ``size_bytes``; ``not_drawn``: paths of which there is no plot, and what they are."""
+    """Page ``out`` of ``size_bytes`` with its ``figures``; ``not_drawn``: paths without a plot, and what they are."""
 
     out: Path = listed("report")
     size_bytes: int = listed("bytes")
@@ -89,7 +88,7 @@ class Report(Result):
 
     @property
     def folder(self) -> Path:
-        """Where the plots lie as PNG."""
+        """Folder of the plots as PNG."""
         from slotool.reports.report import plots_folder
 
         return plots_folder(self.out)
@@ -97,8 +96,8 @@ class Report(Result):
     def findings(self) -> dict[str, Any]:
         return {
             **super().findings(),
-            "figures": {what: value for figure in self.figures for what, value in figure.headlines},
-            "not_drawn": {str(path): what for path, what in self.not_drawn},
+            "figures": {name: value for figure in self.figures for name, value in figure.headlines},
+            "not_drawn": {str(path): name for path, name in self.not_drawn},
         }
 
     def records(self) -> list[dict[str, Any]]:
@@ -114,12 +113,11 @@ class Report(Result):
         ]
 
     def shown(self) -> list[Part]:
-        written = f"wrote {self.out} ({self.size_bytes / 1e6:.1f} MB, works offline)"
-        return [self.table(), f"{written} and {len(self.figures)} PNG in {self.folder}"]
+        page = f"wrote {self.out} ({self.size_bytes / 1e6:.1f} MB, works offline)"
+        return [self.table(), f"{page} and {len(self.figures)} PNG in {self.folder}"]
 
     @property
     def notes(self) -> list[str]:
-        """What was not drawn."""
         if not self.not_drawn:
             return []
         named = [f"{path} ({what})" for path, what in self.not_drawn[:MAX_NOT_DRAWN]]

@@ -48,7 +48,7 @@ def listed(key: str, **settings: Any) -> Any:
 
 
 def output(key: str | None = None, **settings: Any) -> Any:
-    """Declare a file or folder that was written, None for none, or several; the text ends with a line on each."""
+    """Declare a written file or folder, several, or None; the text ends with a line on each."""
     return field(metadata={_WRITTEN: True} if key is None else {_WRITTEN: True, _KEY: key}, **settings)
 
 
@@ -74,25 +74,24 @@ class Result(ABC):
     """Columns of the table of ``records``."""
 
     def findings(self) -> Mapping[str, Any]:
-        """Keys of the document with their values: paths, dataclasses, NumPy values and NaN may be among them."""
-        found = {each.metadata.get(_KEY, each.name): getattr(self, each.name) for each in self._fields}
-        found.pop(None, None)
-        if self.rows_key is not None and self.rows_key not in found:
-            found[self.rows_key] = self.records()
-        return found
+        """Return keys of the document and values, such as paths, dataclasses, NumPy values and NaN."""
+        values = {one.metadata.get(_KEY, one.name): getattr(self, one.name) for one in self._fields}
+        values.pop(None, None)
+        if self.rows_key is not None and self.rows_key not in values:
+            values[self.rows_key] = self.records()
+        return values
 
     def records(self) -> Sequence[Mapping[str, Any]]:
-        """Rows of the table: by default the field of the document's key ``rows_key``."""
-        key = next(each.name for each in self._fields if each.metadata.get(_KEY, each.name) == self.rows_key)
+        """Return rows of the table: by default the field of the document's key ``rows_key``."""
+        key = next(one.name for one in self._fields if one.metadata.get(_KEY, one.name) == self.rows_key)
         return list(getattr(self, key))
 
     @property
     def title(self) -> str:
-        """Title of the table."""
         return ""
 
     def shown(self) -> Sequence[Part]:
-        """Parts that a person reads instead of the document: by default the table of ``records``."""
+        """Return the parts of the text for people: by default the table of ``records``."""
         return [self.table()]
 
     def table(self) -> Table:
@@ -102,8 +101,8 @@ class Result(ABC):
     @property
     def parts(self) -> Sequence[Part]:
         """``shown``, and a line for each file or folder that was written."""
-        written = [getattr(self, each.name) for each in self._fields if each.metadata.get(_WRITTEN)]
-        paths = [path for each in written for path in (each if isinstance(each, list | tuple) else [each])]
+        written = [getattr(self, one.name) for one in self._fields if one.metadata.get(_WRITTEN)]
+        paths = [path for value in written for path in (value if isinstance(value, list | tuple) else [value])]
         return [*self.shown(), *(f"wrote {path}" for path in paths if path is not None)]
 
     @property
@@ -112,17 +111,17 @@ class Result(ABC):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Sentences on what should not be missed."""
+        """Sentences on problems, printed before everything else."""
         return ()
 
     @property
     def notes(self) -> Sequence[str]:
-        """Remarks that stand below what is shown."""
+        """Remarks, printed after everything else."""
         return ()
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command that prints this; 1 where its verdict is negative."""
+        """Exit code of the command: 1 for a negative verdict."""
         return 0
 
     def judge(self) -> None:  # noqa: B027  (most results have no verdict)
@@ -130,12 +129,12 @@ class Result(ABC):
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The JSON document: ``schema``, ``schema_version`` and the keys that docs/reference/json lists."""
+        """JSON document: ``schema``, ``schema_version`` and the keys that docs/reference/json lists."""
         body = {"schema": f"slotool/{self.schema}", "schema_version": DOCUMENT_VERSION, **self.findings()}
         return {name: plain(value) for name, value in body.items()}
 
     def frame(self) -> pd.DataFrame:
-        """The document's rows as a pandas frame, one column a key; named rows have their names as the index."""
+        """Return the document's rows as a pandas frame, a column per key; names of rows are the index."""
         import pandas as pd
 
         rows = [self.document] if self.rows_key is None else self.document[self.rows_key]
@@ -152,7 +151,7 @@ class Result(ABC):
 
 
 class Verdict(Result):
-    """Result that is a verdict, or is none where nothing speaks against what was done."""
+    """Result with a verdict, which may be negative or open."""
 
     @property
     @abstractmethod
@@ -174,7 +173,7 @@ class Verdict(Result):
 
 
 def plain(value: Any) -> Any:
-    """NumPy values, paths and dataclasses as JSON's own types; NaN and infinities as null."""
+    """Convert NumPy values, paths and dataclasses to types of JSON; NaN and infinities become null."""
     if is_dataclass(value) and not isinstance(value, type) and type(value).__str__ is object.__str__:
         return plain(asdict(value))
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Annotations of functions: members of unions, and the bounds that ``Annotated`` states for numbers."""
+"""Annotations of functions: members of unions, and bounds of numbers in ``Annotated``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from slotool.errors import ArgumentError
 
 
 class _Named(type):
-    """Class of classes that only type checkers import."""
+    """Metaclass that stands for classes that only type checkers import."""
 
     def __getattr__(cls, name: str) -> type:
         return _Named(name, (), {}) if not name.startswith("__") else type.__getattribute__(cls, name)
 
 
 class _Scope(dict[str, Any]):
-    """Names in the annotations of a function; what its module does not import at run time is a class of that name."""
+    """Names in the annotations of a function; a name that is not imported at run time becomes a class."""
 
     def __init__(self, module: Mapping[str, Any]):
         super().__init__()
@@ -38,17 +38,17 @@ class _Scope(dict[str, Any]):
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotation of each parameter, evaluated."""
     scope = _Scope(vars(sys.modules[inspect.unwrap(function).__module__]))
-    stated = {name: one.annotation for name, one in inspect.signature(function).parameters.items()}
-    return {name: eval(one, {}, scope) if isinstance(one, str) else one for name, one in stated.items()}
+    stated = {name: text.annotation for name, text in inspect.signature(function).parameters.items()}
+    return {name: eval(text, {}, scope) if isinstance(text, str) else text for name, text in stated.items()}
 
 
 def alternatives(annotation: Any) -> Iterator[Any]:
-    """Members of a union, None left out; of an annotated union those of the union."""
+    """Yield the members of a union or annotated union, without None."""
     if get_origin(annotation) is Annotated and get_origin(get_args(annotation)[0]) in (Union, UnionType):
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, UnionType):
-        for one in get_args(annotation):
-            yield from alternatives(one)
+        for member in get_args(annotation):
+            yield from alternatives(member)
     elif annotation not in (None, type(None)):
         yield annotation
 
@@ -74,4 +74,4 @@ def require_bounds(function: Callable[..., Any], given: Mapping[str, Any]) -> No
 @cache
 def _bounds_by_parameter(function: Callable[..., Any]) -> dict[str, Bounds]:
     bounds = {name: bounds_of(annotation) for name, annotation in annotations_of(function).items()}
-    return {name: one for name, one in bounds.items() if one is not None}
+    return {name: limits for name, limits in bounds.items() if limits is not None}

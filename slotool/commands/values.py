@@ -1,7 +1,7 @@
-"""Values of parameters: bounds, and how texts of the command line and of option files are read as them.
+"""Values of parameters: bounds, and readers of texts on the command line and in option files.
 
-A reader takes what stands on the command line, or the number that a TOML file holds, and raises ``ValueError`` with a
-sentence that does not name the parameter.
+A reader takes a text of the command line or a number of a TOML file. It raises ``ValueError`` with a sentence that does
+not name the parameter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Annotated, Any, TypeVar
 from slotool.predictors.training.measured import ROW_FILTERS
 
 Kind = TypeVar("Kind", int, float)
-# Of one parameter.
 MAX_NUMBERS = 10_000
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
@@ -33,7 +32,7 @@ class Bounds:
 
     @property
     def problem(self) -> str:
-        """Return a clause that says why a number outside the bounds is refused."""
+        """Clause on why a number is rejected."""
         if self.high == math.inf:
             return f"is no number above {self.low:g}" if self.excluded else f"is too few, at least {self.low:g}"
         both = ", both excluded" if self.excluded else ""
@@ -42,7 +41,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class RowColumns:
-    """Columns of a latency table by which rows are picked, for ``Annotated``: an option for each."""
+    """Columns of a latency table by which rows are selected, for ``Annotated``: an option for each."""
 
     columns: tuple[str, ...]
 
@@ -64,14 +63,14 @@ def above(low: float) -> Bounds:
 
 
 def inside(low: float, high: float) -> Bounds:
-    """Return bounds that are excluded themselves."""
+    """Return bounds without their ends."""
     return Bounds(low, high, excluded=True)
 
 
 def numbers(text: Any) -> list[float]:
     """Return the numbers in ``0:0.1:0.001`` (start:stop:step, stop included), in a comma list, or in both mixed.
 
-    A step left out is 1, which must then lead to the stop.
+    Without a step it is 1, which must lead to the stop.
     """
     if isinstance(text, int | float):
         return [float(text)]
@@ -98,7 +97,6 @@ def _range_of(part: str) -> list[float]:
 
 
 def whole_numbers(text: Any) -> list[int]:
-    """Return ``numbers`` that are all whole."""
     parsed = numbers(text)
     if not all(number.is_integer() for number in parsed):
         raise ValueError(f"{text!r}: whole numbers are expected")
@@ -122,7 +120,7 @@ def sizes(text: Any) -> tuple[int, ...]:
 
 
 def names(text: Any) -> tuple[str, ...]:
-    """Return the names of a comma list; none of an empty one."""
+    """Return the names in a comma list, none for an empty text."""
     return tuple(name.strip() for name in str(text).split(",")) if text else ()
 
 
@@ -170,7 +168,7 @@ def shares_by_priority(text: Any) -> dict[int, float]:
 
 
 def _shares(text: Any, kind: Callable[[str], Kind], expected: str) -> dict[Kind, float]:
-    """Return shares by what they are of; all where it stands alone."""
+    """Return shares by key; a key alone has all."""
     try:
         parts = [part.partition("=") for part in str(text).split(",")]
         pairs = [(kind(left), float(share) if equals else 1.0) for left, equals, share in parts]
