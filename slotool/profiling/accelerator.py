@@ -1,4 +1,4 @@
-"""Devices other than the CPU, as measurements on them need them: waited for, timed, emptied, and asked how they are."""
+"""Devices other than the CPU for measurements: waiting, clocks, memory and readings."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MAX_REMARKS = 8
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """``free_bytes``: nobody has them now; ``total_bytes``: of the device."""
+    """Free and total memory of a device, bytes."""
 
     free_bytes: int
     total_bytes: int
 
 
 class DeviceReadings(Protocol):
-    """Readings of a device; ``NvmlDevice`` is one. None for a reading that it lacks."""
+    """Readings of a device, None for missing ones; ``NvmlDevice`` implements it."""
 
     @property
     def remarks(self) -> list[str]: ...
@@ -55,69 +55,68 @@ class DeviceReadings(Protocol):
 
 
 class Accelerator(ABC):
-    """The device of a backend, made when the backend is. A process has one."""
+    """Device of a backend, opened with the backend; a process has one."""
 
-    # Calls go on so long at most before the first sample, until their durations settle: clocks rise under load.
+    # Maximum time of calls before the first sample, until durations settle: clocks rise under load.
     ramp_up_s: ClassVar[float] = 2.0
-    # Whether several backends of a process can work on streams of their own (``stream``).
+    # True if several backends of a process can use streams of their own (``stream``).
     streams: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The device's model."""
+        """Model of the device."""
 
     @property
     @abstractmethod
     def readings(self) -> DeviceReadings:
-        """Readings of its clock, its power and its users."""
+        """Readings of clock, power and users."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when it has done all that was asked of it."""
+        """Return when the device has finished its work."""
 
     @abstractmethod
     def memory(self) -> DeviceMemory | None:
-        """Its memory, or None where that is not known."""
+        """Return the memory of the device, or None if unknown."""
 
     def stopwatch(self) -> Stopwatch | None:
-        """Its own clock, if it can be read."""
+        """Return the device's clock, or None."""
         return None
 
     def stream(self) -> AbstractContextManager[Any]:
-        """Entered, what the thread asks of the device goes to a stream of its own, and ``wait`` is for that alone."""
+        """Return a context in which this thread uses a stream of its own, and ``wait`` waits for that only."""
         return nullcontext()
 
     def release(self) -> None:
-        """Give back memory that is kept for later."""
+        """Free cached memory."""
         return
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings of it that bear on a latency, by name."""
+        """Return settings of the device that change latencies, by name."""
         return {}
 
     def colocation(self) -> str:
-        """Return how processes share it: ``PROCESSES`` or ``MPS``."""
+        """Return the way in which processes share the device: ``PROCESSES`` or ``MPS``."""
         return PROCESSES
 
 
 class DeviceWatch:
-    """Asks a device after each sample what holds its clock down, and before and after them all who else uses it."""
+    """Watch of a device: throttling after each sample, and other processes before and after all samples."""
 
     def __init__(self, readings: DeviceReadings, own: Callable[[Collection[int]], Collection[int]] | None = None):
         self._readings, self._own = readings, own or of_this_campaign
         self.begin()
 
     def begin(self) -> None:
-        """Forget the samples until now."""
+        """Forget earlier samples."""
         self._asked = self._capped = 0
         self._others: set[int] = set()
         self._unseen = False
         self._look_around()
 
     def throttled(self) -> bool:
-        """True if heat or the board's protection holds the clock down now. The power limit is counted apart: it is how
-        the device runs, not a disturbance."""
+        """True if heat or the board's protection lowers the clock now; the power limit, no disturbance, is counted."""
         slowdown = self._readings.slowdown()
         if slowdown is None:
             return False
@@ -126,8 +125,10 @@ class DeviceWatch:
         return slowdown.throttled
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of a row about the time since ``begin``: ``power_capped``, the share of samples under the
-        power limit; ``clock_mhz`` and other columns of its readings, at the end; ``remarks``, sentences."""
+        """Return columns of a row since ``begin``: ``power_capped``, ``remarks`` and readings such as ``clock_mhz``.
+
+        ``power_capped`` is the share of samples under the power limit.
+        """
         self._look_around()
         remarks = [*self._readings.remarks[:MAX_REMARKS]]
         if self._others:
@@ -139,19 +140,18 @@ class DeviceWatch:
         return {"power_capped": share, **self._readings.columns(), "remarks": "; ".join(remarks)}
 
     def _look_around(self) -> None:
-        found = self._readings.processes()
-        if found is None:
+        pids = self._readings.processes()
+        if pids is None:
             return
-        own = set(self._own(found))
-        # Inside a container the driver may name us by a number that we do not know.
-        self._unseen |= not own
-        if own:
-            self._others |= set(found) - own
+        ours = set(self._own(pids))
+        # In a container the driver may number this process differently.
+        self._unseen |= not ours
+        if ours:
+            self._others |= set(pids) - ours
 
 
 def of_this_campaign(pids: Collection[int]) -> list[int]:
-    """Return those of these processes that are this one, its parent, children of the same parent, or the server of
-    NVIDIA's Multi-Process Service, by which this one computes."""
+    """Return the processes that belong to this campaign, or are the server of NVIDIA's Multi-Process Service."""
     parent = os.getppid()
     return [pid for pid in pids if pid in (os.getpid(), parent) or _is_ours(pid, parent)]
 
@@ -166,7 +166,7 @@ def _is_ours(pid: int, parent: int) -> bool:
 
 
 def mps_is_running(environment: Mapping[str, str] = os.environ) -> bool:
-    """True if the control pipe of NVIDIA's Multi-Process Service is there: CUDA processes then compute at once."""
+    """True if NVIDIA's Multi-Process Service has a control pipe: CUDA processes then compute at the same time."""
     folder = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_FOLDER)
     try:
         kind = (folder / "control").stat().st_mode
@@ -178,8 +178,8 @@ def mps_is_running(environment: Mapping[str, str] = os.environ) -> bool:
 class CudaStopwatch:
     """Seconds between two CUDA events on the current stream, by the device's clock.
 
-    Both are recorded at once with the work they enclose: an event recorded after the host has waited would count how
-    long the host took to wake up.
+    Both are recorded together with the work between them: an event recorded after the host has waited would count the
+    time for the host to wake up.
     """
 
     def __init__(self, device: str):
@@ -207,7 +207,7 @@ class CudaStopwatch:
 
 
 class NvidiaAccelerator(Accelerator):
-    """``cuda:N`` of a library that says little of it: what is known is what NVML says."""
+    """Device ``cuda:N`` of a library without readings of its own: they come from NVML."""
 
     def __init__(self, device: str):
         self.device = device
@@ -222,16 +222,18 @@ class NvidiaAccelerator(Accelerator):
         return Nvml().visible(self.number)
 
     def memory(self) -> DeviceMemory | None:
-        found = self.readings.memory_bytes
-        return None if found is None else DeviceMemory(*found)
+        sizes = self.readings.memory_bytes
+        return None if sizes is None else DeviceMemory(*sizes)
 
     def colocation(self) -> str:
         return MPS if mps_is_running() else PROCESSES
 
 
 class CudaAccelerator(NvidiaAccelerator):
-    """The device that torch calls ``cuda:N``. Opening it switches TF32 off, unless that is the ``precision``, and
-    kernels of cuDNN that a search finds or that add up in no fixed order: both differ from run to run.
+    """Device ``cuda:N`` of torch.
+
+    Opening it switches off TF32, unless that is the ``precision``, and kernels of cuDNN that are chosen by a search or
+    add up in no fixed order, since both differ from run to run.
     """
 
     streams = True
@@ -272,7 +274,7 @@ class CudaAccelerator(NvidiaAccelerator):
 
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)
-        # What was put on the device by the default stream, such as weights, is there.
+        # Tensors that the default stream has put on the device, such as weights, are complete.
         torch.cuda.synchronize(self._device)
         with torch.cuda.stream(self._stream):
             yield
@@ -289,7 +291,7 @@ class CudaAccelerator(NvidiaAccelerator):
     def release(self) -> None:
         import torch
 
-        # An error that was raised may still hold tensors in a circle.
+        # A raised error may still hold tensors in a reference cycle.
         gc.collect()
         torch.cuda.empty_cache()
 

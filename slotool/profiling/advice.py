@@ -1,4 +1,4 @@
-"""Advice on what makes latencies of this machine noisy."""
+"""Advice on causes of noisy latencies on this machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from slotool.profiling.accelerator import mps_is_running
 
 
 def gpu_advice(facts: Mapping[str, Any], usable: int) -> list[str]:
-    """Return what keeps slotool from a GPU that is there, and what makes its latencies noisy.
-
-    ``usable``: GPUs that torch can use.
-    """
+    """Return advice on GPUs that torch cannot use, and on noisy ones; ``usable``: number that torch can use."""
     if not facts["gpus"]:
         return []
     nvml = Nvml()

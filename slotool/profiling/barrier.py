@@ -1,8 +1,7 @@
 """Co-located measurement: a barrier in shared memory that starts all co-runners at once, and the samples that count.
 
-All co-runners call their models from the same instant on. A sample counts only while all of them run: it begins after
-each has finished its first call, and ends before any of them stops. Abacus labels in the same way; this module keeps
-the raw time stamps too.
+All co-runners call their models from the same instant on. A sample counts if it begins after each has finished its
+first call, and ends before any of them stops. Abacus labels in the same way; this module also keeps raw time stamps.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _GO, _STOP, _FAILED, _FIRST = 0, 1, 2, 3
 _BYTES_PER_SLOT = 8
 SPIN_S = 1e-4
 MAX_SPANS = 1 << 20
-# How often a member reads its idle time: reading the system's counters takes some 20 µs, less than 1 % of this.
+# Interval at which a member reads its idle time: reading the system's counters takes some 20 µs, less than 1 % of it.
 IDLE_CHECK_EVERY_S = 5e-3
 # A shorter stop cannot be distinguished from steal time, which is counted in ticks of 10 ms per core.
 MIN_STOP_S = 0.02
@@ -29,9 +28,11 @@ MIN_STOP_S = 0.02
 
 @dataclass(frozen=True)
 class Spans:
-    """Samples and stops of a member: ``samples`` float64 [n, 2], begin and end of each sample in order, in seconds of
-    ``time.perf_counter``; ``stops`` float64 [m, 3], begin and end of each piece of time in which the process was
-    stopped (SIGSTOP, a frozen container), and for how many seconds."""
+    """Samples and stops of a member, in seconds of ``time.perf_counter``.
+
+    ``samples`` float64 [n, 2]: begin and end of each. ``stops`` float64 [m, 3]: begin and end of each interval in which
+    the process was stopped (SIGSTOP, a frozen container), and the seconds that it was.
+    """
 
     samples: np.ndarray
     stops: np.ndarray
@@ -46,10 +47,10 @@ def _nothing() -> None:
 
 
 class SharedMemoryBarrier:
-    """Shared by the parent and ``members`` workers: when to start, when to stop, and how many samples each has.
+    """Barrier of a parent and ``members`` workers: start, stop, and the number of samples of each.
 
     A counter is -1 until its member is ready. The parent makes the barrier with ``create``. It is anonymous memory that
-    members open by ``path`` while the parent lives, so nothing is left behind when a process dies.
+    members open by ``path`` while the parent lives, so nothing remains when a process dies.
     """
 
     def __init__(self, path: str, members: int, descriptor: int | None = None):
@@ -72,7 +73,7 @@ class SharedMemoryBarrier:
         return [self._slots[_FIRST + member] for member in range(self.members)]
 
     def go(self, at_s: float) -> None:
-        """Start all members at this reading of ``time.perf_counter``, a clock that all processes of a machine share."""
+        """Start all members at this reading of ``time.perf_counter``, which all processes of a machine share."""
         self._slots[_GO] = int(at_s * 1e9)
 
     def stop(self) -> None:
@@ -86,10 +87,11 @@ class SharedMemoryBarrier:
         idle: Callable[[], float] = _never_idle,
         wait: Callable[[], None] = _nothing,
     ) -> Spans:
-        """Run as a member: wait for the others, then call until ``stop``, ``calls`` times per sample. ``idle``: seconds
-        since its last call in which no thread of this process ran or was ready to run (``Interference.idle_s``).
-        ``wait`` returns when the device has done what was called; it is a part of every sample, so none is left to be
-        done when this returns."""
+        """Run as a member: wait for the others, then call until ``stop``, ``calls`` times per sample.
+
+        ``idle``: seconds since its last call in which no thread of this process ran or was ready to run
+        (``Interference.idle_s``). ``wait``: returns when the device has finished; it is part of every sample.
+        """
         slots, mine = self._slots, _FIRST + member
         spans: list[tuple[float, float]] = []
         checks: list[tuple[float, float]] = []
@@ -115,17 +117,16 @@ class SharedMemoryBarrier:
         self._await_go(member)
         while not slots[_STOP]:
             call()
-            # Not only for the count: what is called without an end would fill the device's queue.
+            # Calls without waiting would fill the device's queue.
             wait()
             slots[mine] += 1
 
     def fail(self) -> None:
-        """Fail as a member that cannot go on: the others need not go on for its sake."""
+        """Mark this member as failed, so that the others stop."""
         self._slots[_FAILED] = 1
 
     @property
     def failed(self) -> bool:
-        """True if a member has failed."""
         return bool(self._slots[_FAILED])
 
     def _await_go(self, member: int) -> None:
@@ -144,10 +145,10 @@ class SharedMemoryBarrier:
 
 
 def colocated_samples(spans: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Seconds of the samples of each member that lie wholly within the time in which all members ran.
+    """Return the seconds of each member's samples that lie wholly within the time in which all members ran.
 
-    ``spans``: per member float64 [n, 2], begin and end of each sample in order. The co-located time begins when the
-    slowest starter has ended its first sample, and ends when the first member stops.
+    ``spans``: float64 [n, 2] for each member, begin and end of each sample in order. The co-located time begins when
+    all members have ended their first sample, and ends when the first member stops.
     """
     if any(len(of_member) == 0 for of_member in spans):
         return [np.empty(0) for _ in spans]
@@ -158,25 +159,28 @@ def colocated_samples(spans: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def stopped_share(members: Sequence[Spans]) -> float:
-    """The largest share of the co-located time (see ``colocated_samples``) for which a member was stopped, 0 to 1.
+    """Return the largest share of the co-located time (see ``colocated_samples``) in which a member was stopped.
 
-    The other members ran alone meanwhile, so the round does not measure co-location."""
-    if any(len(of.samples) == 0 for of in members):
+    The other members ran alone meanwhile, so the round does not measure co-location.
+    """
+    if any(len(member.samples) == 0 for member in members):
         return 0.0
-    begin = max(of.samples[0, 1] for of in members)
-    end = min(of.samples[-1, 1] for of in members)
+    begin = max(member.samples[0, 1] for member in members)
+    end = min(member.samples[-1, 1] for member in members)
     if end <= begin:
         return 0.0
     stopped_s = []
-    for of in members:
-        within_s = np.minimum(of.stops[:, 1], end) - np.maximum(of.stops[:, 0], begin)
-        stopped_s.append(float(np.clip(within_s, 0.0, of.stops[:, 2]).sum()))
+    for member in members:
+        within_s = np.minimum(member.stops[:, 1], end) - np.maximum(member.stops[:, 0], begin)
+        stopped_s.append(float(np.clip(within_s, 0.0, member.stops[:, 2]).sum()))
     return max(stopped_s) / float(end - begin)
 
 
 def _stops(begun: float, checks: np.ndarray) -> np.ndarray:
-    """The intervals with a stop, as [m, 3] of begin, end and idle seconds. ``checks``: float64 [n, 2], the time of each
-    check and the idle seconds since the one before."""
+    """Return intervals with a stop, [m, 3]: begin, end and idle seconds.
+
+    ``checks``: float64 [n, 2], the time of each check and the idle seconds since the one before.
+    """
     begins = np.concatenate([[begun], checks[:-1, 0]]) if len(checks) else np.empty(0)
     pieces = np.column_stack([begins, checks])
     stopped: np.ndarray = pieces[stops(pieces[:, 2], pieces[:, 1] - pieces[:, 0], MIN_STOP_S)]
@@ -192,8 +196,8 @@ def coordinate(
 ) -> bool:
     """Run as the parent: start all members at once, stop them when each has ``samples`` co-located samples.
 
-    ``seconds``: minimum and maximum co-located time, whatever the samples. Ends early when a member dies or fails;
-    returns whether all are alive.
+    ``seconds``: minimum and maximum co-located time. It ends early when a member dies or fails; returns True if all are
+    alive.
     """
     while min(barrier.counts) < 0 and alive() and not barrier.failed:
         time.sleep(poll_s)

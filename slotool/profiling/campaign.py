@@ -1,4 +1,4 @@
-"""A campaign: every item measured, its rows kept the moment they are there, resumable at any moment."""
+"""Campaigns: every item is measured, its rows are stored at once, and an interrupted campaign resumes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ from slotool.tables.latency import MEASURED_COLUMNS
 from slotool.timing.interference import OtherWork
 from slotool.timing.speed import facts_with_speed
 
-# Free memory is never all to be had: allocators round up, and others may take some meanwhile.
+# Not all free memory is usable: allocators round up, and other processes may take some.
 USABLE_SHARE = 0.9
 
 
 def probed(settings: Settings, items: Sequence[Item]) -> Settings:
-    """The settings with what a worker process found of their device, by the backend of the first of ``items``; as they
-    are for the CPU, and when probed before.
+    """Return the settings with facts of their device, by the backend of the first of ``items``; unchanged for the CPU.
 
-    A process of its own asks, so that this one holds nothing on the device. Raises ``InputError`` when the backend does
-    not offer the device, ``WorkerError`` when the process does not start.
+    A worker process reads them, so that this one holds nothing on the device. Raises ``InputError`` if the backend does
+    not offer the device, ``WorkerError`` if the process does not start.
     """
     if settings.device == "cpu" or settings.device_name or not items:
         return settings
@@ -48,16 +47,16 @@ def probed(settings: Settings, items: Sequence[Item]) -> Settings:
         precision=settings.precision,
         streams=settings.on_streams,
     ) as worker:
-        found = worker.hello["device"]
-    if not found:
+        device = worker.hello["device"]
+    if not device:
         return settings
-    memory = found["memory"]
+    memory = device["memory"]
     return replace(
         settings,
-        device_name=found["device_name"],
+        device_name=device["device_name"],
         device_limit_bytes=None if memory is None else int(USABLE_SHARE * memory["free_bytes"]),
-        colocation=STREAMS if settings.on_streams else found["colocation"],
-        device_busy_percent=found["busy_percent"] or 0.0,
+        colocation=STREAMS if settings.on_streams else device["colocation"],
+        device_busy_percent=device["busy_percent"] or 0.0,
     )
 
 
@@ -96,16 +95,15 @@ def plan_only(
 
 
 class Campaign:
-    """Measures items and writes ``out``; the same call again takes up where one ended. Use it as a context manager.
+    """Campaign that measures items and writes ``out``, as a context manager; the same call again resumes it.
 
-    A subject that is too big is one row ``skipped``, one for which memory does not suffice ``out-of-memory``, one that
-    fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason. With ``budget_s`` it ends
-    after so many seconds, having measured first what tells most for its time (``plan.worth_first``), and, when all is
-    measured, the unstable rows again. With ``in_order`` the items are measured as given.
-    ``force`` begins again.
+    A subject that is too big has a row ``skipped``, one that runs out of memory ``out-of-memory``, one that fails or
+    kills its worker ``failed``, one that hangs ``timeout``, each with its reason. With ``budget_s`` it ends after so
+    many seconds: items that tell most for their time come first (``plan.worth_first``), and unstable rows are measured
+    again once all are done. With ``in_order`` the items are measured as given. ``force`` begins again.
 
-    Opening it locks the journal; ``plan`` says what is left. Raises ``InputError`` for unusable items or settings,
-    ``AlreadyExistsError`` when ``out`` was measured otherwise.
+    Opening it locks the journal; ``plan`` holds the items that are left. Raises ``InputError`` for unusable items or
+    settings, ``AlreadyExistsError`` if ``out`` was measured differently.
     """
 
     def __init__(
@@ -126,17 +124,17 @@ class Campaign:
         with ExitStack() as opened:
             journal = Journal(journal_path(self._out), settings.configuration(), fresh=force)
             self._journal = opened.enter_context(journal)
-            kept = [] if force else _finished(self._out, settings, journal)
+            finished = [] if force else _finished(self._out, settings, journal)
             self._pooled = len(journal.rows)  # so many are in the plan's rows already
-            self.plan = make_plan(items, settings, kept, budgeted=budget_s is not None, in_order=in_order)
+            self.plan = make_plan(items, settings, finished, budgeted=budget_s is not None, in_order=in_order)
             self._open = opened.pop_all()
 
     def run(self, progress: Callable[[], None] = lambda: None) -> LatencyTable:
         """Measure what is left, write the table, remove the journal; ``progress`` is called per finished item.
 
-        ``provenance["campaign"]`` of the table tells of this run: items measured, resumed and left over, seconds,
-        how many cores other processes kept busy meanwhile, and how often, and for how long, a CPU quota stopped the
-        control groups of this process. Raises ``WorkerError`` when no worker can be started.
+        ``provenance["campaign"]`` of the table describes this run: items measured, resumed and left over, seconds,
+        cores taken by other processes, and the number and length of stops by a CPU quota. Raises ``WorkerError`` if no
+        worker can be started.
         """
         started, others, measured = time.monotonic(), OtherWork(), 0
         periods_before, throttled_s_before = throttled()
@@ -167,11 +165,11 @@ class Campaign:
 
     @property
     def has_rows(self) -> bool:
-        """True if the journal keeps rows for the next run."""
+        """True if the journal has rows for the next run."""
         return bool(self._journal.rows)
 
     def _due(self, started: float) -> Iterator[Item]:
-        """Items while there is time, one at least; with a budget the unstable ones come again after all others."""
+        """Yield items while there is time, at least one; with a budget, unstable ones again after all others."""
         deadline = math.inf if self._budget_s is None else started + self._budget_s
         for i, item in enumerate(self.plan.todo):
             if i and time.monotonic() >= deadline:
@@ -187,7 +185,7 @@ class Campaign:
                 yield item
 
     def _unstable(self) -> list[Item]:
-        """Items of whose rows one is measured but not sure, the least sure first."""
+        """Return items with an unstable row, the least stable first."""
         doubts = {key_of(row): doubt(row) for row in self._rows()}
         worst = {id(item): max(doubts.get(key, 0.0) for key in item.keys) for item in self.plan.items}
         return sorted((item for item in self.plan.items if worst[id(item)] > 0), key=lambda item: -worst[id(item)])
@@ -214,12 +212,12 @@ class Campaign:
 
 
 def journal_path(out: Path) -> Path:
-    """Return the path of an output's journal, which lies there while its campaign is unfinished."""
+    """Return the path of an output's journal, which exists while its campaign is unfinished."""
     return out.with_name(f"{out.name}.journal")
 
 
 def _check(items: Sequence[Item], settings: Settings, out: Path) -> None:
-    """Before anything is touched: the settings are possible, the output can be a file."""
+    """Raise ``InputError`` for impossible settings, or an output that cannot be a file."""
     for backend in {settings.backend, *(settings.backend_of(member) for item in items for member in item.members)}:
         settings.precision_of(backend)
     for members in {len(item.members) for item in items} or {1}:
@@ -229,11 +227,10 @@ def _check(items: Sequence[Item], settings: Settings, out: Path) -> None:
 
 
 def _finished(out: Path, settings: Settings, journal: Journal | JournalContent) -> list[Row]:
-    """Rows of an earlier run of this very campaign, each once: of its table, and of the journal that are not there.
+    """Return rows of an earlier run of this campaign: of its table, and those of the journal that it lacks.
 
-    A table names the journal it was made from and how many of its rows it holds, for a death may come between the
-    writing of the one and the removal of the other. A table that the journal's campaign was begun to replace (with
-    ``force``) does not count.
+    A table names its journal and the number of its rows, since a process may die after writing the table and before
+    removing the journal. A table that the journal's campaign replaces (``force``) does not count.
     """
     if not out.exists():
         return _checked(journal, out)
@@ -244,18 +241,18 @@ def _finished(out: Path, settings: Settings, journal: Journal | JournalContent) 
     if "configuration" not in table.provenance or set(_MARKS) - set(table.rows.columns):
         raise AlreadyExistsError(f"{out} exists already and was not written by such a campaign")
     source = table.provenance.get("journal", {})
-    own = source.get("id") == journal.id
-    if journal.replaces and not own:
+    is_source = source.get("id") == journal.id
+    if journal.replaces and not is_source:
         return _checked(journal, out)
     earlier = present_names(table.provenance["configuration"])
     refuse_other(earlier, settings.configuration(), out, table.provenance.get("machine_facts"))
-    left = _checked(journal, out)[source.get("rows", 0) if own else 0 :]
+    left = _checked(journal, out)[source.get("rows", 0) if is_source else 0 :]
     rows = [_completed(row, table.provenance) for row in table.rows.to_dict("records")]
     return [*rows, *left]
 
 
 def _checked(journal: Journal | JournalContent, out: Path) -> list[Row]:
-    """The journal's rows. Raises ``InputError`` for one that is none of a campaign."""
+    """Return the journal's rows. Raises ``InputError`` for one that no campaign wrote."""
     for number, row in enumerate(journal.rows, start=2):
         try:
             check_row(row)
@@ -268,21 +265,21 @@ def _checked(journal: Journal | JournalContent, out: Path) -> list[Row]:
 
 
 def _completed(row: Mapping[Any, Any], provenance: Mapping[str, Any]) -> Row:
-    """A row of a table, also of one written before rows had their rounds and limits."""
-    found = {**MEASURED_COLUMNS, **{str(name): value for name, value in row.items()}}
-    count = len(found["samples_s"])
-    if not len(found["samples_per_round"]) and count:
-        # Rounds of a row share its runs evenly; where they began was not written down.
-        parts = min(int(found["rounds"]), count)
-        found["samples_per_round"] = [count // parts + (part < count % parts) for part in range(parts)]
-    limit = found["limit_s"]
-    if found["status"] == "timeout" and (limit is None or math.isnan(limit)):
-        found["limit_s"] = provenance.get("timeout_s")
-    return found
+    """Return a row of a table; those of earlier versions get their rounds and limits."""
+    full = {**MEASURED_COLUMNS, **{str(name): value for name, value in row.items()}}
+    count = len(full["samples_s"])
+    if not len(full["samples_per_round"]) and count:
+        # Rounds of a row share its runs evenly; their beginnings were not stored.
+        parts = min(int(full["rounds"]), count)
+        full["samples_per_round"] = [count // parts + (part < count % parts) for part in range(parts)]
+    limit = full["limit_s"]
+    if full["status"] == "timeout" and (limit is None or math.isnan(limit)):
+        full["limit_s"] = provenance.get("timeout_s")
+    return full
 
 
 def _make_durable(path: Path) -> None:
-    """Force the file and its name to the disk, so that the journal may go."""
+    """Force the file and its name to the disk, so that the journal can be removed."""
     for target in (path, path.parent):
         descriptor = os.open(target, os.O_RDONLY)
         try:

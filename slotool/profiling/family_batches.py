@@ -1,4 +1,4 @@
-"""Latencies of a model family's versions by batch size, on examples of its data set, in this process."""
+"""Latencies of a family's versions by batch size, on examples of its data set, in this process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from slotool.tables import LatencyTable
 from slotool.timing.timer import Measurement, MeasurementHooks, StoppingRule, measure
 from slotool.timing.turns import Watch, agree
 
-# Single calls, for it is single answers that keep a deadline or miss it. Rounds over all rows, of as many calls each:
-# what else the machine does for a second then slows a part of each row's calls, and not all calls of one row.
+# Single calls, since a deadline holds for each. Calls of a row are spread over rounds, so that a short disturbance
+# slows a part of each row's calls, and not all calls of one row.
 ROUNDS, CALLS = 5, 8
 RULE = StoppingRule(runs=CALLS, max_samples=CALLS, single=True)
 
@@ -31,14 +31,12 @@ def measure_batches(
     provenance: Mapping[str, Any],
     progress: Callable[[], None] = lambda: None,
 ) -> LatencyTable:
-    """A row for each version and batch size, as ``slotool profile points`` has them.
+    """Return a row for each version and batch size, as ``slotool profile points`` does.
 
-    Batches are rows of ``x``, repeated where it has fewer; of one example where their lengths differ. ``progress``:
-    called per row.
-
-    Raises what a version raises.
+    Batches are rows of ``x``, repeated if it has fewer, or one example repeated if lengths differ. ``progress`` is
+    called per row. Errors of a version are raised.
     """
-    found: dict[tuple[int, str], list[Measurement]] = {}
+    measurements: dict[tuple[int, str], list[Measurement]] = {}
     with Watch.opened() as watch:
         hooks = MeasurementHooks(begin=watch.begin, lost=watch.lost)
         for turn, size in itertools.product(range(ROUNDS), batch_sizes):
@@ -47,7 +45,7 @@ def measure_batches(
                 batch = x[np.zeros(size, dtype=np.int64)]
             for point in family.points:
                 call = lambda point=point, batch=batch: family.respond(batch, point)  # noqa: E731
-                found.setdefault((size, point.key), []).append(measure(call, RULE, watch.clock, hooks))
+                measurements.setdefault((size, point.key), []).append(measure(call, RULE, watch.clock, hooks))
                 if turn == ROUNDS - 1:
                     progress()
     rows = [
@@ -60,12 +58,12 @@ def measure_batches(
             "threads": threads,
             "machine": machine_id(),
             "first_call_s": rounds[0].first_call_s,
-            "samples_s": np.concatenate([one.samples_s for one in rounds]),
-            "samples_per_round": [len(one.samples_s) for one in rounds],
-            "discarded": sum(one.discarded for one in rounds),
-            "interrupted": any(one.interrupted for one in rounds),
-            "stable": not any(one.interrupted for one in rounds) and agree([one.samples_s for one in rounds]),
+            "samples_s": np.concatenate([part.samples_s for part in rounds]),
+            "samples_per_round": [len(part.samples_s) for part in rounds],
+            "discarded": sum(part.discarded for part in rounds),
+            "interrupted": any(part.interrupted for part in rounds),
+            "stable": not any(part.interrupted for part in rounds) and agree([part.samples_s for part in rounds]),
         }
-        for (size, point), rounds in found.items()
+        for (size, point), rounds in measurements.items()
     ]
     return LatencyTable(pd.DataFrame(rows), provenance)

@@ -1,4 +1,4 @@
-"""Answers of live services to labelled examples: under a budget, with a journal, no faster than they allow."""
+"""Answers of live services to labelled examples, with a budget, a journal and a rate limit."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.tables.importing import less_sure, prices_of
 from slotool.tables.outcomes import ANSWER
 
-# Calls of one service in a row without an answer after which nothing more is asked: it is down, or not what was meant.
+# Calls of one service without an answer, in a row, after which the run ends.
 MAX_FAILURES = 10
-# Answers of a version by which logits and probabilities are told apart: one row of probabilities may be one of logits.
+# Number of answers that tell logits from probabilities: one row of probabilities may be one of logits.
 LOOKED_AT = 8
-# Error of a missing answer.
 MISSING_ERROR = 1.0
-# What an answer is called that is none of the classes.
+# Label of an answer that is no class.
 NO_CLASS = "none of the classes"
 
 
 @dataclass(frozen=True)
 class CallLimits:
-    """``prices``: of a call, by version; empty where nobody knows. ``budget``: what all calls may cost. ``requests``:
-    how many there may be. ``rate``: calls of one service per second. ``concurrency``: calls at the same time."""
+    """Limits of calls: ``prices`` of a call by version, empty if unknown; ``budget``: maximum price of all.
+
+    ``requests``: maximum number. ``rate``: calls of one service per second. ``concurrency``: calls at the same time.
+    """
 
     prices: Mapping[str, float]
     budget: float = math.inf
@@ -53,7 +54,7 @@ class CallLimits:
     concurrency: int = 1
 
     def allow(self, requests: int, spent: float) -> bool:
-        """True if so many calls of that price in all keep the limits."""
+        """True if this number of calls, and their price, keep the limits."""
         return requests <= self.requests and spent <= self.budget * (1 + 1e-9)
 
     def price(self, versions: list[str]) -> float:
@@ -62,23 +63,23 @@ class CallLimits:
 
 
 class LiveAnswers:
-    """Asks all versions of ``family`` for the examples of ``split`` that have no answer in ``journal``, and adds each
-    answer to it as it comes. Calls without an answer are journaled too: they count, and are made again the next time.
+    """Client that sends examples of ``split`` without an answer in ``journal`` to all versions of ``family``.
 
-    An example is begun only when the limits leave enough for all of its calls.
+    Each answer is added to the journal at once. Failed calls are added too: they count, and are repeated by the next
+    run. An example begins only if the limits allow all of its calls.
     """
 
     def __init__(self, family: Family, split: Any, journal: Journal, limits: CallLimits):
         self._family, self._split, self._journal, self._limits = family, split, journal, limits
         self._truth = true_answers(family, split.y)
         self._versions = {version_name(point): point for point in family.points}
-        # Calls made, in all, and their price.
+        # Number of all calls, and their price.
         self.requests = len(journal.rows)
         self.spent = limits.price([str(row["version"]) for row in journal.rows])
         self._in_a_row = dict.fromkeys(self._versions, 0)
         self._scores: dict[str, list[np.ndarray]] = {version: [] for version in self._versions}
         self._free_s = dict.fromkeys(self._versions, 0.0)
-        # Whether the limits left something that was not asked.
+        # True if limits ended the run.
         self.is_limited = False
 
     @property
@@ -88,7 +89,7 @@ class LiveAnswers:
 
     @property
     def failures(self) -> dict[str, str]:
-        """Why the first missing answer of a version is missing."""
+        """Reason of the first missing answer of each version."""
         reasons: dict[str, str] = {}
         for (_, version), row in self.rows.items():
             if row["status"] != "ok":
@@ -97,12 +98,14 @@ class LiveAnswers:
 
     @property
     def answered(self) -> int:
-        """Examples and versions with an answer."""
+        """Number of answers."""
         return sum(row["status"] == "ok" for row in self.rows.values())
 
     def ask(self, advance: Callable[[], None]) -> None:
-        """Ask for what has no answer, until all was asked or the limits end it (``is_limited``); ``advance``: after
-        each call. Raises ``RunError`` when a service gives no answer ``MAX_FAILURES`` times in a row."""
+        """Send all calls without an answer, until the limits end it (``is_limited``); ``advance``: after each call.
+
+        Raises ``RunError`` if a service gives no answer ``MAX_FAILURES`` times in a row.
+        """
         pending: set[Future[dict[str, Any]]] = set()
         with ThreadPoolExecutor(self._limits.concurrency, thread_name_prefix="slotool-ask") as pool:
             try:
@@ -114,13 +117,13 @@ class LiveAnswers:
                 while pending:
                     pending = self._keep(pending, advance)
             finally:
-                # Interrupted or failed: what was asked is paid for.
+                # After an interruption too: calls that were sent are paid for.
                 answers = [call.result() for call in pending]
                 if answers:
                     self._journal.append(*answers)
 
     def table(self, provenance: Mapping[str, Any]) -> OutcomeTable:
-        """Return the table of examples that every version was asked for. Raises ``InputError`` when there is none."""
+        """Return the table of examples that every version received. Raises ``InputError`` if there is none."""
         rows = self.rows
         whole = [i for i in range(len(self._split)) if all((i, version) in rows for version in self._versions)]
         if not whole:
@@ -131,13 +134,13 @@ class LiveAnswers:
                 f"requests{price}; raise --budget or --max-requests"
             )
         parts = [self._part(version, [rows[i, version] for i in whole]) for version in self._versions]
-        found = pd.concat(parts, ignore_index=True)
-        missing = found["confidence"].isna().to_numpy()
-        found["confidence"] = less_sure(found["confidence"].to_numpy(dtype=np.float64), missing)
-        return OutcomeTable(found, {**provenance, "missing_answers": int(missing.sum()), "examples": len(whole)})
+        table = pd.concat(parts, ignore_index=True)
+        missing = table["confidence"].isna().to_numpy()
+        table["confidence"] = less_sure(table["confidence"].to_numpy(dtype=np.float64), missing)
+        return OutcomeTable(table, {**provenance, "missing_answers": int(missing.sum()), "examples": len(whole)})
 
     def _part(self, version: str, rows: list[Mapping[str, Any]]) -> pd.DataFrame:
-        """One version's rows, its missing answers without a confidence."""
+        """Return the rows of one version; missing answers have no confidence."""
         columns: dict[str, Any] = {"example": [str(row["example"]) for row in rows], "version": version}
         columns["error"] = [float(row.get("error", MISSING_ERROR)) for row in rows]
         columns["confidence"] = [float(row.get("confidence", np.nan)) for row in rows]
@@ -149,10 +152,10 @@ class LiveAnswers:
         return pd.DataFrame(columns)
 
     def _due(self) -> Iterator[tuple[int, str]]:
-        """The calls to make; those of an example count as made when its first begins."""
+        """Yield the calls to make; all calls of an example count when its first one begins."""
         rows = self.rows
         answered = {key for key, row in rows.items() if row["status"] == "ok"}
-        # First what was never asked: what failed may fail again.
+        # Calls that failed before come last, as they may fail again.
         for failed_before in (False, True):
             for example in range(len(self._split)):
                 calls = [v for v in self._versions if (example, v) not in answered]
@@ -165,14 +168,14 @@ class LiveAnswers:
                 yield from ((example, version) for version in calls)
 
     def _pause(self, version: str) -> None:
-        """Waits until the service may be called again."""
+        """Wait until the service may be called again."""
         now_s = time.monotonic()
         begin_s = max(now_s, self._free_s[version])
         self._free_s[version] = begin_s + 1 / self._limits.rate
         time.sleep(begin_s - now_s)
 
     def _call(self, example: int, version: str) -> dict[str, Any]:
-        """The journal's row of one call."""
+        """Call a version; return the journal's row."""
         point = self._versions[version]
         row: dict[str, Any] = {"example": example, "version": version, "status": "ok"}
         began_s = time.perf_counter()
@@ -188,14 +191,14 @@ class LiveAnswers:
             return {**row, "status": "failed", "reason": f"its answer cannot be used: {reason(error)}"}
 
     def _judged(self, outputs: Mapping[str, np.ndarray], example: int, point: OperatingPoint) -> dict[str, Any]:
-        """Error, confidence and, of a classification, the label. Raises ``InputError`` for what is no answer."""
+        """Return error, confidence and, for classification, the label. Raises ``InputError`` for an unusable answer."""
         family = self._family
         _require_shapes(family, outputs)
-        # What overflows is found in the confidence.
+        # An overflow appears in the confidence.
         with np.errstate(invalid="ignore", over="ignore"):
             error = float(family.errors(outputs, self._truth[example : example + 1])[0])
-            known = family.confidences_of(outputs, point)
-        sure = 1.0 if known is None else float(known[0])
+            confidences = family.confidences_of(outputs, point)
+        sure = 1.0 if confidences is None else float(confidences[0])
         if not (math.isfinite(sure) and math.isfinite(error)):
             raise InputError(f"confidence {sure} and error {error} are no numbers")
         if not isinstance(family.task, Classification):
@@ -205,7 +208,7 @@ class LiveAnswers:
         return {"error": error, "confidence": sure, ANSWER: NO_CLASS if label < 0 else family.labels[label]}
 
     def _keep(self, pending: set[Future[dict[str, Any]]], advance: Callable[[], None]) -> set[Future[dict[str, Any]]]:
-        """Journals the calls that have ended, at least one; returns the others."""
+        """Add finished calls, at least one, to the journal; return the others."""
         done, others = wait(pending, return_when=FIRST_COMPLETED)
         answers = [call.result() for call in done]
         self._journal.append(*answers)
@@ -223,21 +226,20 @@ class LiveAnswers:
         return others
 
     def _require_logits(self, version: str) -> None:
-        """Raises ``InputError`` where ``LOOKED_AT`` answers of a version hold probabilities and are read as logits."""
-        task, seen = self._family.task, self._scores[version]
-        if not isinstance(task, Classification) or task.scores != "logits" or len(seen) < LOOKED_AT:
+        """Raise ``InputError`` if ``LOOKED_AT`` answers of a version are probabilities and are read as logits."""
+        task, scores = self._family.task, self._scores[version]
+        if not isinstance(task, Classification) or task.scores != "logits" or len(scores) < LOOKED_AT:
             return
-        if scores_held(task, {task.output: np.concatenate(seen[:LOOKED_AT])}) != "logits":
+        if scores_held(task, {task.output: np.concatenate(scores[:LOOKED_AT])}) != "logits":
             raise InputError(
                 f"output {task.output} of version {version} is read as logits and holds probabilities: {LOOKED_AT} "
                 "answers lie in [0, 1] and sum to 1; give --scores probabilities, and --force to begin again"
             )
-        self._scores[version] = seen[:0]
+        self._scores[version] = scores[:0]
 
 
 def _require_shapes(family: Family, outputs: Mapping[str, np.ndarray]) -> None:
-    """Raises ``InputError`` for an output of another shape than one example has by the services' signature: of scores
-    of classes, one of each class."""
+    """Raise ``InputError`` for an output whose shape does not fit one example, or the number of classes."""
     task = family.task
     for spec in family.signature.outputs:
         if spec.name not in outputs:
@@ -245,11 +247,11 @@ def _require_shapes(family: Family, outputs: Mapping[str, np.ndarray]) -> None:
         expected = [1, *spec.shape[1:]]
         if isinstance(task, Classification) and task.scores != "labels" and spec.name == task.output:
             expected = [1, family.classes]
-        found = list(outputs[spec.name].shape)
-        if len(found) != len(expected) or any(
-            size not in (FREE, own) for size, own in zip(expected, found, strict=True)
+        shape = list(outputs[spec.name].shape)
+        if len(shape) != len(expected) or any(
+            size not in (FREE, length) for size, length in zip(expected, shape, strict=True)
         ):
-            raise InputError(f"output {spec.name} has shape {found}, expected {expected} for one example")
+            raise InputError(f"output {spec.name} has shape {shape}, expected {expected} for one example")
 
 
 def opened_services(
@@ -262,7 +264,7 @@ def opened_services(
     images: ImageOptions | None,
     stack: ExitStack,
 ) -> tuple[Family, Any, dict[str, Any]]:
-    """Return the services as one family, the examples to ask for, and what tells this evaluation from another."""
+    """Return the services as one family, the examples to send, and facts that identify this evaluation."""
     opened = open_versions(dict(endpoints), 1)
     for _, model in opened:
         stack.callback(model.close)
@@ -293,7 +295,7 @@ def limits_of(
     rate: float | None,
     concurrency: int,
 ) -> tuple[CallLimits, str]:
-    """Return the limits of calls to services, and the currency or "". Raises ``ArgumentError`` for what cannot be."""
+    """Return the limits of calls to services, and the currency or "". Raises ``ArgumentError`` for invalid limits."""
     if not endpoints:
         raise ArgumentError("endpoints", "services by name are expected, one at least")
     for name, url in endpoints.items():

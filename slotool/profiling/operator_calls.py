@@ -11,9 +11,9 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import OPERATORS, Operator
 
-# All weights of a network that is this small stay in a cache between two calls, and smaller weights in any network.
+# Weights of a network up to the first size stay in a cache between two calls, and weights up to the second in any.
 CACHED_BYTES, SMALL_BYTES = 4 << 20, 64 << 10
-# Rough prices of a FLOP, of a byte and of a call, by which operators share a time that is known of all of them only.
+# Rough rates by which operators share a time that is known for all of them only.
 FLOPS_PER_S, BYTES_PER_S, CALL_S = 5e10, 1e10, 3e-6
 
 
@@ -42,21 +42,21 @@ class OperatorCall:
 
 
 def heat(own_bytes: int, network_bytes: int) -> str:
-    """Return the end of a key: whether weights of ``own_bytes`` leave the caches between two calls of a network."""
+    """Return the end of a key, which tells if weights of ``own_bytes`` leave the caches between two calls."""
     return " cold" if network_bytes > CACHED_BYTES and own_bytes > SMALL_BYTES else ""
 
 
 def with_the_rest(calls_s: np.ndarray, total_s: np.ndarray) -> np.ndarray:
-    """Return what an inference takes beyond its calls, and each of them with an equal share of it.
+    """Distribute the time of an inference beyond its calls equally over them and the inference itself.
 
     Args:
-        calls_s: Seconds of each call as the library's profile has them, float64 [inferences, calls].
+        calls_s: Seconds of each call in the library's profile, float64 [inferences, calls].
         total_s: Seconds of inferences without the profile, float64 [inferences].
 
     Returns:
         Float64 seconds [inferences, 1 + calls].
     """
-    # The quickest ones, as other processes only add.
+    # The fastest ones, since other processes only add time.
     whole_s, inside_s = float(np.min(total_s)), float(np.min(calls_s.sum(axis=1)))
     rest_s = max(0.0, whole_s - inside_s) / (calls_s.shape[1] + 1)
     scale = min(1.0, whole_s / inside_s) if inside_s else 1.0
@@ -65,7 +65,7 @@ def with_the_rest(calls_s: np.ndarray, total_s: np.ndarray) -> np.ndarray:
 
 def operator_calls(graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
     """Return a call for each operator of ``graph``; None for inputs and constants."""
-    at = {operator.name: operator for operator in graph.operators}
+    by_name = {operator.name: operator for operator in graph.operators}
     kinds: dict[str, str] = {}
     calls: list[OperatorCall | None] = []
     for operator in graph.operators:
@@ -75,7 +75,7 @@ def operator_calls(graph: OperatorGraph, batch_size: int) -> list[OperatorCall |
         if operator.op in ("InputLayer", "Constant"):
             calls.append(None)
             continue
-        inputs = [at[name] for name in operator.inputs]
+        inputs = [by_name[name] for name in operator.inputs]
         calls.append(_call(operator, inputs, [kinds[name] for name in operator.inputs], batch_size, graph.weight_bytes))
     return calls
 
@@ -84,10 +84,10 @@ def _call(
     operator: Operator, inputs: Sequence[Operator], kinds: Sequence[str], batch_size: int, network_bytes: int
 ) -> OperatorCall:
     pairs = zip(inputs, kinds, strict=True)
-    taken = [each.structure if each.op == "Constant" else f"{each.shape}{kind}" for each, kind in pairs]
+    sources = [source.structure if source.op == "Constant" else f"{source.shape}{kind}" for source, kind in pairs]
     end = heat(operator.weight_bytes, network_bytes)
     return OperatorCall(
-        key=f"{operator.structure} of {' '.join(taken)} batch {batch_size}{end}",
+        key=f"{operator.structure} of {' '.join(sources)} batch {batch_size}{end}",
         op=operator.op,
         flops=batch_size * operator.flops,
         bytes=batch_size * operator.moved_bytes + operator.weight_bytes,

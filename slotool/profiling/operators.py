@@ -1,4 +1,4 @@
-"""Operators timed in the networks that they are part of, and the file that keeps their times."""
+"""Operators timed in the networks that they are part of, and the file of their times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERSION = 2
 # Key of the time that a call of any network takes beyond its operators.
 CALL = "call"
 RULE = StoppingRule(runs=5, precision=0.02, max_seconds=0.3, max_samples=200)
-# Times that are taken of a network that is disturbed, or whose spread is larger.
+# Number of measurements of a network while it is disturbed or its spread is larger.
 TRIES, NOISY = 3, 0.1
 
 
@@ -58,11 +58,11 @@ class OperatorTime:
 
 @dataclass
 class OperatorTimes:
-    """Times of operators on this machine by ``backend`` on ``device`` with ``threads``, kept in the file ``path``.
+    """Times of operators on this machine by ``backend`` on ``device`` with ``threads``, stored in the file ``path``.
 
     Attributes:
         times: By the key of the ``OperatorCall``.
-        facts: Facts of the machine, its speed when the first was measured included.
+        facts: Facts of the machine, with its speed at the first measurement.
         checks: Errors that ``calibrate`` measured on whole networks, as JSON.
         precision: Number format; None for the backend's usual one.
     """
@@ -78,8 +78,7 @@ class OperatorTimes:
 
     @classmethod
     def here(cls, folder: Path, backend: str, device: str, threads: int, precision: str | None = None) -> Self:
-        """Open the file in ``folder``; empty where there is none, or where it was measured by another version of the
-        backend's library."""
+        """Open the file in ``folder``; empty if there is none, or another version of a library measured it."""
         name, place = (text.replace(":", "-").replace("/", "-") for text in (backend, device))
         place = f"{place}-{precision}" if precision else place
         path = folder / "operators" / f"{name}-{place}-threads{threads}-{machine_id()}.json"
@@ -90,12 +89,12 @@ class OperatorTimes:
                 return empty
             times = strict_json.convert(document["times"], dict[str, OperatorTime])
         except (InputError, OSError, KeyError):
-            # What can be measured again is no reason to fail.
+            # The times can be measured again.
             return empty
         return replace(empty, times=times, facts=document.get("facts"), checks=document.get("checks"))
 
     def save(self) -> None:
-        """Write the file, with what other processes have added to it meanwhile."""
+        """Write the file, with times that other processes have added meanwhile."""
         before = type(self).here(self.path.parent.parent, self.backend, self.device, self.threads, self.precision)
         self.times = before.times | self.times
         self.checks = self.checks or before.checks
@@ -110,15 +109,15 @@ class OperatorTimes:
             partial.write_text(json.dumps(document))
 
     def knows(self, calls: Sequence[OperatorCall | None]) -> bool:
-        """Return True if all calls were timed."""
+        """True if all calls were timed."""
         return all(call.key in self.times for call in calls if call is not None)
 
     def measure(
         self, graph: OperatorGraph, calls: Sequence[OperatorCall | None], batch_size: int, timer: NetworkTimer
     ) -> None:
-        """Time ``calls``, those of ``graph``, while it runs; nothing where it does not run, and no unknown operator.
+        """Time ``calls``, those of ``graph``, while it runs; unknown operators, and networks that fail, are left out.
 
-        Times of before are replaced, but not undisturbed ones by disturbed ones.
+        Earlier times are replaced, but not undisturbed ones by disturbed ones.
         """
         if self.facts is None:
             self.facts = facts_with_speed()
@@ -142,7 +141,7 @@ class OperatorTimes:
 
 @dataclass(frozen=True)
 class Timed:
-    """Median latency, seconds; half-width of its 95 % interval as a share of it; whether others disturbed it."""
+    """Median latency, seconds; half-width of its 95 % interval as a share of it; True if it was disturbed."""
 
     seconds: float
     spread: float
@@ -165,13 +164,12 @@ class NetworkTimer:
             yield cls(measurer)
 
     def operators(self, graph: OperatorGraph, batch_size: int) -> Mapping[str, Any]:
-        """Return the answer of ``Bench.operators``; of a network that is not plain float32, of its float32 twin."""
+        """Return the answer of ``Bench.operators``, for the float32 form of the network."""
         twin = replace(graph, element_type=FLOAT32, compiled=False)
         return self._measurer.operators(Item((graph_subject(twin),), batch_size))
 
     def network(self, graph: OperatorGraph, batch_size: int = 1) -> Timed | None:
-        """Return the least of up to ``TRIES`` times of a whole network, as noise only adds; None where it does not
-        run."""
+        """Return the shortest of up to ``TRIES`` measurements of a network; None if it does not run."""
         tries: list[Timed] = []
         while not tries or (len(tries) < TRIES and (tries[-1].disturbed or tries[-1].spread > NOISY)):
             (row,) = self._measurer.rows(Item((graph_subject(graph),), batch_size))
@@ -186,7 +184,7 @@ class NetworkTimer:
 
 
 def _libraries() -> dict[str, Any]:
-    """Versions of libraries that run operators."""
+    """Return the versions of libraries that run operators."""
     facts = machine_facts()
-    known = {**(facts.get("libraries") or {}), **(facts.get("optional_libraries") or {})}
-    return {name: known.get(name) for name in ("torch", "tensorflow", "keras", "onnxruntime")}
+    versions = {**(facts.get("libraries") or {}), **(facts.get("optional_libraries") or {})}
+    return {name: versions.get(name) for name in ("torch", "tensorflow", "keras", "onnxruntime")}

@@ -1,4 +1,4 @@
-"""Errors that mean that memory ran out, whichever library raised them and however they were wrapped since."""
+"""Detection of errors by lack of memory, from any library and however wrapped."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 OUT_OF_MEMORY = "out-of-memory"
 
-# Classes are told by name, so that no library is imported here, and one that was imported twice is known all the same:
-# Python, torch and CuPy, TensorFlow.
+# Names of classes of Python, torch and CuPy, TensorFlow: no library is imported here, and one imported twice is found.
 _NAMES = {"MemoryError", "OutOfMemoryError", "ResourceExhaustedError"}
-# What libraries say in an error of a general class, in lower case.
+# Phrases in messages of general classes, in lower case.
 _PHRASES = (
     "out of memory",
     "can't allocate memory",
@@ -20,8 +19,7 @@ _PHRASES = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if ``error``, what caused it, what was being handled when it was raised, or one of a group of them is a lack
-    of memory, of the host or of a device."""
+    """True if ``error``, its causes and contexts, or members of a group are a lack of host or device memory."""
     return any(_says_so(one) for one in _chain(error))
 
 
@@ -33,15 +31,15 @@ def _says_so(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that it leads to, each once: chains may form a circle."""
+    """Yield the error and all that it leads to, each once: chains may form a cycle."""
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
     while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
+        current = left.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        left += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            left += one.exceptions
+        seen.add(id(current))
+        yield current
+        left += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            left += current.exceptions

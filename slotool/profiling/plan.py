@@ -1,4 +1,4 @@
-"""Plan of a campaign: settings, the rows it will write, those it has already, and how long the rest may take."""
+"""Plan of a campaign: settings, items to measure, finished rows, and predicted time."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ BYTES_PER_SECOND = 1e10
 DEVICE_FLOPS_PER_SECOND = 1e13
 DEVICE_BYTES_PER_SECOND = 1e12
 SECONDS_PER_OPERATOR = 1e-5
-# Building and sending a subject, journal; starting a worker.
+# Seconds to build and send a subject and to write the journal; and to start a worker.
 SECONDS_PER_ITEM = {"torch": 0.005, "keras": 0.3, "onnx": 0.02, "onnx-int8": 0.5, "torch-compile": 20.0}
 SECONDS_PER_START = {"torch": 2.0, "keras": 6.0, "onnx": 1.0, "onnx-int8": 3.0}
 WARM_UP_CALLS = 2
-# What ran out of memory is tried again when so many times the memory is there: free memory is never twice the same.
+# Growth of free memory, which always varies, from which items that ran out of memory are tried again.
 GROWN_LIMIT = 1.1
 PLACEMENTS = ("shared", "split")
-# How co-runners share a device: a process each, or streams of one process.
+# Ways in which co-runners share a device: a process each, or streams of one process.
 PROCESSES, STREAMS = SHARINGS = ("processes", "streams")
-# On a device an item takes more than its weights and outputs: kernels want space to work in, and the area that weights
-# lie in grows by a quarter more than is needed; each process beyond the first has a context of its own.
+# On a device an item takes more than its weights and outputs: kernels need work space, the buffer of weights is up to a
+# quarter larger, and each process beyond the first has a context.
 DEVICE_SLACK = 1.3
 CONTEXT_BYTES = 512 << 20
 
@@ -43,17 +43,15 @@ CONTEXT_BYTES = 512 << 20
 class Settings:
     """Settings of a campaign.
 
-    ``timeout_s`` and ``memory_limit_bytes`` bound one item (default: half of available memory). ``rule`` is kept over
-    all ``rounds`` of an item. Between two rounds of an item all other items are measured, so a slow minute of the
-    machine spoils one round at most. ``placement`` assigns cores to
-    co-runners: ``shared`` gives all of them the same ``threads`` cores, ``split`` gives each ``threads`` cores of its
-    own. ``sharing``: co-runners have a process each, or on a device a stream each in one process. ``solo_runs``: solo
-    samples of a co-runner, once before and once after each combination. ``precision``: number format; None for the
-    usual one of each backend.
+    ``timeout_s`` and ``memory_limit_bytes`` bound one item (default: half of available memory). ``rule`` holds for all
+    ``rounds`` of an item together. Between two rounds of an item all other items are measured, so a slow minute of the
+    machine spoils at most one round. ``placement`` of co-runners: ``shared`` gives all of them the same ``threads``
+    cores, ``split`` gives each its own. ``sharing``: co-runners have a process each, or on a device a stream each in
+    one process. ``solo_runs``: solo samples of a co-runner, before and again after each combination. ``precision``:
+    number format; None for the usual one of each backend.
 
-    ``device_name``, ``device_limit_bytes``, ``colocation`` and ``device_busy_percent`` are what ``device_probe.probed``
-    found of a device: its model, the memory that an item may take there, how co-runners share it, and how busy others
-    kept it.
+    ``campaign.probed`` sets ``device_name``, ``device_limit_bytes`` (memory for an item), ``colocation`` (the way in
+    which co-runners share the device) and ``device_busy_percent`` (its use by others).
     """
 
     backend: str = "torch"
@@ -76,11 +74,11 @@ class Settings:
 
     @property
     def kind(self) -> str:
-        """``colocated`` when co-runners have a placement, else ``solo``."""
+        """Kind of the campaign: ``colocated`` if co-runners have a placement, else ``solo``."""
         return "colocated" if self.placement else "solo"
 
     def configuration(self) -> dict[str, Any]:
-        """Return what the numbers depend on: rows of one table share it, and a resumed campaign must have the same."""
+        """Return the settings that numbers depend on, which all rows of a table share."""
         shared = {
             "kind": self.kind,
             "backend": self.backend,
@@ -109,18 +107,17 @@ class Settings:
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes that one item may take: of the device's memory, where that is known, else of the host's."""
+        """Bytes that one item may take, of the device's memory if known, else of the host's."""
         return self.memory_limit_bytes if self.device_limit_bytes is None else self.device_limit_bytes
 
     def needed_bytes(self, item: Item) -> int:
-        """An upper estimate of what an item takes, of the memory that ``limit_bytes`` is of."""
+        """Return an upper estimate of the memory of an item, to compare with ``limit_bytes``."""
         if self.device_limit_bytes is None:
             return item.memory_bytes
         contexts = 1 if self.on_streams else len(item.members)
         return int(DEVICE_SLACK * item.memory_bytes) + (contexts - 1) * CONTEXT_BYTES
 
     def fits(self, item: Item) -> bool:
-        """True if an item keeps the memory limit."""
         return self.needed_bytes(item) <= self.limit_bytes
 
     @property
@@ -130,8 +127,10 @@ class Settings:
         return replace(rule, runs=math.ceil(rule.runs / self.rounds), max_seconds=rule.max_seconds / self.rounds)
 
     def cores_of(self, members: int = 1) -> list[list[int]]:
-        """The cores each of so many co-runners is bound to: distinct physical cores first, the last ones given, as
-        the first ones serve the system's interrupts. Raises ``InputError`` when there are too few."""
+        """Return the cores of each of ``members`` co-runners. Raises ``InputError`` if there are too few.
+
+        Distinct physical cores come first, from the last one down, as the first ones serve interrupts.
+        """
         given = cores_by_preference()
         needed = self.threads * (members if self.placement == "split" else 1)
         if needed > len(given):
@@ -151,10 +150,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Item:
-    """Subjects that are measured in one go and finished as one: co-located subjects at a batch size, a row each.
-
-    ``background`` subjects run at the same time and get no row.
-    """
+    """Subjects that are measured together at a batch size, a row each; ``background`` subjects get no row."""
 
     subjects: tuple[Subject, ...]
     batch_size: int
@@ -166,7 +162,7 @@ class Item:
 
     @property
     def keys(self) -> list[Key]:
-        """One per subject, in order."""
+        """Keys of the rows, one for each subject, in order."""
         labels = [member.label for member in self.members]
         others = ["+".join(sorted(labels[:i] + labels[i + 1 :])) for i in range(len(self.subjects))]
         return [
@@ -181,10 +177,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Plan:
-    """``todo``: items to measure, in order. ``resumed``: how many of the items asked for are finished.
+    """Plan of a campaign: ``todo``, items to measure, in order; ``resumed``: number of finished items.
 
-    ``items``: all that were asked for. ``rows``: every finished row of this output, also of subjects that are no
-    longer among the inputs.
+    ``items``: all items of this call. ``rows``: all finished rows of the output, also of subjects that are no longer
+    among the inputs.
     """
 
     todo: Sequence[Item]
@@ -194,7 +190,7 @@ class Plan:
 
 
 def solo_items(subjects: Iterable[Subject], settings: Settings) -> list[Item]:
-    """Every subject at every batch size."""
+    """Return an item for every subject and batch size."""
     return [Item((subject,), batch) for subject in subjects for batch in settings.batch_sizes]
 
 
@@ -206,25 +202,25 @@ def combinations_of(
     limit: int | None = None,
     with_itself: bool = False,
 ) -> list[Item]:
-    """Every combination of so many different subjects, each at every batch size.
+    """Return an item for every combination of subjects of these sizes, and every batch size.
 
-    ``limit``: only so many of each size, drawn by the seed. ``with_itself``: also with copies of a subject. Raises
-    ``InputError`` for a size below 2 or above the number of subjects.
+    ``limit``: number of combinations of each size, drawn by the seed. ``with_itself``: also with copies of a subject.
+    Raises ``InputError`` for a size below 2 or above the number of subjects.
     """
     items: list[Item] = []
     chance = random.Random(settings.seed)
     for size in sizes:
         if size < 2 or (size > len(subjects) and not with_itself):
             raise InputError(f"{size} of {len(subjects)} subjects cannot be co-located; name at least {max(size, 2)}")
-        found = list((combinations_with_replacement if with_itself else combinations)(subjects, size))
-        if limit is not None and limit < len(found):
-            found = sorted(chance.sample(found, limit), key=found.index)
-        items += [Item(members, batch) for members in found for batch in settings.batch_sizes]
+        chosen = list((combinations_with_replacement if with_itself else combinations)(subjects, size))
+        if limit is not None and limit < len(chosen):
+            chosen = sorted(chance.sample(chosen, limit), key=chosen.index)
+        items += [Item(members, batch) for members in chosen for batch in settings.batch_sizes]
     return items
 
 
 def points_with_copies(points: Sequence[Subject], copies: Sequence[int], settings: Settings) -> list[Item]:
-    """Each operating point of one model, co-located with each number of copies of its most expensive point."""
+    """Return items of each operating point of a model, beside each number of copies of its most expensive point."""
     full = points[-1]
     return [
         Item((point,), batch, background=(full,) * count)
@@ -242,12 +238,11 @@ def make_plan(
     budgeted: bool = False,
     in_order: bool = False,
 ) -> Plan:
-    """Every item once per round, each round in an order of its own shuffled by the seed, so that drift of the
-    machine does not go with size; or ``in_order``, as they are.
+    """Plan every item once per round, each round shuffled by the seed, so that drift does not depend on size.
 
-    When time is ``budgeted`` the campaign may end after any item, so cheap ones tend to come first: see
-    ``worth_first``. Raises ``InputError`` when there is no item; ``AlreadyExistsError`` when a subject has changed
-    since it was measured.
+    ``in_order``: keep the order of ``items``. ``budgeted``: the campaign may end after any item, so cheap ones tend to
+    come first (``worth_first``). Raises ``InputError`` if there is no item; ``AlreadyExistsError`` if a subject has
+    changed since it was measured.
     """
     rows = by_key(finished, settings.rule)
     if not items:
@@ -269,18 +264,18 @@ def make_plan(
 
 
 def _rounds_left(item: Item, rows: Mapping[Key, Row], settings: Settings) -> int:
-    found = [rows.get(key) for key in item.keys]
-    made = [0 if row is None or _may_do_now(row, item, settings) else _rounds_made(row, settings) for row in found]
-    return max(0, settings.rounds - min(made))
+    finished = [rows.get(key) for key in item.keys]
+    rounds = [0 if row is None or _may_do_now(row, item, settings) else _rounds_made(row, settings) for row in finished]
+    return max(0, settings.rounds - min(rounds))
 
 
 def _rounds_made(row: Row, settings: Settings) -> int:
-    """A row without samples is not tried again."""
+    """Return the finished rounds of a row; one without samples is not tried again."""
     return int(row["rounds"]) if row["status"] == "ok" else settings.rounds
 
 
 def _may_do_now(row: Row, item: Item, settings: Settings) -> bool:
-    """True if a row has no samples for a limit that has grown since."""
+    """True if a row has no samples because of a limit that is larger now."""
     if row["status"] == "skipped":
         return settings.fits(item)
     if row["status"] == OUT_OF_MEMORY:
@@ -289,21 +284,21 @@ def _may_do_now(row: Row, item: Item, settings: Settings) -> bool:
 
 
 def worth_first(items: Sequence[Item], settings: Settings, chance: random.Random) -> list[Item]:
-    """A random order in which an item that costs c seconds comes early in proportion to 1/√c.
+    """Return a random order in which an item that costs c seconds comes early in proportion to 1/√c.
 
-    However early one stops, the items measured until then are about the sample that tells most for its cost
-    (Neyman's allocation for strata of unequal cost and like relative spread): no size is left out, large ones are
-    rarer. Exponential keys over weights draw such an order without replacement (Efraimidis & Spirakis).
+    At every stop, the items measured so far are about the sample that tells most for its cost (Neyman's allocation for
+    strata of unequal cost and equal relative spread): no size is left out, large ones are rarer. Exponential keys over
+    weights draw such an order without replacement (Efraimidis & Spirakis).
     """
     keys = {id(item): chance.expovariate(1.0) * math.sqrt(item_seconds(item, settings)) for item in items}
     return sorted(items, key=lambda item: keys[id(item)])
 
 
 def predicted_seconds(items: Sequence[Item], settings: Settings) -> float:
-    """A rough prediction of a campaign's time: roofline of assumed rates, start of workers, the fewest runs."""
+    """Predict a campaign's time roughly: roofline of assumed rates, start of workers, the fewest runs."""
     fits = [item for item in items if settings.fits(item)]
     members = [member for item in items for member in item.members]
-    # A worker per backend, or, with co-runners, one per subject.
+    # One worker per backend, with co-runners one per subject.
     started = {member.label if settings.placement else settings.backend_of(member): member for member in members}
     starts = [settings.backend_of(member) for member in started.values()]
     seconds = sum(SECONDS_PER_START.get(backend, SECONDS_PER_START["torch"]) for backend in starts)
@@ -311,10 +306,10 @@ def predicted_seconds(items: Sequence[Item], settings: Settings) -> float:
 
 
 def item_seconds(item: Item, settings: Settings) -> float:
-    """A rough prediction for one item that fits."""
+    """Predict the time of one item that fits, roughly."""
     calls_s = [_call_seconds(member, item.batch_size, settings) for member in item.members]
     if settings.placement:
-        # On shared cores all slow each other down; the slowest decides how long they are co-located.
+        # On shared cores all slow each other down; the slowest one determines the co-located time.
         colocated_s = (settings.round_rule.runs + 2) * (
             sum(calls_s) if settings.placement == "shared" else max(calls_s)
         )

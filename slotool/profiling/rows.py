@@ -1,4 +1,4 @@
-"""Rows of a campaign, and how the rounds of one item become one row."""
+"""Rows of a campaign, and the pooling of rounds of one item into one row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLES = ("samples_s", "samples_per_round", "solo_s", "device_samples_s")
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a row that the planning and pooling of a campaign reckon with, and their types."""
+    """Columns, with types, that planning and pooling of a campaign use."""
 
     subject: str
     point: str
@@ -44,12 +44,12 @@ class _Parts:
 
 
 def present_names(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """A row or a configuration of an earlier version of tables and journals, under the present names."""
+    """Return a row or a configuration of an earlier version with the present names."""
     return {EARLIER_NAMES.get(name, name): value for name, value in mapping.items()}
 
 
 def check_row(row: Row) -> None:
-    """Raises ``JsonError`` unless a row read from outside can be planned with and pooled."""
+    """Raise ``JsonError`` unless a row from outside can be planned with and pooled."""
     parts = strict_json.convert(row, _Parts)
     if parts.status == "ok" and (not parts.samples_s or ("solo_s" in row and not parts.solo_s)):
         raise strict_json.JsonError("status ok without samples")
@@ -59,29 +59,29 @@ def check_row(row: Row) -> None:
 
 
 def key_of(row: Row) -> Key:
-    """Return the key of a row; a table has one row of each."""
+    """Return the key of a row, which is unique in a table."""
     return str(row["subject"]), str(row["point"]), int(row["batch_size"]), str(row.get("co_runners", ""))
 
 
 def judged(row: Row, rule: StoppingRule) -> dict[str, Any]:
-    """The row with ``stable`` and, with co-runners, its degradation, both computed from its samples.
+    """Return the row with ``stable`` and, with co-runners, its degradation, both computed from its samples.
 
-    Stable is a row of two rounds or more, none of which disagrees (``rounds_agree``), whose samples give their median
-    to ± the rule's precision, and of which none was interrupted. One round cannot show what another would.
+    A row is stable if it has two rounds or more, which agree (``rounds_agree``), its samples give their median to ± the
+    rule's precision, and none was interrupted. One round cannot show differences between rounds.
     """
     if row["status"] != "ok":
         return {**row, "stable": False}
     samples = np.asarray(row["samples_s"])
     enough = len(samples) >= rule.runs and not row["interrupted"] and is_stable(samples, rule.precision)
-    found = {**row, "stable": bool(enough and rounds_agree(samples, row["samples_per_round"], rule.precision))}
+    verdict = {**row, "stable": bool(enough and rounds_agree(samples, row["samples_per_round"], rule.precision))}
     if len(row.get("solo_s", ())):
         colocated_s, solo_s = float(np.median(samples)), float(np.median(row["solo_s"]))
-        found |= {"degradation_s": colocated_s - solo_s, "degradation_ratio": colocated_s / solo_s}
-    return found
+        verdict |= {"degradation_s": colocated_s - solo_s, "degradation_ratio": colocated_s / solo_s}
+    return verdict
 
 
 def pooled(first: Row, second: Row) -> dict[str, Any]:
-    """Two rows of one key as one, to be ``judged``: all samples of both. One without samples gives way."""
+    """Pool two rows of one key, to be ``judged``: all samples of both; one without samples is dropped."""
     if first["status"] != "ok" or second["status"] != "ok":
         return dict(first if first["status"] == "ok" else second)
     samples = {name: [*first[name], *second[name]] for name in _SAMPLES if name in first and name in second}
@@ -97,27 +97,29 @@ def pooled(first: Row, second: Row) -> dict[str, Any]:
 
 
 def _device_columns(first: Row, second: Row) -> dict[str, Any]:
-    """Return the columns of both rounds about their device; none where the rows do not say."""
+    """Return the pooled columns about the device; none for the CPU."""
     if "power_capped" not in first or "power_capped" not in second:
         return {}
     rounds = first["rounds"], second["rounds"]
     capped = (rounds[0] * first["power_capped"] + rounds[1] * second["power_capped"]) / sum(rounds)
-    said = dict.fromkeys(part for row in (first, second) for part in str(row["remarks"]).split("; ") if part)
-    return {"power_capped": capped, "remarks": "; ".join(said)}
+    remarks = dict.fromkeys(part for row in (first, second) for part in str(row["remarks"]).split("; ") if part)
+    return {"power_capped": capped, "remarks": "; ".join(remarks)}
 
 
 def by_key(rows: Iterable[Row], rule: StoppingRule) -> dict[Key, Row]:
-    """One judged row per key, the rounds pooled in order."""
-    found: dict[Key, Row] = {}
+    """Return one judged row per key, with rounds pooled in order."""
+    pooled_rows: dict[Key, Row] = {}
     for row in rows:
         key = key_of(row)
-        found[key] = judged(pooled(found[key], row) if key in found else row, rule)
-    return found
+        pooled_rows[key] = judged(pooled(pooled_rows[key], row) if key in pooled_rows else row, rule)
+    return pooled_rows
 
 
 def doubt(row: Row) -> float:
-    """Return how far the row's median may be off, relative, where the row is not stable: by its samples, by the spread
-    of its rounds, or, with one round, by what rounds usually differ. 0 where it is stable or has no samples."""
+    """Return the relative error of an unstable row's median; 0 for a stable row, or one without samples.
+
+    It is that of the samples, or the spread of the rounds, or for one round the usual spread.
+    """
     if row["status"] != "ok" or row["stable"]:
         return 0.0
     samples = np.asarray(row["samples_s"])

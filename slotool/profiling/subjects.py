@@ -15,7 +15,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
 from slotool.tables import FULL
 
-# About what a usual member of keras.applications takes, for predicting time and memory without building it.
+# Rough sizes of a member of keras.applications, to predict time and memory without building it.
 APPLICATION_BYTES = 200 << 20
 APPLICATION_FLOPS = 8 * 10**9
 APPLICATION_OPERATORS = 200
@@ -23,12 +23,11 @@ APPLICATION_OPERATORS = 200
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One thing to measure, small enough to hold a campaign's worth of them.
+    """Network or operating point to measure.
 
-    ``name`` and ``point`` are the row's subject and point; ``content`` identifies what is behind the name (a graph's
-    or an artifact's id); ``request`` is what a backend's ``open`` takes. ``backend`` is the only one that runs it, or
-    empty where the campaign chooses. ``title`` is what a person calls it, where that is not ``name``. Sizes are in
-    bytes, of one example.
+    ``name`` and ``point`` are the row's subject and point; ``content`` identifies the model (a graph's or an artifact's
+    id); ``request`` is the argument of a backend's ``open``. ``backend`` is the only one that runs it, or empty if the
+    campaign chooses. ``title``: name for people, if it differs. Sizes are of one example.
     """
 
     name: str
@@ -44,18 +43,18 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """Name of it in rows of its co-runners."""
+        """Name in rows of its co-runners."""
         return self.name if self.point == FULL.key else f"{self.name}@{self.point}"
 
     def memory_bytes(self, batch_size: int) -> int:
-        """Upper estimate of what running it takes."""
+        """Return an upper estimate of its memory at a batch size, bytes."""
         return self.weight_bytes + batch_size * self.output_bytes
 
 
 def graph_subject(graph: OperatorGraph) -> Subject:
-    """The subject of an operator graph; its name is the graph's id.
+    """Return the subject of an operator graph; its name is the graph's id.
 
-    Raises ``InputError`` for one that is not of plain float32: what is built from it would be, and its latency another.
+    Raises ``InputError`` for one that is not plain float32, since the network built from it would be.
     """
     if not graph.plain:
         raise InputError(
@@ -75,7 +74,7 @@ def graph_subject(graph: OperatorGraph) -> Subject:
 
 
 def application_subject(name: str) -> Subject:
-    """A network of ``keras.applications`` by its name, built in the worker with random weights."""
+    """Return a network of ``keras.applications`` by name, which the worker builds with random weights."""
     return Subject(
         name=name,
         content=f"keras.applications.{name}",
@@ -88,10 +87,10 @@ def application_subject(name: str) -> Subject:
 
 
 def artifact_subjects(path: str | Path, data: str | DataSource = "") -> list[Subject]:
-    """One subject per operating point of a model artifact.
+    """Return a subject for each operating point of a model artifact.
 
-    ``data``: a data set whose examples are answered, instead of random inputs. Raises ``ArtifactError``, and
-    ``InputError`` for a model of sparse inputs without one: random dense ones would time other work.
+    ``data``: data set of the inputs, instead of random ones. Raises ``ArtifactError``, and ``InputError`` for a model
+    of sparse inputs without one, since random dense inputs take other work.
     """
     from slotool.elastic import load_model
 
@@ -99,13 +98,13 @@ def artifact_subjects(path: str | Path, data: str | DataSource = "") -> list[Sub
     model = load_model(artifact)
     if model.sparse and not data:
         raise InputError(f"{path}: {model.name} takes sparse examples, and profiling draws dense ones only")
-    asked = {"data": DataSource.of(data).document()} if data else {}
+    inputs = {"data": DataSource.of(data).document()} if data else {}
     weight_bytes = sum(entry["bytes"] for entry in artifact.manifest["files"].values())
     return [
         Subject(
             name=model.name,
             content=artifact.id[:16],
-            request={"path": str(Path(path).resolve()), "point": point.key, **asked},
+            request={"path": str(Path(path).resolve()), "point": point.key, **inputs},
             backend="elastic",
             point=point.key,
             weight_bytes=weight_bytes,
@@ -115,18 +114,18 @@ def artifact_subjects(path: str | Path, data: str | DataSource = "") -> list[Sub
 
 
 def read_subjects(paths: Sequence[Path]) -> Iterator[Subject]:
-    """The subjects of graph files and artifact folders, each once, in order.
+    """Yield the subjects of graph files and artifact folders, each once, in order.
 
-    Raises ``InputError`` when two different artifacts have one name.
+    Raises ``InputError`` if two different artifacts have one name.
     """
-    seen: dict[tuple[str, str], str] = {}
+    contents: dict[tuple[str, str], str] = {}
     for path in paths:
         for subject in _read(path):
             key = (subject.name, subject.point)
-            if key not in seen:
-                seen[key] = subject.content
+            if key not in contents:
+                contents[key] = subject.content
                 yield subject
-            elif seen[key] != subject.content:
+            elif contents[key] != subject.content:
                 raise InputError(f"{path}: another input is called {subject.name} too; rename one of the folders")
 
 

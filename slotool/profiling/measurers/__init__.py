@@ -16,5 +16,5 @@ MEASURERS: dict[str, type[Measurer]] = {
 
 
 def measurer_for(settings: Settings) -> Measurer:
-    """The one that ``settings.kind`` names, on streams where co-runners share a device so."""
+    """Return the measurer of ``settings.kind``, on streams if co-runners share a device by them."""
     return MEASURERS[f"{settings.kind} on streams" if settings.on_streams else settings.kind](settings)

@@ -1,4 +1,4 @@
-"""Base class of what turns items into rows of the latency table, and subjects measured alone."""
+"""Base class of measurers, which turn items into rows of the latency table, and the measurer of solo subjects."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from slotool.profiling.rows import judged
 from slotool.profiling.subjects import Subject
 from slotool.tables.latency import MEASURED_COLUMNS
 
-# A worker that dies is given a second try, for it may have been killed from outside.
+# A worker that dies is tried twice, since it may have been killed from outside.
 TRIES = 2
-# A device that nobody uses may still say that it is a little busy.
+# An unused device may still report a small load.
 IDLE_PERCENT = 5.0
 
 
 class Measurer(ABC):
-    """Measures items one after the other, keeping worker processes between them. Use it as a context manager.
+    """Base class of measurers, as context managers; worker processes are reused between items.
 
-    A subject that is too big is a row ``skipped``, one for which memory does not suffice all the same
-    ``out-of-memory``, one that fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason.
-    Raises ``WorkerError`` when no worker can be started at all.
+    A subject that is too big has a row ``skipped``, one that runs out of memory ``out-of-memory``, one that fails or
+    kills its worker ``failed``, one that hangs ``timeout``, each with its reason. Raises ``WorkerError`` if no worker
+    can be started.
     """
 
     def __init__(self, settings: Settings):
@@ -36,7 +36,7 @@ class Measurer(ABC):
 
     @abstractmethod
     def rows(self, item: Item) -> list[dict[str, Any]]:
-        """A row per subject of the item."""
+        """Measure an item; return a row for each of its subjects."""
 
     @abstractmethod
     def close(self) -> None:
@@ -49,7 +49,7 @@ class Measurer(ABC):
         self.close()
 
     def too_big(self, item: Item) -> dict[str, Any] | None:
-        """The answer for an item that does not fit, else None."""
+        """Return the answer for an item that does not fit, else None."""
         settings = self.settings
         if settings.fits(item):
             return None
@@ -58,7 +58,7 @@ class Measurer(ABC):
         return {"status": "skipped", "reason": f"needs about {needed:.2f} GiB{of_device}, the limit is {limit:.2f} GiB"}
 
     def start(self, backend: str, cores: Sequence[int]) -> MeasuringWorker:
-        """A fresh worker bound to these cores."""
+        """Start a worker bound to these cores."""
         settings = self.settings
         return MeasuringWorker(
             backend=backend,
@@ -72,7 +72,7 @@ class Measurer(ABC):
         )
 
     def row(self, item: Item, place: int, cores: Sequence[int], answer: Mapping[str, Any]) -> dict[str, Any]:
-        """The row of the item's subject number ``place``, judged as that of one round."""
+        """Return the row of the item's subject number ``place``, judged as one round."""
         settings, subject = self.settings, item.subjects[place]
         name, point, batch_size, co_runners = item.keys[place]
         backend = settings.backend_of(subject)
@@ -115,7 +115,7 @@ def request_for(subject: Subject, item: Item, do: str) -> dict[str, Any]:
 
 
 class SoloMeasurer(Measurer):
-    """Keeps one worker per backend alive and replaces one that cannot be trusted; the idle ones sleep."""
+    """Measurer of solo subjects, with one worker per backend; unhealthy ones are replaced."""
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
