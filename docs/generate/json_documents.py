@@ -620,7 +620,6 @@ verified[].accuracy number?     mean of those in time
 verified[].p99_s number?        latency of all requests, seconds
 kept            flag?           whether what was served kept the promise; null: not decided, or not verified
 verdict         text            by how much; empty where not verified
-scaling         object?         limits of workers that come with the load; null: all are always there
 out             text?           service file written
 """,
     "plan-models": """
@@ -659,7 +658,6 @@ kept            flag?           whether what was served kept all promises; null:
 verdict         text            by how much; empty where not verified
 out             text?           service file written; of models apart that of the first
 others          list            those of the other models apart
-scaling         object?         limits of workers that come with the load; null: all are always there
 """,
     "gen-switching-plan": """
 out             text            plan written

@@ -13,55 +13,40 @@ from slotool.atomic import whole_file
 from slotool.machine import usable_cores
 from slotool.planning.fleet import Fleet, Pool, WorkerType
 from slotool.planning.planner import Demand, Fleets, Planner
-from slotool.planning.scaling import ScalingLimits, limits_of
 from slotool.planning.worker_memory import memory_lacking_here
 from slotool.progress import Reporter
 from slotool.tables import LatencyTable, OperatingPoint
 
 
-def write_service(planner: Planner, fleet: Fleet, path: Path) -> ScalingLimits | None:
-    """Write the service file of ``fleet``, and beside it latency tables of workers that share machines.
-
-    Return the limits of workers that come with the load, None where all are there always.
-    """
-    limits = limits_of(planner, fleet)
-    text = service_of(planner, fleet, raised_pools(planner, fleet, path), path.parent, limits)
-    with whole_file(path) as file:
-        file.write_text(text)
-    return limits
-
-
-def write_services(
-    planner: Planner, fleets: Fleets, out: Path, reporter: Reporter
-) -> tuple[list[Path], dict[str, dict[str, Any]], str]:
+def write_services(planner: Planner, fleets: Fleets, out: Path, reporter: Reporter) -> tuple[list[Path], str]:
     """Write the service file of the fleet that all models share, or one for each model beside ``out``.
 
-    Return the files, by model the limits of workers that come with the load, and a sentence where this machine lacks
-    the memory for workers; that model's file is then not left.
+    Beside a file lie latency tables of workers that share machines.
+
+    Return the files, and a sentence where this machine lacks the memory for workers; that model's file is then not
+    left.
     """
     best = fleets.best
-    services = [(out, "", planner, best.fleet)] if best is not None else [
-        (out.with_name(f"{out.stem}-{file_part(name, at)}{out.suffix}"), name, planner.only(name), fleet)
+    services = [(out, planner, best.fleet)] if best is not None else [
+        (out.with_name(f"{out.stem}-{file_part(name, at)}{out.suffix}"), planner.only(name), fleet)
         for at, (name, fleet) in enumerate(fleets.of_models.items())
     ]  # fmt: skip
-    limits: dict[str, dict[str, Any]] = {}
-    for path, name, own, fleet in services:
+    for path, own, fleet in services:
         if remark := cluster_remark(fleet.pool):
             reporter.warn(remark)
-        if (scaling := write_service(own, fleet, path)) is not None:
-            limits[name] = scaling.document()
+        text = service_of(own, fleet, raised_pools(own, fleet, path), path.parent)
+        with whole_file(path) as file:
+            file.write_text(text)
         if lacking := memory_lacking_here(path, fleet.pool, reporter):
             path.unlink()
-            return [], {}, lacking
-    return [path for path, *_ in services], limits, ""
+            return [], lacking
+    return [path for path, *_ in services], ""
 
 
-def service_of(
-    planner: Planner, fleet: Fleet, pools: Mapping[str, Pool], folder: Path, limits: ScalingLimits | None = None
-) -> str:
+def service_of(planner: Planner, fleet: Fleet, pools: Mapping[str, Pool], folder: Path) -> str:
     """Return ``service_text`` of ``fleet``, with the policies and latencies of ``pools``."""
     terms = {name: planner.models[name].terms(pool) for name, pool in pools.items()}
-    return service_text(planner.demands, pools, terms, folder, planner.max_queue(fleet.pools), limits)
+    return service_text(planner.demands, pools, terms, folder, planner.max_queue(fleet.pools))
 
 
 def service_text(
@@ -70,7 +55,6 @@ def service_text(
     terms: Mapping[str, Mapping[str, Any]],
     folder: Path,
     max_queue: int,
-    limits: ScalingLimits | None = None,
 ) -> str:
     """Return TOML with paths relative to ``folder``, where the file is to lie.
 
@@ -80,7 +64,6 @@ def service_text(
         terms: Options that requests are to ask for, by model, where it is they who choose in place of a policy.
         folder: Folder of the file.
         max_queue: Requests that may wait, of all models.
-        limits: Limits of workers that come with the load.
     """
     pool, of_all = next(iter(pools.values())), f" for {len(demands)} models" if len(demands) > 1 else ""
     longest_ms = max(demand.promise.deadline_us for demand in demands.values()) / 1e3
@@ -89,7 +72,7 @@ def service_text(
         *_engine(pool),
         f"default-deadline-ms = {longest_ms!r}",
         *([f"# Workers, each with a GPU of its own: {pool.replicas}."] if pool.worker.is_gpu else []),
-        *(_replicas(pool, limits) if not pool.worker.is_gpu else []),
+        *([] if pool.worker.is_gpu else [f"replicas = {pool.replicas}"]),
         f"threads = {pool.worker.threads}",
         *_device(pool),
         "# Of more waiting requests the last could not be answered in time, or more than a server reads within a "
@@ -162,18 +145,6 @@ def _engine(pool: Pool) -> list[str]:
     """Return processes of this machine if it has the cores, or GPUs are needed; else a cluster."""
     remark = cluster_remark(pool)
     return ['engine = "ray"', f"# {remark}"] if remark else ['engine = "local"']
-
-
-def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:
-    if limits is None:
-        return [f"replicas = {pool.replicas}"]
-    return [
-        f"# {limits}.",
-        f"# To have all of them always: replicas = {pool.replicas}, without max-replicas and requests-per-worker.",
-        f"replicas = {limits.least}",
-        f"max-replicas = {limits.most}",
-        f"requests-per-worker = {limits.requests_per_worker!r}",
-    ]
 
 
 def _device(pool: Pool) -> list[str]:

@@ -18,37 +18,6 @@ CALM_S = 30.0
 CALM_SHARE = 0.8
 
 
-class RecentRates:
-    """Requests per second over ``RATE_S``, as they were at each look of the last ``CALM_S``."""
-
-    def __init__(self) -> None:
-        # Instants and requests until then, of the last ``RATE_S``; and the rates of the last ``CALM_S``.
-        self._counts: deque[tuple[float, int]] = deque()
-        self._rates: deque[tuple[float, float]] = deque()
-
-    @property
-    def of_calm(self) -> list[float]:
-        """Rates of the last ``CALM_S``, oldest first."""
-        return [rate for _, rate in self._rates]
-
-    def look(self, now_s: float, arrived: int) -> float | None:
-        """Return the current rate; None until half of ``RATE_S`` has passed. ``arrived``: requests until now.
-
-        Call it about every second, in order of time.
-        """
-        self._counts.append((now_s, arrived))
-        while len(self._counts) > 2 and self._counts[1][0] <= now_s - RATE_S:
-            self._counts.popleft()
-        since_s, before = self._counts[0]
-        if now_s - since_s < RATE_S / 2:
-            return None
-        rate_per_s = (arrived - before) / (now_s - since_s)
-        self._rates.append((now_s, rate_per_s))
-        while self._rates[0][0] < now_s - CALM_S:
-            self._rates.popleft()
-        return rate_per_s
-
-
 @dataclass(frozen=True)
 class Scaling:
     """``workers``: how many there should be from now on; ``reason``: one sentence."""
@@ -75,7 +44,9 @@ class Autoscaler:
         if not 0 < per_worker_per_s < math.inf:
             raise ArgumentError("requests_per_worker", f"{per_worker_per_s:g} is not above 0")
         self.least, self.most, self.per_worker_per_s = least, most, per_worker_per_s
-        self._rates = RecentRates()
+        # Instants and requests until then, of the last ``RATE_S``; and the rates of the last ``CALM_S``.
+        self._counts: deque[tuple[float, int]] = deque()
+        self._rates: deque[tuple[float, float]] = deque()
         self._began_s: float | None = None
 
     def look(self, now_s: float, arrived: int, workers: int) -> Scaling | None:
@@ -85,7 +56,7 @@ class Autoscaler:
         """
         if self._began_s is None:
             self._began_s = now_s
-        rate_per_s = self._rates.look(now_s, arrived)
+        rate_per_s = self._current_rate(now_s, arrived)
         if rate_per_s is None:
             return None
         needed = math.ceil(rate_per_s / self.per_worker_per_s - 1e-9)
@@ -93,11 +64,25 @@ class Autoscaler:
             to = min(needed, self.most)
             return self._change(to, f"{rate_per_s:.4g} requests/s over {RATE_S:g} s", workers)
         if workers > self.least and now_s - self._began_s >= CALM_S:
-            highest = max(self._rates.of_calm)
+            highest = max(rate for _, rate in self._rates)
             enough = max(self.least, math.ceil(highest / (CALM_SHARE * self.per_worker_per_s) - 1e-9))
             if enough < workers:
                 return self._change(enough, f"at most {highest:.4g} requests/s in {CALM_S:g} s", workers)
         return None
+
+    def _current_rate(self, now_s: float, arrived: int) -> float | None:
+        """Return the requests per second over ``RATE_S``; None until half of it has passed."""
+        self._counts.append((now_s, arrived))
+        while len(self._counts) > 2 and self._counts[1][0] <= now_s - RATE_S:
+            self._counts.popleft()
+        since_s, before = self._counts[0]
+        if now_s - since_s < RATE_S / 2:
+            return None
+        rate_per_s = (arrived - before) / (now_s - since_s)
+        self._rates.append((now_s, rate_per_s))
+        while self._rates[0][0] < now_s - CALM_S:
+            self._rates.popleft()
+        return rate_per_s
 
     def _change(self, workers: int, seen: str, before: int) -> Scaling:
         good_for = f"a worker is good for {self.per_worker_per_s:.4g}"

@@ -269,15 +269,13 @@ def _served(
     from slotool.planning.service_files import write_services
     from slotool.planning.verified_plan import verified_plan
 
-    best, (paths, limits, lacking) = fleets.best, write_services(planner, fleets, out, reporter)
+    best, (paths, lacking) = fleets.best, write_services(planner, fleets, out, reporter)
     if lacking:
         return replace(plan, kept=False, verdict=lacking)
     if best is None:
-        sentence = "; ".join(f"{name}: {limit['sentence']}" for name, limit in limits.items())
-        scaled = {"models": limits, "sentence": sentence} if limits else None
         apart = "" if verify_s is None else "not verified: models apart are verified one by one, by a plan for each"
-        return replace(plan, out=paths[0], others=paths[1:], scaling=scaled, verdict=apart)
-    plan = replace(plan, out=out, scaling=limits.get(""))
+        return replace(plan, out=paths[0], others=paths[1:], verdict=apart)
+    plan = replace(plan, out=out)
     if verify_s is None:
         return plan
     verified, kept, verdict = verified_plan(out, planner, best.fleet, verify_s, reporter)

@@ -50,8 +50,7 @@ class Plan(Result):
     all, of ``kind`` ``shared``, one per worker type, and ``apart``, a fleet for each model. ``explanation``: reason why
     one worker fewer is too few. ``out``: service file; if models are served apart, that of the first, and ``others``
     those of the others. ``verified``: figures planned and measured on this machine; ``kept``: True if the promise was
-    kept then, None if not decided, and ``verdict`` in words. ``scaling``: limits of the number of workers, if it
-    changes with the load.
+    kept then, None if not decided, and ``verdict`` in words.
     """
 
     rows: Sequence[Mapping[str, Any]] = listed("fleets")
@@ -60,7 +59,6 @@ class Plan(Result):
     verified: Sequence[Mapping[str, Any]] = ()
     kept: bool | None = None
     verdict: str = ""
-    scaling: Mapping[str, Any] | None = None
     out: Path | None = output(default=None)
     others: Sequence[Path] = output(default=())
 
@@ -110,7 +108,6 @@ class Plan(Result):
         shown = [*(self._models() if self._is_of_several else self._fleets())]
         if self.holds:  # else it is the error's sentence
             shown += [self.explanation, *service_lines(self.rows[0], self.facts)]
-        shown += [self.scaling["sentence"]] if self.scaling else []
         if self.verified:
             title = f"The busiest {duration(self.facts['verify_s'])} on this machine"
             shown.append(records_table(title, self.verified, _VERIFIED))
