@@ -22,6 +22,7 @@ from slotool.graphs.operators import Operator, Shape, channel_axis, per_channel
 from slotool.graphs.torch_module import ACTIVATIONS, Builder, GraphModule
 
 Attributes = Mapping[str, Any]
+Step = Callable[..., Tensor]
 
 
 class MultiHeadAttention(nn.Module):
@@ -55,41 +56,12 @@ def attention(x: Tensor, weight: Tensor, bias: Tensor, output: Tensor, output_bi
     return functional.linear(attended.transpose(1, 2).reshape(batch, steps, heads * size), output, output_bias)
 
 
-class PositionEmbedding(nn.Module):
-    """Adds a trained vector per position: ``weight`` [steps, width]."""
+class Addend(nn.Module):
+    """Adds a trained ``weight``, which stretches over the rest."""
 
-    def __init__(self, steps: int, width: int, device: str = "cpu"):
+    def __init__(self, weight: Tensor):
         super().__init__()
-        self.weight = nn.Parameter(0.02 * torch.randn(steps, width, device=device))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.weight
-
-
-class Tokens(nn.Module):
-    """[batch, channels, height, width] as [batch, height · width, channels]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(2).transpose(1, 2)
-
-
-class Scale(nn.Module):
-    """Layer x · factor + offset."""
-
-    def __init__(self, factor: float, offset: float):
-        super().__init__()
-        self._factor, self._offset = factor, offset
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self._factor + self._offset
-
-
-class ChannelShift(nn.Module):
-    """Adds a number per channel: ``weight`` stretches over the rest."""
-
-    def __init__(self, shape: Shape, device: str = "cpu"):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(shape, device=device))
+        self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.weight
@@ -111,31 +83,6 @@ def prepended(x: Tensor, tokens: Tensor) -> Tensor:
     return torch.cat([tokens.expand(len(x), -1, -1), x], dim=1)
 
 
-class TakeToken(nn.Module):
-    """Layer that takes one step of [batch, steps, width]: [batch, width]."""
-
-    def __init__(self, index: int):
-        super().__init__()
-        self._index = index
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, self._index]
-
-
-class AsImage(nn.Module):
-    """[batch, channels] as [batch, channels, 1, 1]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, :, None, None]
-
-
-class MeanOverSteps(nn.Module):
-    """[batch, steps, width] as [batch, width]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean(dim=1)
-
-
 def _attention_effect(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
     steps, width = inputs[0]
     inner = attributes["heads"] * attributes["size"]
@@ -143,53 +90,26 @@ def _attention_effect(attributes: Attributes, inputs: Sequence[Shape]) -> Effect
     return Effect((steps, width), weights, 2 * steps * (4 * width * inner + 2 * steps * inner))
 
 
-def _position_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    steps, width = inputs[0]
-    return Effect((steps, width), steps * width, steps * width)
-
-
-def _tokens_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    channels, height, width = inputs[0]
-    return Effect((height * width, channels))
-
-
-def _mean_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    steps, width = inputs[0]
-    return Effect((width,), 0, steps * width)
-
-
-def _scale_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    return Effect(inputs[0], 0, 2 * math.prod(inputs[0]))
-
-
-def _shift_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    return Effect(inputs[0], math.prod(per_channel(inputs[0])), math.prod(inputs[0]))
-
-
 def _prepend_effect(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
     steps, width = inputs[0]
     return Effect((steps + attributes["tokens"], width), attributes["tokens"] * width)
 
 
-def _take_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    return Effect((inputs[0][1],))
+def _added_effect(weight: Shape, shape: Shape) -> Effect:
+    return Effect(shape, math.prod(weight), math.prod(shape))
 
 
-def _as_image_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    return Effect((*inputs[0], 1, 1))
-
-
-# Description of these operators, unknown to graphs.
+# Description of these operators, unknown to graphs. Tokens are [steps, width].
 EFFECTS: dict[str, Callable[[Attributes, Sequence[Shape]], Effect]] = {
     "MultiHeadAttention": _attention_effect,
-    "PositionEmbedding": _position_effect,
-    "Tokens": _tokens_effect,
-    "GlobalAveragePooling1D": _mean_effect,
-    "Scale": _scale_effect,
-    "ChannelShift": _shift_effect,
+    "PositionEmbedding": lambda _, inputs: _added_effect(inputs[0], inputs[0]),
+    "Tokens": lambda _, inputs: Effect((math.prod(inputs[0][1:]), inputs[0][0])),
+    "GlobalAveragePooling1D": lambda _, inputs: Effect(inputs[0][1:], 0, math.prod(inputs[0])),
+    "Scale": lambda _, inputs: Effect(inputs[0], 0, 2 * math.prod(inputs[0])),
+    "ChannelShift": lambda _, inputs: _added_effect(per_channel(inputs[0]), inputs[0]),
     "PrependTokens": _prepend_effect,
-    "TakeToken": _take_effect,
-    "AsImage": _as_image_effect,
+    "TakeToken": lambda _, inputs: Effect(inputs[0][1:]),
+    "AsImage": lambda _, inputs: Effect((*inputs[0], 1, 1)),
 }
 
 
@@ -197,22 +117,27 @@ def _attention_layer(operator: Operator, device: str) -> nn.Module:
     return MultiHeadAttention(operator.shape[1], operator.attributes["heads"], operator.attributes["size"], device)
 
 
-def _position_layer(operator: Operator, device: str) -> nn.Module:
-    steps, width = operator.shape
-    return PositionEmbedding(steps, width, device)
+def _scaling(operator: Operator, _: str) -> Step:
+    factor, offset = operator.attributes["factor"], operator.attributes["offset"]
+    return lambda x: x * factor + offset
+
+
+def _token(operator: Operator, _: str) -> Step:
+    index = operator.attributes["index"]
+    return lambda x: x[:, index]
 
 
 # Builders in the form of ``GraphModule``.
 LAYERS: dict[str, Builder] = {
     "MultiHeadAttention": _attention_layer,
-    "PositionEmbedding": _position_layer,
-    "Tokens": lambda *_: Tokens(),
-    "GlobalAveragePooling1D": lambda *_: MeanOverSteps(),
-    "Scale": lambda operator, *_: Scale(operator.attributes["factor"], operator.attributes["offset"]),
-    "ChannelShift": lambda operator, device: ChannelShift(per_channel(operator.shape), device),
+    "PositionEmbedding": lambda operator, device: Addend(0.02 * torch.randn(operator.shape, device=device)),
+    "Tokens": lambda *_: lambda x: x.flatten(2).transpose(1, 2),
+    "GlobalAveragePooling1D": lambda *_: lambda x: x.mean(dim=1),
+    "Scale": _scaling,
+    "ChannelShift": lambda operator, device: Addend(torch.zeros(per_channel(operator.shape), device=device)),
     "PrependTokens": lambda operator, device: PrependTokens(operator.attributes["tokens"], operator.shape[1], device),
-    "TakeToken": lambda operator, *_: TakeToken(operator.attributes["index"]),
-    "AsImage": lambda *_: AsImage(),
+    "TakeToken": _token,
+    "AsImage": lambda *_: lambda x: x[:, :, None, None],
 }
 
 
@@ -235,7 +160,6 @@ def own_layer(layer: nn.Module) -> nn.Module:
     return getattr(layer, "layer", layer)
 
 
-Step = Callable[..., Tensor]
 # Gives a normalisation its (mean, variance), or measures them: takes what it is about to normalise, channels second.
 Statistics = Callable[[Tensor], tuple[Tensor, Tensor]] | None
 
@@ -393,9 +317,13 @@ def _layer_norm(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _
 
 
 def _layer_scale(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
-    weight: Any = layer.weight
-    weight = weight[: inputs[0][channel_axis(inputs[0])]]
+    weight = _part(layer, inputs[0])
     return lambda x: x * weight
+
+
+def _added(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    weight = _part(layer, inputs[0])
+    return lambda x: x + weight
 
 
 def _attention(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
@@ -407,22 +335,16 @@ def _attention(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _:
     return lambda x: attention(x, weight, bias, output, output_bias)
 
 
-def _position(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
-    weight: Any = layer.weight
-    weight = weight[:, : inputs[0][1]]
-    return lambda x: x + weight
-
-
-def _shift(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
-    weight: Any = layer.weight
-    weight = weight[: inputs[0][channel_axis(inputs[0])]]
-    return lambda x: x + weight
-
-
 def _prepend(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
     weight: Any = layer.weight
     weight = weight[:, : inputs[0][1]]
     return lambda x: prepended(x, weight)
+
+
+def _part(layer: Any, shape: Shape) -> Tensor:
+    """Return the first part of the weights, that which stretches over values of ``shape``."""
+    weight: Tensor = layer.weight
+    return weight[tuple(map(slice, shape[len(shape) - weight.ndim :]))]
 
 
 def _first(weight: Tensor | None, channels: int) -> Tensor | None:
@@ -437,7 +359,7 @@ _SLICED: dict[str, Callable[[Operator, Sequence[Shape], nn.Module, Statistics], 
     "LayerNormalization": _layer_norm,
     "LayerScale": _layer_scale,
     "MultiHeadAttention": _attention,
-    "PositionEmbedding": _position,
-    "ChannelShift": _shift,
+    "PositionEmbedding": _added,
+    "ChannelShift": _added,
     "PrependTokens": _prepend,
 }
