@@ -1,14 +1,24 @@
-"""The elastic model of an artifact: each kind's class is imported when an artifact of that kind is loaded."""
+"""The elastic model of an artifact."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 
 from slotool import strict_json
 from slotool.artifacts import Artifact, open_artifact
 from slotool.elastic.model import ElasticModel
 from slotool.errors import ArtifactError, InputError
+
+# Loader of each kind, imported when an artifact of that kind is loaded. A single network is a family of one: the same
+# artifact form, the same class.
+_LOADERS = {
+    **dict.fromkeys(("network", "family", "model-family"), "slotool.elastic.family_files:load_family"),
+    "slo-nn": "slotool.elastic.slo_nn.model:SloNN.load",
+    "last-layer-slo-nn": "slotool.elastic.slo_nn.last_layer.model:LastLayerSloNN.load",
+    "supernet": "slotool.elastic.supernets.supernet:Supernet.load",
+}
 
 
 def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
@@ -21,7 +31,7 @@ def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
     if artifact.kind not in _LOADERS:
         raise ArtifactError(f"{artifact.path}: this is a {artifact.kind} artifact, expected {' or '.join(_LOADERS)}")
     with strict_json.assembling(artifact.path, f"a {artifact.kind} that slotool wrote", error=ArtifactError):
-        model = _LOADERS[artifact.kind](artifact)
+        model: ElasticModel = resolve_name(_LOADERS[artifact.kind])(artifact)
     model.identity = artifact.id
     return model
 
@@ -75,38 +85,3 @@ def require_unchanged(source: str) -> None:
     from slotool.elastic.family_files import require_same_files
 
     require_same_files(open_artifact(source))
-
-
-def _family(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.family_files import load_family
-
-    return load_family(artifact)
-
-
-def _slo_nn(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.slo_nn.model import SloNN
-
-    return SloNN.load(artifact)
-
-
-def _last_layer_slo_nn(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
-
-    return LastLayerSloNN.load(artifact)
-
-
-def _supernet(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.supernets.supernet import Supernet
-
-    return Supernet.load(artifact)
-
-
-# A single network is a family of one: the same artifact form, the same class.
-_LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {
-    "network": _family,
-    "family": _family,
-    "slo-nn": _slo_nn,
-    "last-layer-slo-nn": _last_layer_slo_nn,
-    "supernet": _supernet,
-    "model-family": _family,
-}

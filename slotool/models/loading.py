@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from slotool import factories
 from slotool.errors import InputError, SlotoolError
 from slotool.models.model import Model
+from slotool.names_on_demand import modules_on_demand
 from slotool.plugins import Registry
 from slotool.printable import reason
 from slotool.regular_files import open_regular
+
+if TYPE_CHECKING:
+    from slotool.models.adapters import boosting, keras, onnx, remote, sklearn, torch_program
+else:
+    boosting, keras, onnx, remote, sklearn, torch_program = modules_on_demand(
+        *(
+            f"slotool.models.adapters.{name}"
+            for name in ("boosting", "keras", "onnx", "remote", "sklearn", "torch_program")
+        )
+    )
 
 
 def load(location: str | Path, *, threads: int | None = None) -> Model:
@@ -81,65 +93,20 @@ def _made(adapter: _Adapter, text: str, threads: int | None) -> Model:
     return model
 
 
-def _onnx(path: str, threads: int | None) -> Model:
-    from slotool.models.adapters.onnx import OnnxModel
-
-    return OnnxModel(path, threads=threads)
-
-
-def _torch_program(path: str, threads: int | None) -> Model:
-    from slotool.models.adapters.torch_program import TorchProgramModel
-
-    return TorchProgramModel(path)
-
-
-def _keras(path: str, threads: int | None) -> Model:
-    from slotool.models.adapters.keras import KerasModel
-
-    return KerasModel.load(path)
-
-
-def _sklearn(path: str, threads: int | None) -> Model:
-    from slotool.models.adapters.sklearn import SklearnModel
-
-    return SklearnModel.load(path)
-
-
-def _xgboost(path: str, threads: int | None) -> Model:
-    from slotool.models.adapters.boosting import XGBoostModel
-
-    return XGBoostModel(path, threads=threads)
-
-
-def _lightgbm(path: str, threads: int | None) -> Model:
-    from slotool.models.adapters.boosting import LightGBMModel
-
-    return LightGBMModel(path, threads=threads)
-
-
-def _http(url: str, threads: int | None) -> Model:
-    from slotool.models.adapters.remote import HttpModel
-
-    return HttpModel(url)
-
-
-def _grpc(url: str, threads: int | None) -> Model:
-    from slotool.models.adapters.remote import GrpcModel
-
-    return GrpcModel(url)
-
-
 _Adapter = Callable[[str, int | None], Model]
 _BY_SUFFIX: dict[str, _Adapter] = {
-    ".onnx": _onnx,
-    ".pt2": _torch_program,
-    ".keras": _keras,
-    ".skops": _sklearn,
-    ".ubj": _xgboost,
-    ".json": _xgboost,
-    ".txt": _lightgbm,
+    ".onnx": lambda path, threads: onnx.OnnxModel(path, threads=threads),
+    ".pt2": lambda path, _: torch_program.TorchProgramModel(path),
+    ".keras": lambda path, _: keras.KerasModel.load(path),
+    ".skops": lambda path, _: sklearn.SklearnModel.load(path),
+    ".ubj": lambda path, threads: boosting.XGBoostModel(path, threads=threads),
+    ".json": lambda path, threads: boosting.XGBoostModel(path, threads=threads),
+    ".txt": lambda path, threads: boosting.LightGBMModel(path, threads=threads),
 }
 _BEGINNINGS = {".json": b'"learner"', ".txt": b"tree"}
-_BY_SCHEME: dict[str, _Adapter] = {"http": _http, "https": _http, "grpc": _grpc}
+_BY_SCHEME: dict[str, _Adapter] = {
+    **dict.fromkeys(("http", "https"), lambda url, _: remote.HttpModel(url)),
+    "grpc": lambda url, _: remote.GrpcModel(url),
+}
 # A plugin's adapter is called as those here are: with the location and the number of threads, or None.
 registry: Registry[_Adapter] = Registry("models", [*_BY_SCHEME, *(suffix[1:] for suffix in _BY_SUFFIX)])
