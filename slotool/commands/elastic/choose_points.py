@@ -30,7 +30,7 @@ MIN_PROFILED = 3
 
 
 class PointsChosen(SupernetPoints):
-    """``details["expected_latency_s"]``: by point, estimated seconds of one example."""
+    """Supernet with new points; ``details["expected_latency_s"]``: estimated seconds of one example, by point."""
 
     schema = "choose-points"
 
