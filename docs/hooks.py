@@ -11,11 +11,23 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from docs.generate import benchmarks, commands, gpu, json_documents, metrics, papers, python_api, tables
+from docs.generate import (
+    benchmarks,
+    commands,
+    gpu,
+    json_documents,
+    metrics,
+    papers,
+    python_api,
+    results,
+    tables,
+    versions,
+)
 
 PAGES = {
     "reference/commands.md": commands.page,
     "reference/json.md": json_documents.page,
+    "reference/results.md": results.page,
     "reference/tables.md": tables.page,
     "reference/metrics.md": metrics.page,
     "results/benchmarks.md": benchmarks.page,
@@ -33,5 +45,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Put the recorded figures into the results pages."""
-    return gpu.filled(benchmarks.filled(markdown)) if page.file.src_uri.startswith("results/") else markdown
+    """Put recorded figures into the results pages, and versions into theirs."""
+    return (
+        gpu.filled(benchmarks.filled(markdown))
+        if page.file.src_uri.startswith("results/")
+        else versions.filled(markdown)
+    )

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from docs.generate import commands, json_documents, metrics, tables
+import slotool
+from docs.generate import commands, json_documents, metrics, results, tables, versions
 from slotool.serving.request_options import OPTIONS
 from slotool.tables import LATENCY_SCHEMA
 from tests.docs.pages import ROOT
@@ -28,6 +29,14 @@ def test_every_column_command_and_metric_has_its_row() -> None:
     assert "## slotool profile solo\n" in page
     assert "| `--deadline-ms` | number ≥ 0.001 | required |" in page
     assert "| `slotool_requests_total` | counter | `model`, `outcome` |" in metrics.page()
+
+
+def test_every_result_and_package_is_described() -> None:
+    page = results.page()
+    functions = {name for name in slotool.__all__ if name.islower()} - {"__version__", "errors", "load", "save"}
+    assert {line.removeprefix("## slotool.") for line in page.splitlines() if line.startswith("## ")} == functions
+    assert "| `latency_s` | Predicted latencies, float64 [n], seconds. |" in page
+    assert "| torch | 2.6 | " in versions.filled(versions.MARK)
 
 
 def test_every_option_of_a_request_is_on_the_page_of_the_protocol() -> None:
