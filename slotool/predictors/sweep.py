@@ -53,15 +53,15 @@ class SweepAxis:
             raise ArgumentError("sweep", f"{given!r} holds {len(values):,} values, at most {MAX_VALUES} are predicted")
         return cls(fact, tuple(sorted(set(values))))
 
-    def reshaped(self, asked: Networks) -> list[Networks]:
+    def reshaped(self, networks: Networks) -> list[Networks]:
         """Return ``asked`` with each of the sizes or lengths set in its stated input shape.
 
         Raises ``ArgumentError`` for networks whose shape is not stated, cannot be chosen, or has no such axis.
         """
-        kinds = [getattr(part, "framework", "") for part in asked.parts]
+        kinds = [getattr(part, "framework", "") for part in networks.parts]
         if any(kind not in CHOSEN for kind in kinds):
             raise ArgumentError("sweep", f"the {self.fact} of models alone can be chosen, not of graphs")
-        parts: list[Any] = [*asked.parts]
+        parts: list[Any] = [*networks.parts]
         lacking = next((part for part, kind in zip(parts, kinds, strict=True) if not part.input_shape), None)
         if lacking is not None:
             name = getattr(lacking, "name", "the model")
@@ -70,7 +70,7 @@ class SweepAxis:
                 f"which axis of {name} is its {self.fact}? Say the shape of one example with --input-shape "
                 "(input_shape= in Python), where any number stands for what is swept",
             )
-        return [replace(asked, parts=[self._with(part, value) for part in parts]) for value in self.values]
+        return [replace(networks, parts=[self._with(part, value) for part in parts]) for value in self.values]
 
     def _with(self, part: Any, value: int) -> Any:
         return replace(part, input_shape=self._shape(part.input_shape, value, last=part.framework == "keras"))
@@ -80,7 +80,7 @@ class SweepAxis:
             shapes = {name: self._one(tuple(sizes), value, last) for name, sizes in shape.items()}
             if all(sizes is None for sizes in shapes.values()):
                 raise self._no_axis(shape)
-            return {name: own or tuple(shape[name]) for name, own in shapes.items()}
+            return {name: sizes or tuple(shape[name]) for name, sizes in shapes.items()}
         changed = self._one(tuple(shape), value, last)
         if changed is None:
             raise self._no_axis(shape)

@@ -259,7 +259,7 @@ def opened_services(
     data: str | DataSource,
     split: str,
     limit: int | None,
-    asked: Mapping[str, str | None],
+    meaning: Mapping[str, str | None],
     inputs: Mapping[str, str] | None,
     images: ImageOptions | None,
     stack: ExitStack,
@@ -271,10 +271,10 @@ def opened_services(
     signature = common_signature([(version.name, model) for version, model in opened])
     task = make_task(
         signature,
-        str(asked["task"]),
-        output=asked["output"],
-        scores=asked["scores"],
-        confidence_output=asked["confidence"],
+        str(meaning["task"]),
+        output=meaning["output"],
+        scores=meaning["scores"],
+        confidence_output=meaning["confidence"],
     )
     options: DataOptions
     dataset, options, _ = labelled_data(opened, task, data, inputs, images)

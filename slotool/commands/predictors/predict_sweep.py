@@ -60,14 +60,14 @@ class Answer:
 
 
 def answers_of(
-    axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], measure: bool, limits: Limits
+    axis: SweepAxis, predictor: Any, sources: Networks, facts: Mapping[str, Any], measure: bool, limits: Limits
 ) -> list[Answer]:
     """Return the predictions at every value of ``axis``.
 
     Args:
         axis: Fact that is swept.
         predictor: Predictor that the user named, or None.
-        asked: Networks.
+        sources: Networks.
         facts: Backend, device, precision, threads and ``batch_size``, None for any.
         measure: True if operators that were not timed here are timed.
         limits: Limits of a capture.
@@ -81,12 +81,12 @@ def answers_of(
             "sweep", f"it sweeps what --{axis.fact.replace('batch', 'batch-size')} fixes; leave one out"
         )
     other_facts, size = {name: value for name, value in facts.items() if name != "batch_size"}, facts["batch_size"]
-    with short_phase(asked.reporter, "opening the predictor"):
-        chosen, unknown = _of_values(axis, predictor, asked, other_facts, size, measure)
+    with short_phase(sources.reporter, "opening the predictor"):
+        chosen, unknown = _of_values(axis, predictor, sources, other_facts, size, measure)
     if axis.fact in SHAPES:
-        answers = _over_shapes(axis, chosen, asked, limits)
+        answers = _over_shapes(axis, chosen, sources, limits)
     else:
-        networks, graphs = _captured(asked, limits)
+        networks, graphs = _captured(sources, limits)
         first = next(iter(chosen.values()))
         answers = [
             _answer(value, chosen[value], networks, graphs)
@@ -98,7 +98,7 @@ def answers_of(
 
 
 def _of_values(
-    axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], size: int | None, measure: bool
+    axis: SweepAxis, predictor: Any, sources: Networks, facts: Mapping[str, Any], size: int | None, measure: bool
 ) -> tuple[dict[int, Chosen], dict[int, str]]:
     """Return the predictor for each value, and the reason for values without one; raises it if none has one."""
     chosen_at: dict[int, Chosen] = {}
@@ -106,7 +106,7 @@ def _of_values(
     for value in axis.values:
         facts_here = {**facts, "threads": value} if axis.fact == THREADS else facts
         try:
-            chosen, rest = chosen_predictor(predictor, asked, measure=measure, **facts_here)
+            chosen, rest = chosen_predictor(predictor, sources, measure=measure, **facts_here)
             size_here = value if axis.fact == BATCH else size
             chosen_at[value] = chosen.of_setting(scaling=True, **rest, batch_size=size_here)
         except ArgumentError as error:
@@ -124,16 +124,16 @@ def _answer(value: int, chosen: Chosen, networks: Sequence[Captured], graphs: Se
     return Answer(value, chosen, trained.setting.batch_size, networks, predictions, learnt=not chosen.scaled)
 
 
-def _over_shapes(axis: SweepAxis, chosen: Mapping[int, Chosen], asked: Networks, limits: Limits) -> list[Answer]:
-    with asked.capturing(len(axis.values)) as steps:
-        captured = [list(reshaped.captured(limits, steps)) for reshaped in axis.reshaped(asked)]
+def _over_shapes(axis: SweepAxis, chosen: Mapping[int, Chosen], sources: Networks, limits: Limits) -> list[Answer]:
+    with sources.capturing(len(axis.values)) as steps:
+        captured = [list(reshaped.captured(limits, steps)) for reshaped in axis.reshaped(sources)]
     by_value = [[network.graph for network in networks if network.graph is not None] for networks in captured]
     if not any(by_value):
         errors: dict[str, SlotoolError] = {}
         for network in (network for networks in captured for network in networks):
             if network.error is not None:
                 errors.setdefault(network.name, network.error)
-        raise asked.not_captured(errors)
+        raise sources.not_captured(errors)
     return [
         _answer(value, chosen[value], networks, graphs)
         for value, networks, graphs in zip(axis.values, captured, by_value, strict=True)

@@ -47,14 +47,14 @@ class SweptPrediction(Prediction):
         cls,
         axis: SweepAxis,
         predictor: Any,
-        asked: Networks,
+        sources: Networks,
         facts: Mapping[str, Any],
         measure: bool,
         limits: Limits,
         slo_s: float | None,
     ) -> SweptPrediction:
         """Predict networks over ``axis``; see ``answers_of``."""
-        answers = answers_of(axis, predictor, asked, facts, measure, limits)
+        answers = answers_of(axis, predictor, sources, facts, measure, limits)
         first = next(answer for answer in answers if answer.predictions is not None)
         assert first.predictions is not None
         names = _names(first.networks)

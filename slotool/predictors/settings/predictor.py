@@ -109,9 +109,9 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         """Smallest seconds per operator in any label of any setting."""
         return float(self._learnt.min_operator_s.min())
 
-    def _answer_s(self, asked: Encoded) -> np.ndarray:
+    def _answer_s(self, networks: Encoded) -> np.ndarray:
         """Predict without the lower limit, float64 seconds [n]."""
-        return np.asarray(np.exp(self._learnt.answer(asked)[:, self.chosen]))
+        return np.asarray(np.exp(self._learnt.answer(networks)[:, self.chosen]))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = self._learnt.state()

@@ -193,7 +193,7 @@ class _Pooled:
     @classmethod
     def of(cls, scores: Sequence[np.ndarray]) -> Self:
         values = np.concatenate(scores)
-        weights = np.concatenate([np.full(len(own), 1 / len(own) / len(scores)) for own in scores])
+        weights = np.concatenate([np.full(len(kind), 1 / len(kind) / len(scores)) for kind in scores])
         order = np.argsort(values, kind="stable")
         return cls(values[order], np.cumsum(weights[order]))
 

@@ -60,7 +60,7 @@ class HeldOutSettings:
     def of_settings(self) -> tuple[Residuals, ...]:
         """Return the residuals of each setting."""
         residuals = map(self.residuals, range(self.errors.shape[1]))
-        return tuple(own for own in residuals if own is not None)
+        return tuple(one for one in residuals if one is not None)
 
     def residuals(self, setting: int, without: int | None = None) -> Residuals | None:
         """Return residuals of one setting, or of all where it has few labels, without the fold ``without``."""

@@ -136,4 +136,4 @@ def _operators_priced_s(rows: OperatorRows, prices: Mapping[str, Prices]) -> np.
     if not prices:
         return rows.cost_s
     times = np.exp(np.array([prices.get(kind, prices[""]) for kind in rows.types]))[rows.kinds]
-    return np.asarray(sum(rows.terms_s[term] * own for term, own in zip(COST_TERMS, times.T, strict=True)))
+    return np.asarray(sum(rows.terms_s[term] * factors for term, factors in zip(COST_TERMS, times.T, strict=True)))
