@@ -55,9 +55,9 @@ def _ignore(failure: PolicyFailure) -> None:
 class Dispatcher:
     """Queue with its workers and a policy; the caller has the clock, the tensors and the processes.
 
-    Report events by ``arrive``, ``finished``, ``died``, ``joined``, ``withdraw``, then call ``next_batch`` until it
-    returns nothing; ``outcomes`` counts the outcomes of all queries. A batch on two workers has no single end: report
-    of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is ``returned``.
+    Report events by ``arrive``, ``finished``, ``joined``, ``withdraw``, then call ``next_batch`` until it returns
+    nothing; ``outcomes`` counts the outcomes of all queries. A batch on two workers has no single end: report of each
+    worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is ``returned``.
     Instants are µs of one clock and need not ascend. An unknown worker raises ``InputError``. ``workers``: their
     number, or those of another queue. A policy that raises costs at most the query under decision; ``on_failure`` is
     called each time.
@@ -125,13 +125,6 @@ class Dispatcher:
         """Record the answers of ``worker``, now idle, and return their batch."""
         batch = self.ended(worker, now_us)
         self.answered(batch, now_us)
-        return batch
-
-    def died(self, worker: int) -> Batch | None:
-        """Remove ``worker``, and queue and return its batch; None if it was idle."""
-        batch = self.lost(worker)
-        if batch is not None:
-            self.returned(batch)
         return batch
 
     def ended(self, worker: int, now_us: float) -> Batch:

@@ -74,7 +74,9 @@ def test_everybody_has_one_fate_whatever_happens(steps: list, make: type[Batchin
         elif what == "finish" and busy:
             state.finished(busy[0], now_us)
         elif what == "die" and busy:
-            state.died(busy[-1])
+            lost = state.lost(busy[-1])
+            assert lost is not None
+            state.returned(lost)
         elif what == "join":
             state.joined(now_us)
         batch: Any = True
@@ -112,8 +114,8 @@ def test_a_batch_of_a_dead_worker_is_served_by_another() -> None:
     assert state.queue.free_us.tolist() == [
         GRID.space.latency_us(b.decision.point, len(b.queries)) for b in (first, second)
     ]
-    lost = state.died(first.worker)
-    assert lost is first
+    assert state.lost(first.worker) is first
+    state.returned(first)
     assert len(state.queue) == 8
     state.finished(second.worker, 900.0)
     again = state.next_batch(900.0)[0]

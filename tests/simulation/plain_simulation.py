@@ -51,7 +51,7 @@ class _Loop:
                 now_us = max(now_us, soonest_us)
             self._let_work_end(now_us)
             if death_us[worker] <= now_us:
-                state.died(worker)
+                assert state.lost(worker) is None
                 continue
             self._let_in(now_us)
             batch, dropped = state.next_batch(now_us)
@@ -74,7 +74,9 @@ class _Loop:
         for worker, done_us in sorted(self._done_us.items(), key=lambda item: item[1]):
             death_us = float(self._scenario.death_us[worker])
             if death_us < done_us and death_us <= now_us:
-                self._state.died(worker)
+                lost = self._state.lost(worker)
+                assert lost is not None
+                self._state.returned(lost)
             elif death_us >= done_us and done_us <= now_us:
                 self._state.finished(worker, done_us)
             else:
