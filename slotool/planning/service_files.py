@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from slotool.atomic import whole_file
-from slotool.machine import usable_cores
+from slotool.errors import InputError, RunError
+from slotool.machine import memory_within, usable_cores
 from slotool.planning.fleet import Fleet, Pool, WorkerType
 from slotool.planning.planner import Demand, Fleets, Planner
-from slotool.planning.worker_memory import memory_lacking_here
+from slotool.printable import size_text
 from slotool.progress import Reporter
+from slotool.serving.engines import LocalInferenceEngine
+from slotool.serving.operations.service_file import ServiceFile
+from slotool.serving.operations.sources import Sources
 from slotool.tables import LatencyTable, OperatingPoint
 
 
@@ -37,7 +41,7 @@ def write_services(planner: Planner, fleets: Fleets, out: Path, reporter: Report
         text = service_of(own, fleet, raised_pools(own, fleet, path), path.parent)
         with whole_file(path) as file:
             file.write_text(text)
-        if lacking := memory_lacking_here(path, fleet.pool, reporter):
+        if lacking := _memory_lacking_here(path, fleet.pool, reporter):
             path.unlink()
             return [], lacking
     return [path for path, *_ in services], ""
@@ -133,6 +137,38 @@ def _raised_table(worker: WorkerType, placed: WorkerType) -> LatencyTable:
     ]
     rows = rows.drop(columns=["samples_per_round"]).assign(samples_s=[1e-6 * each for each in raised])
     return LatencyTable(rows.reset_index(drop=True), {**table.provenance, "co_located": placed.name})
+
+
+def _memory_lacking(service: Path, pool: Pool) -> str:
+    """Return a sentence if the memory here is too small for all workers of a service file, else an empty text.
+
+    A worker is started and measured. Raises ``InputError`` or ``RunError`` for a model that cannot be loaded.
+    """
+    engine = LocalInferenceEngine(1, pool.worker.threads)
+    models = ServiceFile(service, {}, Sources((), threads=pool.worker.threads)).read().load(lambda warning: None)
+    try:
+        engine.open(models, lambda worker, alive: None)
+        each, there = engine.worker_bytes(), memory_within()
+    finally:
+        engine.close()
+    if pool.replicas * each <= there:
+        return ""
+    return (
+        f"the plan's {pool.replicas} workers do not fit into memory: each takes {size_text(each)}, as measured, and "
+        f"there are {size_text(there)}, for {there // each}"
+    )
+
+
+def _memory_lacking_here(service: Path, pool: Pool, reporter: Reporter) -> str:
+    """Return a sentence where workers of a service file that run here take more memory than there is; else empty."""
+    if not pool.runs_here or pool.worker.is_gpu:
+        return ""
+    try:
+        with reporter.progress("measuring the memory of a worker"):
+            return _memory_lacking(service, pool)
+    except (InputError, RunError) as error:
+        reporter.note(f"memory is not checked: {error}")
+        return ""
 
 
 def file_part(name: str, number: int) -> str:
