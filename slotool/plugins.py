@@ -18,8 +18,7 @@ from importlib import metadata
 from typing import Any, Generic, TypeVar
 
 from slotool.errors import InputError, PluginError
-from slotool.printable import printable, reason
-from slotool.suggestions import did_you_mean
+from slotool.printable import did_you_mean, printable, reason
 
 # Entry-point groups (``slotool.<group>``), and the noun for a plugin of each.
 GROUPS = {

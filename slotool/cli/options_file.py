@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
+from slotool.printable import did_you_mean
 from slotool.regular_files import read_text
-from slotool.suggestions import did_you_mean
 
 CONFIG_PATH = "slotool.config"
 # Keys of a file that list tables.

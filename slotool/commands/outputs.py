@@ -14,7 +14,7 @@ from slotool.atomic import replaceable
 from slotool.commands.signatures import require_bounds
 from slotool.errors import ArgumentError, InputError
 from slotool.factories import is_factory, source_file
-from slotool.suggestions import did_you_mean
+from slotool.printable import did_you_mean
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")

@@ -10,10 +10,10 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from slotool.errors import InputError
+from slotool.printable import nearest
 from slotool.rules.ruleset.rules import OBJECTIVES, RuleSet
 from slotool.scheduling.edf import RESPONSE_TIME
 from slotool.serving.rejections import bad_request, shown
-from slotool.suggestions import nearest
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 # Browsers and proxies state the urgency of a response in a header called Priority (RFC 9218).

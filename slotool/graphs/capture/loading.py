@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from slotool import factories
 from slotool.errors import GraphError
 from slotool.extras import import_failed
-from slotool.printable import reason
+from slotool.printable import nearest, reason
 from slotool.regular_files import require_regular
-from slotool.suggestions import nearest
 
 if TYPE_CHECKING:
     import keras

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from slotool.errors import InputError
 from slotool.models.signature import FREE
+from slotool.printable import did_you_mean
 from slotool.serving import rejections
 from slotool.serving.access import AddressRates, Clients, read_clients
 from slotool.serving.front.accounts import Accounts
@@ -30,7 +31,6 @@ from slotool.serving.request import InferenceResult, Outcome, Request
 from slotool.serving.request_options import RequestOptions, require_meant
 from slotool.serving.routing.router import Router
 from slotool.serving.served import Interface, ServedModel
-from slotool.suggestions import did_you_mean
 
 # Turns below this length do not matter for the estimated arrival.
 LONG_TURN_S = 200e-6

@@ -15,13 +15,13 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.errors import InputError, SlotoolError
+from slotool.printable import did_you_mean
 from slotool.serving.access import SETTINGS
 from slotool.serving.front.frontend import FrontEnd, json_response
 from slotool.serving.front.middleware import require_same_origin, wants_page
 from slotool.serving.protocol import bounds, tensors
 from slotool.serving.rejections import bad_request
 from slotool.serving.request_options import require_meant
-from slotool.suggestions import did_you_mean
 
 TICK_S = 1.0
 # The page fetches nothing from elsewhere, and no other site may show it in a frame.

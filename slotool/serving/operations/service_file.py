@@ -15,9 +15,9 @@ import msgspec
 from slotool import factories
 from slotool.errors import InputError
 from slotool.models.loading import is_code
+from slotool.printable import did_you_mean
 from slotool.regular_files import read_text
 from slotool.serving.operations.sources import BY_DEMAND, CombinedSources, Sources, usual_name
-from slotool.suggestions import did_you_mean
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 # Kinds of a model's files, for sentences.

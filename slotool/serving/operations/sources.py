@@ -18,7 +18,7 @@ from slotool.errors import ArtifactError, InputError
 from slotool.factories import source_file
 from slotool.machine import likeness, usable_memory
 from slotool.models.loading import is_code
-from slotool.printable import name_list, printable, size_text
+from slotool.printable import did_you_mean, name_list, printable, size_text
 from slotool.regular_files import read_bytes
 from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.points import from_point
@@ -36,7 +36,6 @@ from slotool.scheduling import (
 )
 from slotool.serving.operations.repository import ModelConfig, is_repository, read_repository
 from slotool.serving.served import VERSION, Interface, ServedModel
-from slotool.suggestions import did_you_mean
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.tables.latency import UNKNOWN_DEVICE, copies_in
 

@@ -21,12 +21,12 @@ from slotool import strict_json
 from slotool.data.columns import Columns
 from slotool.elastic.best_labels import TOP
 from slotool.models.signature import FREE, TensorSpec, is_cast
+from slotool.printable import did_you_mean
 from slotool.serving.protocol import bounds, values
 from slotool.serving.protocol.shared_memory import Destination, Place, Regions, SharedOutputs, destination
 from slotool.serving.rejections import bad_request, shown
 from slotool.serving.request_options import DEFAULT_OPTIONS, RequestOptions, from_parameters
 from slotool.serving.served import Interface
-from slotool.suggestions import did_you_mean
 
 HEADER_LENGTH = "inference-header-content-length"
 _REMEMBERED_BYTES = 1_024
