@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from slotool.names_on_demand import names_on_demand
 
-# Imported when asked for: processes that compute answers need policies, and neither pandas nor SciPy.
+# Imported on demand: processes that compute answers need policies, and neither pandas nor SciPy.
 if TYPE_CHECKING:
     from slotool.rules.evidence.losses import TOLERANCE_KINDS
     from slotool.rules.generate.base import Assessment, Problem, RuleGenerator

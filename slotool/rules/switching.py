@@ -16,16 +16,16 @@ from slotool.errors import InputError
 
 PLAN_SCHEMA = "slotool/switching-plan"
 PLAN_VERSION = 1
-# What a plan's rates go by.
+# Criteria of a plan's rates.
 P99, EFFECTIVE_ACCURACY = "p99", "effective-accuracy"
 CRITERIA = (P99, EFFECTIVE_ACCURACY)
-# Two rates this close are one, within the noise of a load test of some seconds.
+# Rates this close are equal, within the noise of a load test of some seconds.
 RESOLUTION = 1.15
-# The search ends when it is so many times above or below its first guess.
+# The search ends this factor above or below its first guess.
 MAX_GROWTH = 64
-# Of the deadlines, by a point that serves by effective accuracy.
+# Share of deadlines that a point may miss if it serves by effective accuracy.
 MAX_MISSED = 0.5
-# Rates at which plans for two configurations are compared.
+# Number of rates at which plans for two configurations are compared.
 COMPARED_RATES = 200
 
 
@@ -86,14 +86,14 @@ class SwitchingPlan:
     @property
     def by_configuration(self) -> dict[tuple[int, int], SwitchingPlan]:
         """Return this plan, then those of the ``others``, each alone."""
-        found = {self.configuration: replace(self, others=())}
+        plans = {self.configuration: replace(self, others=())}
         for other in self.others:
             alone = replace(
                 self, replicas=other.replicas, threads=other.threads, rates_per_s=other.rates_per_s, loads=other.loads,
                 others=(),
             )  # fmt: skip
-            found.setdefault(alone.configuration, alone)
-        return found
+            plans.setdefault(alone.configuration, alone)
+        return plans
 
     def beside(self, plans: Sequence[SwitchingPlan]) -> SwitchingPlan:
         """Return this plan, with those of ``plans`` for other ⟨R, T⟩ as its ``others``."""
@@ -124,17 +124,17 @@ class SwitchingPlan:
         serves = [point for _, point in steps] + [steps[-1][1] if steps else least]
         at = np.searchsorted([rate for rate, _ in steps], rates_per_s)
         every = np.stack([self.accuracy[p] * attainment(self.loads_of(p), rates_per_s) for p in serves])
-        found: np.ndarray = every[at, np.arange(len(rates_per_s))]
-        return found
+        expected: np.ndarray = every[at, np.arange(len(rates_per_s))]
+        return expected
 
     def loads_of(self, point: str) -> list[LoadTest]:
         """Return the load tests of ``point`` on this plan's configuration."""
-        mine = [load for load in self.loads if (load.replicas, load.threads) == self.configuration]
-        return [load for load in mine if load.point == point]
+        loads = [load for load in self.loads if (load.replicas, load.threads) == self.configuration]
+        return [load for load in loads if load.point == point]
 
     def document(self) -> dict[str, Any]:
         loads = [asdict(load) for load in self.loads]
-        others = [{**asdict(each), "loads": [asdict(load) for load in each.loads]} for each in self.others]
+        others = [{**asdict(other), "loads": [asdict(load) for load in other.loads]} for other in self.others]
         stated = {"schema": PLAN_SCHEMA, "schema_version": PLAN_VERSION, **asdict(self), "loads": loads}
         return {**stated, "others": others}
 
@@ -147,10 +147,10 @@ class SwitchingPlan:
         document = load_document(path, PLAN_SCHEMA, PLAN_VERSION, "switching plan")
         with strict_json.assembling(path, "a switching plan"):
             plan = strict_json.convert(document, cls)
-            each: list[SwitchingPlan | ConfigurationRates] = [plan, *plan.others]
-            possible = plan.deadline_s > 0 and all(min(one.replicas, one.threads) > 0 for one in each)
-            possible = possible and all(min(one.rates_per_s.values()) >= 0 for one in each)
-        if not possible or any(set(one.rates_per_s) != set(plan.accuracy) for one in each) or plan.by not in CRITERIA:
+            parts: list[SwitchingPlan | ConfigurationRates] = [plan, *plan.others]
+            possible = plan.deadline_s > 0 and all(min(part.replicas, part.threads) > 0 for part in parts)
+            possible = possible and all(min(part.rates_per_s.values()) >= 0 for part in parts)
+        if not possible or any(set(p.rates_per_s) != set(plan.accuracy) for p in parts) or plan.by not in CRITERIA:
             raise InputError(f"{path}: a switching plan with impossible figures")
         return plan
 
@@ -204,12 +204,12 @@ def is_most_effective(
     """
 
     def is_good(load: LoadTest) -> bool:
-        rate, mine = np.array([load.rate_per_s]), accuracy[load.point] * load.attainment
+        rate, reached = np.array([load.rate_per_s]), accuracy[load.point] * load.attainment
         for point, loads in others.items():
             untried = all(other.rate_per_s < load.rate_per_s for other in loads)
-            if measure is not None and untried and accuracy[point] > mine:
+            if measure is not None and untried and accuracy[point] > reached:
                 loads.append(measure(point, load.rate_per_s))
-            if accuracy[point] * float(attainment(loads, rate)[0]) > mine:
+            if accuracy[point] * float(attainment(loads, rate)[0]) > reached:
                 return False
         return load.attainment >= 1.0 - MAX_MISSED
 
@@ -227,8 +227,8 @@ def attainment(loads: Sequence[LoadTest], rates_per_s: np.ndarray) -> np.ndarray
     rates = np.array([0.0, *(load.rate_per_s for load in tried)])
     shares = np.maximum.accumulate([1.0, *(load.attainment for load in tried)][::-1])[::-1]
     beyond = np.divide(rates[-1], rates_per_s, out=np.ones_like(rates_per_s), where=rates_per_s > rates[-1])
-    found: np.ndarray = np.interp(rates_per_s, rates, shares) * beyond
-    return found
+    share: np.ndarray = np.interp(rates_per_s, rates, shares) * beyond
+    return share
 
 
 def best_configuration(plans: Sequence[SwitchingPlan]) -> SwitchingPlan:

@@ -11,10 +11,10 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.tables import OutcomeTable
 
-# A group of fewer examples shares a guarantee with others of its kind, under this name.
+# Smaller groups share a guarantee, under this name.
 MIN_EXAMPLES = 50
 OTHERS = "others"
-# Names that results give to what is no group of the column.
+# Names of other rows in results.
 RESERVED = ("all", OTHERS)
 MAX_GROUPS = 30
 

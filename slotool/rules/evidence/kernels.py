@@ -21,10 +21,10 @@ def step_means(bins: np.ndarray, answers: np.ndarray, rows: np.ndarray, steps: i
         sums[:] = 0.0
         for at in range(size):
             row = rows[sample, at]
-            own = sums[bins[row]]
+            bin_sums = sums[bins[row]]
             for column in range(columns):
-                own[0, column] += answers[row, 0, column]
-                own[1, column] += answers[row, 1, column]
+                bin_sums[0, column] += answers[row, 0, column]
+                bin_sums[1, column] += answers[row, 1, column]
         for column in range(columns):
             # At threshold k an example terminates early when it reaches more than k thresholds.
             early = 0.0
@@ -49,7 +49,7 @@ def greatest_wealth(excess: np.ndarray, alpha: float, second_moment: float, weig
     squares = second_moment * weight
     for seen in range(len(excess)):
         left = (len(excess) - seen) * squares / (weight + seen)
-        # x is the best stake while small; kept below 1, so that one bad example never costs the whole wealth.
+        # The best stake while small; below 1, so that one bad example never costs the whole wealth.
         stake = min(np.tanh(np.sqrt(2.0 * (goal - wealth) / left)), max_stake)
         wealth += np.log1p(-stake * excess[seen])
         greatest = max(greatest, wealth)
@@ -72,15 +72,15 @@ def doubting_wealth(
     for at in range(len(excess)):
         joining = 1.0 / ((seen + at + 1.0) * (seen + at + 2.0)) if restarts else 0.0
         mean[at] = 1.0 / (seen + at + 2.0) if restarts else 0.0
-        for own in range(len(stakes)):
-            wealth[own] = min((wealth[own] + joining) * (1.0 + stakes[own] * excess[at]), 1e300)
-            mean[at] += wealth[own] / len(stakes)
+        for bet in range(len(stakes)):
+            wealth[bet] = min((wealth[bet] + joining) * (1.0 + stakes[bet] * excess[at]), 1e300)
+            mean[at] += wealth[bet] / len(stakes)
     return mean
 
 
-# Standard deviations of n₀₁ that are summed over to each side; what lies beyond is added as if all of it counted.
+# Summed standard deviations of n₀₁ on each side; all beyond is added as if it counted.
 DEVIATIONS = 6.5
-ROUNDING = 1e-9  # of a statistic: outcomes as extreme as the one observed count with it
+ROUNDING = 1e-9  # of a statistic: outcomes as extreme as the observed one count with it
 
 
 @njit(cache=True, nogil=True)
@@ -176,7 +176,7 @@ def tail(share_alone: float, share: float, trials: int, most: np.ndarray, first:
         if last < 0:
             last, below = bound, _at_most(bound, left, log_other, log_not, factorials)
         else:
-            # One example less: it may have been the one too many.
+            # One example less may be the one too many.
             below += other * _likely(last, left, log_other, log_not, factorials) if last <= left else 0.0
             while last < bound:
                 last += 1

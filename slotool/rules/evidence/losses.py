@@ -24,7 +24,7 @@ from slotool.tables import OutcomeTable
 Comparison = Literal["relative", "absolute"]
 ToleranceKind = Literal["relative", "absolute", "quantile"]
 TOLERANCE_KINDS: tuple[ToleranceKind, ...] = ("relative", "absolute", "quantile")
-# Differences of errors that were written in decimal may miss the limit by their last digit.
+# Differences of decimal errors may miss the limit by their last digit.
 ROUNDING = 1e-9
 
 

@@ -9,7 +9,7 @@ from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import OSFA
 from slotool.rules.ruleset.rules import RuleSet
 
-# Cluster of a server that asks several versions: slotool serve, or another that follows the exported routes.
+# Cluster of a server that asks several versions: slotool serve, or another router of the exported routes.
 ENSEMBLES = "slotool"
 
 

@@ -15,7 +15,7 @@ from slotool.rules.exports.routes import route_of
 from slotool.rules.policies.points import from_point
 from slotool.rules.ruleset.rules import Rule, RuleSet
 
-# Of each version, to be replaced by its address.
+# Placeholder of each version's address.
 ENDPOINT = "host.docker.internal:8000"
 
 
@@ -25,7 +25,7 @@ def as_semantic_router(rules: RuleSet) -> str:
     Raises ``InputError`` for a tier that no stricter one can serve.
     """
     recipes, best = {rule.id: _recipe(rules, rule) for rule in rules.rules}, rules.best_version
-    named = sorted({best, *(own["model"] for recipe in recipes.values() for own in recipe["modelRefs"])})
+    named = sorted({best, *(entry["model"] for recipe in recipes.values() for entry in recipe["modelRefs"])})
     backend = {"name": "primary", "provider": "vllm", "endpoint": ENDPOINT, "protocol": "http", "weight": 100}
     serves_best = _decision("best-version", f"{best} alone", [best])
     document = {
@@ -37,19 +37,19 @@ def as_semantic_router(rules: RuleSet) -> str:
         },
         "routing": {"modelCards": [{"name": name} for name in named], "decisions": [serves_best]},
         "entrypoints": [{"model_names": [name], "recipe": name} for name in recipes],
-        "recipes": [{"name": name, "routing": {"decisions": [own]}} for name, own in recipes.items()],
+        "recipes": [{"name": name, "routing": {"decisions": [entry]}} for name, entry in recipes.items()],
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _recipe(rules: RuleSet, rule: Rule) -> dict[str, Any]:
     """Return the decision of a tier, or of a stricter one in its place."""
-    stricter = [own for own in rules.rules if own.objective == rule.objective and own.tolerance <= rule.tolerance]
-    for own in sorted(stricter, key=lambda tier: -tier.tolerance):
-        steps, threshold = _versions(own)
+    stricter = [r for r in rules.rules if r.objective == rule.objective and r.tolerance <= rule.tolerance]
+    for other in sorted(stricter, key=lambda tier: -tier.tolerance):
+        steps, threshold = _versions(other)
         if not steps:
             continue
-        about = from_point(own.point).words + (f", as of tier {own.id}" if own is not rule else "")
+        about = from_point(other.point).words + (f", as of tier {other.id}" if other is not rule else "")
         decision = _decision(rule.id, about, steps)
         if threshold is not None:
             confidence = {"confidence_method": "avg_logprob", "threshold": threshold, "escalation_order": "declared"}
@@ -64,16 +64,16 @@ def _recipe(rules: RuleSet, rule: Rule) -> dict[str, Any]:
 def _versions(rule: Rule) -> tuple[list[str], float | None]:
     """Return the versions in turn and their threshold (None for one version); empty for other policies."""
     tree = route_of(from_point(rule.point))
-    asked = [step["ask"] for step in tree["steps"]]
-    if len(asked) == 1:
-        return asked, None
+    names = [step["ask"] for step in tree["steps"]]
+    if len(names) == 1:
+        return names, None
     accepts = [step["accept"] for step in tree["steps"][:-1]]
-    own = [accept["if"] == "sure" and accept["version"] == at for accept, at in zip(accepts, asked, strict=False)]
+    same = [accept["if"] == "sure" and accept["version"] == at for accept, at in zip(accepts, names, strict=False)]
     thresholds = {accept.get("at_least") for accept in accepts}
     threshold = thresholds.pop()
-    # The router takes 0 for its own default.
-    known = tree["answer"] == "last" and all(own) and not thresholds and threshold is not None and 0 < threshold <= 1
-    return (asked, float(threshold)) if known else ([], None)
+    # The router reads 0 as its default.
+    known = tree["answer"] == "last" and all(same) and not thresholds and threshold is not None and 0 < threshold <= 1
+    return (names, float(threshold)) if known else ([], None)
 
 
 def _decision(name: str, about: str, versions: list[str]) -> dict[str, Any]:

@@ -77,8 +77,8 @@ def holds(condition: Mapping[str, Any], given: Mapping[str, Answer], features: M
         return least is not None and given[condition["version"]][1] >= least
     if kind == "sure-by-label":
         answer, confidence = given[condition["version"]]
-        own = least.get(_label(answer), condition["otherwise"]) if least else condition["otherwise"]
-        return own is not None and confidence >= own
+        threshold = least.get(_label(answer), condition["otherwise"]) if least else condition["otherwise"]
+        return threshold is not None and confidence >= threshold
     if kind == "score":
         score = 0.0
         for of, name, weight, *other in condition["terms"]:
@@ -101,7 +101,7 @@ def outgoing(tree: Mapping[str, Any], given: Mapping[str, Answer]) -> str:
     elif how == "surer":
         votes = worth
     else:
-        weights = [0.0 if math.isnan(own) else 1.0 if how == "majority" else own for own in worth]
+        weights = [0.0 if math.isnan(sure) else 1.0 if how == "majority" else sure for sure in worth]
         labels = [_label(given[name][0]) for name in names]
         votes = [sum(w for w, other in zip(weights, labels) if other == label) for label in labels]  # noqa: B905
     best = len(names) - 1

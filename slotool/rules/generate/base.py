@@ -114,8 +114,8 @@ class Listed:
 
     def taken(self, index: int, objective: str) -> np.ndarray:
         """Return the time or cost per example: float64 [examples]."""
-        own = self._replayed[index]
-        return own.response_time_s if objective == "response-time" else own.cost
+        replayed = self._replayed[index]
+        return replayed.response_time_s if objective == "response-time" else replayed.cost
 
     def means(self) -> Replayed:
         """Return mean error, response time and cost of every policy."""

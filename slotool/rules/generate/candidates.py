@@ -99,17 +99,17 @@ class Candidates:
 
         ``rows``: int64 [samples, size]. ``only``: bool [paths]; candidates on other paths are left NaN.
         """
-        rows = np.sort(rows, axis=1)  # neighbours in memory are then read one after another
+        rows = np.sort(rows, axis=1)  # neighbours in memory are read one after another
         table = np.full((len(rows), 3, self._size), np.nan)
         for sample, chosen in enumerate(rows):
             for metric, values in enumerate((self._error, self._latency_s, self._cost)):
                 table[sample, metric, : len(self.alone)] = values[chosen][:, self.alone].mean(axis=0)
 
         def fill(path: _Path) -> None:
-            found, steps = path.means(rows), len(path.thresholds)
+            path_means, steps = path.means(rows), len(path.thresholds)
             for at in range(len(path.kinds)):
                 begin = path.start + at * steps
-                table[:, :, begin : begin + steps] = found[:, [0, 1 + 2 * at, 2 + 2 * at]]
+                table[:, :, begin : begin + steps] = path_means[:, [0, 1 + 2 * at, 2 + 2 * at]]
 
         with ThreadPoolExecutor(usable_cores()) as cores:
             list(cores.map(fill, (path for at, path in enumerate(self.paths) if only is None or only[at])))
@@ -163,8 +163,8 @@ def quantiles(values: np.ndarray, count: int) -> np.ndarray:
     if not len(known):
         return np.empty(0)
     places = np.ceil(np.linspace(0.0, 1.0, count + 2)[1:-1] * (len(known) - 1)).astype(np.int64)
-    found = np.array([ten_digits(level) for level in dict.fromkeys(known[places].tolist())])
-    return np.asarray(np.unique(found[found > known[0]]))
+    levels = np.array([ten_digits(level) for level in dict.fromkeys(known[places].tolist())])
+    return np.asarray(np.unique(levels[levels > known[0]]))
 
 
 def ten_digits(value: float) -> float:

@@ -53,15 +53,15 @@ Against = Sequence[tuple[int, Listed]]
 
 ROUNDS = 3
 LEARN_SHARE = 0.4
-# Of the learning part, what calibrates confidences and chooses nothing.
+# Share of the learning part that calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
-# Of the budget, for the path of a pair; its thresholds are as many as these rows, at most a tenth of the table.
+# Share of the budget for the path of a pair, which has as many thresholds as these rows, at most a tenth of the table.
 PATH_BUDGET, PATH_EXAMPLES = 0.5, 200
 MAX_GOALS = 10
 # Standard errors that the best of three rounds is ahead of one, as often as not: .535, as their tests share 36 % of the
 # table; less, since the policy counts that seems to need the fewest examples.
 ROUNDS_LUCK = 0.4
-MISS = 0.01  # of a test's level, for the interval of what counting does not know
+MISS = 0.01  # share of a test's level for the interval of unknown probabilities
 
 
 class Certified(RuleGenerator):
@@ -83,7 +83,7 @@ class Certified(RuleGenerator):
         shown = [(listed.index(policy), tolerance) for own in rounds for policy, tolerance in own.shown()]
         saves = any(_is_cheaper(listed, at, problem) for at, _ in shown)
         needed = {} if saves else {"examples_for_first_saving": _examples_needed(problem, against, listed, rounds)}
-        for version in problem.outcomes.versions:  # to tell what else is cheaper
+        for version in problem.outcomes.versions:  # to know which others are cheaper
             listed.index(OSFA(version))
         tested = np.append(tested, np.zeros(len(listed) - len(tested), dtype=bool))
         bound = np.full(len(listed), np.inf)
@@ -107,7 +107,7 @@ class Certified(RuleGenerator):
 
 def _is_cheaper(listed: Listed, at: int, problem: Problem) -> bool:
     """True if a policy saves something on some objective."""
-    return any(listed.taken(at, own).mean() < listed.taken(listed.best, own).mean() for own in problem.objectives)
+    return any(listed.taken(at, name).mean() < listed.taken(listed.best, name).mean() for name in problem.objectives)
 
 
 def _rounds(problem: Problem, against: Against, propose: Callable[..., Proposals]) -> Iterator[_Round]:
@@ -126,7 +126,7 @@ def _rounds(problem: Problem, against: Against, propose: Callable[..., Proposals
     if has_path:
         learn, test = np.split(draw.permutation(examples), [min(PATH_EXAMPLES, examples // 10)])
         paths = {tuple(threshold_path(problem, goal, learn)): None for goal in goals}
-        chained = [(own, list(path)) for own in dict.fromkeys(goal.tolerance for goal in goals) for path in paths]
+        chained = [(level, list(path)) for level in dict.fromkeys(goal.tolerance for goal in goals) for path in paths]
         considered = sum(map(len, paths))
         yield _Round(problem, against, (learn[:0], learn, test), chained, budget * PATH_BUDGET, considered, path=True)
 
@@ -168,22 +168,22 @@ class _Round:
 
 def _savings(problem: Problem, listed: Listed, rounds: Sequence[_Round]) -> dict[str, np.ndarray]:
     """Return the least share that each listed policy saves, by objective: the most that a round proves."""
-    found = {}
+    shares_saved = {}
     for objective in problem.objectives:
         column = "latency_s" if objective == "response-time" else "cost"
         shares = np.zeros(len(listed))
-        for own in rounds:
-            count = sum(len(chain) for chain in own.tests)  # as many as might have been shipped
-            alpha = own.budget / len(problem.objectives)
-            if problem.reference is None:  # the table names the version that savings are shares of
+        for part in rounds:
+            count = sum(len(chain) for chain in part.tests)  # as many as might have been shipped
+            alpha = part.budget / len(problem.objectives)
+            if problem.reference is None:  # the table decides which version savings are shares of
                 alpha /= len(problem.outcomes.versions)
-            savings = Savings(problem.outcomes, column, problem.best, own.test, alpha, count)
-            for policy, _ in own.shown():
+            savings = Savings(problem.outcomes, column, problem.best, part.test, alpha, count)
+            for policy, _ in part.shown():
                 at = listed.index(policy)
                 shares[at] = max(shares[at], savings.share(policy, listed.taken(at, objective)))
         shares[listed.best] = 0.0
-        found[objective] = shares
-    return found
+        shares_saved[objective] = shares
+    return shares_saved
 
 
 class _Chain(Sequence[float]):
@@ -210,7 +210,7 @@ class _Chain(Sequence[float]):
         self._counted = zero_or_largest(problem.outcomes.matrix("error"), problem.max_error) and (
             self._kind == "relative" or self._tolerance < 1.0
         )
-        # Losses that compare with a version already: it has none by definition.
+        # Losses relative to a version: it has none by definition.
         self._never_better = problem.recorded is not None
         self.policies = list(chain)
 
@@ -218,8 +218,8 @@ class _Chain(Sequence[float]):
         return len(self.policies)
 
     def __getitem__(self, at: Any) -> Any:
-        # Shown means shown against every version, and for every group: the weakest counts, and no level is divided.
-        # There is none to compare the reference with.
+        # A proof is one against every other version, for every group: the weakest counts, and no level is divided.
+        # The reference has no other version to be compared with.
         against = self._losses(self.policies[at])
         return max((self._p_value(*losses, *rows) for losses in against for rows in self._parts), default=0.0)
 
@@ -240,7 +240,7 @@ class _Chain(Sequence[float]):
         """Insert the version that may serve alone before all with a smaller margin."""
         margin = self._margin(best)
         if margin > 0:
-            before = next((at for at, own in enumerate(self.policies) if self._margin(own) < margin), len(self))
+            before = next((at for at, policy in enumerate(self.policies) if self._margin(policy) < margin), len(self))
             self.policies.insert(before, best)
 
     def _margin(self, policy: RoutingPolicy) -> float:
@@ -262,7 +262,7 @@ class _Chain(Sequence[float]):
         for error, best in self._losses(policy):
             for rows, _ in self._parts:
                 excess = excess_of(error[rows], best[rows], self._tolerance, self._kind)
-                # Half a difference more: where none is seen there may be some, and one too many names too many.
+                # Half a difference more: none may be chance, and a full one would ask for too many examples.
                 margin, moment = -float(excess.mean()), (excess.var() * len(rows) + 0.5) / (len(rows) + 0.5)
                 needed = count(np.array(margin), np.array(moment), self._alpha) if margin > 1e-9 else np.inf
                 yield float(needed) * len(error) / len(rows)
@@ -294,11 +294,11 @@ def _examples_needed(problem: Problem, against: Against, listed: Listed, rounds:
     """
     examples, least = np.arange(len(problem.outcomes.examples)), np.inf
     replayed = {listed.policy(at) for at in range(len(listed))}
-    for alike in (rounds[:ROUNDS], *([own] for own in rounds[ROUNDS:])):
+    for alike in (rounds[:ROUNDS], *([part] for part in rounds[ROUNDS:])):
         alpha = alike[0].budget / max(1, len(alike[0].tests))
         chain = _Chain(problem, max(problem.tolerances), (), against, (examples, examples), alpha)
-        policies = dict.fromkeys(policy for own in alike for tested in own.tests for policy in tested.policies)
-        if len(alike) > 1:  # those tested: all would fill the memory
+        policies = dict.fromkeys(policy for part in alike for tested in part.tests for policy in tested.policies)
+        if len(alike) > 1:  # only tested ones: all would fill the memory
             policies = {policy: None for policy in policies if policy in replayed}
         cheaper = [policy for policy in policies if _is_cheaper(listed, listed.index(policy), problem)]
         needed = min((max(chain.examples_needed(policy)) for policy in cheaper), default=np.inf)

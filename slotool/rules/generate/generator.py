@@ -275,8 +275,8 @@ def usable_policies(outcomes: OutcomeTable, policies: Sequence[str], max_error: 
         )
     examples = len(outcomes.examples)
     if examples < MIN_EXAMPLES:
-        said = "1 example" if examples == 1 else f"{examples} examples"
-        raise TableError(f"{outcomes.source}: it has {said}; rules need at least {MIN_EXAMPLES}")
+        amount = "1 example" if examples == 1 else f"{examples} examples"
+        raise TableError(f"{outcomes.source}: it has {amount}; rules need at least {MIN_EXAMPLES}")
     above = outcomes.rows[outcomes.rows["error"] > max_error]
     if len(above):
         row, more = above.iloc[0], len(above) - 1

@@ -20,11 +20,11 @@ from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
 from slotool.rules.policies.conditions import Sure
 from slotool.rules.policies.routing import OSFA, PAIRS, RoutingPolicy
 
-# Policies of a chain: each saves so much more than the one before, as a share of what the best version takes.
+# Least further saving of each policy in a chain, as a share of the best version's price.
 MIN_STEP, MAX_CHAIN = 0.003, 60
-# A chain begins at the cheapest policy whose margin is as large: a test hardly ever misses it, though a margin is only
-# observed, and what is surer need not be tested. On four scikit-learn models of Fashion-MNIST (of 1,000 or 4,000
-# examples) no tier saves less from here than from the surest policy, nor at 7; at 5 some do, at 4 most.
+# A chain begins at the cheapest policy with a margin from here: a test hardly ever rejects it, though margins are only
+# observed, and surer policies need no test. On four scikit-learn models of Fashion-MNIST (of 1,000 or 4,000 examples)
+# no tier saves less from here than from the surest policy, nor at 7; at 5 some do, at 4 most.
 SURE = 10.0
 
 
@@ -48,11 +48,11 @@ class _Front:
 
     def add(self, margin: np.ndarray, price: np.ndarray, make: Callable[[int], RoutingPolicy]) -> None:
         """Add policies that keep the goal (margin > 0); ``make`` returns the one of an index."""
-        own = _front(margin, price)
-        makers = self.makers + [_later(make, int(at)) for at in own]
-        self.margin, self.price = np.append(self.margin, margin[own]), np.append(self.price, price[own])
-        kept = _front(self.margin, self.price)
-        self.margin, self.price, self.makers = self.margin[kept], self.price[kept], [makers[at] for at in kept]
+        new = _front(margin, price)
+        makers = self.makers + [_later(make, int(at)) for at in new]
+        self.margin, self.price = np.append(self.margin, margin[new]), np.append(self.price, price[new])
+        front = _front(self.margin, self.price)
+        self.margin, self.price, self.makers = self.margin[front], self.price[front], [makers[at] for at in front]
 
     def chain(self, base: float) -> list[RoutingPolicy]:
         """Return the policies, surest first; ``base``: the price of the best version."""
@@ -82,17 +82,17 @@ class _Fronts:
         """Add policies by their means, float64 [policies, columns of ``Path.means``]."""
         from slotool.rules.generate.search_kernels import beyond_fronts
 
-        found, margins = beyond_fronts(np.ascontiguousarray(means), *self._fixed, self._entries, self._begins)
-        changed = np.flatnonzero(found.any(axis=1))
+        beyond, margins = beyond_fronts(np.ascontiguousarray(means), *self._fixed, self._entries, self._begins)
+        changed = np.flatnonzero(beyond.any(axis=1))
         for at in changed:
-            new = np.flatnonzero(found[at])
+            new = np.flatnonzero(beyond[at])
             self._fronts[at].add(margins[at, new], means[new, self._saves[at]], _picked(make, new))
         if len(changed):
-            self._entries = np.concatenate([np.stack([own.margin, own.price], axis=1) for own in self._fronts])
-            self._begins[1:] = np.cumsum([len(own.price) for own in self._fronts])
+            self._entries = np.concatenate([np.stack([front.margin, front.price], axis=1) for front in self._fronts])
+            self._begins[1:] = np.cumsum([len(front.price) for front in self._fronts])
 
     def chains(self) -> list[list[RoutingPolicy]]:
-        return [own.chain(float(base)) for own, base in zip(self._fronts, self._bases, strict=True)]
+        return [front.chain(float(base)) for front, base in zip(self._fronts, self._bases, strict=True)]
 
 
 def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.ndarray, test: np.ndarray) -> Proposals:
@@ -117,22 +117,22 @@ def threshold_path(problem: Problem, goal: Goal, rows: np.ndarray) -> list[Routi
     better = min(others, key=lambda version: float(problem.errors[rows, version].mean()))
     thresholds = quantiles(outcomes.matrix("confidence")[rows, cheap], len(rows))[::-1]
     first, second = outcomes.versions[cheap], outcomes.versions[better]
-    between = [Cascade((Step(first, Sure(first, float(own))), Step(second))) for own in thresholds]
+    between = [Cascade((Step(first, Sure(first, float(level))), Step(second))) for level in thresholds]
     path = [OSFA(second), *between, OSFA(first)]
     alone = OSFA.kind in problem.policies
-    return [own for own in path if alone or own == OSFA(outcomes.versions[problem.best]) or own in between]
+    return [policy for policy in path if alone or policy == OSFA(outcomes.versions[problem.best]) or policy in between]
 
 
 def _parts(problem: Problem, learn: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Return the examples of all, or of each group, for ``search_kernels.beyond_fronts``."""
     groups, error = problem.groups, problem.outcomes.matrix("error")[:, problem.best] / problem.max_error
     parts = [(learn, test)] if groups is None else zip(groups.rows(learn), groups.rows(test), strict=True)
-    found = []
-    for at, (own, tests) in enumerate(parts):
-        best_error = float(error[own].mean()) if len(own) else 0.0
+    numbers = []
+    for at, (learnt, tests) in enumerate(parts):
+        best_error = float(error[learnt].mean()) if len(learnt) else 0.0
         unit = best_error if problem.tolerance_kind == "relative" else 1.0 / problem.max_error
-        found.append((0 if groups is None else 4 + 2 * at, len(own), len(tests), best_error, unit))
-    return np.array(found)
+        numbers.append((0 if groups is None else 4 + 2 * at, len(learnt), len(tests), best_error, unit))
+    return np.array(numbers)
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from slotool.rules.generate.candidates import quantiles
 from slotool.rules.policies.cascades import ANSWERS, MAX_STEPS, Cascade, Step, Worth
 from slotool.rules.policies.conditions import Condition
 
-# At most so many thresholds are tried at each step of a cascade of so many versions.
+# Most thresholds at each step, by number of versions in a cascade.
 MAX_GRID = {2: 200, 3: 24, 4: 10}
-# And so many kinds of signals.
+# Most kinds of signals, by number of versions.
 MAX_KINDS = {2: 3, 3: 3, 4: 1}
-ORDERS_AT_ONCE = 16  # bounds the memory of what the cores have found
+ORDERS_AT_ONCE = 16  # bounds the memory of the cores' results
 
 
 Array = np.ndarray
@@ -89,14 +89,14 @@ class Path:
 
     def cascade(self, at: int, names: Sequence[str], worth: Sequence[Worth]) -> Cascade:
         """Return the cascade of combination ``at``."""
-        steps = np.unravel_index(at, [len(own) for own in self.thresholds]) if self.thresholds else ()
+        steps = np.unravel_index(at, [len(levels) for levels in self.thresholds]) if self.thresholds else ()
         conditions: list[Condition | None] = [
-            signal.condition(float(own[step]))
-            for signal, own, step in zip(self.signals, self.thresholds, steps, strict=True)
+            signal.condition(float(levels[step]))
+            for signal, levels, step in zip(self.signals, self.thresholds, steps, strict=True)
         ]
-        asked = tuple(Step(names[v], accept) for v, accept in zip(self.versions, [*conditions, None], strict=True))
+        chain = tuple(Step(names[v], accept) for v, accept in zip(self.versions, [*conditions, None], strict=True))
         used = () if self.answer in ("last", "majority") else tuple((names[v], worth[v]) for v in self.versions)
-        return Cascade(asked, self.answer, used)
+        return Cascade(chain, self.answer, used)
 
 
 def paths(
@@ -120,11 +120,11 @@ def paths(
             while some := list(islice(every, ORDERS_AT_ONCE)):
                 for asked in dict.fromkeys(order[: at + 1] for order in some for at in range(length - 1)):
                     if asked not in grids:
-                        own = signals(asked, MAX_KINDS[length])
-                        grids[asked] = [(s, *_grid(s, min(thresholds, MAX_GRID[length]))) for s in own]
-                given = answers if length > 1 else answers[:1]
-                for found in cores.map(partial(_paths_after, examples, grids=grids, answers=given), some):
-                    yield from found
+                        kinds = signals(asked, MAX_KINDS[length])
+                        grids[asked] = [(s, *_grid(s, min(thresholds, MAX_GRID[length]))) for s in kinds]
+                usable = answers if length > 1 else answers[:1]
+                for lists in cores.map(partial(_paths_after, examples, grids=grids, answers=usable), some):
+                    yield from lists
 
 
 def _grid(signal: Signal, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -140,18 +140,18 @@ def _paths_after(
     """Return the paths of ``order`` and one more version: a list for each kind of signal."""
     from slotool.rules.generate.search_kernels import cascade_means
 
-    codes, found = np.array([ANSWERS.index(answer) for answer in answers]), []
+    codes, lists = np.array([ANSWERS.index(answer) for answer in answers]), []
     lasts = [version for version in range(examples.error.shape[1]) if version not in order]
     steps = [grids[order[: at + 1]] for at in range(len(order))]
-    for own in zip(*steps, strict=True) if steps else [()]:
-        thresholds = tuple(levels for _, levels, _ in own)
+    for kind in zip(*steps, strict=True) if steps else [()]:
+        thresholds = tuple(levels for _, levels, _ in kind)
         if any(not len(levels) for levels in thresholds):
             continue
-        reached = np.array([ranks for _, _, ranks in own], dtype=np.int64).reshape(len(own), len(examples.error))
+        reached = np.array([ranks for _, _, ranks in kind], dtype=np.int64).reshape(len(kind), len(examples.error))
         sizes = np.array([len(levels) for levels in thresholds], dtype=np.int64)
-        asked = np.array(order, dtype=np.int64)
-        means = cascade_means(*examples.arrays, asked, np.array(lasts), codes, reached, sizes)
-        signals, named = tuple(signal for signal, _, _ in own), product(lasts, answers)
+        first = np.array(order, dtype=np.int64)
+        means = cascade_means(*examples.arrays, first, np.array(lasts), codes, reached, sizes)
+        signals, named = tuple(signal for signal, _, _ in kind), product(lasts, answers)
         of_each = zip(named, means.reshape(-1, *means.shape[2:]), strict=True)
-        found.append([Path((*order, last), signals, answer, thresholds, own) for (last, answer), own in of_each])
-    return found
+        lists.append([Path((*order, last), signals, answer, thresholds, kind) for (last, answer), kind in of_each])
+    return lists

@@ -6,7 +6,7 @@ import numpy as np
 
 from slotool.compilation import njit
 
-# Of ``cascades.ANSWERS`` the codes that are looked at.
+# Codes of ``cascades.ANSWERS``.
 LAST, MAJORITY = 0, 2
 
 
@@ -23,27 +23,27 @@ def _picked(
         if keep:
             votes[kind, at] = at
         return version
-    sure, picked, most, own = worth[row, version], -1, -np.inf, 0.0
+    sure, picked, most, vote = worth[row, version], -1, -np.inf, 0.0
     voting = answer >= MAJORITY and answered[at]
-    one = 1.0 if answer == MAJORITY else sure
+    weight = 1.0 if answer == MAJORITY else sure
     for other in range(at):
         if not answered[other]:
             continue
-        its = votes[kind, other]
+        other_vote = votes[kind, other]
         if voting:
-            # Choices without branches: which way they go cannot be predicted.
+            # Choices without branches, which cannot be predicted.
             same = 1.0 if labels[row, order[other]] == labels[row, version] else 0.0
-            its += one * same
-            own += same if answer == MAJORITY else same * worth[row, order[other]]
-        better = its >= most
+            other_vote += weight * same
+            vote += same if answer == MAJORITY else same * worth[row, order[other]]
+        better = other_vote >= most
         picked = other if better else picked
-        most = its if better else most
+        most = other_vote if better else most
         if keep:
-            votes[kind, other] = its
-    own = own + one if voting else at if answer == LAST else sure
+            votes[kind, other] = other_vote
+    vote = vote + weight if voting else at if answer == LAST else sure
     if keep:
-        votes[kind, at] = own
-    return version if (answered[at] and own >= most) or picked < 0 else order[picked]
+        votes[kind, at] = vote
+    return version if (answered[at] and vote >= most) or picked < 0 else order[picked]
 
 
 @njit(cache=True, nogil=True)
@@ -60,7 +60,7 @@ def _sums(
     steps, kinds, groups = len(order), len(answers), shares.shape[1]
     sums = np.zeros((begins[-1], 2 + kinds * (2 + 2 * groups)))
     answered, votes = np.zeros(steps + 1, dtype=np.bool_), np.zeros((kinds, steps + 1))
-    errors, squares = np.zeros(kinds), np.zeros(kinds)  # of what would go out now
+    errors, squares = np.zeros(kinds), np.zeros(kinds)  # of the answer so far
     for row in range(len(error)):
         cell, best_error = 0, error[row, best]
         errors[:], squares[:] = 0.0, 0.0
@@ -68,7 +68,7 @@ def _sums(
             if at:
                 rank = reached[at - 1, row]
                 if rank == sizes[at - 1]:
-                    break  # no threshold of this step sends it on
+                    break  # every threshold of this step accepts it
                 cell = cell * (sizes[at - 1] + 1) + rank
             for which in range(len(lasts) if at == steps else 1):
                 version = lasts[which] if at == steps else order[at]
@@ -162,17 +162,17 @@ def beyond_fronts(
     begin at ``begins`` (int64 [goals + 1]).
     """
     goals, policies = len(tolerances), len(means)
-    found, margins = np.zeros((goals, policies), dtype=np.bool_), np.empty((goals, policies))
+    is_beyond, margins = np.zeros((goals, policies), dtype=np.bool_), np.empty((goals, policies))
     better, unit = np.empty(len(parts)), np.empty(len(parts))  # in standard errors
     for policy in range(policies):
-        own = means[policy]
+        policy_means = means[policy]
         for part in range(len(parts)):
             column, learnt, tested = int(parts[part, 0]), parts[part, 1], parts[part, 2]
-            # As if one more example differed: few examples flatter a policy that differs on none of them.
-            doubt = np.sqrt((own[column + 1] * learnt + 1.0) / (learnt + 1.0) / max(1.0, tested))
-            better[part], unit[part] = (parts[part, 3] - own[column]) / doubt, parts[part, 4] / doubt
+            # One more difference: few examples flatter a policy that differs on none of them.
+            doubt = np.sqrt((policy_means[column + 1] * learnt + 1.0) / (learnt + 1.0) / max(1.0, tested))
+            better[part], unit[part] = (parts[part, 3] - policy_means[column]) / doubt, parts[part, 4] / doubt
         for goal in range(goals):
-            price = own[saves[goal]]
+            price = policy_means[saves[goal]]
             if not price < bases[goal]:
                 continue
             margin = np.inf
@@ -188,5 +188,5 @@ def beyond_fronts(
                 else:
                     high = middle
             if low == begins[goal] or fronts[low - 1, 1] > price:
-                found[goal, policy], margins[goal, policy] = True, margin
-    return found, margins
+                is_beyond[goal, policy], margins[goal, policy] = True, margin
+    return is_beyond, margins

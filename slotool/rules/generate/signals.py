@@ -20,7 +20,7 @@ from slotool.rules.policies.conditions import Condition, Score, Sure, SureByLabe
 from slotool.tables import OutcomeTable
 
 WORTH_KNOTS = 16
-# A label answered less often among the examples that calibrate shares a threshold with others of its kind.
+# Labels with fewer calibrating examples share a threshold.
 MIN_PER_LABEL, MAX_LABELS = 40, 12
 ALWAYS = -1e300
 MAX_NEWTON_STEPS = 100
@@ -80,15 +80,15 @@ class Signals:
     def __init__(self, outcomes: OutcomeTable, right: np.ndarray, fit: np.ndarray, rows: np.ndarray):
         self._outcomes, self._right, self._fit, self._rows = outcomes, right, fit, rows
         self._asked = TableAsked(outcomes)
-        # By what of the asked versions a kind depends on.
+        # By the asked versions that a kind depends on.
         self._known: dict[tuple[Any, ...], Signal] = {}
 
     def after(self, asked: tuple[int, ...], kinds: int) -> list[Signal]:
         """Return one signal of each of the first ``kinds`` kinds after these versions were asked in turn."""
-        made: list[tuple[Callable[..., Signal], Any]] = [(self._own, asked[-1]), (self._line, asked)]
+        makers: list[tuple[Callable[..., Signal], Any]] = [(self._own, asked[-1]), (self._line, asked)]
         if self._outcomes.knows_answers:
-            made.append((self._by_label, asked[-1]))
-        return [self._once(make, of) for make, of in made[:kinds]]
+            makers.append((self._by_label, asked[-1]))
+        return [self._once(make, of) for make, of in makers[:kinds]]
 
     def _once(self, make: Callable[..., Signal], of: Any) -> Signal:
         if (make.__name__, of) not in self._known:
@@ -134,7 +134,7 @@ class Signals:
         if len(terms) == 1 or not varied.any() or not 0 < target.sum() < len(target):
             return self._own(asked[-1])
         scale, weights = spread[varied], np.zeros(len(terms))
-        # An error between 0 and 1 tells less the nearer it is to neither.
+        # Errors between 0 and 1 count less the further they are from both.
         sure = np.abs(2 * right[usable] - 1) + 1e-6
         weights[varied] = logistic_weights(sample[:, varied] / scale, target, sure) / scale
         own = tuple(
@@ -146,12 +146,12 @@ class Signals:
 def _confidence_for(worth: Worth, likely: float) -> float:
     """Return the least confidence whose answers are right with probability ``likely``; infinite where none are."""
     right, confidence = worth.right, worth.confidence
-    reaches = [at for at, own in enumerate(right) if own >= likely]
+    reaches = [at for at, probability in enumerate(right) if probability >= likely]
     if not reaches:
         return np.inf
     if reaches[0] == 0:
         return ALWAYS
     below, at = reaches[0] - 1, reaches[0]
     share = (likely - right[below]) / (right[at] - right[below])
-    found = confidence[below] + share * (confidence[at] - confidence[below])
-    return ten_digits(found - 1e-12 * abs(found))  # the example that set the threshold still reaches it
+    least = confidence[below] + share * (confidence[at] - confidence[below])
+    return ten_digits(least - 1e-12 * abs(least))  # the example that set the threshold still reaches it

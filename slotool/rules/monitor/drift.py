@@ -102,9 +102,9 @@ class _Standing:
         self._weight_sum += float(weights.sum())
 
     def watched(self, largest_loss: float) -> Watched:
-        own, mean = self._watch, largest_loss * self._excess_sum / max(1e-9, self._weight_sum)
-        found = (self._alarm_at, self._confirmed_at if self._alarm_at is None else None, own.group)
-        return Watched(own.point, own.tier, own.tolerance, mean, self._greatest, self._wanted, *found)
+        watch, mean = self._watch, largest_loss * self._excess_sum / max(1e-9, self._weight_sum)
+        reached = (self._alarm_at, self._confirmed_at if self._alarm_at is None else None, watch.group)
+        return Watched(watch.point, watch.tier, watch.tolerance, mean, self._greatest, self._wanted, *reached)
 
 
 def _first(known: int | None, before: int, reached: np.ndarray) -> int | None:
@@ -132,11 +132,11 @@ class Watcher:
         ``groups``: of each request; one without counts for all requests only. None: the feedback's column, without
         which no group is watched. ``weights``: above 0 and at most 1, the weight of each request; None: equal weights.
         """
-        found = list(_excesses(self.rules, self.rules.losses(feedback), _parts(self.rules, feedback, groups)))
-        wanted = len(found) / (1.0 - self._confidence)
+        excesses = list(_excesses(self.rules, self.rules.losses(feedback), _parts(self.rules, feedback, groups)))
+        wanted = len(excesses) / (1.0 - self._confidence)
         weights = np.ones(len(feedback.examples)) if weights is None else weights
-        for own, excess, rows in found:
-            self._standings.setdefault(own, _Standing(own)).see(excess[rows], weights[rows], wanted)
+        for key, excess, rows in excesses:
+            self._standings.setdefault(key, _Standing(key)).see(excess[rows], weights[rows], wanted)
 
     def watched(self) -> list[Watched]:
         """Return the state of each ensemble after the labels so far."""
@@ -186,7 +186,7 @@ def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[t
     strictest: dict[OperatingPoint, Rule] = {}
     for rule in rules.rules:
         if rule.point != best.point:
-            strictest[rule.point] = min(strictest.get(rule.point, rule), rule, key=lambda own: own.tolerance)
+            strictest[rule.point] = min(strictest.get(rule.point, rule), rule, key=lambda other: other.tolerance)
     best_error = best.replay(losses).error
     for point, rule in strictest.items():
         excess, largest = rules.excess(rule.tolerance, from_point(point).replay(losses).error, best_error)

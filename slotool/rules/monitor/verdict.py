@@ -19,7 +19,7 @@ from slotool.rules.policies.routing import OSFA
 from slotool.rules.ruleset.rules import NAMED, Rule, RuleSet
 from slotool.tables import OutcomeTable
 
-MISS = 1e-7  # no p-value of counted losses is smaller
+MISS = 1e-7  # smallest p-value of counted losses
 
 
 @dataclass(frozen=True)
@@ -61,35 +61,35 @@ def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
     counted = zero_or_largest(tables[rules.best_version].matrix("error"), rules.largest_loss)
     policies = {rule.point: from_point(rule.point) for rule in rules.rules}
     losses = {
-        point: [(own.replay(table).error, OSFA(name).replay(table).error) for name, table in tables.items()]
-        for point, own in policies.items()
+        point: [(policy.replay(table).error, OSFA(name).replay(table).error) for name, table in tables.items()]
+        for point, policy in policies.items()
     }
-    alone, found = OSFA(rules.best_version), []
+    alone, results = OSFA(rules.best_version), []
     base = alone.replay(outcomes)
     for rule in rules.rules:
-        own, pairs = policies[rule.point].replay(outcomes), losses[rule.point]
+        policy, pairs = policies[rule.point].replay(outcomes), losses[rule.point]
         observed = {name: rules.degradation(*(loss[rows] for loss in pairs[0])) for name, rows in sets.items()}
         against = [
             _p_value(rules, rule.tolerance, loss[rows], best[rows], counted)
             for loss, best in (pairs if rule.promised else [])
             for rows in sets.values()
         ]
-        found.append(
+        results.append(
             TierVerdict(
                 rule,
                 observed[""],
                 rule.promised and max(observed.values()) > rule.tolerance + 1e-12,
                 min(1.0, len(against) * min(against)) if against else 1.0,
-                float(own.response_time_s.mean()),
-                float(own.cost.mean()),
-                _saved(own.response_time_s, base.response_time_s),
-                _saved(own.cost, base.cost),
+                float(policy.response_time_s.mean()),
+                float(policy.cost.mean()),
+                _saved(policy.response_time_s, base.response_time_s),
+                _saved(policy.cost, base.cost),
                 {name: worst for name, worst in observed.items() if name},
                 0.0 if rule.point == alone.point else float((rules.excess(rule.tolerance, *pairs[0])[0] ** 2).mean()),
                 counted,
             )
         )
-    return found
+    return results
 
 
 def detectable_excess(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], examples: int, level: float) -> float:
@@ -105,7 +105,7 @@ def detectable_excess(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], e
     counted = all(verdict.counted for same in rounds for verdict in same)
     alpha = level / (len(rounds) * int(tested.sum()) * (1 if counted else len(STAKES)))
     excess = np.geomspace(1e-6, 1.0, 2_000)[:, None]
-    # A tier that is so much worse also differs more often.
+    # A much worse tier also differs more often.
     shown = (examples_to_count if counted else examples_to_show)(excess, moments + excess, alpha) <= examples
     widths = np.where(shown.any(axis=0), excess[shown.argmax(axis=0), 0], 1.0)
     return float(widths.max()) * rules.largest_loss
@@ -132,7 +132,7 @@ def cross_validate(
         raise InputError(f"{folds} folds of {len(outcomes.examples)} examples; 2 or more are needed, of 2 or more each")
     config = _settings(rules)
     dealt = np.random.default_rng(config["seed"]).permutation(len(outcomes.examples)) % folds
-    found = []
+    results = []
     for fold in range(folds):
         learnt = generate_rules(
             outcomes.examples_at(np.flatnonzero(dealt != fold)),
@@ -149,9 +149,9 @@ def cross_validate(
             loss_limit=config.get("loss_limit", 0.0),
             best=rules.best_version if rules.reference == NAMED else None,
         )
-        found.append(verdicts(learnt, outcomes.examples_at(np.flatnonzero(dealt == fold))))
+        results.append(verdicts(learnt, outcomes.examples_at(np.flatnonzero(dealt == fold))))
         progress()
-    return found
+    return results
 
 
 def _settings(rules: RuleSet) -> Mapping[str, Any]:

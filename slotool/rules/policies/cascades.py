@@ -35,7 +35,7 @@ _ANSWER_WORDS = {
     "majority": "the majority answers",
     "weighted": "the majority by confidence answers",
 }
-# Of a notation: short enough that a point's label stays within 120 characters, and safe in headers and metrics.
+# Length of a notation: a point's label stays within 120 characters, safe in headers and metrics.
 MAX_NOTATION = 95
 _NAME_LENGTHS = (40, 20, 12, 8)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/=-]")
@@ -85,9 +85,9 @@ def chosen(answer: str, worth: np.ndarray, labels: np.ndarray | None) -> np.ndar
     answers as integers or text, needed by votes. Ties go to the version asked last; without any answer, the last asked
     counts.
     """
-    asked = worth.shape[1]
+    count = worth.shape[1]
     if answer == "last":
-        votes = np.broadcast_to(np.arange(asked, dtype=np.float64), worth.shape)
+        votes = np.broadcast_to(np.arange(count, dtype=np.float64), worth.shape)
     elif answer == "surer":
         votes = worth
     else:
@@ -97,7 +97,7 @@ def chosen(answer: str, worth: np.ndarray, labels: np.ndarray | None) -> np.ndar
         same = labels[:, :, None] == labels[:, None, :]
         votes = np.sum(same * weight[:, None, :], axis=2)
     votes = np.where(np.isnan(worth), -np.inf, votes)
-    return np.asarray(asked - 1 - np.argmax(votes[:, ::-1], axis=1))
+    return np.asarray(count - 1 - np.argmax(votes[:, ::-1], axis=1))
 
 
 def chosen_of_one(answer: str, worth: Sequence[float], labels: Sequence[object]) -> int:
@@ -105,10 +105,10 @@ def chosen_of_one(answer: str, worth: Sequence[float], labels: Sequence[object])
     if answer in ("last", "surer"):
         votes = list(range(len(worth))) if answer == "last" else list(worth)
     else:
-        weight = [0.0 if math.isnan(own) else 1.0 if answer == "majority" else own for own in worth]
+        weight = [0.0 if math.isnan(sure) else 1.0 if answer == "majority" else sure for sure in worth]
         totals: dict[object, float] = {}
-        for label, own in zip(labels, weight, strict=True):
-            totals[label] = totals.get(label, 0.0) + own
+        for label, sure in zip(labels, weight, strict=True):
+            totals[label] = totals.get(label, 0.0) + sure
         votes = [totals[label] for label in labels]
     best = len(worth) - 1
     for at in range(len(worth) - 1, -1, -1):
@@ -211,7 +211,7 @@ class Cascade(RoutingPolicy):
         steps = [
             {"ask": step.version, **({"accept": step.accept.document()} if step.accept else {})} for step in self.steps
         ]
-        worth = {version: [list(own.confidence), list(own.right)] for version, own in self.worth}
+        worth = {version: [list(line.confidence), list(line.right)] for version, line in self.worth}
         return {"steps": steps, "answer": self.answer, **({"worth": worth} if worth else {})}
 
     @classmethod
@@ -232,8 +232,8 @@ class Cascade(RoutingPolicy):
 
     def worth_of(self, version: str, confidence: np.ndarray) -> np.ndarray:
         """Return how likely answers of ``confidence`` are right, or the confidence where that is unknown."""
-        own = self._worth.get(version)
-        return confidence if own is None else own.of(confidence)
+        line = self._worth.get(version)
+        return confidence if line is None else line.of(confidence)
 
     @cached_property
     def _worth(self) -> dict[str, Worth]:
@@ -252,7 +252,7 @@ class Cascade(RoutingPolicy):
         confidences = [asked.confidence(name) for name in names]
         if self.answer == "last" and not np.isnan(confidences[-1]).any():
             return np.full(len(confidences[-1]), count - 1)
-        worth = np.stack([self.worth_of(*own) for own in zip(names, confidences, strict=True)], axis=1)
+        worth = np.stack([self.worth_of(*pair) for pair in zip(names, confidences, strict=True)], axis=1)
         labels = np.stack([asked.label(name) for name in names], axis=1) if self.needs_labels else None
         return chosen(self.answer, worth, labels)
 

@@ -141,8 +141,8 @@ class SureByLabel(Condition):
     def holds(self, asked: Asked) -> np.ndarray:
         labels = asked.label(self.version)
         threshold = np.full(len(labels), self.otherwise)
-        for label, own in self._thresholds.items():
-            threshold[labels == label] = own
+        for label, least in self._thresholds.items():
+            threshold[labels == label] = least
         return np.asarray(asked.confidence(self.version) >= threshold)
 
     def holds_one(self, asked: AskedOne) -> bool:
@@ -159,21 +159,21 @@ class SureByLabel(Condition):
 
     @property
     def words(self) -> str:
-        own = ", ".join(f"{label} {threshold:.10g}" for label, threshold in self.at_least)
-        return f"{self.version}'s confidence ≥ its answer's threshold ({own}, others {self.otherwise:.10g})"
+        thresholds = ", ".join(f"{label} {threshold:.10g}" for label, threshold in self.at_least)
+        return f"{self.version}'s confidence ≥ its answer's threshold ({thresholds}, others {self.otherwise:.10g})"
 
     @property
     def notation(self) -> str:
         return "sure by label"
 
     def settings(self) -> dict[str, Any]:
-        own = {label: _written(threshold) for label, threshold in self.at_least}
-        return {"version": self.version, "at_least": own, "otherwise": _written(self.otherwise)}
+        thresholds = {label: _written(threshold) for label, threshold in self.at_least}
+        return {"version": self.version, "at_least": thresholds, "otherwise": _written(self.otherwise)}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        own = tuple((str(label), _read(threshold)) for label, threshold in settings["at_least"].items())
-        return cls(str(settings["version"]), own, _read(settings["otherwise"]))
+        thresholds = tuple((str(label), _read(threshold)) for label, threshold in settings["at_least"].items())
+        return cls(str(settings["version"]), thresholds, _read(settings["otherwise"]))
 
 
 def _written(threshold: float) -> float | None:

@@ -38,10 +38,10 @@ from slotool.tables import OperatingPoint, OutcomeTable
 
 RULES_SCHEMA = "slotool/rules"
 RULES_VERSION = 4
-# Version 1 knew no cascades and no least savings; version 2 held a cascade's tree in the text of its point too; before
+# Version 1 had no cascades and no least savings; version 2 also held a cascade's tree in the text of its point; before
 # version 4 every tier had a bound, above the version that looked best, and no checksums of versions.
 READABLE_VERSIONS = (1, 2, 3, 4)
-# What bounds lie above: the truly best version, a version that was named, or the one with the fewest errors observed.
+# Version that bounds are above: the truly best one, a named one, or the one with the fewest observed errors.
 ANY, NAMED, OBSERVED = "any", "named", "observed"
 REFERENCES = (ANY, NAMED, OBSERVED)
 OBJECTIVES = ("response-time", "cost")
@@ -134,8 +134,8 @@ class RuleSet:
             "loss-limit": self.config.get("loss_limit") or None,
             "max-error": f"{self.max_error:g}" if self.max_error != 1 else None,
         }
-        given = " ".join(f"--{name} {shlex.quote(str(own))}" for name, own in options.items() if own is not None)
-        return f"slotool gen-rules outcomes.parquet -o rules.json {given}"
+        stated = " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None)
+        return f"slotool gen-rules outcomes.parquet -o rules.json {stated}"
 
     def unchecked(self, models: Mapping[str, str]) -> list[str]:
         """Return versions that tiers rest on and that ``changed`` cannot compare."""
@@ -293,8 +293,8 @@ class RuleSet:
     @classmethod
     def load(cls, path: str | Path) -> RuleSet:
         """Read the JSON file. Raises ``InputError`` for another file, schema version, or contradictory parts."""
-        made = "rules are made of a table of outcomes by slotool gen-rules TABLE -o rules.json"
-        document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set", from_table=made)
+        remedy = "rules are made of a table of outcomes by slotool gen-rules TABLE -o rules.json"
+        document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set", from_table=remedy)
         with strict_json.assembling(path, "a rule set"):
             entries = _sequence(document.get("rules"))
             read = strict_json.convert({**document, "rules": []}, cls)
@@ -319,7 +319,7 @@ def _readable(point: OperatingPoint) -> dict[str, Any]:
 def _rule(entry: Any, where: str) -> Rule:
     with strict_json.assembling(where, "a rule"):
         point = _point(OperatingPoint.parse(strict_json.convert(entry["point"], str)), entry)
-        # What else it says of its point is for readers.
+        # Other statements about its point are for readers.
         rule = strict_json.convert({**entry, "point": {}}, Rule)
         if rule.objective not in OBJECTIVES or min(rule.tolerance, rule.response_time_s, rule.cost) < 0:
             raise ValueError(f"an objective other than {' and '.join(OBJECTIVES)}, or a negative figure")
@@ -339,12 +339,12 @@ def _point(written: OperatingPoint, entry: Mapping[str, Any]) -> OperatingPoint:
     if "tree" not in entry:
         raise ValueError("its point names a cascade, and tree, which says what that does, is missing")
     try:
-        found = Cascade.from_document(entry["tree"]).point
+        point = Cascade.from_document(entry["tree"]).point
     except InputError as error:
         raise ValueError(str(error)) from error
-    if found.get("id") != str(written.get("id")):
-        raise ValueError(f"its tree is cascade {found.get('id')}, its point names {written.get('id')}")
-    return found
+    if point.get("id") != str(written.get("id")):
+        raise ValueError(f"its tree is cascade {point.get('id')}, its point names {written.get('id')}")
+    return point
 
 
 def _sequence(value: Any) -> Sequence[Any]:
@@ -353,7 +353,7 @@ def _sequence(value: Any) -> Sequence[Any]:
     return value
 
 
-# Bounds and tolerances were written in decimal.
+# Bounds and tolerances are written in decimal.
 ROUNDING = 1e-9
 _REMEDY = "undo the change, or make the rules again with gen-rules"
 
@@ -440,12 +440,12 @@ def _of_entries(rules: RuleSet, entries: Sequence[Mapping[str, Any]]) -> Iterato
     """Yield contradictions between a point, which answers requests, and its repetition for readers."""
     for at, (rule, entry) in enumerate(zip(rules.rules, entries, strict=True), 1):
         policy = from_point(rule.point)
-        said = {"policy": policy.kind, "versions": list(policy.versions), "threshold": rule.point.get("threshold")}
-        for name, own in said.items():
-            if name in entry and entry[name] != own:
+        repeated = {"policy": policy.kind, "versions": list(policy.versions), "threshold": rule.point.get("threshold")}
+        for name, value in repeated.items():
+            if name in entry and entry[name] != value:
                 yield (
                     f"rule {at} ({rule.id[:40]}): {name} is {str(entry[name])[:60]}, but its point, by which requests "
-                    f"are answered, says {str(own)[:60]}"
+                    f"are answered, says {str(value)[:60]}"
                 )
 
 
