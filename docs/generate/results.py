@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cached_property
+from typing import Any
 
 import slotool
 from slotool.commands.result import Result
@@ -48,7 +49,7 @@ def _returned() -> Iterator[tuple[str, list[type]]]:
             yield name, kinds
 
 
-def _subclasses(kind: type) -> Iterator[type]:
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for below in kind.__subclasses__():
         yield below
         yield from _subclasses(below)
