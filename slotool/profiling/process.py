@@ -1,4 +1,4 @@
-"""The parent's handle on a measuring process: start it, ask it, notice when it dies or hangs, end it."""
+"""The parent's handle on a measuring process, with detection of its death and of hangs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ START_TIMEOUT_S = 180.0
 
 
 class WorkerHung(WorkerError):
-    """The worker gave no answer in the time allowed; it has been killed."""
+    """Timeout of a worker, which has been killed."""
 
 
 class MeasuringProcess(Protocol):
-    """Process that measurers use: a ``MeasuringWorker``, or a seat in one that several share."""
+    """Interface of a ``MeasuringWorker``, or of a seat in one that several share."""
 
     @property
     def pid(self) -> int: ...
@@ -44,11 +44,11 @@ class MeasuringProcess(Protocol):
 
 
 class MeasuringWorker:
-    """A fresh ``slotool.profiling.worker`` with threads and affinity set and verified before it says hello.
+    """Process of ``slotool.profiling.worker`` with verified threads and affinity, as a context manager.
 
-    With ``streams`` a request names its seat (see ``StreamBench``). ``hello``: pid, affinity, threads, pools, device
-    and start_s as found in force. Use it as a context manager. Raises ``WorkerError`` when it cannot start or the
-    system denies what was asked; ``InputError`` when the backend does not offer the device.
+    With ``streams`` a request names its seat (``StreamBench``). ``hello``: pid, affinity, threads, pools, device and
+    start_s in force. Raises ``WorkerError`` if it cannot start or the system denies its settings; ``InputError`` if the
+    backend does not offer the device.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MeasuringWorker:
             "streams": streams,
             "parent": os.getpid(),
         }
-        # A file, not a pipe: it need not be drained, and its end can be read after the worker dies.
+        # A file needs no reader, and its end can be read after the worker dies.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         # Its own session, so that Ctrl-C in the terminal reaches the parent alone.
         self._process = subprocess.Popen(
@@ -102,12 +102,12 @@ class MeasuringWorker:
         return self._process.pid
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Its answer. Raises ``WorkerHung`` after ``timeout_s`` seconds, ``WorkerError`` when it has died."""
+        """Send a request; return the answer. Raises ``WorkerHung`` after ``timeout_s``, ``WorkerError`` if it died."""
         self.send(request)
         return self.receive(timeout_s)
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Ask without waiting; ``receive`` once for each. Raises ``WorkerError`` when it has died."""
+        """Send a request, to be followed by ``receive``. Raises ``WorkerError`` if the worker died."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -119,7 +119,7 @@ class MeasuringWorker:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End it at once. Safe to call again."""
+        """End the process at once; further calls do nothing."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._stderr):
@@ -133,7 +133,7 @@ class MeasuringWorker:
         self.kill()
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """The next answer. Raises as ``ask`` does."""
+        """Return the next answer. Raises as ``ask`` does."""
         assert self._process.stdout is not None
         descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
         poll = select.poll()

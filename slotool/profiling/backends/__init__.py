@@ -1,4 +1,4 @@
-"""Backends, which execute subjects: one file each, imported only when it is named."""
+"""Backends, which execute subjects: one file each, imported at first use."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ registry: Registry[type[Backend]] = Registry("backends", BACKENDS, Backend)
 
 
 def backend_class(name: str) -> type[Backend]:
-    """The class of a backend: one of ``BACKENDS``, a plugin's, or one from elsewhere as ``package.module:Class``.
+    """Return the class of a backend: one of ``BACKENDS``, a plugin's, or ``package.module:Class``.
 
     Raises ``InputError`` for an unknown name, ``MissingPackageError`` for one whose library is not installed,
-    ``PluginError`` for a plugin that cannot be used.
+    ``PluginError`` for a plugin that cannot be loaded.
     """
-    elsewhere = name not in BACKENDS and ":" not in name
-    chosen = registry.load(name) if elsewhere else _resolve(BACKENDS.get(name, name))
+    is_plugin = name not in BACKENDS and ":" not in name
+    chosen = registry.load(name) if is_plugin else _resolve(BACKENDS.get(name, name))
     missing = chosen.missing()
     if missing:
         raise missing_package(missing, f"the {name} backend")

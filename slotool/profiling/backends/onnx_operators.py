@@ -1,4 +1,4 @@
-"""Nodes that ONNX Runtime runs for a graph once it has fused and laid out its operators, and how long each takes."""
+"""Nodes that ONNX Runtime runs for a graph after its optimisations, and their times."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-# Larger constants are weights, whose values count for nothing.
+# Larger constants are weights, whose values do not change the time.
 MAX_VALUES = 64
 BYTES_PER_VALUE = 4
-# Bytes of constants that are written apart, and not read back.
+# Size of constants, in bytes, from which they are written to another file, which is not read.
 EXTERNAL = 1024
 WEIGHTS_FILE = "weights.bin"
-# End of the name of an event that tells how long a node took; the event of a whole run.
+# End of the name of a node's time event; name of the event of a run.
 KERNEL_TIME, RUN = "_kernel_time", "model_run"
 
 
 def node_seconds(profile: Path) -> list[dict[str, float]]:
-    """Return seconds of each node by its name, one mapping for each run, from a profile that ONNX Runtime wrote.
+    """Return seconds of each node by name, a mapping for each run, from a profile of ONNX Runtime.
 
-    Raises:
-        InputError: It is no such file.
+    Raises ``InputError`` for another file.
     """
     events = strict_json.convert(strict_json.read(profile), list[dict[str, Any]])
     runs: list[dict[str, float]] = []
@@ -49,14 +48,13 @@ def node_seconds(profile: Path) -> list[dict[str, float]]:
 
 
 def optimised_calls(graph: OperatorGraph, batch_size: int, disabled: Mapping[str, Any]) -> Iterator[OperatorCall]:
-    """Yield the nodes that ONNX Runtime runs for ``graph``, in order; ``disabled``: optimisers to leave out, as
-    arguments of a session."""
+    """Yield the nodes that ONNX Runtime runs for ``graph``; ``disabled``: session arguments of disabled optimisers."""
     import onnx
 
     with TemporaryDirectory() as folder:
         model = _optimised(graph, batch_size, disabled, Path(folder))
         shapes = _shapes(model, Path(folder))
-    constants = {each.name: each for each in model.graph.initializer}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         inputs, fed = [], []
         for name in node.input:
@@ -95,29 +93,29 @@ def _call(
     tensors = tuple(tensor.SerializeToString(deterministic=True) for tensor in inputs)
     sizes = [math.prod(tensor.dims) for tensor in inputs]
     weights = sum(size for size, is_value in zip(sizes, fed, strict=True) if not is_value)
-    made = sum(math.prod(dims) for dims in outputs)
+    output_values = sum(math.prod(dims) for dims in outputs)
     texts = [base64.b64encode(part).decode() for part in (content, *tensors)]
     return OperatorCall(
         key=f"{node.op_type} {' '.join(texts)} {''.join('01'[is_value] for is_value in fed)}"
         + heat(BYTES_PER_VALUE * weights, network_bytes),
         op=node.op_type,
-        flops=_flops(node.op_type, inputs, made),
-        bytes=BYTES_PER_VALUE * (sum(sizes) + made),
+        flops=_flops(node.op_type, inputs, output_values),
+        bytes=BYTES_PER_VALUE * (sum(sizes) + output_values),
         name=node.name,
     )
 
 
-def _flops(op: str, inputs: Sequence[onnx.TensorProto], made: int) -> int:
-    """Return FLOPs of a product or convolution with so many output values; 0 of all else."""
+def _flops(op: str, inputs: Sequence[onnx.TensorProto], outputs: int) -> int:
+    """Return the FLOPs of a product or convolution with ``outputs`` values; 0 for other operators."""
     if op in ("Conv", "FusedConv"):
-        return 2 * made * int(math.prod(inputs[1].dims[1:]))
+        return 2 * outputs * int(math.prod(inputs[1].dims[1:]))
     if op in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm"):
-        return 2 * made * int(inputs[0].dims[-1] if inputs[0].dims else 1)
+        return 2 * outputs * int(inputs[0].dims[-1] if inputs[0].dims else 1)
     return 0
 
 
 def _optimised(graph: OperatorGraph, batch_size: int, disabled: Mapping[str, Any], folder: Path) -> onnx.ModelProto:
-    """Return the model as a session has it after its optimisations, large constants without their values."""
+    """Return the model after a session's optimisations, without the values of large constants."""
     import onnx
     import onnxruntime
 
@@ -150,10 +148,10 @@ def _shapes(model: onnx.ModelProto, folder: Path) -> dict[str, tuple[int, list[i
     )
     onnx.save(every, str(folder / "every.onnx"))
     session = onnxruntime.InferenceSession(str(folder / "every.onnx"), _plain(), providers=["CPUExecutionProvider"])
-    known = {
-        each.name: (_kind(each.type), list(each.shape)) for each in (*session.get_inputs(), *session.get_outputs())
+    by_name = {
+        value.name: (_kind(value.type), list(value.shape)) for value in (*session.get_inputs(), *session.get_outputs())
     }
-    return known
+    return by_name
 
 
 def _kind(text: str) -> int:
@@ -165,7 +163,7 @@ def _kind(text: str) -> int:
 
 
 def _plain() -> onnxruntime.SessionOptions:
-    """Return options that run a model as it is."""
+    """Return session options without optimisations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
