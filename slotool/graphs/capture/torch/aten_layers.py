@@ -265,73 +265,46 @@ def convolution(axes: int, transposed: bool = False) -> Translator:
         value, weight = call.data("input"), call.value("weight")
         if weight.is_data or len(value.whole) != axes + 2 or value.found is None or value.found[0] != 0:
             raise Untranslatable("weights that depend on the input")
-        if value.folded_axis is None:
-            return [_convolution_of_windows(call, value, weight, axes, transposed)]
-        groups = call["groups"] or 1
-        padding = call["padding"]
-        attributes: dict[str, Any] = {
+        padding, groups = call["padding"], call["groups"] or 1
+        window: dict[str, Any] = {
             "kernel": list(weight.whole[2:]),
             "stride": sized(call["stride"], axes, 1),
             "padding": padding if isinstance(padding, str) else sized(padding, axes, 0),
             "dilation": sized(call["dilation"], axes, 1),
-            "bias": call["bias"] is not None,
         }
-        source = call.source(value)
-        if transposed:
-            filters = weight.whole[1] * groups
-            extra = sized(call["output_padding"], axes, 0)
+        bias = call["bias"] is not None
+        if transposed and value.folded_axis is not None:
+            extra = {"filters": weight.whole[1] * groups, "output_padding": sized(call["output_padding"], axes, 0)}
             op = f"Conv{axes}DTranspose"
-            return [call.emit.add(op, source, **attributes, filters=filters, groups=groups, output_padding=extra)]
+            return [call.emit.add(op, call.source(value), **window, bias=bias, groups=groups, **extra)]
         filters = weight.whole[0]
-        if axes == 2 and 1 < groups == value.whole[1]:
-            return [call.emit.add("DepthwiseConv2D", source, **attributes, multiplier=filters // groups)]
-        return [call.emit.add(f"Conv{axes}D", source, **attributes, filters=filters, groups=groups)]
+
+        def convolved(source: str, window: dict[str, Any]) -> str:
+            rank = len(window["kernel"])
+            if rank == 2 and 1 < groups == value.whole[1]:
+                depthwise = {"bias": bias, "multiplier": filters // groups}
+                return call.emit.add("DepthwiseConv2D", source, **window, **depthwise)
+            return call.emit.add(f"Conv{rank}D", source, **window, bias=bias, filters=filters, groups=groups)
+
+        if value.folded_axis is not None:
+            return [convolved(call.source(value), window)]
+        if transposed or isinstance(padding, str):
+            raise Untranslatable("windows of such a convolution")
+        # Windows folded with the batch, behind the channels.
+        order = [1, 0, *range(2, axes + 2)]
+        source = call.emit.transpose(call.source(value), order)
+        if axes < MAX_WINDOW_AXES:
+            # Of one axis more, with a kernel of one along it.
+            alone = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1}
+            name = convolved(source, {key: [alone[key], *sizes] for key, sizes in window.items()})
+        else:
+            # One after the other along the first axis, whose size the padding must keep.
+            windows, channels, first, *rest = value.shape
+            name = convolved(call.emit.reshape(source, [channels, windows * first, *rest]), window)
+            name = call.emit.reshape(name, [filters, windows, *call.out.shape[2:]])
+        return [call.emit.transpose(name, order)]
 
     return translate
-
-
-def _convolution_of_windows(call: Call, value: Value, weight: Value, axes: int, transposed: bool) -> str:
-    """Append a convolution of windows folded with the batch: of one axis more, with a kernel of one along it."""
-    if transposed or isinstance(call["padding"], str):
-        raise Untranslatable("windows of such a convolution")
-    if axes == MAX_WINDOW_AXES:
-        return _convolution_of_rows(call, value, weight, axes)
-    groups, filters = call["groups"] or 1, weight.whole[0]
-    attributes: dict[str, Any] = {
-        "kernel": [1, *weight.whole[2:]],
-        "stride": [1, *sized(call["stride"], axes, 1)],
-        "padding": [0, *sized(call["padding"], axes, 0)],
-        "dilation": [1, *sized(call["dilation"], axes, 1)],
-        "bias": call["bias"] is not None,
-    }
-    order = [1, 0, *range(2, axes + 2)]
-    source = call.emit.transpose(call.source(value), order)
-    if axes == 1 and 1 < groups == value.whole[1]:
-        name = call.emit.add("DepthwiseConv2D", source, **attributes, multiplier=filters // groups)
-    else:
-        name = call.emit.add(f"Conv{axes + 1}D", source, **attributes, filters=filters, groups=groups)
-    return call.emit.transpose(name, order)
-
-
-def _convolution_of_rows(call: Call, value: Value, weight: Value, axes: int) -> str:
-    """Append a convolution of windows without a further axis: one after the other along the first.
-
-    The padding must keep that axis' size. Raises ``GraphError`` otherwise.
-    """
-    windows, channels, first, *rest = value.shape
-    attributes: dict[str, Any] = {
-        "kernel": list(weight.whole[2:]),
-        "stride": sized(call["stride"], axes, 1),
-        "padding": sized(call["padding"], axes, 0),
-        "dilation": sized(call["dilation"], axes, 1),
-        "bias": call["bias"] is not None,
-    }
-    source = call.emit.transpose(call.source(value), [1, 0, *range(2, axes + 2)])
-    source = call.emit.reshape(source, [channels, windows * first, *rest])
-    filters, groups = weight.whole[0], call["groups"] or 1
-    name = call.emit.add(f"Conv{axes}D", source, **attributes, filters=filters, groups=groups)
-    _, _, first, *rest = call.out.shape
-    return call.emit.transpose(call.emit.reshape(name, [filters, windows, first, *rest]), [1, 0, *range(2, axes + 2)])
 
 
 def any_convolution(call: Call) -> Names:
