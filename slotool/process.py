@@ -197,3 +197,17 @@ def notify_service_manager(state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, suppress(OSError):
             # A name that begins with @ is abstract: no file.
             manager.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+
+
+@contextmanager
+def standard_error_closed() -> Iterator[None]:
+    """Discard what compiled libraries, which do not ask Python, write to standard error meanwhile."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from slotool import factories
 from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.printable import nearest, reason
+from slotool.process import standard_error_closed
 from slotool.regular_files import require_regular
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ def load_keras(name: str, arguments: Mapping[str, Any] | None = None) -> keras.M
         )
     if is_file and not zipfile.is_zipfile(path):
         raise GraphError(f"{path}: not a model saved by Keras, or a torn one")
-    with _muted():
+    with standard_error_closed():
         keras = _keras()
         return _saved(keras, path) if is_file else _application(keras, name)
 
 
 def _made(name: str, arguments: Mapping[str, Any] | None) -> keras.Model:
-    with _muted():
+    with standard_error_closed():
         keras = _keras()
         if keras.backend.backend() == "tensorflow":
             import tensorflow
@@ -99,7 +99,7 @@ def _made(name: str, arguments: Mapping[str, Any] | None) -> keras.Model:
 
 def application_names() -> list[str]:
     """Return the members of ``keras.applications``, sorted. Raises ``MissingPackageError`` without Keras."""
-    with _muted():
+    with standard_error_closed():
         return sorted(name for name in vars(_keras().applications) if name[0].isupper())
 
 
@@ -164,17 +164,3 @@ def _saved(keras: Any, path: Path) -> keras.Model:
     if not isinstance(model, keras.Model):
         raise GraphError(f"{path}: holds no model, but something of type {type(model).__name__}")
     return model
-
-
-@contextmanager
-def _muted() -> Iterator[None]:
-    """Mute TensorFlow's start-up remarks, which its C++ writes to stderr."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)

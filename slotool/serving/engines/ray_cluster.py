@@ -7,13 +7,12 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from slotool.errors import InputError
 from slotool.extras import import_failed
+from slotool.process import standard_error_closed
 
 CONNECT_TIMEOUT_S = 5.0
 # Little data passes through ray: most memory is left to the workers.
@@ -53,7 +52,7 @@ def connect(ray: Any, address: str) -> bool:
     local = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES} if address == "local" else {}
     try:
         _reach(address)
-        with _silent():
+        with standard_error_closed():
             ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False, **local)
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(_not_connected(address, error)) from error
@@ -98,20 +97,6 @@ def _reach(address: str) -> None:
     host, _, port = address.partition("://")[2 if "://" in address else 0].rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Close standard error meanwhile: ray's compiled core prints every attempt to connect."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    try:
-        with open(os.devnull, "w") as nothing:
-            os.dup2(nothing.fileno(), 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
 
 
 def first_line(error: Exception) -> str:
