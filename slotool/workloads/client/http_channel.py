@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -124,14 +125,9 @@ async def ask_signature(address: str, model: str) -> tuple[Signature | None, boo
 
     Raises ``RunError`` if it cannot be reached, ``InputError`` if it requires a token.
     """
-    client = HttpClient(address, ANSWER_WITHIN_S)
-    try:
+    async with _client_of(address) as client:
         stated = await _document(client, "GET", f"/v2/models/{quote(model, safe='')}")
         server = await _document(client, "GET", "/v2") if isinstance(stated, dict) else None
-    except (OSError, TimeoutError) as error:
-        raise RunError(f"no server answers at {address} ({reason(error)})") from error
-    finally:
-        await client.close()
     extensions = server.get("extensions") if isinstance(server, dict) else None
     try:
         signature = Signature.of_document(stated) if isinstance(stated, dict) else None
@@ -145,13 +141,8 @@ async def ask_parameter(address: str, model: str, name: str) -> str | None:
 
     Raises ``RunError`` if the server cannot be reached, ``InputError`` if it requires a token.
     """
-    client = HttpClient(address, ANSWER_WITHIN_S)
-    try:
+    async with _client_of(address) as client:
         reply = await _document(client, "GET", f"/v2/models/{quote(model, safe='')}/config")
-    except (OSError, TimeoutError) as error:
-        raise RunError(f"no server answers at {address} ({reason(error)})") from error
-    finally:
-        await client.close()
     for key in ("parameters", name, "string_value"):
         reply = reply.get(key) if isinstance(reply, dict) else None
     return reply if isinstance(reply, str) else None
@@ -163,17 +154,12 @@ async def first_model(address: str) -> str:
     Raises ``InputError`` when it lists none, wants a token or speaks another protocol, ``RunError`` when it cannot be
     reached.
     """
-    client = HttpClient(address, ANSWER_WITHIN_S)
-    try:
+    async with _client_of(address) as client:
         names = _names(await _document(client, "POST", "/v2/repository/index", b'{"ready": true}'))
         if not names:
             front_page = await _document(client, "GET", "/")
             names = _names(front_page.get("models") if isinstance(front_page, dict) else None)
         speaks = bool(names) or isinstance(await _document(client, "GET", "/v2"), dict)
-    except (OSError, TimeoutError) as error:
-        raise RunError(f"no server answers at {address} ({reason(error)})") from error
-    finally:
-        await client.close()
     if not speaks:
         raise InputError(
             f"{address} is no server of the Open Inference Protocol, as slotool serve, Triton and KServe are: its /v2 "
@@ -182,6 +168,18 @@ async def first_model(address: str) -> str:
     if not names:
         raise InputError(f"{address} lists no model; name one with --model")
     return names[0]
+
+
+@asynccontextmanager
+async def _client_of(address: str) -> AsyncIterator[HttpClient]:
+    """Open a client for a few questions. Raises ``RunError`` where the server cannot be reached."""
+    client = HttpClient(address, ANSWER_WITHIN_S)
+    try:
+        yield client
+    except (OSError, TimeoutError) as error:
+        raise RunError(f"no server answers at {address} ({reason(error)})") from error
+    finally:
+        await client.close()
 
 
 def _names(entries: Any) -> list[str]:
