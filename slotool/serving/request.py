@@ -53,10 +53,7 @@ class InferenceResult(NamedTuple):
         return self.scored.answers
 
     def output(self, name: str) -> np.ndarray | None:
-        """Return the protocol's tensor of this name (``Interface``); None where there is none.
-
-        The model's tensors come before those that its task adds.
-        """
+        """Return the protocol's tensor of this name, the model's before its task's; None where there is none."""
         scored = self.scored
         if name in scored.tensors:
             array = scored.tensors[name]

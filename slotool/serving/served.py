@@ -82,10 +82,7 @@ class ServedModel:
         return known
 
     def accuracy_for(self, x: Inputs) -> dict[OperatingPoint, float] | None:
-        """Return per point the lowest expected accuracy of any example of ``x``; None if the model has none.
-
-        A request's minimum must hold for each example.
-        """
+        """Return per point the lowest expected accuracy of any example of ``x``; None if the model has none."""
         if not self.model.estimates_each:
             return None
         rows: Any = x

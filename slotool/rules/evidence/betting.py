@@ -58,10 +58,7 @@ class Evidence:
         self.seen = 0
 
     def after(self, excess: np.ndarray) -> np.ndarray:
-        """Return the wealth after each request: float64 like ``excess``.
-
-        ``excess``: float64 [requests], at most 1, in the order of arrival, after all earlier ones.
-        """
+        """Return the wealth after each ``excess``: float64 [requests], at most 1, in the order of arrival."""
         from slotool.rules.evidence.kernels import doubting_wealth
 
         wealth = doubting_wealth(excess, self._stakes, self._restarts, self._wealth, self.seen)

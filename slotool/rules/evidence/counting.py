@@ -1,7 +1,7 @@
-"""P-values by counting the examples on which two versions differ, for losses of 0 or 1: exact, whatever is not known.
+"""Exact p-values for losses of 0 or 1, by counting the examples on which two versions differ.
 
 Of N examples n₁₀ are errors of the candidate alone and n₀₁ of the best version alone, with probabilities q₁₀ and q₀₁.
-"The tolerance is exceeded" says q₁₀ ≥ g(q₀₁), where g(q) = q + τ (absolute; all examples count), or
+"The tolerance is exceeded" means q₁₀ ≥ g(q₀₁), where g(q) = q + τ (absolute; all examples count), or
 g(q) = (q + τ) / (1 + τ) (relative; those count on which either errs). The counts are trinomial, with q₀₁ unknown.
 
 *The statistic* is the signed root of the likelihood ratio: r = −√(2 log(L/L₀)) where n₁₀/N < g(n₀₁/N), else 0. L is the

@@ -20,10 +20,7 @@ ENDPOINT = "host.docker.internal:8000"
 
 
 def as_semantic_router(rules: RuleSet) -> str:
-    """Return a configuration (v0.3) as JSON, which is YAML too.
-
-    Raises ``InputError`` for a tier that no stricter one can serve.
-    """
+    """Return a configuration (v0.3) as JSON, also YAML. Raises ``InputError`` if no stricter tier can serve one."""
     recipes, best = {rule.id: _recipe(rules, rule) for rule in rules.rules}, rules.best_version
     named = sorted({best, *(entry["model"] for recipe in recipes.values() for entry in recipe["modelRefs"])})
     backend = {"name": "primary", "provider": "vllm", "endpoint": ENDPOINT, "protocol": "http", "weight": 100}

@@ -84,10 +84,7 @@ class Problem:
 
 
 class Listed:
-    """Policies one by one, with the interface of ``Candidates``: each is replayed at its first use.
-
-    ``best``: index of the version that may always serve alone.
-    """
+    """Policies with the interface of ``Candidates``, replayed at first use; ``best``: index that may serve alone."""
 
     def __init__(self, outcomes: OutcomeTable, best: OSFA):
         self._outcomes = outcomes

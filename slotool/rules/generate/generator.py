@@ -68,15 +68,12 @@ def generate_rules(
         thresholds: Most thresholds per ordered pair of versions.
         max_error: Upper limit of errors; None: 1 or, if errors of the table are larger, the largest of them.
         seed: Seed of random parts of the table.
-        group: Column of the table; each tolerance then holds for each of its values at once, against the same best
-            version.
+        group: Column of the table; each tolerance then holds for each of its values, against the same best version.
         loss_limit: Allowed excess of an error, for ``quantile``.
         best: Version that tolerances are relative to; None: the truly best one, whichever that is, or, where the method
             has no such bounds, the one with the fewest errors in the table.
 
-    Raises:
-        TableError: The table cannot be used.
-        InputError: A setting cannot be used. Source: tolerance-tiers, §IV-D.
+    Raises ``TableError`` for an unusable table, ``InputError`` for an unusable setting. Source: tolerance-tiers, §IV-D.
     """
     tiers, generator = sorted(set(tolerances)), method_class(method)()
     assumed = max_error is None
@@ -265,10 +262,7 @@ def largest_error(outcomes: OutcomeTable) -> float:
 
 
 def usable_policies(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> Sequence[str]:
-    """Return the ``policies`` that a table allows: without confidences that vary, single versions only.
-
-    Raises ``TableError`` for a table that no rules can be made from.
-    """
+    """Return the ``policies`` that a table allows: all, or only osfa. Raises ``TableError`` if it allows no rules."""
     if len(outcomes.versions) < 2:
         raise TableError(
             f"{outcomes.source}: there is only version {outcomes.versions[0]!r}; rules choose between several"

@@ -146,10 +146,7 @@ class Proposals:
 def _sources(
     problem: Problem, fit: np.ndarray, learn: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
-    """Yield means of policies, float64 [policies, 4] as in ``Path.means``, and the policy of an index.
-
-    Errors are scaled to [0, 1].
-    """
+    """Yield policies' means as in ``Path.means``, with errors in [0, 1], and the policy of an index."""
     pairs = [kind for kind in problem.policies if kind in (OSFA.kind, *PAIRS)]
     candidates = problem.candidates(learn, pairs or ["none"])
     yield _means_of(problem, candidates, learn), candidates.policy

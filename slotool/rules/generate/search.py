@@ -33,10 +33,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Signal:
-    """Number that may distinguish a version's answers.
-
-    ``values``: float64 [examples]; ``condition``: that it reaches a threshold.
-    """
+    """``values`` (float64 [examples]) that may distinguish answers, and the condition that one reaches a threshold."""
 
     values: np.ndarray
     condition: Callable[[float], Condition]

@@ -27,10 +27,7 @@ MAX_NEWTON_STEPS = 100
 
 
 def calibrated(confidence: np.ndarray, right: np.ndarray) -> Worth:
-    """Fit the probability of right answers, rising with confidence, by isotonic regression.
-
-    Both arguments are float64 [examples]; examples without confidence (NaN) are left out.
-    """
+    """Fit the probability of right answers (float64 [examples]), rising with confidence; NaN is left out."""
     from scipy.optimize import isotonic_regression
 
     known = ~np.isnan(confidence)

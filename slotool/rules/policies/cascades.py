@@ -52,10 +52,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Worth:
-    """Probability that answers of a confidence are right.
-
-    Straight lines between ``confidence`` (ascending) and ``right``, constant outside.
-    """
+    """Probability of a right answer: straight lines from ``confidence`` (ascending) to ``right``, constant outside."""
 
     confidence: tuple[float, ...]
     right: tuple[float, ...]
@@ -119,10 +116,7 @@ def chosen_of_one(answer: str, worth: Sequence[float], labels: Sequence[object])
 
 @dataclass(frozen=True)
 class Cascade(RoutingPolicy):
-    """Cascade of ``steps``; ``answer``, one of ``ANSWERS``, chooses among the answers.
-
-    ``worth``: pairs (version, ``Worth``); other versions count with their confidence.
-    """
+    """Cascade of ``steps``; ``answer`` (of ``ANSWERS``) chooses among answers by ``worth``, else by confidence."""
 
     steps: tuple[Step, ...]
     answer: str = "last"
@@ -152,10 +146,7 @@ class Cascade(RoutingPolicy):
 
     @cached_property
     def notation(self) -> str:
-        """Line of ASCII, at most ``MAX_NOTATION`` characters: "small if sure>=0.8 else large".
-
-        Thresholds of single labels, weights and the ends of long names are left out.
-        """
+        """Line of ASCII, at most ``MAX_NOTATION`` characters, without details: "small if sure>=0.8 else large"."""
         for most in _NAME_LENGTHS:
             steps = [(_UNSAFE.sub("_", step.version)[:most], step.accept) for step in self.steps]
             noted = [name if accept is None else f"{name} if {accept.notation}" for name, accept in steps]

@@ -13,10 +13,7 @@ from slotool.tables import OperatingPoint
 
 @lru_cache(maxsize=1_024)
 def from_point(point: OperatingPoint) -> RoutingPolicy:
-    """Return the policy that a rule's point names, cached since servers call this for every request.
-
-    Raises ``InputError`` for a point that names none.
-    """
+    """Return the policy that a rule's point names, cached for servers. Raises ``InputError`` for other points."""
     kind, version = point.get("policy"), point.get("version")
     if kind == OSFA.kind and version is not None:
         return OSFA(str(version))

@@ -142,10 +142,7 @@ class RuleSet:
         return sorted({*self.versions, self.best_version} - (models.keys() & self.models.keys()))
 
     def rule_for(self, tolerance: float, objective: str) -> Rule:
-        """Return the tier with the greatest tolerance up to ``tolerance``.
-
-        Raises ``InputError`` for an objective without tiers, or a tolerance below the strictest tier.
-        """
+        """Return the tier with the greatest tolerance up to ``tolerance``. Raises ``InputError`` if there is none."""
         tiers = [rule for rule in self.rules if rule.objective == objective]
         if not tiers:
             offered = sorted({rule.objective for rule in self.rules})
@@ -167,10 +164,7 @@ class RuleSet:
         return self.unit is not OWN
 
     def require_meant(self, tolerance: float) -> None:
-        """Raise ``InputError`` for a tolerance from 1, above the widest tier: a percentage in place of a share.
-
-        The widest tier answers others above it.
-        """
+        """Raise ``InputError`` for a tolerance from 1, above the widest tier: a percentage in place of a share."""
         if self.are_shares and tolerance >= 1 and tolerance > self.widest:
             raise InputError(
                 f"tolerance {tolerance:g}: tolerances are shares, and the widest tier is {self.widest:g}; "
@@ -262,10 +256,7 @@ class RuleSet:
             )
 
     def losses(self, outcomes: OutcomeTable, best: str = "") -> OutcomeTable:
-        """Return ``outcomes`` with the losses that tolerances limit, against ``best`` (by default ``best_version``).
-
-        Raises ``InputError`` when they lack that version.
-        """
+        """Return ``outcomes`` with the losses that tolerances limit. Raises ``InputError`` if they lack ``best``."""
         limit = float(self.config.get("loss_limit", 0.0))
         return losses(outcomes, self.tolerance_kind, limit, best or self.best_version)
 
@@ -274,10 +265,7 @@ class RuleSet:
         return float(degradation(loss.mean(), float(best_loss.mean()), self.comparison))
 
     def excess(self, tolerance: float, loss: np.ndarray, best_loss: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return each loss's excess over the tolerance, and the largest possible shortfall.
-
-        Excesses are float64 [examples], scaled to at most 1.
-        """
+        """Return each loss's excess over the tolerance, scaled to at most 1, and the largest possible shortfall."""
         largest = self.largest_loss
         scaled = tolerance / largest if self.comparison == "absolute" else tolerance
         return excess_of(loss / largest, best_loss / largest, scaled, self.comparison), 1.0 + scaled
@@ -359,10 +347,7 @@ _REMEDY = "undo the change, or make the rules again with gen-rules"
 
 
 def require_consistent(rules: RuleSet, entries: Sequence[Mapping[str, Any]], source: object) -> None:
-    """Raise ``InputError`` naming the first contradiction in the file ``source``.
-
-    ``entries``: its rules as in the file, which repeat the contents of their points for readers.
-    """
+    """Raise ``InputError`` naming the first contradiction in ``source``; ``entries`` are its rules as in the file."""
     for problem in (*_of_settings(rules), *_of_ids(rules), *_of_rules(rules), *_of_entries(rules, entries)):
         raise InputError(f"{source}: {problem}; {_REMEDY}")
 

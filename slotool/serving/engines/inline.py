@@ -99,10 +99,7 @@ class InlineInferenceEngine(InferenceEngine):
 
 
 def _compile_apart(models: Mapping[str, ServedModel]) -> None:
-    """Compile these models in another process; a compiler thread would stop the event loop for 0.3 s at a time.
-
-    Raises ``RunError`` when they cannot run.
-    """
+    """Compile these models in another process: a thread would stop the event loop. Raises ``RunError`` if they fail."""
     try:
         process = WorkerProcess(models, cores_by_preference(), 1, low_priority=True)
     except OSError:  # no process available: they are compiled here

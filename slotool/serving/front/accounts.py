@@ -148,10 +148,7 @@ FORGOTTEN = Columns.unchecked({})
 
 
 class Accounts:
-    """Metrics, statistics, feedback and the live page's figures of one server, by model.
-
-    Reading any of them counts all answers first.
-    """
+    """Metrics, statistics, feedback and live figures of a server by model, brought up to date when they are read."""
 
     def __init__(self, router: Router):
         self._metrics, self._events = router.metrics, router.events
@@ -169,10 +166,7 @@ class Accounts:
         router.events.listen(self._hear)
 
     def _hear(self, kind: str, sentence: str, fields: Mapping[str, Any]) -> None:
-        """Show an event in the figures of all models together and of each model that it concerns.
-
-        Events without a model, or about the shared workers, concern all.
-        """
+        """Show an event in the figures of all models together, and of its model (else all)."""
         self._live.event(sentence)
         about = "" if kind.startswith("worker-") else fields.get("model", "")
         for name, live in self._live_of.items():

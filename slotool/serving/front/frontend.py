@@ -319,10 +319,7 @@ class FrontEnd:
         return self.access_log is not None or self.traces is not None
 
     def record(self, headers: Mapping[str, str], *, is_inference: bool = True, **line: Any) -> None:
-        """Write an answered request to the access log, and an inference to the traces.
-
-        ``line``: facts of ``AccessLog.add``.
-        """
+        """Write a request, as facts of ``AccessLog.add``, to the access log, and an inference to the traces."""
         trace = trace_id(headers.get(TRACE_HEADER))
         if self.traces is not None and is_inference:
             trace = self.traces.add(headers, **line) or trace

@@ -62,10 +62,7 @@ class LivePage:
         return Response(self._html, headers=headers, media_type="text/html")
 
     async def figures(self, request: Request) -> Response:
-        """Return the seconds after number ``since`` (default: all), and the settings in force.
-
-        ``model``: only of this model.
-        """
+        """Return the seconds after number ``since`` of all models or ``model``, and the settings in force."""
         text = request.query_params.get("since", "-1")
         number = -1
         with suppress(ValueError):

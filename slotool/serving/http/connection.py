@@ -317,10 +317,7 @@ def _chunk(body: bytes, more_body: bool) -> bytes:
 
 
 def scope_of(request: HttpRequest, connection: dict[str, Any], state: dict[str, Any]) -> Scope:
-    """Return the ASGI scope of a request; ``connection`` gives ``server``, ``client`` and ``scheme``.
-
-    Raises ``ValueError`` for a target that is no path.
-    """
+    """Return a request's ASGI scope; ``connection`` adds to it. Raises ``ValueError`` for a target that is no path."""
     try:
         url = httptools.parse_url(request.target)
         if url.path is None:

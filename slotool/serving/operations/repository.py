@@ -74,10 +74,7 @@ class ModelConfig:
         return str(self._config.default_model_filename)
 
     def versions(self, there: list[int]) -> list[int]:
-        """Return the versions in the folder that the version policy selects, ascending.
-
-        Raises ``InputError`` for a missing one.
-        """
+        """Return the versions that the version policy selects, ascending. Raises ``InputError`` for a missing one."""
         policy = self._config.version_policy
         kind = policy.WhichOneof("policy_choice")
         if kind == "all":

@@ -202,10 +202,7 @@ USABLE_SHARE = 0.8
 
 
 class Autoscaling:
-    """Loop that gives the engine as many workers as ``autoscaler`` says and as fit.
-
-    Each change is an event with its reason, and so is a lack of room.
-    """
+    """Loop that gives the engine the workers that ``autoscaler`` asks for and that fit; changes are events."""
 
     def __init__(self, router: Router, autoscaler: Autoscaler):
         self._router, self._autoscaler = router, autoscaler
@@ -241,10 +238,7 @@ class Autoscaling:
 
 
 def good_for_per_s(served: ServedModel) -> float | None:
-    """Return the requests of one example per second that a worker is good for; None without a latency table.
-
-    This is at the most accurate point.
-    """
+    """Return the usable requests/s of a worker at the most accurate point, one example each; None without a table."""
     space = served.space
     if space is None:
         return None

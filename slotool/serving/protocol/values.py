@@ -93,10 +93,7 @@ def _is_huge(spec: TensorSpec, value: Any) -> bool:
 
 
 def of_list(spec: TensorSpec, values: Sequence[Any]) -> np.ndarray:
-    """Return a flat array of Python values of the right type.
-
-    Raises ``Rejection`` (400) for a whole number beyond the datatype.
-    """
+    """Return a flat array of Python values of the right type. Raises ``Rejection`` (400) beyond the datatype."""
     array = np.empty(len(values), dtype=spec.dtype)
     if spec.dtype.kind in "iu" and len(values):
         info = np.iinfo(spec.dtype)

@@ -286,10 +286,7 @@ class DispatchLoop:
 
 
 class FaultCheck:
-    """Search for the cause of a failed call: its input, if the model still answers its warm-up example.
-
-    ``now_us``: the router's clock.
-    """
+    """Search for the cause of a failed call: its input, if the model still answers its warm-up example."""
 
     def __init__(self, now_us: Callable[[], float]):
         self._now_us = now_us
