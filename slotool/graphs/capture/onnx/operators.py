@@ -112,14 +112,10 @@ def _layer_norm(call: Call) -> Chain:
     axes = call.inside(range(call.attribute("axis", -1) % rank, rank))
     if axes is None or 1 not in call.constants:
         return None
+    if call.node.op != "LayerNormalization":
+        return [("RMSNormalization", {"axes": axes})]
     centred = 2 in call.constants and call.constants[2].weights > 0
     return [("LayerNormalization", {"axes": axes, "scale": call.constants[1].weights > 0, "center": centred})]
-
-
-def _rms_norm(call: Call) -> Chain:
-    rank = len(call.first.shape)
-    axes = call.inside(range(call.attribute("axis", -1) % rank, rank))
-    return None if axes is None or 1 not in call.constants else [("RMSNormalization", {"axes": axes})]
 
 
 def _batch_norm(call: Call) -> Chain:
@@ -206,14 +202,14 @@ def _gather(call: Call) -> Chain:
     return [("Gather", {"axis": inner}), *([("Reshape", {"shape": call.made.example})] if folded else [])]
 
 
-def _gather_elements(call: Call) -> Chain:
-    axis = call.inner(call.attribute("axis", 0))
-    return None if axis is None else [("GatherElements", {"axis": axis})]
+def _along(op: str, usual: int) -> Callable[[Call], Chain]:
+    """Return the translator of an operator along an axis, by default the ``usual`` one."""
 
+    def along(call: Call) -> Chain:
+        axis = call.inner(call.attribute("axis", usual))
+        return None if axis is None else [(op, {"axis": axis})]
 
-def _concatenate(call: Call) -> Chain:
-    axis = call.inner(call.attribute("axis", 1))
-    return None if axis is None else [("Concatenate", {"axis": axis})]
+    return along
 
 
 def _expand(call: Call) -> Chain:
@@ -411,8 +407,7 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     "Gemm": _gemm,
     **LAYERS,
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
-    "LayerNormalization": _layer_norm,
-    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _rms_norm),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _layer_norm),
     "BatchNormalization": _batch_norm,
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), _group_norm),
     "Attention": _attention,
@@ -420,8 +415,8 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
     "Slice": _slice,
     "Gather": _gather,
-    "GatherElements": _gather_elements,
-    "Concat": _concatenate,
+    "GatherElements": _along("GatherElements", 0),
+    "Concat": _along("Concatenate", 1),
     "Expand": _expand,
     "Tile": _tile,
     "Pad": _pad,
