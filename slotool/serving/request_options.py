@@ -179,9 +179,9 @@ def merged(in_parameters: RequestOptions, in_headers: RequestOptions) -> Request
     Raises ``Rejection`` (400) for options that contradict each other.
     """
     if in_headers is DEFAULT_OPTIONS:
-        found = in_parameters
+        options = in_parameters
     elif in_parameters is DEFAULT_OPTIONS:
-        found = in_headers
+        options = in_headers
     else:
         stated = {
             option.field: getattr(in_parameters, option.field)
@@ -189,13 +189,13 @@ def merged(in_parameters: RequestOptions, in_headers: RequestOptions) -> Request
             if getattr(in_parameters, option.field) != getattr(DEFAULT_OPTIONS, option.field)
         }
         nearer_us = min(in_parameters.timeout_us, in_headers.timeout_us)
-        found = replace(in_headers, **{**stated, "timeout_us": nearer_us})
-    if found.tolerance is None:
-        if found.objective:
+        options = replace(in_headers, **{**stated, "timeout_us": nearer_us})
+    if options.tolerance is None:
+        if options.objective:
             raise bad_request("objective: it says what a tolerance saves: give tolerance too")
-    elif found.min_accuracy is not None:
+    elif options.min_accuracy is not None:
         raise bad_request("tolerance and min_accuracy contradict each other: ask for one of them")
-    return found
+    return options
 
 
 def require_single(headers: Sequence[tuple[bytes, bytes]], more: Sequence[str] = ()) -> None:

@@ -190,11 +190,11 @@ class Interface:
 
     def difference(self, other: Interface) -> str:
         """Describe the first tensor or parameter in which ``other`` differs; empty where requests are the same."""
-        for kind, mine, its in (
+        for kind, ours, theirs in (
             ("input", self.inputs, other.inputs),
             ("output", (*self.outputs, *self.on_request), (*other.outputs, *other.on_request)),
         ):
-            for here, there in zip_longest(mine, its):
+            for here, there in zip_longest(ours, theirs):
                 if here != there:
                     stated = [f"{tensor.name} {tensor}" if tensor else "none" for tensor in (there, here)]
                     return f"its {kind} is {stated[0]} where the one in use has {stated[1]}"

@@ -169,19 +169,19 @@ class _Seen:
         self._run, self._rows = run, rows
 
     def confidence(self, version: str) -> np.ndarray:
-        asked, answers = self._run.asked[version]
+        rows, answers = self._run.asked[version]
         if answers is None:
             return np.full(len(self._rows), np.nan)
         confidence = _confidence_of(version, answers)
-        return confidence if len(asked) == len(self._rows) else confidence[np.searchsorted(asked, self._rows)]
+        return confidence if len(rows) == len(self._rows) else confidence[np.searchsorted(rows, self._rows)]
 
     def label(self, version: str) -> np.ndarray:
         rows, answers = self._run.asked[version]
         known = self._run.labels.get(version)
         if known is None:
             names = self._run.names
-            given = [""] * len(rows) if answers is None else [label_of(own, names) for own in answers.answers.tolist()]
-            known = self._run.labels[version] = np.array(given, dtype=object)
+            texts = [""] * len(rows) if answers is None else [label_of(a, names) for a in answers.answers.tolist()]
+            known = self._run.labels[version] = np.array(texts, dtype=object)
         return known if len(rows) == len(self._rows) else known[np.searchsorted(rows, self._rows)]
 
     def feature(self, name: str) -> np.ndarray:

@@ -97,5 +97,5 @@ def make_engine(
         return InlineInferenceEngine(devices[0])
     if name not in registry.plugins:
         raise ArgumentError("engine", registry.unknown(name))
-    made: Callable[..., InferenceEngine] = registry.load(name)
-    return made(replicas, threads, max_examples=max_examples, hang_s=hang_s, address=address)
+    engine_class: Callable[..., InferenceEngine] = registry.load(name)
+    return engine_class(replicas, threads, max_examples=max_examples, hang_s=hang_s, address=address)

@@ -376,9 +376,9 @@ def _require_loadable(models: Mapping[str, ServedModel]) -> None:
 
 async def _readable(loop: asyncio.AbstractEventLoop, process: WorkerProcess) -> None:
     """Wait until the process has sent a message, or has ended."""
-    said = asyncio.Event()
-    loop.add_reader(process.socket, said.set)
+    is_readable = asyncio.Event()
+    loop.add_reader(process.socket, is_readable.set)
     try:
-        await said.wait()
+        await is_readable.wait()
     finally:
         loop.remove_reader(process.socket)

@@ -81,8 +81,8 @@ def _has_token() -> bool:
 
 def _not_connected(address: str, error: Exception) -> str:
     """Explain a failed connection: ray names a rejected token only in an inner error."""
-    said = f"{error} {error.__cause__ or error.__context__}"
-    if "AuthenticationError" not in said and "InvalidAuthToken" not in said:
+    text = f"{error} {error.__cause__ or error.__context__}"
+    if "AuthenticationError" not in text and "InvalidAuthToken" not in text:
         return f"no ray cluster answers at {address} ({first_line(error)})"
     mode = os.environ.get("RAY_AUTH_MODE", "disabled")
     shown = "a wrong token" if mode == "token" else f"none (RAY_AUTH_MODE is {mode})"

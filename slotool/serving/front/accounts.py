@@ -189,8 +189,8 @@ class Accounts:
     def _spent_s(self) -> dict[str, tuple[float, float]]:
         """Return each model's seconds of requests until dispatch, and from there to the result."""
         return {
-            name: (1e-6 * (own.read.spent_us + own.queue.spent_us), 1e-6 * own.compute.spent_us)
-            for name, own in self._statistics.items()
+            name: (1e-6 * (statistics.read.spent_us + statistics.queue.spent_us), 1e-6 * statistics.compute.spent_us)
+            for name, statistics in self._statistics.items()
         }
 
     @property

@@ -196,18 +196,18 @@ class FrontEnd:
 
     def versions(self, served: ServedModel) -> list[str]:
         """Return the served versions of a model."""
-        return [one.version for one in self.models.values() if one.model_name == served.model_name]
+        return [model.version for model in self.models.values() if model.model_name == served.model_name]
 
     def statistics_of(self, models: Iterable[str]) -> list[dict[str, Any]]:
         """Return Triton's ``ModelStatistics`` of each model."""
         served = [self.models[name] for name in models]
-        return [self.accounts.statistics[one.name].document(one.model_name, one.version) for one in served]
+        return [self.accounts.statistics[model.name].document(model.model_name, model.version) for model in served]
 
     def index(self) -> list[dict[str, str]]:
         """Return Triton's repository index."""
         unready = self.router.unready()
         state = {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
-        served = [{"name": one.model_name, "version": one.version, **state} for one in self.models.values()]
+        served = [{"name": model.model_name, "version": model.version, **state} for model in self.models.values()]
         unloaded = () if self.runtime_settings is None else self.runtime_settings.unloaded
         return served + [{"name": name, "state": "UNAVAILABLE", "reason": "unloaded"} for name in unloaded]
 

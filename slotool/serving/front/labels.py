@@ -56,7 +56,7 @@ class FeedbackEndpoint:
         guarantees, router = self._front.accounts.feedback[served.name].guarantees, self._front.router
         for kind, sentence, fields in await guarantees.look(served):
             router.events.emit(kind, sentence, **fields)
-        router.metrics.violated(served.name, Counter(own.group for own in guarantees.alarms), guarantees.by_group())
+        router.metrics.violated(served.name, Counter(tier.group for tier in guarantees.alarms), guarantees.by_group())
 
     def _names_of(self, served: ServedModel) -> _Names:
         """Return the class names of the current model, which may have been exchanged."""

@@ -158,7 +158,7 @@ class LivePage:
             "version": __version__,
             "up_s": round(accounts.live.up_s(), 3),
             "models": list(accounts.live_of or front.models),
-            "guarantees": {name: own.guarantees.documents() for name, own in accounts.feedback.items()},
+            "guarantees": {name: feedback.guarantees.documents() for name, feedback in accounts.feedback.items()},
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),
             "busy": front.router.busy(),

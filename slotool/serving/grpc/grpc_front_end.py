@@ -348,8 +348,8 @@ class GrpcFrontEnd:
         return v2.RepositoryModelUnloadResponse()
 
     async def _register_region(self, request: Any, context: Any) -> Any:
-        asked = {"key": request.key, "byte_size": request.byte_size, "offset": request.offset}
-        self._regions(context).register(request.name, asked)
+        document = {"key": request.key, "byte_size": request.byte_size, "offset": request.offset}
+        self._regions(context).register(request.name, document)
         return v2.SystemSharedMemoryRegisterResponse()
 
     async def _unregister_region(self, request: Any, context: Any) -> Any:

@@ -109,7 +109,7 @@ def parse_infer(request: Any, interface: Interface, regions: Regions | None = No
     sent = {spec.name: (spec, shape, entry) for spec, shape, entry in tensors.matched(_entries(request), interface)}
     arrays = {
         spec.name: _array(spec, shape, entry["given"], entry["raw"], entry["place"], regions)
-        for spec, shape, entry in (sent[own.name] for own in interface.inputs)
+        for spec, shape, entry in (sent[spec_of.name] for spec_of in interface.inputs)
     }
     document = {"outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs]}
     outputs = tensors.wanted(document, {}, interface)

@@ -86,12 +86,12 @@ class Guarantees:
     @property
     def alarms(self) -> list[Watched]:
         """Guarantees that labels violate."""
-        return [own for own in self._watched if own.alarm_at is not None]
+        return [tier for tier in self._watched if tier.alarm_at is not None]
 
     @property
     def confirmed(self) -> list[Watched]:
         """Guarantees that labels alone confirm."""
-        return [own for own in self._watched if own.confirmed_at is not None]
+        return [tier for tier in self._watched if tier.confirmed_at is not None]
 
     def by_group(self) -> Mapping[str, int]:
         """Return the number of examples that counted for each group of the rules; empty without groups."""
@@ -107,10 +107,10 @@ class Guarantees:
 
     def documents(self) -> dict[str, list[dict[str, Any]]]:
         """Return ``alarms`` and ``confirmed`` as plain JSON values."""
-        alarms = [{**_named(own), "evidence": own.evidence} for own in self.alarms]
+        alarms = [{**_named(tier), "evidence": tier.evidence} for tier in self.alarms]
         return {
             "alarms": alarms,
-            "confirmed": [{**_named(own), "labelled": own.confirmed_at} for own in self.confirmed],
+            "confirmed": [{**_named(tier), "labelled": tier.confirmed_at} for tier in self.confirmed],
         }
 
     async def look(self, served: ServedModel) -> list[tuple[str, str, dict[str, Any]]]:
@@ -207,8 +207,8 @@ def _group_of(name: str, rules: RuleSet) -> str:
     return name if not name or name in rules.config.get("groups", ()) else OTHERS
 
 
-def _named(own: Watched) -> dict[str, Any]:
-    return {"tier": own.tier, "point": own.point.label, "tolerance": own.tolerance, "group": own.group}
+def _named(state: Watched) -> dict[str, Any]:
+    return {"tier": state.tier, "point": state.point.label, "tolerance": state.tolerance, "group": state.group}
 
 
 def _events(

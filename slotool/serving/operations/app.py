@@ -166,17 +166,17 @@ def openapi_document(models: Iterable[str], *, has_token: bool, shared_memory: b
         has_token: clients need a token.
         shared_memory: clients may register shared memory; without, Triton's clients still unregister.
     """
-    found: dict[str, Any] = json.loads(files("slotool.serving.operations").joinpath("openapi.json").read_text())
-    found["info"]["version"] = __version__
-    found["components"]["schemas"]["ModelName"]["enum"] = list(models)
+    document: dict[str, Any] = json.loads(files("slotool.serving.operations").joinpath("openapi.json").read_text())
+    document["info"]["version"] = __version__
+    document["components"]["schemas"]["ModelName"]["enum"] = list(models)
     if has_token:
-        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"token": []}]
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
     if not shared_memory:
-        optional = [path for path in found["paths"] if "sharedmemory" in path and not path.endswith("unregister")]
+        optional = [path for path in document["paths"] if "sharedmemory" in path and not path.endswith("unregister")]
         for path in optional:
-            del found["paths"][path]
-    return found
+            del document["paths"][path]
+    return document
 
 
 MAX_SECONDS = 3_600.0

@@ -121,9 +121,9 @@ class ReloadableSettings:
         self._sources = sources
         if before != after:
             self._router.metrics.reconfigurations.inc()
-            said = f"{before[0]}x{before[1]} to {after[0]}x{after[1]} (replicas x threads): {reason}"
+            sentence = f"{before[0]}x{before[1]} to {after[0]}x{after[1]} (replicas x threads): {reason}"
             self._router.events.emit(
-                "workers", said, replicas=after[0], threads=after[1], before=list(before), reason=reason
+                "workers", sentence, replicas=after[0], threads=after[1], before=list(before), reason=reason
             )
 
     @property

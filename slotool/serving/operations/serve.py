@@ -299,10 +299,10 @@ async def _reload(
         changed = in_force.changed() if in_force is not None else []
     except Exception as error:
         # Another kind is our fault, and is reported too: nobody else awaits this.
-        said = str(error) if isinstance(error, SlotoolError) else f"{type(error).__name__}: {error}"
+        sentence = str(error) if isinstance(error, SlotoolError) else f"{type(error).__name__}: {error}"
         failed = True
-        report.warn(f"not reloaded, the old models, tables and rules stay in use: {said}")
-        runtime_settings.report_failed(said)
+        report.warn(f"not reloaded, the old models, tables and rules stay in use: {sentence}")
+        runtime_settings.report_failed(sentence)
     else:
         report.note(f"{what} reloaded")
         if changed:

@@ -196,17 +196,17 @@ class Sources:
         served = {}
         for name, (model, path, manifest) in named.items():
             versions = {version_name(point) for point in model.points}
-            mine = rules if rules and {*rules.versions, rules.best_version} <= versions else None
-            if mine is not None:
-                self._require_models(mine, model, path, warn)
-                self._require_inputs(mine, model)
+            fitting = rules if rules and {*rules.versions, rules.best_version} <= versions else None
+            if fitting is not None:
+                self._require_models(fitting, model, path, warn)
+                self._require_inputs(fitting, model)
             outcomes = _outcomes_of(model, tables)
             conditions = _conditions(model, latency, self.threads, self.devices, self.precision, warn)
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
-            policy = self._policy(model, space, mine, latency, conditions)
+            policy = self._policy(model, space, fitting, latency, conditions)
             accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
             served[name] = ServedModel(
-                name, model, policy, mine, path, accuracy, space, manifest, self.version, self.before
+                name, model, policy, fitting, path, accuracy, space, manifest, self.version, self.before
             )
         self._nothing_unused(served, rules, tables)
         return served
@@ -376,9 +376,9 @@ class CombinedSources:
         """Reload as ``Sources.reload`` does; new models are loaded, others may be missing."""
         reloaded: dict[str, ServedModel] = {}
         for part in self.loaded:
-            mine = {name: served[name] for name in part.names if name in served}
+            current = {name: served[name] for name in part.names if name in served}
             with _naming(part):
-                reloaded |= part.reload(mine, warn, artifacts=artifacts) if mine else part.load(warn)
+                reloaded |= part.reload(current, warn, artifacts=artifacts) if current else part.load(warn)
         return reloaded
 
 
@@ -420,9 +420,9 @@ def require_same_interface(before: ServedModel, after: ServedModel) -> None:
     """Raise ``InputError`` where requests for one model are invalid for the other."""
     if before.model is after.model or before.version != after.version:
         return
-    said = Interface.of(before.model, 1).difference(Interface.of(after.model, 1))
-    if said:
-        raise InputError(f"{after.path}: {said}; serve it under a name of its own")
+    difference = Interface.of(before.model, 1).difference(Interface.of(after.model, 1))
+    if difference:
+        raise InputError(f"{after.path}: {difference}; serve it under a name of its own")
 
 
 @contextmanager

@@ -111,7 +111,7 @@ class Destination(NamedTuple):
 
     def overlaps(self, other: Destination) -> bool:
         """True if both share a byte, as far as their regions tell."""
-        first, second = (found.region.offset + found.place.offset for found in (self, other))
+        first, second = (target.region.offset + target.place.offset for target in (self, other))
         same = self.region.key == other.region.key
         return same and first < second + other.place.size and second < first + self.place.size
 

@@ -311,11 +311,11 @@ class FaultCheck:
 async def _answers(model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool:
     plan, example = ensemble_plan(model, point), warm_up_example(model)
     # The second version alone too: a confident first one would never consult it.
-    local = [each for each in plan.points if each not in model.remote_points]
+    local = [version for version in plan.points if version not in model.remote_points]
     points = [point, *local[1:]] if len(local) == len(plan.points) else local
     try:
-        for each in points:
-            await ask(each, example)
+        for version in points:
+            await ask(version, example)
     except Exception:
         return False
     return bool(points)

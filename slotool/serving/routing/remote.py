@@ -193,7 +193,7 @@ def remote_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan | No
     if not model.remote_points:
         return None
     plan = ensemble_plan(model, point)
-    return plan if any(each in model.remote_points for each in plan.points) else None
+    return plan if any(version in model.remote_points for version in plan.points) else None
 
 
 class RemoteCall:

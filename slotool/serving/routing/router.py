@@ -111,7 +111,7 @@ class Router:
     @property
     def models(self) -> Mapping[str, ServedModel]:
         """Served models by name, without those that take no further requests."""
-        return {name: own.served for name, own in self._queues.items() if not own.is_closing}
+        return {name: queue.served for name, queue in self._queues.items() if not queue.is_closing}
 
     def model(self, name: str) -> ServedModel | None:
         """Return the served model of this name, or None."""
@@ -132,7 +132,7 @@ class Router:
         """Return the seconds that the oldest request in a queue has waited; 0 where none waits."""
         now_us, queues = self.now_us(), self._queues.values()
         return max(
-            (1e-6 * (now_us - query.arrival_us) for own in queues for query in own.dispatcher.queue), default=0.0
+            (1e-6 * (now_us - query.arrival_us) for queue in queues for query in queue.dispatcher.queue), default=0.0
         )
 
     def alive(self) -> int:
