@@ -14,19 +14,19 @@ import litellm  # noqa: E402
 
 
 def confidence_of(response: Any) -> float:
-    """Geometric mean of the tokens' probabilities. Change it to what the outcome table has as confidence."""
+    """Return the geometric mean of token probabilities; change it to the outcome table's confidence."""
     logprobs = response.choices[0].logprobs
     tokens = logprobs.content if logprobs else None
     return math.exp(sum(token.logprob for token in tokens) / len(tokens)) if tokens else math.nan
 
 
 class Tiers(litellm.CustomLLM):
-    """Answers a request by the tier that the model names."""
+    """Provider of models named by tiers."""
 
     def completion(self, model: str, messages: list, *args: Any, optional_params: dict, **kwargs: Any) -> Any:
-        tier = next((own for own in ROUTES["tiers"] if own["id"] == model), None)
+        tier = next((tier for tier in ROUTES["tiers"] if tier["id"] == model), None)
         if tier is None:
-            offered = ", ".join(own["id"] for own in ROUTES["tiers"])
+            offered = ", ".join(tier["id"] for tier in ROUTES["tiers"])
             raise litellm.CustomLLMError(status_code=404, message=f"no tier {model!r}; there are {offered}")
         responses: dict[str, Any] = {}
 

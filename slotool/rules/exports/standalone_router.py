@@ -42,17 +42,17 @@ def route(
     """
     tier = tier_for(tolerance, objective)
     steps = tier["route"]["steps"]
-    given: dict[str, Answer] = {}
+    answers: dict[str, Answer] = {}
     early = {}
     if tier["route"].get("at_once"):
         early = {step["ask"]: _THREADS.submit(versions[step["ask"]], request) for step in steps[1:]}
     for step in steps:
-        given[step["ask"]] = _asked(step["ask"], request, versions, early)
-        if "accept" in step and holds(step["accept"], given, features or {}):
+        answers[step["ask"]] = _asked(step["ask"], request, versions, early)
+        if "accept" in step and holds(step["accept"], answers, features or {}):
             break
-    version = outgoing(tier["route"], given)
-    answer, confidence = given[version]
-    about = {"version": version, "asked": [*dict.fromkeys([*given, *early])], "tier": tier["id"]}
+    version = outgoing(tier["route"], answers)
+    answer, confidence = answers[version]
+    about = {"version": version, "asked": [*dict.fromkeys([*answers, *early])], "tier": tier["id"]}
     return {"answer": answer, "confidence": confidence, **about}
 
 
@@ -66,8 +66,8 @@ def tier_for(tolerance: float, objective: str) -> dict[str, Any]:
     if not allowed:
         what = f"tolerance {tolerance} is stricter than all tiers" if offered else "it has no tiers"
         raise ValueError(f"objective {objective!r}: {what}")
-    found: dict[str, Any] = max(allowed, key=lambda tier: tier["tolerance"])
-    return found
+    widest_allowed: dict[str, Any] = max(allowed, key=lambda tier: tier["tolerance"])
+    return widest_allowed
 
 
 def holds(condition: Mapping[str, Any], given: Mapping[str, Answer], features: Mapping[str, float]) -> bool:
@@ -112,8 +112,8 @@ def outgoing(tree: Mapping[str, Any], given: Mapping[str, Answer]) -> str:
 
 
 def _asked(name: str, request: Any, versions: Mapping[str, Version], early: Mapping[str, Future[Any]]) -> Answer:
-    found = early[name].result() if name in early else versions[name](request)
-    return (None, math.nan) if found is None else (found[0], float(found[1]))
+    answer = early[name].result() if name in early else versions[name](request)
+    return (None, math.nan) if answer is None else (answer[0], float(answer[1]))
 
 
 def _label(answer: Any) -> str:

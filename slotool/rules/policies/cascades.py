@@ -89,8 +89,8 @@ def chosen(answer: str, worth: np.ndarray, labels: np.ndarray | None) -> np.ndar
         votes = worth
     else:
         assert labels is not None
-        given = ~np.isnan(worth)
-        weight = given.astype(np.float64) if answer == "majority" else np.where(given, worth, 0.0)
+        answered = ~np.isnan(worth)
+        weight = answered.astype(np.float64) if answer == "majority" else np.where(answered, worth, 0.0)
         same = labels[:, :, None] == labels[:, None, :]
         votes = np.sum(same * weight[:, None, :], axis=2)
     votes = np.where(np.isnan(worth), -np.inf, votes)
@@ -163,9 +163,9 @@ class Cascade(RoutingPolicy):
     def words(self) -> str:
         first, *later = self.versions
         conditions = [step.accept for step in self.steps if step.accept is not None]
-        asked = [f"{name} {own.unless}" for name, own in zip(later, conditions, strict=True)]
+        then = [f"{name} {condition.unless}" for name, condition in zip(later, conditions, strict=True)]
         answers = "" if self.answer == "last" else f"; {_ANSWER_WORDS[self.answer]}"
-        return f"{' → '.join([first, *asked])}{answers}" if later else f"{first} alone"
+        return f"{' → '.join([first, *then])}{answers}" if later else f"{first} alone"
 
     @property
     def tree(self) -> list[str]:
@@ -233,8 +233,8 @@ class Cascade(RoutingPolicy):
     def choose_one(self, asked: AskedOne, names: Sequence[str]) -> int:
         """Return which of these versions' answers is sent to a single request."""
         sure = [asked.confidence(name) for name in names]
-        worth = [own if name not in self._worth else self._worth[name].of_one(own)
-                 for name, own in zip(names, sure, strict=True)]  # fmt: skip
+        worth = [confidence if name not in self._worth else self._worth[name].of_one(confidence)
+                 for name, confidence in zip(names, sure, strict=True)]  # fmt: skip
         return chosen_of_one(self.answer, worth, [asked.label(name) for name in names] if self.needs_labels else names)
 
     def choose(self, asked: Asked, count: int) -> np.ndarray:
@@ -261,11 +261,12 @@ class Cascade(RoutingPolicy):
         first, *others = (asked.index(version) for version in self.versions)
         errors = outcomes.matrix("error")
         taken = [outcomes.matrix("latency_s"), outcomes.matrix("cost")]
-        error, spent, depth = errors[:, first].copy(), [own[:, first].copy() for own in taken], self.asked(outcomes)
+        error, depth = errors[:, first].copy(), self.asked(outcomes)
+        spent = [values[:, first].copy() for values in taken]
         for count, version in enumerate(others, 2):
             rows = np.flatnonzero(depth >= count)
-            for total, own in zip(spent, taken, strict=True):
-                total[rows] += own[rows, version]
+            for total, values in zip(spent, taken, strict=True):
+                total[rows] += values[rows, version]
             picked = np.array([first, *others])[self.choose(asked, count)]
             error[rows] = errors[rows, picked[rows]]
         return Replayed(error, *spent)

@@ -151,7 +151,7 @@ class SureByLabel(Condition):
 
     @cached_property
     def _thresholds(self) -> dict[str, float]:
-        return {label_text(label): own for label, own in self.at_least}
+        return {label_text(label): least for label, least in self.at_least}
 
     @property
     def labels(self) -> Iterable[str]:
