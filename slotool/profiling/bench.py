@@ -24,6 +24,7 @@ from slotool.timing.timer import MAX_LOST, Call, MeasurementHooks, StoppingRule,
 DIGITS = 11
 # Inferences whose operators are timed: for about so long, and so many; tries where other processes disturb them.
 WALKS_S, MIN_WALKS, MAX_WALKS, WALK_TRIES = 0.3, 4, 200, 3
+Say = Callable[[dict[str, Any]], None]
 NOT_SETTLED = "durations had not settled when sampling began"
 
 
@@ -50,7 +51,7 @@ class Bench:
         self._call: Call | None = None
         self._calls_per_sample = 1
 
-    def handle(self, request: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    def handle(self, request: Mapping[str, Any], say: Say) -> None:
         """``say`` the answer."""
         say(self.answer(request))
 
@@ -102,8 +103,8 @@ class Bench:
         """Time each operator of ``subject`` while the network runs at ``batch_size``.
 
         Returns ``calls_s``, median seconds as columns of ``Backend.walk``, and ``spreads``, half-widths of their 95 %
-        intervals as shares of them. ``interrupted``: other processes ran in all tries; times are then quartiles, as
-        noise only adds.
+        intervals as shares of them. ``interrupted``: other processes ran in all tries; the whole is then the lower
+        quartile, as noise only adds.
         """
         self._call = None  # free the last one first: both together may not fit
         walk = self._backend.walk(self._backend.open(request["subject"]), int(request["batch_size"]))
@@ -119,8 +120,10 @@ class Bench:
                 if not interrupted:
                     break
         seconds = np.concatenate(tries) if interrupted else tries[-1]
-        low, high = (np.quantile(seconds, part, axis=0) for part in (0.25, 0.75))
-        calls_s = low if interrupted else np.median(seconds, axis=0)
+        low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75), axis=0)
+        # Together as long as an inference: medians alone leave out what now one operator takes longer, now another.
+        whole_s = np.quantile(seconds.sum(axis=1), 0.25 if interrupted else 0.5)
+        calls_s = middle * (whole_s / middle.sum())
         # Of a normal sample, by its quartiles.
         spreads = 1.57 * (high - low) / np.sqrt(len(seconds)) / np.maximum(calls_s, 1e-12)
         return {"calls_s": calls_s.tolist(), "spreads": spreads.tolist(), "interrupted": bool(interrupted)}
@@ -252,9 +255,6 @@ def sentence(error: Exception) -> str:
 
 def _rounded(seconds: np.ndarray) -> list[float]:
     return [round(value, DIGITS) for value in seconds.tolist()]
-
-
-Say = Callable[[dict[str, Any]], None]
 
 
 class StreamBench:

@@ -10,21 +10,28 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TextIO
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from slotool.process import die_with_parent, end_without_collecting, keep_freed_memory, thread_variables
 
 if TYPE_CHECKING:
     from slotool.profiling.backends import Backend
-    from slotool.profiling.bench import Bench, StreamBench
+    from slotool.profiling.bench import Bench, Say, StreamBench
+    from slotool.timing.timer import StoppingRule
 
 # Nothing above may import numpy, torch or tensorflow: they read their thread counts when they are loaded.
 
 
 _ANSWERING = threading.Lock()
+# Requests that name a subject; the others are about the one before.
+PLACING = ("measure", "prepare", "operators")
 
 
 def main() -> int:
@@ -38,9 +45,13 @@ def main() -> int:
         _say(answers, _refusal(error))
         return 1
     _say(answers, hello)
+    _serve(bench, requests, answers)
+    return 0
+
+
+def _serve(bench: Bench | StreamBench | Forks, requests: TextIO, answers: TextIO) -> None:
     for line in requests:
         bench.handle(json.loads(line), lambda message: _say(answers, message))
-    return 0
 
 
 def _take_over_streams() -> tuple[TextIO, TextIO]:
@@ -52,12 +63,10 @@ def _take_over_streams() -> tuple[TextIO, TextIO]:
     return requests, answers
 
 
-def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench, dict[str, Any]]:
+def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench | Forks, dict[str, Any]]:
     started, threads = time.perf_counter(), int(options["threads"])
     os.sched_setaffinity(0, options["affinity"])
     os.environ.update(thread_variables(threads))
-    # As the workers of `serve` do; and so a latency does not depend on the networks measured before.
-    keep_freed_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if options["device"] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -65,7 +74,7 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench, dict[str, Any]
         # All libraries then number devices alike, as nvidia-smi does.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     from slotool.profiling.backends import backend_class
-    from slotool.profiling.bench import Bench
+    from slotool.profiling.bench import Bench, StreamBench
     from slotool.timing.timer import StoppingRule
 
     rule, affinity = StoppingRule(**options["rule"]), sorted(os.sched_getaffinity(0))
@@ -78,14 +87,81 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench, dict[str, Any]
     gc.freeze()
     in_force = {"affinity": affinity, "threads": backend.threads(), "pools": _pools()}
     _verify(options, in_force)
-    first = Bench(backend, affinity, rule)
-    bench: Bench | StreamBench = first
+    bench: Bench | StreamBench | Forks
     if options["streams"]:
-        from slotool.profiling.bench import StreamBench
-
-        bench = StreamBench(first, lambda: Bench(make(), affinity, rule))
+        bench = StreamBench(Bench(backend, affinity, rule), lambda: Bench(make(), affinity, rule))
+    elif backend.forks and backend.device == "cpu":
+        bench = Forks(backend, affinity, rule)
+    else:
+        # As the workers of `serve` do; and so a latency does not depend on the subjects measured before.
+        keep_freed_memory()
+        bench = Bench(backend, affinity, rule)
     hello = {"pid": os.getpid(), **in_force, "device": bench.device(), "start_s": time.perf_counter() - started}
     return bench, hello
+
+
+class Forks:
+    """Answers requests as ``Bench`` does, each subject in a process that is forked for it before any has run.
+
+    In a plain program glibc returns freed memory to the system until a large block was freed, and never again
+    afterwards; so in a process that has measured other networks the same one may take half as long.
+    """
+
+    def __init__(self, backend: Backend, affinity: list[int], rule: StoppingRule):
+        self._backend, self._affinity, self._rule = backend, affinity, rule
+        self._child: tuple[int, TextIO, TextIO] | None = None
+        # Made here, it is there in all of them.
+        _ = backend.weight_block
+
+    def device(self) -> dict[str, Any]:
+        """Return the device as ``Bench.device`` does for a CPU."""
+        return {}
+
+    def handle(self, request: Mapping[str, Any], say: Say) -> None:
+        """``say`` the answer of the child; end as it ended if it has died."""
+        if self._child is None or request.get("do", PLACING[0]) in PLACING:
+            self._child = self._forked()
+        child, requests, answers = self._child
+        requests.write(json.dumps(request) + "\n")
+        requests.flush()
+        line = answers.readline()
+        if not line:
+            _end_as(os.waitpid(child, 0)[1])
+        say(json.loads(line))
+
+    def _forked(self) -> tuple[int, TextIO, TextIO]:
+        from slotool.profiling.bench import Bench
+
+        if self._child is not None:
+            pid, *pipes = self._child
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            for pipe in pipes:
+                pipe.close()
+        parent, (read_request, ask), (read_answer, reply) = os.getpid(), os.pipe(), os.pipe()
+        child = os.fork()
+        if child:
+            os.close(read_request)
+            os.close(reply)
+            return child, os.fdopen(ask, "w"), os.fdopen(read_answer)
+        try:
+            die_with_parent(parent)
+            os.close(ask)
+            os.close(read_answer)
+            _serve(Bench(self._backend, self._affinity, self._rule), os.fdopen(read_request), os.fdopen(reply, "w"))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+
+def _end_as(status: int) -> NoReturn:
+    """End this process as a child of ``status`` did."""
+    if os.WIFSIGNALED(status):
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status) or 1)
 
 
 def _pools() -> dict[str, int]:

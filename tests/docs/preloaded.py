@@ -205,7 +205,8 @@ def _run(request: dict[str, Any], python: str) -> None:
     # In a session of its own, and the child of whoever started the process that this is a fork for.
     os.setsid()
     parent = int(request["parent"])
-    os.getppid = lambda: parent
+    this, real = os.getpid(), os.getppid
+    os.getppid = lambda: parent if os.getpid() == this else real()
     sys.path[:] = search
     exec(sys.argv.pop(1), vars(sys.modules["__main__"]))
 

@@ -114,7 +114,7 @@ def test_torch_and_keras_compute_the_same_from_the_same_weights() -> None:
     graph = builder.graph()
 
     backend = KerasBackend()
-    model = functional_model(graph, backend._weights)
+    model = functional_model(graph, backend._initial)
     module = GraphModule(graph).eval()
     for layer in model.layers:
         name = layer.name.removesuffix("_").replace(".", "_")

@@ -129,7 +129,7 @@ def test_weights_are_aligned_and_never_share_memory() -> None:
     backend = OnnxBackend()
     for graph in (narrow_mlp(), wide_mlp(), branched_cnn()):
         _, weights = onnx_model(graph, 1)
-        lent = backend._lent(weights)
+        lent = backend._filled(weights)
         assert [array.shape for array in lent] == [weight.shape for weight in weights]
         trained = [array for array, weight in zip(lent, weights, strict=True) if weight.trained]
         assert all(array.ctypes.data % 64 == 0 for array in trained)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -25,6 +26,8 @@ from slotool.timing.timer import Stopwatch
 # Small enough that 20 layers of 16,384 units stay finite; the biases keep narrow layers clear of denormals.
 WEIGHT_SCALE = 0.02
 WEIGHT_BLOCK = 1 << 22
+# 64 bytes, a cache line, in float32 values.
+ALIGNMENT = 16
 
 
 class Backend(ABC):
@@ -41,6 +44,8 @@ class Backend(ABC):
     precisions: ClassVar[tuple[str, ...]] = (FLOAT32,)
     # Whether its library keeps more threads busy than it was allowed, so that they wait for each other.
     oversubscribed: ClassVar[bool] = False
+    # True if each subject on a CPU gets a process of its own (see ``worker.Forks``), as in a plain program.
+    forks: ClassVar[bool] = True
     # What to do where it lacks a device, as the end of a sentence.
     no_device_advice: ClassVar[str] = ""
 
@@ -180,4 +185,19 @@ class Backend(ABC):
     def weight_block(self) -> np.ndarray:
         """Small normal values, float32 [WEIGHT_BLOCK], that weights are filled with."""
         block = np.random.default_rng(self.seed).standard_normal(WEIGHT_BLOCK, dtype=np.float32)
-        return block * np.float32(WEIGHT_SCALE)
+        block *= np.float32(WEIGHT_SCALE)
+        return block
+
+    def weights(self, shape: Sequence[int]) -> np.ndarray:
+        """Return the values of ``weight_block`` over and over, float32 [*shape], on 64-byte aligned memory of its own.
+
+        Never zeros: pages that were not written all share one.
+        """
+        count = math.prod(shape)
+        memory = np.empty(count + ALIGNMENT, dtype=np.float32)
+        skipped = -memory.ctypes.data // memory.itemsize % ALIGNMENT
+        values = memory[skipped : skipped + count]
+        for start in range(0, count, WEIGHT_BLOCK):
+            part = values[start : start + WEIGHT_BLOCK]
+            part[:] = self.weight_block[: len(part)]
+        return values.reshape(tuple(shape))

@@ -39,6 +39,8 @@ class ElasticBackend(OnTorch):
 
     name = "elastic"
     precisions = devices.PRECISIONS
+    # Models are served by a process that keeps its memory, and its campaigns return to loaded ones.
+    forks = False
 
     def _offers(self, device: str) -> bool:
         # Without asking torch, which takes longer to load than a family of ONNX files to be measured.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,6 @@ class KerasBackend(Backend):
     oversubscribed = True
     no_device_advice = "TensorFlow sees no other; pip install 'tensorflow[and-cuda]' brings a build that sees GPUs"
     precisions = (FLOAT32, TF32)
-    _values = np.empty(0, dtype=np.float32)
 
     def set_threads(self, threads: int) -> None:
         import keras  # noqa: F401  # all is imported before the first network
@@ -80,7 +78,7 @@ class KerasBackend(Backend):
         with tf.device(self._place):
             if isinstance(subject, OperatorGraph):
                 keras.backend.clear_session()
-                model = functional_model(subject, self._weights)
+                model = functional_model(subject, self._initial)
                 inputs = [tf.constant(channels_last(values)) for values in self.feeds(subject, batch_size)]
             else:
                 model, inputs = subject, [tf.constant(self.inputs(subject.input_shape[1:], batch_size))]
@@ -133,14 +131,11 @@ class KerasBackend(Backend):
         values = output.numpy()
         return np.moveaxis(values, -1, 1) if values.ndim == 4 else values
 
-    def _weights(self, shape: Sequence[int], dtype: Any = None) -> Any:
+    def _initial(self, shape: Sequence[int], dtype: Any = None) -> Any:
         """An initializer: real values, for pages never written would all share one page of zeros."""
         import tensorflow as tf
 
-        count = math.prod(shape)
-        if len(self._values) < count:
-            self._values = np.resize(self.weight_block, count)
-        return tf.constant(self._values[:count].reshape(tuple(shape)), dtype=dtype)
+        return tf.constant(self.weights(shape), dtype=dtype)
 
 
 class TensorFlowAccelerator(NvidiaAccelerator):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from slotool.graphs.onnx_model import Weight
 
-# 64 bytes, a cache line, in float32 values.
-ALIGNMENT = 16
 CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
 PROVIDERS = [CPU_PROVIDER]
 # Kernels are those that cuDNN expects to be fastest: a search may find others each time.
@@ -41,8 +38,8 @@ class OnnxBackend(Backend):
     Binding leaves out what Python takes to wrap arrays (some 2 µs), which a server in another language does not pay.
     Threads spin between operators and a moment after a run, as onnxruntime has them do by default: calls
     one after another find them awake as they do under load, and co-runners feel the spinning of a real deployment.
-    Weights are lent from memory that outlives the networks; onnxruntime reads it in place, but packs matrices and
-    convolutions anew for itself, so a network may take twice its weights.
+    onnxruntime reads weights in place, but packs matrices and convolutions anew for itself, so a network may take twice
+    its weights.
     """
 
     name = "onnx"
@@ -51,7 +48,6 @@ class OnnxBackend(Backend):
 
     precisions: ClassVar[tuple[str, ...]] = (FLOAT32, TF32)
     _threads = 0  # onnxruntime's own choice
-    _arena = np.empty(0, dtype=np.float32)
 
     @classmethod
     def missing(cls) -> str | None:
@@ -171,7 +167,7 @@ class OnnxBackend(Backend):
         from slotool.graphs.onnx_model import onnx_model
 
         model, weights = onnx_model(graph, batch_size)
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._lent(weights)]
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._filled(weights)]
         if values:
             options.add_external_initializers([weight.name for weight in weights], values)
         content, disabled = model.SerializeToString(), disabled_optimizers(graph)
@@ -214,30 +210,11 @@ class OnnxBackend(Backend):
         options.log_severity_level = 3
         return options
 
-    def _lent(self, weights: Sequence[Weight]) -> list[np.ndarray]:
-        """Memory for each weight: trained ones on 64-byte aligned parts of the arena, statistics all ones."""
-        sizes = [math.prod(weight.shape) if weight.trained else 0 for weight in weights]
-        ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
-        arena = self._at_least(ends[-1] if ends else 0)
+    def _filled(self, weights: Sequence[Weight]) -> list[np.ndarray]:
+        """Return values of each weight; statistics are all ones."""
         return [
-            arena[start : start + size].reshape(weight.shape) if weight.trained else np.ones(weight.shape, np.float32)
-            for weight, size, start in zip(weights, sizes, [0, *ends], strict=False)
+            self.weights(weight.shape) if weight.trained else np.ones(weight.shape, np.float32) for weight in weights
         ]
-
-    def _at_least(self, values: int) -> np.ndarray:
-        """The arena, filled with ``weight_block`` over and over; filled anew only when it grows."""
-        if len(self._arena) < values:
-            block = self.weight_block
-            self._arena = block[:0]  # free the old one first: both together may not fit
-            wanted = max(values + values // 4, len(block))
-            grown = np.empty(wanted + ALIGNMENT, dtype=np.float32)
-            skipped = -grown.ctypes.data // grown.itemsize % ALIGNMENT
-            grown = grown[skipped : skipped + wanted]
-            for start in range(0, wanted, len(block)):
-                part = grown[start : start + len(block)]
-                part[:] = block[: len(part)]
-            self._arena = grown
-        return self._arena
 
 
 class _Call:

@@ -97,7 +97,7 @@ class OnnxInt8Backend(OnnxBackend):
         from slotool.graphs.onnx_model import onnx_model
 
         model, weights = onnx_model(graph, batch_size)
-        arrays = {weight.name: array for weight, array in zip(weights, self._lent(weights), strict=True)}
+        arrays = {weight.name: array for weight, array in zip(weights, self._filled(weights), strict=True)}
         for tensor in model.graph.initializer:
             if tensor.name in arrays:
                 held = np.ascontiguousarray(arrays[tensor.name])

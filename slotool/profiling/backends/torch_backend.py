@@ -14,16 +14,12 @@ from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.operators import Operator
 from slotool.profiling.accelerator import Accelerator, CudaAccelerator
-from slotool.profiling.backends.base import Backend
+from slotool.profiling.backends.base import WEIGHT_BLOCK, Backend
 from slotool.profiling.out_of_memory import is_out_of_memory
 from slotool.transfers import cuda_graph, dtype_of
 
 if TYPE_CHECKING:
     import torch
-
-
-# 64 bytes, a cache line, in float32 values.
-ALIGNMENT = 16
 
 
 class OnTorch(Backend):
@@ -45,14 +41,10 @@ class OnTorch(Backend):
 
 
 class TorchBackend(OnTorch):
-    """Runs ``GraphModule`` in inference mode; weights are views of one arena that outlives the networks."""
+    """Runs ``GraphModule`` in inference mode."""
 
     name = "torch"
     precisions = devices.PRECISIONS
-
-    @cached_property
-    def _arena(self) -> WeightArena:
-        return WeightArena(self.weight_block, self.tensor_device, dtype_of(self.precision))
 
     @property
     def tensor_device(self) -> str:
@@ -69,7 +61,7 @@ class TorchBackend(OnTorch):
     def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], torch.Tensor]:
         import torch
 
-        module, inputs = self._placed(subject, batch_size)
+        module, inputs = self._module(subject, batch_size)
         run = self.runner(module, inputs)
 
         def call() -> torch.Tensor:
@@ -86,7 +78,7 @@ class TorchBackend(OnTorch):
 
         if self.device != "cpu" or type(self).runner is not TorchBackend.runner:
             return super().walk(subject, batch_size)
-        module, inputs = self._placed(subject, batch_size, partly=True)
+        module, inputs = self._module(subject, batch_size, partly=True)
         takes_time = [operator.op != "InputLayer" for operator in subject.operators]
 
         def plain() -> float:
@@ -110,11 +102,11 @@ class TorchBackend(OnTorch):
             once()
             marked, whole = zip(*((once(), plain()) for _ in range(count)), strict=True)
             # Reading the clock between operators takes its time too.
-            return np.array(marked) * min(1.0, float(np.min(whole) / np.min(np.sum(marked, axis=1))))
+            return np.array(marked) * min(1.0, float(np.median(whole) / np.median(np.sum(marked, axis=1))))
 
         return walked
 
-    def _placed(
+    def _module(
         self, graph: OperatorGraph, batch_size: int, *, partly: bool = False
     ) -> tuple[torch.nn.Module, list[torch.Tensor]]:
         import torch
@@ -123,71 +115,42 @@ class TorchBackend(OnTorch):
 
         absent = {operator.op: _absent for operator in graph.operators if not operator.known} if partly else {}
         module = GraphModule(graph, device="meta", layers=absent).eval().requires_grad_(False)
-        self._arena.lend_to(module)
-        feeds = [torch.from_numpy(values).to(self.tensor_device) for values in self.feeds(graph, batch_size)]
-        return module, [values.to(self._arena.dtype) if values.is_floating_point() else values for values in feeds]
+        state = {name: self._filled(each) for name, each in module.named_parameters()}
+        # Ones: a running variance must be positive.
+        state |= {
+            name: self._placed(torch.ones_like(each, device="cpu") if each.is_meta else each)
+            for name, each in module.named_buffers()
+        }
+        module.load_state_dict(state, assign=True)
+        return module, [self._placed(torch.from_numpy(values)) for values in self.feeds(graph, batch_size)]
+
+    @cached_property
+    def _block(self) -> torch.Tensor:
+        import torch
+
+        return self._placed(torch.from_numpy(self.weight_block))
+
+    def _filled(self, parameter: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        values = torch.empty(parameter.shape, device=self.tensor_device, dtype=dtype_of(self.precision))
+        for part in values.view(-1).split(WEIGHT_BLOCK):
+            part.copy_(self._block[: part.numel()])
+        return values
+
+    def _placed(self, values: torch.Tensor) -> torch.Tensor:
+        return values.to(self.tensor_device, dtype_of(self.precision) if values.is_floating_point() else None)
 
     def runner(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Callable[..., torch.Tensor]:
         """Return what computes the outputs of ``module`` for such ``inputs``: here the module itself."""
         return module
 
-    def release(self) -> None:
-        vars(self).pop("_arena", None)
-        super().release()
-
     def array(self, output: torch.Tensor) -> np.ndarray:
-        return (output.float() if output.dtype == self._arena.dtype else output).cpu().numpy()
-
-
-class WeightArena:
-    """One buffer of ``dtype`` that every network's weights lie in, each tensor on memory of its own.
-
-    Filled once when it grows, so that a network costs neither allocation nor initialisation.
-    """
-
-    def __init__(self, block: np.ndarray, device: str, dtype: torch.dtype):
-        self.dtype = dtype
-        self._block = block
-        self._device = device
-        self._buffer: torch.Tensor | None = None
-
-    def lend_to(self, module: torch.nn.Module) -> None:
-        """Give each parameter of a module on the meta device its own 64-byte aligned part, and each buffer there ones;
-        other buffers keep their values."""
-        import torch
-
-        parameters = dict(module.named_parameters())
-        buffer = self._at_least(sum(_aligned(tensor.numel()) for tensor in parameters.values()))
-        state: dict[str, torch.Tensor] = {}
-        start = 0
-        for name, tensor in parameters.items():
-            state[name] = buffer[start : start + tensor.numel()].view(tensor.shape)
-            start += _aligned(tensor.numel())
-        # Ones, not arena values: a running variance must be positive.
-        for name, kept in module.named_buffers():
-            values = torch.ones_like(kept, device=self._device) if kept.is_meta else kept.to(self._device)
-            state[name] = values.to(self.dtype) if values.is_floating_point() else values
-        module.load_state_dict(state, assign=True)
-
-    def _at_least(self, values: int) -> torch.Tensor:
-        import torch
-
-        if self._buffer is None or self._buffer.numel() < values:
-            self._buffer = None  # free the old one first: both together may not fit
-            block = torch.from_numpy(self._block).to(self._device, self.dtype)
-            grown = torch.empty(max(values + values // 4, block.numel()), device=self._device, dtype=self.dtype)
-            for part in grown.split(block.numel()):
-                part.copy_(block[: part.numel()])
-            self._buffer = grown
-        return self._buffer
+        return (output.float() if output.dtype == dtype_of(self.precision) else output).cpu().numpy()
 
 
 def _absent(operator: Operator, device: str) -> Callable[..., torch.Tensor]:
     return lambda *inputs: inputs[0].new_ones((len(inputs[0]), *operator.shape))
-
-
-def _aligned(values: int) -> int:
-    return -(-values // ALIGNMENT) * ALIGNMENT
 
 
 class CompileBackend(TorchBackend):

@@ -16,10 +16,10 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-import psutil
 
 from slotool.errors import WorkerError
 from slotool.machine import usable_memory
+from slotool.process import cpu_seconds_of_others
 from slotool.profiling.barrier import SharedMemoryBarrier, Spans, colocated_samples, coordinate, stopped_share
 from slotool.profiling.bench import DIGITS
 from slotool.profiling.measurers.solo import Measurer, request_for
@@ -182,12 +182,12 @@ class ColocatedMeasurer(Measurer):
             for place, worker in enumerate(workers):
                 request = {"do": "run colocated", "barrier": barrier.path, "members": len(members), "member": place}
                 worker.send(request)
-            started, busy = time.monotonic(), _busy_with_others_s(workers)
+            started, busy = time.monotonic(), cpu_seconds_of_others()
             coordinate(
                 barrier, rule.runs, (MIN_SECONDS, rule.max_seconds), lambda: all(worker.alive for worker in workers)
             )
             answers = [worker.receive(self.settings.timeout_s) for worker in workers]
-            others = (_busy_with_others_s(workers) - busy) / (time.monotonic() - started)
+            others = (cpu_seconds_of_others() - busy) / (time.monotonic() - started)
         finally:
             barrier.close()
         _require_ok(answers)
@@ -304,14 +304,6 @@ def _prepared(worker: MeasuringProcess, subject: Subject, item: Item, timeout_s:
 
 def _rounded(seconds: np.ndarray) -> list[float]:
     return [round(value, DIGITS) for value in seconds.tolist()]
-
-
-def _busy_with_others_s(workers: Sequence[MeasuringProcess]) -> float:
-    """CPU seconds that this machine has spent on other processes than this one and these workers."""
-    times, pids = psutil.cpu_times(), {worker.pid for worker in workers}
-    own = [psutil.Process().cpu_times(), *(psutil.Process(pid).cpu_times() for pid in pids)]
-    busy = times.user + times.system + times.nice + times.irq + times.softirq + times.steal
-    return float(busy - sum(of.user + of.system for of in own))
 
 
 class SharedWorker:
