@@ -33,26 +33,26 @@ def writes(
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
         signature = inspect.signature(function)
 
-        def refuse(given: Mapping[str, Any], *others: Path) -> None:
+        def refuse(arguments: Mapping[str, Any], *others: Path) -> None:
             from slotool.artifacts.bundle import refuse_existing
 
-            named = {name: given.get(name) for name in (*files, *folders)}
+            named = {name: arguments.get(name) for name in (*files, *folders)}
             outputs = {name: Path(path) for name, path in named.items() if isinstance(path, str | Path)}
             existing = {name: path for name, path in outputs.items() if os.path.exists(path)}
-            read = {name: value for name, value in given.items() if existing and name not in outputs}
+            read = {name: value for name, value in arguments.items() if existing and name not in outputs}
             kinds = {name: str(signature.parameters[name].annotation) for name in read}
             inputs = [path for name, value in read.items() for path in _files(kinds[name], value)]
             _require_kept(outputs, existing, [*inputs, *others])
             for name, path in outputs.items():
                 _require_writable(name, path, is_folder=name in folders)
                 if "force" in signature.parameters and not resumes:
-                    refuse_existing(path, bool(given.get("force")))
+                    refuse_existing(path, bool(arguments.get("force")))
 
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
-            given = _arguments(function, signature, args, kwargs)
-            require_bounds(function, given)
-            refuse(given)
+            arguments = _arguments(function, signature, args, kwargs)
+            require_bounds(function, arguments)
+            refuse(arguments)
             return function(*args, **kwargs)
 
         checked.writes = (*files, *folders)  # type: ignore[attr-defined]  # for the test that every function has it

@@ -171,7 +171,7 @@ def _shares(text: Any, kind: Callable[[str], Kind], expected: str) -> dict[Kind,
     """Return shares by key; a key alone has all."""
     try:
         parts = [part.partition("=") for part in str(text).split(",")]
-        pairs = [(kind(left), float(share) if equals else 1.0) for left, equals, share in parts]
+        pairs = [(kind(key), float(share) if equals else 1.0) for key, equals, share in parts]
     except ValueError:
         pairs = []
     if not pairs or len(dict(pairs)) < len(pairs):

@@ -175,18 +175,18 @@ def measured_rows(table: LatencyTable, picked: Mapping[str, Any], *, colocated: 
     Raises ``InputError`` when there are none.
     """
     conditions = {column: value for column, value in picked.items() if value is not None}
-    wanted = {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1, **conditions}
+    filters = {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1, **conditions}
     rows = table.rows
     # Tables from elsewhere may leave the number format out.
     precision = rows["precision"].replace("", FLOAT32) if "precision" in rows else FLOAT32
     rows = rows.assign(precision=precision)
     keep: np.ndarray = (rows["co_runners"] != "").to_numpy() == colocated
-    for column, value in wanted.items():
+    for column, value in filters.items():
         keep = keep & ((rows[column] == value).to_numpy() if column in rows else False)
     if not keep.any():
-        what, alone = ("co-located row", "") if colocated else ("row", ", alone")
+        noun, alone = ("co-located row", "") if colocated else ("row", ", alone")
         in_words = "".join(f", {column} {value}" for column, value in conditions.items())
-        raise InputError(f"the latency table has no measured {what} (status ok, point full{alone}{in_words})")
+        raise InputError(f"the latency table has no measured {noun} (status ok, point full{alone}{in_words})")
     chosen: pd.DataFrame = rows[keep]
     return chosen
 
@@ -320,14 +320,14 @@ def join_settings(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
 ) -> SettingsLabelled:
     """Join the labels of every setting of a table as ``join_labels`` does; at least one must have ten labels."""
-    given = list(graphs)
+    all_graphs = list(graphs)
     rows = measured_rows(table, picked or {}, colocated=False)
     per_setting: list[tuple[Setting, dict[str, float]]] = []
     left_out: list[tuple[Setting, int]] = []
     by_id: dict[str, OperatorGraph] = {}
     for _, part in rows.groupby(list(SETTING_COLUMNS), sort=False):
         try:
-            labelled = join_labels(LatencyTable(part.reset_index(drop=True), table.provenance), given)
+            labelled = join_labels(LatencyTable(part.reset_index(drop=True), table.provenance), all_graphs)
         except InputError:
             continue
         if len(labelled) < MIN_LABELS_OF_SETTING:
@@ -337,7 +337,7 @@ def join_settings(
         by_id |= dict(zip(ids, labelled.items, strict=True))
         per_setting.append((labelled.setting, dict(zip(ids, labelled.latency_s.tolist(), strict=True))))
     if not per_setting:
-        raise InputError(f"no setting has labels of {MIN_LABELS_OF_SETTING} of the {counted(len(given), 'graph')}")
+        raise InputError(f"no setting has labels of {MIN_LABELS_OF_SETTING} of the {counted(len(all_graphs), 'graph')}")
     latency_s = np.array([[labels.get(id_, np.nan) for _, labels in per_setting] for id_ in by_id])
     settings = tuple(setting for setting, _ in per_setting)
     return SettingsLabelled(tuple(by_id.values()), settings, latency_s, tuple(left_out))

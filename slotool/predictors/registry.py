@@ -58,9 +58,9 @@ def predictor_class(name: str, *, colocated: bool = False, package: str | None =
         return _of_plugin(name, fitted_to)
     if name in _EARLIER:
         raise ArtifactError(ADAPTED_BEFORE)
-    known = ", ".join([*names, *registry.plugins])
+    choices = ", ".join([*names, *registry.plugins])
     missing = "" if name in PREDICTORS else f"; install {printable(package or 'the package that has it')}"
-    raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {known}{missing}")
+    raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {choices}{missing}")
 
 
 def _of_plugin(name: str, fitted_to: tuple[str, ...]) -> type[Predictor[Any]]:

@@ -67,8 +67,8 @@ def score(
     """
     error_s = np.abs(predicted_s - measured_s)
     relative = error_s / measured_s
-    given = np.isfinite(low_s) & np.isfinite(high_s)
-    inside = ((low_s <= measured_s) & (measured_s <= high_s))[given]
+    has_interval = np.isfinite(low_s) & np.isfinite(high_s)
+    inside = ((low_s <= measured_s) & (measured_s <= high_s))[has_interval]
     return {
         "n": len(measured_s),
         "mae_s": float(error_s.mean()),
@@ -80,8 +80,8 @@ def score(
         "within_10_percent": float(np.mean(relative <= 0.10)),
         "spearman": _rank_correlation(measured_s, predicted_s),
         "interval_coverage": float(np.mean(inside)) if len(inside) else None,
-        "interval_given": float(np.mean(given)),
-        "interval_width": float(np.median((high_s / low_s)[given])) if len(inside) else None,
+        "interval_given": float(np.mean(has_interval)),
+        "interval_width": float(np.median((high_s / low_s)[has_interval])) if len(inside) else None,
         "floor": floor(measured_s, np.full(len(measured_s), np.nan) if noise_s is None else noise_s),
     }
 
@@ -99,10 +99,10 @@ def floor(measured_s: np.ndarray, noise_s: np.ndarray) -> dict[str, float | None
 
     Labels of unknown noise count as the others do on average; None where they are more than half.
     """
-    known = np.isfinite(noise_s)
-    if 2 * known.sum() < len(known):
+    has_noise = np.isfinite(noise_s)
+    if 2 * has_noise.sum() < len(has_noise):
         return dict.fromkeys(("mae_s", "mae_over_mean", "mape", "within_5_percent", "within_10_percent"))
-    error_s, label_s = noise_s[known], measured_s[known]
+    error_s, label_s = noise_s[has_noise], measured_s[has_noise]
     relative = error_s / label_s
     return {
         "mae_s": float(error_s.mean()),

@@ -98,8 +98,8 @@ class SweepAxis:
         return (value, *shape[1:]) if len(shape) in (1, 2) else None
 
     def _no_axis(self, shape: Any) -> ArgumentError:
-        wanted = "an image such as 3,224,224" if self.fact == SIZE else "a sequence such as 128, or 128,64"
-        return ArgumentError("sweep", f"--input-shape is {shape}, but a {self.fact} is that of {wanted}")
+        example = "an image such as 3,224,224" if self.fact == SIZE else "a sequence such as 128, or 128,64"
+        return ArgumentError("sweep", f"--input-shape is {shape}, but a {self.fact} is that of {example}")
 
 
 def _range(text: str, fact: str, given: str) -> list[int]:

@@ -246,9 +246,9 @@ def _finished(out: Path, settings: Settings, journal: Journal | JournalContent) 
         return _checked(journal, out)
     earlier = present_names(table.provenance["configuration"])
     refuse_other(earlier, settings.configuration(), out, table.provenance.get("machine_facts"))
-    left = _checked(journal, out)[source.get("rows", 0) if is_source else 0 :]
+    unsaved = _checked(journal, out)[source.get("rows", 0) if is_source else 0 :]
     rows = [_completed(row, table.provenance) for row in table.rows.to_dict("records")]
-    return [*rows, *left]
+    return [*rows, *unsaved]
 
 
 def _checked(journal: Journal | JournalContent, out: Path) -> list[Row]:

@@ -32,14 +32,14 @@ def _says_so(error: BaseException) -> bool:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the error and all that it leads to, each once: chains may form a cycle."""
-    left: list[BaseException | None] = [error]
+    pending: list[BaseException | None] = [error]
     seen: set[int] = set()
-    while left:
-        current = left.pop()
+    while pending:
+        current = pending.pop()
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
         yield current
-        left += [current.__cause__, current.__context__]
+        pending += [current.__cause__, current.__context__]
         if isinstance(current, BaseExceptionGroup):
-            left += current.exceptions
+            pending += current.exceptions

@@ -131,14 +131,14 @@ class Settings:
 
         Distinct physical cores come first, from the last one down, as the first ones serve interrupts.
         """
-        given = cores_by_preference()
+        cores = cores_by_preference()
         needed = self.threads * (members if self.placement == "split" else 1)
-        if needed > len(given):
+        if needed > len(cores):
             each = f"{members} × {self.threads}" if needed != self.threads else str(self.threads)
-            raise InputError(f"{each} threads, but only {len(given)} cores are given to this process")
+            raise InputError(f"{each} threads, but only {len(cores)} cores are given to this process")
         if self.placement != "split":
-            return [sorted(given[: self.threads])] * members
-        return [sorted(given[i * self.threads : (i + 1) * self.threads]) for i in range(members)]
+            return [sorted(cores[: self.threads])] * members
+        return [sorted(cores[i * self.threads : (i + 1) * self.threads]) for i in range(members)]
 
     def backend_of(self, subject: Subject) -> str:
         return subject.backend or self.backend
@@ -251,16 +251,16 @@ def make_plan(
         for key, subject in zip(item.keys, item.subjects, strict=True):
             if rows.get(key, {}).get("content", subject.content) != subject.content:
                 raise AlreadyExistsError(f"{subject.name} has changed since it was measured")
-    left = [_rounds_left(item, rows, settings) for item in items]
+    rounds_left = [_rounds_left(item, rows, settings) for item in items]
     chance = random.Random(settings.seed)
     todo: list[Item] = []
     for number in range(settings.rounds, 0, -1):
-        due = [item for item, rounds in zip(items, left, strict=True) if rounds >= number]
+        due = [item for item, rounds in zip(items, rounds_left, strict=True) if rounds >= number]
         if in_order:
             todo += due
         else:
             todo += worth_first(due, settings, chance) if budgeted else chance.sample(due, len(due))
-    return Plan(todo, left.count(0), items, list(rows.values()))
+    return Plan(todo, rounds_left.count(0), items, list(rows.values()))
 
 
 def _rounds_left(item: Item, rows: Mapping[Key, Row], settings: Settings) -> int:

@@ -139,13 +139,13 @@ def _profiled(model: Supernet, latency: FilePath | LatencyTable, device: str | N
 
     table = loaded(LatencyTable, latency).where(subject=model.name, status="ok", batch_size=1, co_runners="")
     table = table.of_devices(devices_of(device))
-    known = {OperatingPoint.parse(key) for key in table.rows["point"]}
-    if len(known) < MIN_PROFILED:
+    profiled = {OperatingPoint.parse(key) for key in table.rows["point"]}
+    if len(profiled) < MIN_PROFILED:
         raise InputError(
-            f"{name_of(latency)}: latencies of {len(known)} points of {model.name} at batch 1; at least "
+            f"{name_of(latency)}: latencies of {len(profiled)} points of {model.name} at batch 1; at least "
             f"{MIN_PROFILED} are needed"
         )
-    seconds = {model.space.subnet(point): table.median_s(model.name, point) for point in known}
+    seconds = {model.space.subnet(point): table.median_s(model.name, point) for point in profiled}
     return SubnetRegression(model.space, dict(sorted(seconds.items())), log=True)
 
 

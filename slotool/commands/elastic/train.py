@@ -327,8 +327,8 @@ def train_xmc(
         reporter.note(f"{dataset.name}: {dataset.unlabelled:,} examples without labels are left out")
     name = "xmc" if written is None else written.name
     text = f"training on {dataset.name} for {counted(epochs, 'epoch')}, batches"
-    with using_torch_threads(cores), reporter.progress(text, total=steps(dataset, epochs)) as done:
-        version = train_multilabel(name, dataset, hidden_units=hidden, epochs=epochs, seed=seed, progress=done.advance)
+    with using_torch_threads(cores), reporter.progress(text, total=steps(dataset, epochs)) as bar:
+        version = train_multilabel(name, dataset, hidden_units=hidden, epochs=epochs, seed=seed, progress=bar.advance)
     if written is not None:
         config = {"data": dataset.source, "hidden": hidden, "epochs": epochs}
         Family.of(name, [version]).save(written, config=config, seed=seed, force=force)

@@ -195,7 +195,7 @@ class Capture(Result):
 
     def _several(self) -> Table:
         left_out = f", {len(self.failed)} left out" if self.failed else ""
-        known = sum(not graph.unknown for graph in self.graphs)
-        every = "" if known == len(self.graphs) else f", of {known} every operator known"
+        complete = sum(not graph.unknown for graph in self.graphs)
+        every = "" if complete == len(self.graphs) else f", of {complete} every operator known"
         title = f"{counted(len(self.graphs), 'network')} of {self.whence}{every}{left_out}"
         return records_table(title, self._facts, _NETWORKS)

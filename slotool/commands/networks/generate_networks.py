@@ -62,8 +62,8 @@ class GeneratedNetworks(Result):
             ["networks per second", f"{measured['written'] / measured['seconds']:,.0f}"],
         ]
         family = self.provenance["family"]
-        drawn = "networks" if family == ARCHITECTURES else f"{family.upper()}s"
-        title = f"Random {drawn}, seed {self.provenance['seed']}"
+        noun = "networks" if family == ARCHITECTURES else f"{family.upper()}s"
+        title = f"Random {noun}, seed {self.provenance['seed']}"
         return [table(title, ["fact", "value"], rows)]
 
     @property
@@ -169,11 +169,11 @@ def generate_networks(
 
     if kind not in _OPTIONS:
         raise ArgumentError("kind", f"{kind!r} is none of {', '.join(_OPTIONS)}")
-    given = {
+    options = {
         "depth": tuple(depth), "widths": widths, "input_shape": input_shape, "resolutions": tuple(resolutions),
         "blocks": blocks, "downsample": downsample, "architectures": architectures,
     }  # fmt: skip
-    for name, value in given.items():
+    for name, value in options.items():
         if name not in _OPTIONS[kind] and value != _NOT_GIVEN[name]:
             raise ArgumentError(name, f"a network of kind {kind!r} has none, or its own; leave it out")
     limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else usable_memory() // 2
@@ -196,8 +196,8 @@ def generate_networks(
             flops.append(graph.flops)
             yield graph
 
-    what = "networks" if kind == ARCHITECTURES else f"{kind.upper()}s"
-    with reporter_of(progress).progress(f"drawing {what}", total=count) as steps:
+    noun = "networks" if kind == ARCHITECTURES else f"{kind.upper()}s"
+    with reporter_of(progress).progress(f"drawing {noun}", total=count) as steps:
         written = write_graphs(written_to, counted(), provenance, steps.advance)
     measured = {
         "written": written,

@@ -96,8 +96,8 @@ def _sources(
         if value and not factories:
             raise ArgumentError(argument, "it belongs to --torch, or --keras module:factory")
     shapes = [_shape(text) for text in input_shape] or [()]
-    given = {"torch": list(torch), "onnx": list(map(str, onnx)), KERAS: list(keras)}
-    framework, names = next((framework, names) for framework, names in given.items() if names)
+    by_framework = {"torch": list(torch), "onnx": list(map(str, onnx)), KERAS: list(keras)}
+    framework, names = next((framework, names) for framework, names in by_framework.items() if names)
     arguments = [arguments_of(text, GraphError) for text in factory_arguments] or [{}]
     if len(names) == 1 < len(arguments):
         names = names * len(arguments)
@@ -111,13 +111,13 @@ def _sources(
     return [Source(framework, name, shape, dtype, keywords) for name, shape, keywords in models]
 
 
-def _one_each(given: list[Any], networks: int, argument: str, noun: str, option: str) -> list[Any]:
+def _one_each(values: list[Any], networks: int, argument: str, noun: str, option: str) -> list[Any]:
     """Return ``given``, repeated if it is one for all networks. Raises ``ArgumentError`` for another number."""
-    if len(given) not in (1, networks):
+    if len(values) not in (1, networks):
         raise ArgumentError(
-            argument, f"{len(given)} {noun} for {networks} of {option}; give one for all, or one for each"
+            argument, f"{len(values)} {noun} for {networks} of {option}; give one for all, or one for each"
         )
-    return given * networks if len(given) == 1 else given
+    return values * networks if len(values) == 1 else values
 
 
 def _by_name(text: str) -> dict[str, str]:

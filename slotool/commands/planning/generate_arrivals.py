@@ -122,8 +122,8 @@ def generate_arrivals(
     from slotool.workloads import ArrivalTable, RecordedInstants, read_trace
     from slotool.workloads.arrivals.processes import process_of
 
-    given = {"base": base, "cv2": cv2, "from_rate": from_rate, "acceleration": acceleration}
-    extra = {name: value for name, value in given.items() if value is not None}
+    options = {"base": base, "cv2": cv2, "from_rate": from_rate, "acceleration": acceleration}
+    extra = {name: value for name, value in options.items() if value is not None}
     _refuse_foreign(kind, extra, traced=trace is not None)
     written = None if out is None else Path(out)
     process: ArrivalProcess = (

@@ -233,9 +233,9 @@ def _entries(
     return {"": PlannedModel(**of_all, **of_one)}
 
 
-def _refuse(given: Mapping[str, Any], why: str) -> None:
+def _refuse(arguments: Mapping[str, Any], why: str) -> None:
     """Raise ``ArgumentError`` for the first argument that is given."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is not None:
             raise ArgumentError(name, why)
 
@@ -244,8 +244,8 @@ def _promises(entries: Mapping[str, PlannedModel], planner: Planner) -> dict[str
     """Return the facts of a single model, or those of several as a list, ``promises``."""
     promises = []
     for name, entry in entries.items():
-        given, traffic = entry.interference, planner.models[name]
-        ratio = f"{given:g} times" if isinstance(given, int | float) else None
+        interference, traffic = entry.interference, planner.models[name]
+        ratio = f"{interference:g} times" if isinstance(interference, int | float) else None
         promises.append(
             {
                 **({"model": name} if name else {}),
@@ -253,7 +253,7 @@ def _promises(entries: Mapping[str, PlannedModel], planner: Planner) -> dict[str
                 "deadline_ms": entry.deadline_ms,
                 "attainment": entry.attainment,
                 "min_accuracy": entry.min_accuracy,
-                "interference": None if given is None else ratio or name_of(given),
+                "interference": None if interference is None else ratio or name_of(interference),
                 "arrivals": f"{entry.rate:g} requests/s" if entry.arrivals is None else name_of(entry.arrivals),
                 "requests": traffic.requests,
                 "rate_per_s": traffic.rate_per_s,

@@ -130,8 +130,8 @@ class Plan(Result):
         )
         best = holding[: RUNNERS_UP + 1]
         shown: list[Part] = [records_table(title, map(_shown_fleet, best), _FLEETS)] if best else []
-        left = len(self.rows) - len(best)
-        return [*shown, f"{left} more worker types and policies; --json lists all"] if left else shown
+        omitted = len(self.rows) - len(best)
+        return [*shown, f"{omitted} more worker types and policies; --json lists all"] if omitted else shown
 
     def _models(self) -> list[Part]:
         """Return the table of models of the best fleet or fleets."""

@@ -101,10 +101,10 @@ class OperatorSum(Predictor[OperatorGraph]):
 
     def _estimated_s(self, call: OperatorCall) -> float:
         """Estimate a call by a fit to measured operators of its type, or of all types if those are fewer than three."""
-        known = [time for time in self.times.times.values() if time.op == call.op]
-        op = call.op if len(known) > 2 else ""
+        alike = [time for time in self.times.times.values() if time.op == call.op]
+        op = call.op if len(alike) > 2 else ""
         if op not in self._fits:
-            self._fits[op] = _fitted(known if op else list(self.times.times.values()))
+            self._fits[op] = _fitted(alike if op else list(self.times.times.values()))
         return float(self._fits[op] @ (1.0, call.flops, call.bytes))
 
     @property
@@ -248,10 +248,10 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         Disturbed operators were measured while other processes ran, those elsewhere in other networks.
         """
         times = self.predictor.times.times
-        known = [None if call is None else times.get(call.key) for call in self.predictor.calls(graph)]
-        spreads = [0.0 if time is None else time.spread for time in known]
-        disturbed = np.array([time is not None and time.disturbed for time in known], dtype=bool)
-        elsewhere = np.array([time is not None and time.network != graph.id for time in known], dtype=bool)
+        operator_times = [None if call is None else times.get(call.key) for call in self.predictor.calls(graph)]
+        spreads = [0.0 if time is None else time.spread for time in operator_times]
+        disturbed = np.array([time is not None and time.disturbed for time in operator_times], dtype=bool)
+        elsewhere = np.array([time is not None and time.network != graph.id for time in operator_times], dtype=bool)
         share = float(seconds[disturbed].sum() / total)
         noise = float(np.hypot(np.linalg.norm(seconds * spreads) / total, DISTURBED * share))
         return noise, share, float(seconds[elsewhere].sum() / total)

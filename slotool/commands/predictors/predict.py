@@ -194,5 +194,5 @@ def _others(
 ) -> list[OperatorGraph]:
     """Return co-runners: those of ``graphs`` that are named, and captures of the others."""
     by_name = {name: graph for graph in graphs for name in (graph.id, graph.name) if name}
-    given = [by_name.get(network, network) if isinstance(network, str) else network for network in networks]
-    return Networks.of(given, argument="co_runners", reporter=reporter).graphs(limits) if given else []
+    known_graphs = [by_name.get(network, network) if isinstance(network, str) else network for network in networks]
+    return Networks.of(known_graphs, argument="co_runners", reporter=reporter).graphs(limits) if known_graphs else []

@@ -52,8 +52,8 @@ class PointPrediction(Result):
             title = f"{self.subject}: co-located points, each predicted from the others"
             shown.append(table(title, ["co-runners", "rows", "of single calls", "mean error"], cells))
         shown += [_effect(effect.document()) for effect in self.filled.learnt.values()]
-        counted = f"{self._measured} rows as measured, {self.filled.predicted} predicted"
-        return [*shown, counted if self.out is None else f"wrote {self.out}: {counted}"]
+        counts = f"{self._measured} rows as measured, {self.filled.predicted} predicted"
+        return [*shown, counts if self.out is None else f"wrote {self.out}: {counts}"]
 
     @property
     def _measured(self) -> int:

@@ -75,8 +75,8 @@ def answers_of(
     Raises:
         ArgumentError: No value can be predicted.
     """
-    given = facts["batch_size" if axis.fact == BATCH else axis.fact] if axis.fact not in SHAPES else None
-    if given is not None:
+    fixed = facts["batch_size" if axis.fact == BATCH else axis.fact] if axis.fact not in SHAPES else None
+    if fixed is not None:
         raise ArgumentError(
             "sweep", f"it sweeps what --{axis.fact.replace('batch', 'batch-size')} fixes; leave one out"
         )

@@ -98,8 +98,8 @@ def floor_relative(score: Mapping[str, Any]) -> list[str]:
 def covers(score: Mapping[str, Any]) -> str:
     """Return the share of labels inside their interval, and the share that has one if not all do."""
     covered = _or_dash(score["interval_coverage"], ".0%")
-    given = score.get("interval_given", 1.0)
-    return covered if given == 1.0 else f"{covered} of {given:.0%}"
+    share = score.get("interval_given", 1.0)
+    return covered if share == 1.0 else f"{covered} of {share:.0%}"
 
 
 def _or_dash(value: float | None, form: str) -> str:
@@ -151,10 +151,10 @@ class SettingsTraining(Result):
             ]
             for setting, score in zip(self.run.labelled.settings, self.scores["settings"], strict=True)
         ]
-        what = "kinds of networks" if self.scores["held_out"] == "kinds" else "networks"
+        noun = "kinds of networks" if self.scores["held_out"] == "kinds" else "networks"
         return [
             table(
-                f"{counted(self.scores['networks'], 'network')}; errors while their {what} were held out", titles, rows
+                f"{counted(self.scores['networks'], 'network')}; errors while their {noun} were held out", titles, rows
             ),
             "least squares: of FLOPs, operators and activation elements, in log, from the same labels",
         ]

@@ -110,26 +110,26 @@ def train_predictor(
         return ColocationTraining(run, choice, written, None if opened is None else opened.path)
     if solo is not None:
         raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
-    wanted = models_among(model, (AUTO, *built_in, many))
-    if many in wanted:
+    chosen = models_among(model, (AUTO, *built_in, many))
+    if many in chosen:
         several = train_settings(join_settings(source.table(), source.read_graphs(), source.rows), seed, reporter)
         if written is not None:
             config = {**source.config(), "model": many, **source.rows}
             several.save(written, config=config, seed=seed, force=force)
         return SettingsTraining(several, written)
-    if not {AUTO, "dnn"} & set(wanted):
-        _refuse_depths(", ".join(wanted), depths)
-    names = [name for name in built_in if AUTO in wanted or name in (*wanted, *BASELINES)]
-    names += [name for name in wanted if name not in (AUTO, *built_in)]
+    if not {AUTO, "dnn"} & set(chosen):
+        _refuse_depths(", ".join(chosen), depths)
+    names = [name for name in built_in if AUTO in chosen or name in (*chosen, *BASELINES)]
+    names += [name for name in chosen if name not in (AUTO, *built_in)]
     candidates = new_predictors(names, searched, device=torch_device)
     labelled = source.labelled()
     for sentence in unmatched(labelled):
         reporter.warn(sentence)
     split = paper_split(labelled.kinds, seed)
     run = train_and_score(
-        candidates, labelled, split, model=AUTO if AUTO in wanted else wanted, seed=seed, reporter=reporter
+        candidates, labelled, split, model=AUTO if AUTO in chosen else chosen, seed=seed, reporter=reporter
     )
-    model_names = ",".join(wanted)
+    model_names = ",".join(chosen)
     if written is not None:
         config = {**source.config(), "model": model_names, "depths": searched, **source.rows}
         run.save(written, config=config, seed=seed, force=force)

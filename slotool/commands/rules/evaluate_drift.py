@@ -143,8 +143,8 @@ class DriftVerdict(Result):
             {**row, "ensemble": from_point(w.point).words, "group": w.group or "all"}
             for row, w in zip(self.records(), self.watched, strict=True)
         ]
-        wanted = f"an alarm needs evidence against a tier of {self.evidence_wanted:.4g}"
-        title = f"{self.requests:,} labelled requests; tolerances: {self.rules.loss_words}; {wanted}"
+        needed = f"an alarm needs evidence against a tier of {self.evidence_wanted:.4g}"
+        title = f"{self.requests:,} labelled requests; tolerances: {self.rules.loss_words}; {needed}"
         return [
             records_table(title, rows, columns),
             f"{verdict}; these requests alone confirm {self.confirmed} of {count}",

@@ -77,7 +77,7 @@ def import_outcomes(
     if not 0 <= missing_error < float("inf"):
         raise ArgumentError("missing_error", f"{missing_error:g} is no error; expected a number from 0 up")
     by_call, currency = prices_of(prices)
-    listed = [as_list(given) if given else [] for given in (versions, abstain, keep)]
+    listed = [as_list(value) if value else [] for value in (versions, abstain, keep)]
     layout = AnswerLayout(names, listed[0], pattern, listed[1], missing_error, listed[2])
     table = read(Path(answers), layout, by_call or None)
     if currency:

@@ -171,22 +171,22 @@ def serve(
         RunError: It does not start for another reason.
         TimedOut: It was not ready in time.
     """
-    given = {name: value for name, value in locals().items() if name not in _OF_PYTHON}
+    arguments = {name: value for name, value in locals().items() if name not in _OF_PYTHON}
     if check_config:
         raise ArgumentError("check_config", "it is of the command; in Python, a server that cannot start raises")
     from slotool.planning.server_process import RunningServer
 
     # Two servers of a script have a port each.
-    given["port"] = port or 0
-    return RunningServer([*_line(given), *options], start_timeout_s=start_timeout_s)
+    arguments["port"] = port or 0
+    return RunningServer([*_line(arguments), *options], start_timeout_s=start_timeout_s)
 
 
-def _line(given: Mapping[str, Any]) -> list[str]:
+def _line(arguments: Mapping[str, Any]) -> list[str]:
     """Return the words of the command line for arguments of ``serve``, without defaults."""
     (declared,) = serve.command_lines  # type: ignore[attr-defined]  # as command_line declares it
     defaults = {name: part.default for name, part in inspect.signature(serve).parameters.items()}
     words = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is None or value == defaults[name]:
             continue
         option = [] if name in declared.arguments else [declared.option(name)]

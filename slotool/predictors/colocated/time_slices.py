@@ -176,8 +176,8 @@ def fill(
     _require_alone(subject, points, rows)
     settings = [_Setting(part, seed) for _, part in rows.groupby(SETTING, sort=False) if (part["copies"] > 0).any()]
     new = [row for setting in settings for row in setting.missing(copy_counts)]
-    known = rows[rows["copies"].isin(copy_counts)].drop(columns="copies")
-    filled = pd.concat([known, pd.DataFrame(new, columns=known.columns if new else None)], ignore_index=True)
+    measured = rows[rows["copies"].isin(copy_counts)].drop(columns="copies")
+    filled = pd.concat([measured, pd.DataFrame(new, columns=measured.columns if new else None)], ignore_index=True)
     errors = pd.DataFrame([error for setting in settings for error in setting.left_out()])
     provenance = {**table.provenance, "predictor": "time-slices", "predicted_rows": len(new)}
     return Filled(LatencyTable(filled, provenance), len(new), settings[0].learnt, errors)

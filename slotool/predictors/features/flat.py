@@ -82,8 +82,8 @@ class FlatFeatures:
         places = []
         most = max(len(members_of(item)) for item in items)
         for at in range(most):
-            rows, which = _encoded_members(encoding, items, at, weight_scale)
-            counts = np.bincount(which, minlength=len(rows))
+            rows, row_of_item = _encoded_members(encoding, items, at, weight_scale)
+            counts = np.bincount(row_of_item, minlength=len(rows))
             places.append(Standardization.fit(rows, counts, directions=most > 1))
         return cls(encoding, weight_scale, tuple(places))
 
@@ -99,8 +99,8 @@ class FlatFeatures:
                 )
         blocks = []
         for at, place in enumerate(self.places):
-            rows, which = _encoded_members(self.encoding, items, at, self.weight_scale)
-            blocks.append(place.coordinates(rows)[which])
+            rows, row_of_item = _encoded_members(self.encoding, items, at, self.weight_scale)
+            blocks.append(place.coordinates(rows)[row_of_item])
         return np.hstack(blocks)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -209,9 +209,9 @@ def _encoded_members(
 
     The rows are int64 [n].
     """
-    there = [members_of(item)[at : at + 1] for item in items]
-    ids = [members[0].id if members else "" for members in there]
-    distinct = dict(zip(ids, there, strict=True))
+    members_there = [members_of(item)[at : at + 1] for item in items]
+    ids = [members[0].id if members else "" for members in members_there]
+    distinct = dict(zip(ids, members_there, strict=True))
     rows = np.zeros((len(distinct), encoding.width), dtype=np.float32)
     present = [i for i, members in enumerate(distinct.values()) if members]
     rows[present] = encoding.transform([members[0] for members in distinct.values() if members])

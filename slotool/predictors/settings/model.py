@@ -160,10 +160,10 @@ class SettingsModel:
         """
         rows = np.flatnonzero(self.labelled[:, setting])
         across = solve_triangular(self._factor(setting), self.encoder.kernel(self.known[rows], networks.at), lower=True)
-        left = np.maximum(self.encoder.variances(networks.at) - np.sum(across**2, axis=0), 0.0)
+        remaining = np.maximum(self.encoder.variances(networks.at) - np.sum(across**2, axis=0), 0.0)
         by_prices, by_function = (answers[:, setting] for answers in self._answers(networks))
         apart = (by_prices - by_function) / 2
-        return np.asarray(np.sqrt(self.variance[setting] * (left + self.encoder.noise) + apart**2))
+        return np.asarray(np.sqrt(self.variance[setting] * (remaining + self.encoder.noise) + apart**2))
 
     def _factor(self, setting: int) -> np.ndarray:
         rows = self.labelled[:, setting]

@@ -299,8 +299,8 @@ class TrainedPredictor(Generic[Asked]):
         """
         artifact = source if isinstance(source, Artifact) else open_artifact(source, KIND)
         if f"{part}.json" not in artifact.manifest["files"]:
-            what = "solo latencies" if part == SOLO else "co-located latencies"
-            raise ArtifactError(f"{artifact.path} holds no predictor of {what}")
+            noun = "solo latencies" if part == SOLO else "co-located latencies"
+            raise ArtifactError(f"{artifact.path} holds no predictor of {noun}")
         with strict_json.assembling(artifact.path, f"a {part} predictor that slotool wrote", error=ArtifactError):
             return cls._assembled(artifact, part)
 

@@ -103,50 +103,50 @@ def not_covered(one: Chosen, **facts: Any) -> ArgumentError:
     """
     from slotool.predictors.settings.predictor import FACTS, matching, usual
 
-    given = {name: value for name, value in facts.items() if value is not None}
+    conditions = {name: value for name, value in facts.items() if value is not None}
 
     def distance(setting: Setting) -> tuple[float, ...]:
-        differing = [name for name, value in given.items() if not matching([setting], **{name: value})]
+        differing = [name for name, value in conditions.items() if not matching([setting], **{name: value})]
         counts = [name for name in differing if name in ("threads", "batch_size")]
         return (
             len(differing),
             "device" in differing,
-            *(abs(math.log(getattr(setting, name) / given[name])) for name in counts),
+            *(abs(math.log(getattr(setting, name) / conditions[name])) for name in counts),
         )
 
     def in_words(values: Mapping[str, Any]) -> str:
         return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
 
     setting = min(one.settings, key=distance)
-    nearest = {name: getattr(setting, name) for name in given}
+    nearest = {name: getattr(setting, name) for name in conditions}
     for name in FACTS:
         # Further facts until the setting is unambiguous.
         if usual(one.settings, one.fitting(**nearest)) is None:
             nearest[name] = getattr(setting, name)
-    argument = next((name for name, value in given.items() if not matching([setting], **{name: value})), "device")
+    argument = next((name for name, value in conditions.items() if not matching([setting], **{name: value})), "device")
     alternatives = f"the nearest there are: {in_words(nearest)}"
-    if "device" in given and not matching(one.settings, device=given["device"]):
+    if "device" in conditions and not matching(one.settings, device=conditions["device"]):
         # Names of devices have no distance: the nearest of a GPU would be a CPU.
         alternatives = f"the devices there are: {', '.join(dict.fromkeys(setting.device for setting in one.settings))}"
     return ArgumentError(
         argument,
-        f"{one.path} has no labels of {in_words(given)}; {alternatives}; to measure the others: "
-        f"{_measuring(one, setting, given)}",
+        f"{one.path} has no labels of {in_words(conditions)}; {alternatives}; to measure the others: "
+        f"{_measuring(one, setting, conditions)}",
     )
 
 
-def _measuring(one: Chosen, setting: Setting, given: Mapping[str, Any]) -> str:
+def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any]) -> str:
     """Return the command that measures labels of ``given``, other facts as in ``setting``."""
-    values = {name: given.get(name, getattr(setting, name)) for name in ("backend", "device", "threads")}
-    if values["device"] == setting.device == CPU and given.get("precision") in (None, setting.precision):
+    values = {name: conditions.get(name, getattr(setting, name)) for name in ("backend", "device", "threads")}
+    if values["device"] == setting.device == CPU and conditions.get("precision") in (None, setting.precision):
         cores = usable_cores()
         where = "" if values["threads"] <= cores else f", on a machine with more cores than the {cores} here"
         return f"slotool predict --backend {values['backend']} --threads {values['threads']}{where}"
     if values["device"] != CPU and not values["device"].startswith("cuda"):
         # The model of a device; on its own machine it has a number.
         values["device"] = "cuda:0"
-    options = [f"--{name} {value}" for name, value in values.items() if name in given]
-    options += [f"--batch-size {given['batch_size']}"] if "batch_size" in given else []
+    options = [f"--{name} {value}" for name, value in values.items() if name in conditions]
+    options += [f"--batch-size {conditions['batch_size']}"] if "batch_size" in conditions else []
     return (
         f"{' '.join(['slotool profile solo GRAPHS', *options])} -o few.parquet; "
         f"slotool adapt-predictor {one.folder} few.parquet --graphs GRAPHS -o PREDICTOR"

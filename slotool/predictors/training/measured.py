@@ -31,10 +31,10 @@ class MeasuredNetworks:
     @classmethod
     def of(cls, latency: Paths, graphs: Paths, rows: Mapping[str, Any] | None = None) -> MeasuredNetworks:
         """Return the networks of these files. Raises ``ArgumentError`` for an unknown column in ``rows``."""
-        known = (*ROW_FILTERS, "placement")
+        allowed = (*ROW_FILTERS, "placement")
         for column in rows or {}:
-            if column not in known:
-                raise ArgumentError("rows", f"rows are not picked by {column!r}, but by {', '.join(known)}")
+            if column not in allowed:
+                raise ArgumentError("rows", f"rows are not picked by {column!r}, but by {', '.join(allowed)}")
         return cls(tuple(paths_of(latency)), tuple(paths_of(graphs)), dict.fromkeys(ROW_FILTERS) | dict(rows or {}))
 
     def config(self) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class AdaptationRun:
         """Settings or base, roofline and three terms, with their shares of the prediction, largest first."""
         base = self.base.predictor
         settings = base.settings if isinstance(base, SettingsPredictor) else (self.base.setting,)
-        names = [*(f"{own.device} {own.backend} {own.precision}" for own in settings), "a roofline", THREE_TERM]
+        names = [*(f"{each.device} {each.backend} {each.precision}" for each in settings), "a roofline", THREE_TERM]
         shares = self._predictor.labels.shares
         return [(names[i], float(shares[i])) for i in np.argsort(-shares, kind="stable").tolist() if shares[i] >= 0.01]
 
@@ -211,8 +211,8 @@ class AdaptationRun:
         """Sentence on labels of another backend than the base's; None without known prices of the two."""
         if not self._predictor.change:
             return None
-        there, here = self.base.setting.backend, self.labelled.setting.backend
-        return f"labels were taken from {here} to {there} and answers back, by what random networks take in both"
+        base, other = self.base.setting.backend, self.labelled.setting.backend
+        return f"labels were taken from {other} to {base} and answers back, by what random networks take in both"
 
     @property
     def harm(self) -> str | None:

@@ -90,8 +90,8 @@ class BackendChange:
     def of(cls, learnt: Setting | None, wanted: Setting) -> Self:
         """Return the change from one setting to another, or none from several settings, ``learnt`` None."""
         prices = prices_in(wanted)
-        known = learnt is not None and _is_known(learnt) and _is_known(wanted) and learnt.backend != wanted.backend
-        return cls(prices_in(learnt), prices, prices) if known and learnt is not None else cls(prices=prices)
+        has_prices = learnt is not None and _is_known(learnt) and _is_known(wanted) and learnt.backend != wanted.backend
+        return cls(prices_in(learnt), prices, prices) if has_prices and learnt is not None else cls(prices=prices)
 
     def __bool__(self) -> bool:
         """True if latencies differ by more than one factor."""
@@ -123,8 +123,8 @@ def prices_in(setting: Setting) -> Mapping[str, Prices]:
 
 
 def _is_known(setting: Setting) -> bool:
-    here = setting.device == DEVICE and setting.precision == PRECISION
-    return here and setting.backend in BACKEND_LOG_PRICES
+    is_measured = setting.device == DEVICE and setting.precision == PRECISION
+    return is_measured and setting.backend in BACKEND_LOG_PRICES
 
 
 def priced_s(costs: TypeCosts, prices: Mapping[str, Prices]) -> np.ndarray:

@@ -121,9 +121,9 @@ class FewLabels:
         across = SHIFT**2 + np.tensordot(self._variances, kernels, axes=1)
         means = self._means @ answers.T + (across @ self._alpha[:, :, None])[:, :, 0]
         before = SHIFT**2 + self._variances @ _diagonals(networks, self._centred(answers))
-        left = np.maximum(before - np.sum((across @ self._inverse) * across, axis=2), 0.0)
+        remaining = np.maximum(before - np.sum((across @ self._inverse) * across, axis=2), 0.0)
         mean = self._weights @ means
-        return mean, self._weights @ (left + self._noise[:, None] + (means - mean) ** 2)
+        return mean, self._weights @ (remaining + self._noise[:, None] + (means - mean) ** 2)
 
     def _seen(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
         """Return predictions of all sources [m, S + 2], and kernels with the labels [4, m, n]."""

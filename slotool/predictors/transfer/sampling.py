@@ -40,15 +40,15 @@ def propose(
 
 def greedy(covariance: np.ndarray, noise: float, n: int) -> list[int]:
     """Return n rows whose labels most reduce the variance of all rows together, each given those before it."""
-    left = covariance.copy()
+    remaining = covariance.copy()
     chosen: list[int] = []
     for _ in range(n):
-        gain = (left**2).sum(axis=0) / (np.diag(left) + noise)
+        gain = (remaining**2).sum(axis=0) / (np.diag(remaining) + noise)
         gain[chosen] = -1.0
         best = int(np.argmax(gain))
         chosen.append(best)
-        column = left[:, best].copy()
-        left -= np.outer(column, column) / (column[best] + noise)
+        column = remaining[:, best].copy()
+        remaining -= np.outer(column, column) / (column[best] + noise)
     return chosen
 
 
