@@ -1,10 +1,10 @@
 """How far sums of operators that were measured here are off, for networks that nobody here chose.
 
-``--group torch``: networks of timm, torchvision and transformers, each as its own module in a plain loop in a process
-of its own; ``small``: MLPs and CNNs of the same kind; ``keras`` and ``onnx``: graphs of those networks in fresh
-workers. Each call measures ``--count`` networks more into ``--keep``, so that an idle machine is needed for minutes
-only; without ``--group`` it prints the table of what is there. Beside the sums stand the shipped predictor as it is,
-and three coefficients fitted to ten labels that were drawn, ten times.
+``--group torch``: networks of timm, torchvision and transformers, each as its own module in a plain loop in two
+processes, one before and one after the prediction; ``small``: MLPs and CNNs of the same kind; ``keras`` and ``onnx``:
+graphs of those networks in fresh workers. Each call measures ``--count`` networks more into ``--keep``, so that an idle
+machine is needed for minutes only; without ``--group`` it prints the table of what is there. Beside the sums stand the
+shipped predictor as it is, and three coefficients fitted to ten labels that were drawn, ten times.
 """
 
 from __future__ import annotations
@@ -87,18 +87,17 @@ def plain(name: str, threads: int, *, loop: bool = True) -> Row:
     torch.set_num_threads(threads)
     module, shape, dtype = built(name)
     module.eval()
-    graph = capture_torch(module, shape, dtype)
     if not loop:
-        return {"graph": graph.document()}
+        return {"graph": capture_torch(module, shape, dtype).document()}
     sizes = [tuple(one) for one in shape] if isinstance(shape[0], tuple | list) else [tuple(shape)]
     inputs = [torch.ones((1, *one), dtype=torch.int64) if dtype == "int64" else torch.randn(1, *one) for one in sizes]
     with Interference(cores_by_preference()) as lost, torch.inference_mode():
-        return {**timed(lambda: module(*inputs), lost), "graph": graph.document()}
+        times = timed(lambda: module(*inputs), lost)
+    return {**times, "graph": capture_torch(module, shape, dtype).document()}
 
 
 def timed(call: Callable[[], object], lost: Callable[[], float]) -> Row:
-    """Return the median of blocks without what other processes took, how far its halves are apart, and the share of
-    blocks that these disturbed."""
+    """Return the median of blocks without what other processes took, and the share of blocks that these disturbed."""
     for _ in range(3):
         call()
     began = time.perf_counter()
@@ -115,9 +114,36 @@ def timed(call: Callable[[], object], lost: Callable[[], float]) -> Row:
         samples.append((waited > 0.01 * seconds, max(seconds - waited, 0.1 * seconds) / calls))
     clean = [seconds for was, seconds in samples if not was]
     taken = clean if len(clean) >= 5 else [seconds for _, seconds in samples]
-    halves = [statistics.median(taken[::2]), statistics.median(taken[1::2])]
-    median = statistics.median(taken)
-    return {"measured_s": median, "noise": abs(halves[0] - halves[1]) / median, "disturbed": disturbed / len(samples)}
+    return {"measured_s": statistics.median(taken), "disturbed": disturbed / len(samples)}
+
+
+def process(call: str) -> Row:
+    """Return what the Python code prints last, as JSON, in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=True, timeout=160)
+    answer: Row = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def whole(graph: OperatorGraph, backend: str, threads: int) -> Row:
+    """Return median and noise of a graph in a fresh worker."""
+    from slotool.profiling.operators import NetworkTimer
+
+    with NetworkTimer.opened(backend, "cpu", threads) as timer:
+        latency = timer.network(graph)
+    if latency is None:
+        raise RuntimeError(f"{backend} does not run it")
+    return {"measured_s": latency.seconds, "disturbed": float(latency.disturbed)}
+
+
+def both(first: Row, second: Row) -> Row:
+    """Return the mean of two processes, and how far they are apart."""
+    seconds = [first["measured_s"], second["measured_s"]]
+    mean = statistics.fmean(seconds)
+    return {
+        "measured_s": mean,
+        "noise": abs(seconds[0] - seconds[1]) / mean,
+        "disturbed": max(first["disturbed"], second["disturbed"]),
+    }
 
 
 def row(name: str, group: str, threads: int) -> Row:
@@ -127,20 +153,15 @@ def row(name: str, group: str, threads: int) -> Row:
     backend = group if group in ("keras", "onnx") else "torch"
     arguments = f"{name!r}, {threads}, loop={backend == 'torch'}"
     call = f"import json; from benchmarks.measured_here import plain; print(json.dumps(plain({arguments})))"
-    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=True, timeout=160)
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = process(call)
     graph = OperatorGraph.from_document(found.pop("graph"))
     if backend != "torch":
-        from slotool.profiling.operators import NetworkTimer
-
-        with NetworkTimer.opened(backend, "cpu", threads) as timer:
-            whole = timer.network(graph)
-        if whole is None:
-            raise RuntimeError(f"{backend} does not run it")
-        found = {"measured_s": whole.seconds, "noise": whole.spread, "disturbed": float(whole.disturbed)}
+        found = whole(graph, backend, threads)
     began = time.perf_counter()
     predicted = slotool.predict(graph, backend=backend, threads=threads, progress=None)
     took = time.perf_counter() - began
+    # The machine's speed drifts, so a second process comes after the prediction.
+    found = both(found, process(call) if backend == "torch" else whole(graph, backend, threads))
     low, high = predicted.interval_s[0].tolist()
     shipped = slotool.predict(
         graph, predictor="models/predictor" + ("" if backend == "keras" else "-torch"), progress=None
