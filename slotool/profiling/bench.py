@@ -1,4 +1,4 @@
-"""Answers of a measuring process: a backend, the model that lies on it, and the ways to time it."""
+"""Requests of a measuring process: a backend, its prepared model, and the ways to time it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.timing.interference import Interference
 from slotool.timing.timer import MAX_LOST, Call, MeasurementHooks, StoppingRule, measure
 
-# Enough digits for a tenth of a picosecond in a microsecond; the rest is noise that would only fill the journal.
+# Decimals of seconds; further ones are noise that would only fill the journal.
 DIGITS = 11
-# Inferences whose operators are timed: for about so long, and so many; tries where other processes disturb them.
+# Inferences whose operators are timed: seconds, limits of their number; and tries if other processes disturb them.
 WALKS_S, MIN_WALKS, MAX_WALKS, WALK_TRIES = 0.3, 4, 200, 3
 Say = Callable[[dict[str, Any]], None]
 NOT_SETTLED = "durations had not settled when sampling began"
 
 
 class Bench:
-    """Answers the requests of ``MeasuringWorker`` with plain JSON values. ``cores`` are those the process is bound to.
+    """Handler of the requests of ``MeasuringWorker``, in a process bound to ``cores``; answers are JSON values.
 
-    ``measure`` times a subject alone, ``operators`` its operators. ``prepare`` makes one ready; after it ``sample``
-    times it again, ``colocated`` runs it with co-runners, and ``keep_busy`` runs it as a co-runner that is not timed.
-    ``device`` returns the device and its free memory.
+    ``measure`` times a subject alone, ``operators`` its operators. After ``prepare``, ``sample`` times the subject
+    again, ``colocated`` runs it with co-runners, and ``keep_busy`` runs it as a co-runner that is not timed. ``device``
+    returns the device and its free memory.
     """
 
     def __init__(self, backend: Backend, cores: list[int], rule: StoppingRule):
@@ -52,11 +52,10 @@ class Bench:
         self._calls_per_sample = 1
 
     def handle(self, request: Mapping[str, Any], say: Say) -> None:
-        """``say`` the answer."""
         say(self.answer(request))
 
     def require_streams(self) -> None:
-        """Raises ``InputError`` unless several such can work on streams of their own in one process."""
+        """Raise ``InputError`` unless several backends can use streams of their own in one process."""
         backend = self._backend
         if backend.accelerator is None or not backend.accelerator.streams:
             raise InputError(
@@ -65,17 +64,16 @@ class Bench:
             )
 
     def stream(self) -> AbstractContextManager[Any]:
-        """Entered, what this thread asks of the device goes to a stream of this bench, and is waited for alone."""
+        """Return a context in which this thread uses a stream of this bench, and waits for that only."""
         return self._backend.accelerator.stream() if self._backend.accelerator else nullcontext()
 
     def leave(self) -> None:
-        """Give back the model and its memory."""
+        """Free the model and its memory."""
         self._call = None
         self._backend.release()
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The measurement, or why there is none; ``healthy`` tells whether this process can be trusted with the
-        next."""
+        """Return the measurement, or the reason why it failed; ``healthy``: this process can measure the next one."""
         ways = {
             "measure": self.measure,
             "prepare": self.prepare,
@@ -89,7 +87,7 @@ class Bench:
             return {"status": "ok", **ways[request.get("do", "measure")](request), "healthy": True}
         except Exception as error:
             failure = self._failure(error)
-        # Now that the error is gone, and with it what its frames held.
+        # The error is gone, and with it the objects that its frames held.
         if failure["status"] == OUT_OF_MEMORY:
             self._call = None
             self._backend.release()
@@ -106,7 +104,7 @@ class Bench:
         intervals as shares of them. ``interrupted``: other processes ran in all tries; the whole is then the lower
         quartile, as noise only adds.
         """
-        self._call = None  # free the last one first: both together may not fit
+        self._call = None  # both together may not fit
         walk = self._backend.walk(self._backend.open(request["subject"]), int(request["batch_size"]))
         once_s = float(walk(1).sum())
         count = min(MAX_WALKS, max(MIN_WALKS, math.ceil(WALKS_S / once_s)))
@@ -133,8 +131,7 @@ class Bench:
         return self._place(request) | self._timed(replace(self._rule, runs=1, max_seconds=0.0))
 
     def sample(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Time the prepared model ``runs`` times, as co-runners are timed: without the device's clock, whose reading
-        counts where a call is short."""
+        """Time the prepared model ``runs`` times as co-runners are: without the device's clock, which takes time."""
         rule = replace(self._rule, runs=int(request["runs"]), max_seconds=0.0)
         return self._timed(rule, replace(self._hooks, stopwatch=None))
 
@@ -144,7 +141,7 @@ class Bench:
         try:
             idle = self._interference.idle_s
             self._begin_watch()
-            found = barrier.run(int(request["member"]), self._ready(), self._calls_per_sample, idle, self._backend.wait)
+            spans = barrier.run(int(request["member"]), self._ready(), self._calls_per_sample, idle, self._backend.wait)
             throttled = self._backend.throttled()
         except BaseException:
             barrier.fail()
@@ -152,8 +149,8 @@ class Bench:
         finally:
             barrier.close()
         return {
-            "spans": found.samples.tolist(),
-            "stops": found.stops.tolist(),
+            "spans": spans.samples.tolist(),
+            "stops": spans.stops.tolist(),
             "throttled": throttled,
             **self._watched(),
         }
@@ -171,7 +168,7 @@ class Bench:
         return {}
 
     def device(self, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The device's model, memory and settings, and how co-runners share it; nothing of a CPU."""
+        """Return model, memory, settings and sharing of the device; nothing for a CPU."""
         accelerator = self._backend.accelerator
         if accelerator is None:
             return {}
@@ -191,15 +188,15 @@ class Bench:
         opened = time.perf_counter()
         self._call = self._backend.prepare(subject, int(request["batch_size"]))
         took = {"open_s": opened - started, "prepare_s": time.perf_counter() - opened}
-        found = self.device()
-        about = {"device_name": found["device_name"], "device_settings": found["settings"]} if found else {}
+        device = self.device()
+        about = {"device_name": device["device_name"], "device_settings": device["settings"]} if device else {}
         return {**took, **about, **self._backend.facts()}
 
     def _timed(self, rule: StoppingRule, hooks: MeasurementHooks | None = None) -> dict[str, Any]:
         call = self._ready()
         measured = measure(call, rule, hooks=hooks or self._hooks)
         self._calls_per_sample = measured.calls_per_sample
-        found = {
+        columns = {
             "first_call_s": measured.first_call_s,
             "samples_s": _rounded(measured.samples_s),
             "calls_per_sample": measured.calls_per_sample,
@@ -208,8 +205,8 @@ class Bench:
             "measured_at": time.time(),
         }
         if measured.device_samples_s is not None:
-            found["device_samples_s"] = _rounded(measured.device_samples_s)
-        return found | self._watched(() if measured.settled else (NOT_SETTLED,))
+            columns["device_samples_s"] = _rounded(measured.device_samples_s)
+        return columns | self._watched(() if measured.settled else (NOT_SETTLED,))
 
     def _begin(self) -> None:
         self._interference.look_again()
@@ -224,8 +221,8 @@ class Bench:
         watch = self._backend.watch
         if watch is None:
             return {}
-        found = watch.columns()
-        return {**found, "remarks": "; ".join(filter(None, [*remarks, found["remarks"]]))}
+        columns = watch.columns()
+        return {**columns, "remarks": "; ".join(filter(None, [*remarks, columns["remarks"]]))}
 
     def _failure(self, error: Exception) -> dict[str, Any]:
         if self._backend.is_out_of_memory(error):
@@ -243,12 +240,12 @@ class Bench:
         return self._call
 
     def _lost_s(self) -> float:
-        """A device whose clock was lowered meanwhile spoils a sample just as another process does."""
+        """Return seconds lost to other processes, infinite if the device lowered its clock meanwhile."""
         return float("inf") if self._backend.throttled() else self._interference()
 
 
 def sentence(error: Exception) -> str:
-    """An error as the parent reports it."""
+    """Return an error as the parent reports it."""
     text = " ".join(str(error).split())[:300]
     return text if isinstance(error, SlotoolError) else f"{type(error).__name__}: {text}"
 
@@ -258,13 +255,11 @@ def _rounded(seconds: np.ndarray) -> list[float]:
 
 
 class StreamBench:
-    """Answers as ``Bench`` does, for the ``seat`` that a request names, on the ``cores`` that it names.
+    """Handler of requests as ``Bench``, for the ``seat`` and on the ``cores`` that a request names.
 
-    ``first`` is of the first seat, ``make`` makes the others': each has a backend, and so weights, of its own. ``run
-    colocated`` is answered from a thread when it has ended, so that other seats can be asked meanwhile; everything else
-    at once. ``leave`` frees a seat.
-
-    Raises ``InputError`` for a backend whose work does not go to streams.
+    ``first`` is the bench of the first seat, ``make`` makes the others: each has its own backend and weights. ``run
+    colocated`` is answered from a thread at its end, so that other seats can be used meanwhile, everything else at
+    once. ``leave`` frees a seat. Raises ``InputError`` for a backend without streams.
     """
 
     def __init__(self, first: Bench, make: Callable[[], Bench]):
@@ -274,12 +269,12 @@ class StreamBench:
         self._seats: dict[int, Bench] = {}
 
     def device(self) -> dict[str, Any]:
-        """Return the device as ``Bench.device`` does; called before any seat is taken."""
+        """Return the device as ``Bench.device``; called before any seat is taken."""
         assert self._first is not None
         return self._first.device()
 
     def handle(self, request: Mapping[str, Any], say: Say) -> None:
-        """``say`` the answer, now or when it is there."""
+        """Answer by ``say``, now or later from a thread."""
         seat = int(request["seat"])
         if request["do"] == "leave":
             if seat in self._seats:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _ANSWERING = threading.Lock()
-# Requests that name a subject; the others are about the one before.
+# Requests that name a subject; the others concern the last one.
 PLACING = ("measure", "prepare", "operators")
 
 
@@ -55,7 +55,7 @@ def _serve(bench: Bench | StreamBench | Forks, requests: TextIO, answers: TextIO
 
 
 def _take_over_streams() -> tuple[TextIO, TextIO]:
-    """The pipes to the parent, moved away from 0 and 1, so that no library can read or write them."""
+    """Return the pipes to the parent, moved away from 0 and 1, so that no library can read or write them."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -83,7 +83,7 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench | Forks, dict[s
         return backend_class(options["backend"])(options["device"], threads, options["seed"], options["precision"])
 
     backend = make(threads)
-    # Keras collects garbage before each network: among what libraries made as they were imported there is none.
+    # Keras collects garbage before each network; objects of imported libraries are none.
     gc.freeze()
     in_force = {"affinity": affinity, "threads": backend.threads(), "pools": _pools()}
     _verify(options, in_force)
@@ -93,7 +93,7 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench | Forks, dict[s
     elif backend.forks and backend.device == "cpu":
         bench = Forks(backend, affinity, rule)
     else:
-        # As the workers of `serve` do; and so a latency does not depend on the subjects measured before.
+        # Like workers of `serve`; latencies then do not depend on the subjects measured before.
         keep_freed_memory()
         bench = Bench(backend, affinity, rule)
     hello = {"pid": os.getpid(), **in_force, "device": bench.device(), "start_s": time.perf_counter() - started}
@@ -101,24 +101,24 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench | Forks, dict[s
 
 
 class Forks:
-    """Answers requests as ``Bench`` does, each subject in a process that is forked for it before any has run.
+    """Handler of requests as ``Bench``, with a process for each subject, forked before any subject runs.
 
-    In a plain program glibc returns freed memory to the system until a large block was freed, and never again
-    afterwards; so in a process that has measured other networks the same one may take half as long.
+    In a plain program, glibc returns freed memory to the system until a large block is freed, and never again
+    afterwards; so in a process that has measured other networks, the same one may take half as long.
     """
 
     def __init__(self, backend: Backend, affinity: list[int], rule: StoppingRule):
         self._backend, self._affinity, self._rule = backend, affinity, rule
         self._child: tuple[int, TextIO, TextIO] | None = None
-        # Made here, it is there in all of them.
+        # Computed here, children share it.
         _ = backend.weight_block
 
     def device(self) -> dict[str, Any]:
-        """Return the device as ``Bench.device`` does for a CPU."""
+        """Return the device as ``Bench.device`` for a CPU."""
         return {}
 
     def handle(self, request: Mapping[str, Any], say: Say) -> None:
-        """``say`` the answer of the child; end as it ended if it has died."""
+        """Pass the answer of the child to ``say``; if it has died, end this process like it."""
         if self._child is None or request.get("do", PLACING[0]) in PLACING:
             self._child = self._forked()
         child, requests, answers = self._child
@@ -156,7 +156,7 @@ class Forks:
 
 
 def _end_as(status: int) -> NoReturn:
-    """End this process as a child of ``status`` did."""
+    """End this process like a child of ``status``."""
     if os.WIFSIGNALED(status):
         with suppress(OSError):  # SIGKILL has no handler
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
@@ -165,7 +165,7 @@ def _end_as(status: int) -> NoReturn:
 
 
 def _pools() -> dict[str, int]:
-    """Threads of each OpenMP and BLAS pool in this process, as the loaded libraries report them."""
+    """Return the threads of each OpenMP and BLAS pool in this process, as the loaded libraries report them."""
     from threadpoolctl import threadpool_info
 
     return {pool["prefix"]: int(pool["num_threads"]) for pool in threadpool_info()}

@@ -1,4 +1,4 @@
-"""An elastic model at one operating point, exactly as a server calls it."""
+"""Backend of elastic models at one operating point, called as a server does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slotool.tables import OperatingPoint
 
 
 class ModelAtPoint(NamedTuple):
-    """A subject of this backend."""
+    """Subject of this backend."""
 
     model: ElasticModel
     point: OperatingPoint
@@ -31,19 +31,18 @@ class ModelAtPoint(NamedTuple):
 
 
 class ElasticBackend(OnTorch):
-    """Calls ``model.run(inputs, point)``; the request names the artifact's folder and the point.
+    """Backend that calls ``model.run(inputs, point)``; the request names the artifact's folder and the point.
 
-    When it names a data set too, a call gives the best label of one of its validation examples, another each time, or
-    of as many as the batch holds.
+    With a data set in the request, each call returns the best labels of the next batch of its validation examples.
     """
 
     name = "elastic"
     precisions = devices.PRECISIONS
-    # Models are served by a process that keeps its memory, and its campaigns return to loaded ones.
+    # A server of such models keeps its memory, and campaigns return to loaded models.
     forks = False
 
     def _offers(self, device: str) -> bool:
-        # Without asking torch, which takes longer to load than a family of ONNX files to be measured.
+        # Without torch, which takes longer to import than a family of ONNX files to measure.
         return device == devices.CPU or super()._offers(device)
 
     def set_threads(self, threads: int) -> None:
@@ -67,10 +66,10 @@ class ElasticBackend(OnTorch):
 
     def _inputs_of(self, model: ElasticModel, batch_size: int) -> Inputs:
         if model.examples is not None:
-            # Random numbers may be no input of it.
+            # Random numbers may be invalid inputs.
             return model.examples[np.arange(batch_size) % len(model.examples)]
         x = self.inputs(model.input_shape, batch_size)
-        # Ids that every vocabulary has.
+        # Ids 0 and 1 are in every vocabulary.
         return (x > 0).astype(np.float32) if model.whole_inputs else x
 
     def release(self) -> None:
@@ -94,7 +93,7 @@ def _next(calls: Iterator[Callable[[], Any]]) -> Any:
     return next(calls)()
 
 
-# So many different examples: enough to keep caches as cold as in service.
+# Number of different examples, enough to keep caches as cold as in service.
 MAX_EXAMPLES = 4_096
 
 
@@ -108,7 +107,7 @@ def _queries(model: ElasticModel, data: bytes) -> Queries:
 @lru_cache(maxsize=4)
 def _load(path: str) -> ElasticModel:
     artifact = open_artifact(path)
-    # The models of a family may all be of libraries that need no torch.
+    # All models of a family may be of libraries without torch.
     if artifact.kind != KIND:
         _flush_denormals()
     model = load_model(artifact)
@@ -118,7 +117,7 @@ def _load(path: str) -> ElasticModel:
 
 
 def _flush_denormals() -> None:
-    """In the threads that this one starts, too: before any that torch computes with."""
+    """Flush denormals in this thread, and in those that it starts: before torch starts any."""
     import torch
 
     torch.set_flush_denormal(True)

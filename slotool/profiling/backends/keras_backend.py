@@ -1,4 +1,4 @@
-"""Operator graphs as Keras functional models on TensorFlow, run through a traced concrete function."""
+"""Backend of operator graphs as Keras functional models on TensorFlow, run by a traced concrete function."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class KerasBackend(Backend):
-    """Traces the model once with a fixed batch, then calls the concrete function; never ``predict``.
+    """Backend that traces the model once with a fixed batch, then calls the concrete function; never ``predict``.
 
-    Images run channels last, the only layout TensorFlow has on CPUs, so ``Flatten`` orders its values otherwise than
-    torch does; cost and shapes are the same.
+    Images have their channels last, the only layout of TensorFlow on CPUs, so the order of values after ``Flatten``
+    differs from torch; cost and shapes are the same.
     """
 
     name = "keras"
@@ -36,7 +36,7 @@ class KerasBackend(Backend):
     precisions = (FLOAT32, TF32)
 
     def set_threads(self, threads: int) -> None:
-        import keras  # noqa: F401  # all is imported before the first network
+        import keras  # noqa: F401  # imported before the first network
         import tensorflow as tf
 
         try:
@@ -59,7 +59,7 @@ class KerasBackend(Backend):
         return TensorFlowAccelerator(self.device, self.precision)
 
     def open(self, request: Mapping[str, Any]) -> OperatorGraph | keras.Model:
-        """A graph, or the member of ``keras.applications`` that ``request["application"]`` names."""
+        """Open a graph, or the member of ``keras.applications`` that ``request["application"]`` names."""
         if "application" not in request:
             return super().open(request)
         import keras
@@ -90,8 +90,10 @@ class KerasBackend(Backend):
         return _Call(model, concrete, inputs)
 
     def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
-        """Return durations of TensorFlow's nodes by its own trace, fused ones at the operator whose name they have;
-        what a call takes beyond them is shared equally."""
+        """Return durations of TensorFlow's nodes by its trace; the time beyond them is shared equally.
+
+        Fused nodes count for the operator whose name they have.
+        """
         if self.device != "cpu":
             return super().walk(subject, batch_size)
         call, calls = self.prepare(subject, batch_size), self.operator_calls(subject, batch_size)
@@ -116,12 +118,11 @@ class KerasBackend(Backend):
 
     @property
     def _place(self) -> str:
-        """The only GPU that TensorFlow is shown, or the CPU."""
+        """TensorFlow's name of the device: the only GPU that is visible to it, or the CPU."""
         return "/CPU:0" if self.device == "cpu" else "/GPU:0"
 
     def _check_place(self, tensors: Sequence[Any], subject: Any) -> None:
-        """Raises ``GraphError`` for a tensor that lies elsewhere; what is computed where they lie is where it was asked
-        for, as nothing else is allowed."""
+        """Raise ``GraphError`` for a tensor on another device, where TensorFlow would compute with it."""
         for tensor in tensors:
             if not str(tensor.device).upper().endswith(self._place[1:]):
                 name = getattr(subject, "name", "") or getattr(subject, "id", "")
@@ -132,15 +133,16 @@ class KerasBackend(Backend):
         return np.moveaxis(values, -1, 1) if values.ndim == 4 else values
 
     def _initial(self, shape: Sequence[int], dtype: Any = None) -> Any:
-        """An initializer: real values, for pages never written would all share one page of zeros."""
+        """Return initial weights: non-zero values, since unwritten pages would share one page of zeros."""
         import tensorflow as tf
 
         return tf.constant(self.weights(shape), dtype=dtype)
 
 
 class TensorFlowAccelerator(NvidiaAccelerator):
-    """Opening it shows TensorFlow this GPU alone, lets it take memory as it needs it (else it takes all of it), forbids
-    TF32 unless that is the ``precision``, and forbids that operators without a kernel for GPUs run on the CPU instead.
+    """GPU of TensorFlow. Opening it hides other GPUs, and lets memory grow, which else is taken at once.
+
+    It forbids TF32 unless that is the ``precision``, and operators that run on the CPU for lack of a GPU kernel.
     """
 
     def __init__(self, device: str, precision: str):
@@ -182,7 +184,7 @@ class _Call:
 
 
 class _Trace:
-    """Runs the function of ``call`` in a session, which alone shows how long nodes take."""
+    """Runner of the function of ``call`` in a session, which reports the time of each node."""
 
     def __init__(self, call: _Call):
         import tensorflow as tf
@@ -198,7 +200,7 @@ class _Trace:
         self._feeds = {tensor.name: x.numpy() for tensor, x in zip(frozen.inputs, call.inputs, strict=True)}
 
     def __call__(self) -> list[tuple[str, float]]:
-        """Return the layer of each node of one inference, and how many seconds the node took."""
+        """Run one inference; return the layer and the seconds of each node."""
         import tensorflow as tf
 
         metadata = tf.compat.v1.RunMetadata()

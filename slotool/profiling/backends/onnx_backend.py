@@ -1,4 +1,4 @@
-"""Operator graphs in ONNX Runtime, on the CPU or by its CUDA provider."""
+"""Backend of operator graphs in ONNX Runtime, on the CPU or by its CUDA provider."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ if TYPE_CHECKING:
 
 CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
 PROVIDERS = [CPU_PROVIDER]
-# Kernels are those that cuDNN expects to be fastest: a search may find others each time.
+# Kernels are chosen by cuDNN's heuristic: a search may choose others each time.
 CUDA_OPTIONS = {"cudnn_conv_algo_search": "HEURISTIC", "arena_extend_strategy": "kSameAsRequested"}
 POOLING = ("MaxPooling2D", "AveragePooling2D")
 
 
 class OnnxBackend(Backend):
-    """Runs an ONNX model of fixed batch, fully optimised, with input and output bound to memory once.
+    """Optimised ONNX models of a fixed batch size, with input and output bound to memory once.
 
-    Binding leaves out what Python takes to wrap arrays (some 2 µs), which a server in another language does not pay.
-    Threads spin between operators and a moment after a run, as onnxruntime has them do by default: calls
-    one after another find them awake as they do under load, and co-runners feel the spinning of a real deployment.
-    onnxruntime reads weights in place, but packs matrices and convolutions anew for itself, so a network may take twice
-    its weights.
+    Binding saves Python's wrapping of arrays (some 2 µs), which a server in another language does not need. Threads
+    spin between operators and a moment after a run, the default of ONNX Runtime: they are awake for the next call, as
+    under load, and co-runners feel their spinning, as in a deployment. ONNX Runtime reads weights in place but packs
+    copies of matrices and convolutions, so a network may take twice its weights.
     """
 
     name = "onnx"
@@ -54,16 +53,16 @@ class OnnxBackend(Backend):
         return super().missing() or (None if find_spec("onnx") else "onnx")
 
     def set_threads(self, threads: int) -> None:
-        """Every session has a pool of its own, so unlike elsewhere it is never too late."""
+        """Set the threads of later sessions, each of which has its own pool."""
         if threads < 1:
             raise InputError(f"{threads} threads cannot compute anything")
         self._threads = threads
 
     def threads(self) -> int:
-        """The calling thread and those that a session starts, as the system counts them."""
+        """Return the calling thread and those that a session starts, counted by the system."""
         builder = GraphBuilder()
         builder.add("ReLU", builder.add("InputLayer", shape=[1]))
-        # Besides the first session's own threads, others start that libraries keep.
+        # With the first session, libraries start further threads.
         for _ in range(2):
             before = set(os.listdir("/proc/self/task"))
             session = self._session(builder.graph(), 1, "cpu", self._options())[0]
@@ -87,8 +86,7 @@ class OnnxBackend(Backend):
         return call
 
     def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
-        """Return durations of nodes by ONNX Runtime's own profile; what a call takes beyond them is shared equally, as
-        each node costs the executor some."""
+        """Return durations of nodes by ONNX Runtime's profile; the executor's time beyond them is shared equally."""
         from slotool.profiling.backends.onnx_operators import node_seconds
 
         calls = self.operator_calls(subject, batch_size)
@@ -131,23 +129,22 @@ class OnnxBackend(Backend):
         return ("cpu", *(f"cuda:{number}" for number in range(_cuda_devices())))
 
     def _offers(self, device: str) -> bool:
-        # Without a look at its library, which is imported when it is needed.
+        # Without importing its library.
         return device == "cpu" or super()._offers(device)
 
     def open_accelerator(self) -> Accelerator:
-        """Raises ``InputError`` when ONNX Runtime takes another provider than the one asked for, as it does silently
-        where a library of CUDA is missing."""
+        """Open the device. Raises ``InputError`` if ONNX Runtime falls back to another provider, which is silent."""
         import onnxruntime
 
         if hasattr(onnxruntime, "preload_dlls"):
-            onnxruntime.preload_dlls()  # of CUDA and cuDNN, which other packages brought
+            onnxruntime.preload_dlls()  # of CUDA and cuDNN, from other packages
         builder = GraphBuilder()
         builder.add("ReLU", builder.add("InputLayer", shape=[1]))
         self._session(builder.graph(), 1, self.device, self._options())
         return OnnxAccelerator(self.device, self._cuda_options)
 
     def array(self, output: onnxruntime.OrtValue) -> np.ndarray:
-        """A copy: the next call writes to the same memory."""
+        """Return a copy, as the next call writes to the same memory."""
         return np.array(output.numpy())
 
     @property
@@ -156,7 +153,7 @@ class OnnxBackend(Backend):
 
     @property
     def _place(self) -> tuple[str, int]:
-        """Device of input and output, as ONNX Runtime calls it."""
+        """ONNX Runtime's name of the device of input and output."""
         return ("cpu", 0) if self.device == "cpu" else ("cuda", int(self.device.partition(":")[2]))
 
     def _session(
@@ -173,7 +170,7 @@ class OnnxBackend(Backend):
         content, disabled = model.SerializeToString(), disabled_optimizers(graph)
         if device == "cpu":
             return onnxruntime.InferenceSession(content, options, providers=PROVIDERS, **disabled), values
-        # Every operator runs on the device, or the network is refused: a part on the CPU is another measurement.
+        # Networks that do not run wholly on the device are rejected: a part on the CPU is another measurement.
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         cuda = (
             CUDA_PROVIDER,
@@ -181,7 +178,7 @@ class OnnxBackend(Backend):
         )
         try:
             session = onnxruntime.InferenceSession(content, options, providers=[cuda], enable_fallback=0, **disabled)
-        except Exception as error:  # of a class that differs by what went wrong
+        except Exception as error:  # its class varies
             if self.is_out_of_memory(error):
                 raise
             words = " ".join(str(error).split())[:200]
@@ -241,7 +238,7 @@ class _Call:
 
 
 class OnnxAccelerator(NvidiaAccelerator):
-    """``waits_for`` returns when the newest call's output is there; ``options`` are the provider's."""
+    """GPU of ONNX Runtime; ``waits_for`` waits for the output of the newest call; ``options``: the provider's."""
 
     def __init__(self, device: str, options: Mapping[str, str]):
         super().__init__(device)
@@ -264,15 +261,14 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _cuda_devices() -> int:
-    """Return the number of CUDA devices: by torch, where that has CUDA, else by the driver."""
+    """Return the number of CUDA devices: by torch if it has CUDA, else by the driver."""
     import torch
 
     return torch.cuda.device_count() or len(gpu_models())
 
 
 def disabled_optimizers(graph: OperatorGraph) -> dict[str, list[str]]:
-    """ONNX Runtime would make zeros around an image part of the pooling behind them: it then refuses a window that is
-    smaller than the padding."""
+    """Return session arguments that disable fusing padding into pooling, which fails for windows below the padding."""
     padded = {operator.name for operator in graph.operators if operator.op == "ZeroPadding2D"}
     pools = any(padded & set(operator.inputs) for operator in graph.operators if operator.op in POOLING)
     return {"disabled_optimizers": ["Pad_Fusion"]} if pools else {}

@@ -1,4 +1,4 @@
-"""Operator graphs quantised to int8 in ONNX Runtime on the CPU."""
+"""Backend of operator graphs quantized to int8 in ONNX Runtime on the CPU."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 # Operators of ONNX Runtime that multiply whole numbers.
 INT8_PRODUCTS = ("QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "MatMulInteger", "ConvInteger")
-# What is quantised: products, and what stands between them without a reason to return to floating point. The
-# quantiser would also wrap softmax and normalisation, which have no int8 kernel here and only pay for it.
+# Quantized operators: products, and operators between them that need no floating point. The quantizer would also wrap
+# softmax and normalisation, which have no int8 kernel and would become slower.
 QUANTISED = ["Conv", "Gemm", "MatMul", "Relu", "Clip", "Add", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat"]
 
 
 class OnnxInt8Backend(OnnxBackend):
-    """Runs what ``OnnxBackend`` would, quantised by ONNX Runtime's own static quantiser.
+    """``OnnxBackend`` with networks quantized by ONNX Runtime's static quantizer.
 
-    Activations are uint8, calibrated on one batch of the inputs it is measured with; weights are int8 with a scale per
-    output channel. Operators that have no int8 kernel stay float32; ``facts`` says which share of the FLOPs does not.
+    Activations are uint8, calibrated on one batch of the measured inputs; weights are int8 with a scale per output
+    channel. Operators without an int8 kernel stay float32; ``facts`` has the share of FLOPs in int8.
     """
 
     name = "onnx-int8"
@@ -46,7 +46,7 @@ class OnnxInt8Backend(OnnxBackend):
 
     @classmethod
     def operator_calls(cls, graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
-        """Return operators of the graph: which nodes they become follows from a quantisation, which takes seconds."""
+        """Return the operators of the graph: their nodes are unknown before a quantization of seconds."""
         return operator_calls(graph, batch_size)
 
     def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
@@ -85,7 +85,7 @@ class OnnxInt8Backend(OnnxBackend):
                 weight_type=QuantType.QInt8, per_channel=True, op_types_to_quantize=QUANTISED,
             )  # fmt: skip
         except Exception as error:
-            # The quantiser raises many kinds for a network it cannot take; none is ours.
+            # The quantizer raises many kinds of errors for unsupported networks.
             words = " ".join(str(error).split())[:200]
             raise GraphError(
                 f"{graph.name or graph.id} cannot be quantised ({words}); measure it as float32"
@@ -107,8 +107,7 @@ class OnnxInt8Backend(OnnxBackend):
 
 
 def _turn_weights(graph: onnx.GraphProto, arrays: dict[str, np.ndarray]) -> None:
-    """Weights that are turned before they are multiplied, turned now: the quantiser takes what a node makes for an
-    activation, and the runtime then leaves that product in floating point."""
+    """Apply transpositions to weights: the quantizer takes outputs of nodes for activations, which stay float32."""
     import onnx
 
     left = []
@@ -122,22 +121,21 @@ def _turn_weights(graph: onnx.GraphProto, arrays: dict[str, np.ndarray]) -> None
     del graph.node[:]
     graph.node.extend(left)
     used = {name for node in left for name in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    used_tensors = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(used_tensors)
 
 
 def int8_share(graph: OperatorGraph, optimised: onnx.ModelProto) -> float:
-    """Return the share of a graph's FLOPs in operators whose product runs on whole numbers: nodes are named after them,
-    as ``Writer`` has it."""
+    """Return the share of FLOPs in operators whose product is int8, by the names of nodes."""
     inside = {node.name.rpartition("/")[0] for node in optimised.graph.node if node.op_type in INT8_PRODUCTS}
-    found = sum(operator.flops for operator in graph.operators if operator.name in inside)
-    return found / graph.flops if graph.flops else 0.0
+    flops = sum(operator.flops for operator in graph.operators if operator.name in inside)
+    return flops / graph.flops if graph.flops else 0.0
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the advice that the quantiser logs for every network."""
+    """Suppress the advice that the quantizer logs for every network."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

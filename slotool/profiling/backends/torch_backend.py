@@ -1,4 +1,4 @@
-"""Operator graphs in PyTorch, eager, on CPU or CUDA."""
+"""Backends of operator graphs in PyTorch: eager, compiled, or as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OnTorch(Backend):
-    """A backend whose devices and threads are torch's."""
+    """Base class of backends whose devices and threads are torch's."""
 
     needs = "torch"
     no_device_advice = "a GPU, such as cuda:0, needs a build of PyTorch with CUDA; slotool doctor lists what is there"
@@ -41,7 +41,7 @@ class OnTorch(Backend):
 
 
 class TorchBackend(OnTorch):
-    """Runs ``GraphModule`` in inference mode."""
+    """``GraphModule`` in inference mode."""
 
     name = "torch"
     precisions = devices.PRECISIONS
@@ -54,7 +54,7 @@ class TorchBackend(OnTorch):
     def set_threads(self, threads: int) -> None:
         import torch
 
-        # Before the pool's threads exist: they inherit this setting from the thread that starts them.
+        # Before the pool's threads start, which inherit this setting.
         torch.set_flush_denormal(True)
         torch.set_num_threads(threads)
 
@@ -72,8 +72,7 @@ class TorchBackend(OnTorch):
         return call
 
     def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
-        """Return times between the beginnings of operators, where the host waits for each; else as backends do whose
-        library runs a network as one."""
+        """Return times between the beginnings of operators on a CPU; else they share the latency by rough prices."""
         import torch
 
         if self.device != "cpu" or type(self).runner is not TorchBackend.runner:
@@ -101,7 +100,7 @@ class TorchBackend(OnTorch):
         def walked(count: int) -> np.ndarray:
             once()
             marked, whole = zip(*((once(), plain()) for _ in range(count)), strict=True)
-            # Reading the clock between operators takes its time too.
+            # Reading the clock between operators takes time too.
             return np.array(marked) * min(1.0, float(np.median(whole) / np.median(np.sum(marked, axis=1))))
 
         return walked
@@ -115,11 +114,11 @@ class TorchBackend(OnTorch):
 
         absent = {operator.op: _absent for operator in graph.operators if not operator.known} if partly else {}
         module = GraphModule(graph, device="meta", layers=absent).eval().requires_grad_(False)
-        state = {name: self._filled(each) for name, each in module.named_parameters()}
+        state = {name: self._filled(tensor) for name, tensor in module.named_parameters()}
         # Ones: a running variance must be positive.
         state |= {
-            name: self._placed(torch.ones_like(each, device="cpu") if each.is_meta else each)
-            for name, each in module.named_buffers()
+            name: self._placed(torch.ones_like(tensor, device="cpu") if tensor.is_meta else tensor)
+            for name, tensor in module.named_buffers()
         }
         module.load_state_dict(state, assign=True)
         return module, [self._placed(torch.from_numpy(values)) for values in self.feeds(graph, batch_size)]
@@ -142,7 +141,7 @@ class TorchBackend(OnTorch):
         return values.to(self.tensor_device, dtype_of(self.precision) if values.is_floating_point() else None)
 
     def runner(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """Return what computes the outputs of ``module`` for such ``inputs``: here the module itself."""
+        """Return the function that computes ``module`` for such ``inputs``: here the module itself."""
         return module
 
     def array(self, output: torch.Tensor) -> np.ndarray:
@@ -154,16 +153,16 @@ def _absent(operator: Operator, device: str) -> Callable[..., torch.Tensor]:
 
 
 class CompileBackend(TorchBackend):
-    """Networks as ``torch.compile`` makes them, for one batch size; the first call compiles, which takes its time."""
+    """Backend of networks compiled by ``torch.compile`` for one batch size, at the first call."""
 
     name = "torch-compile"
 
     def runner(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Callable[..., torch.Tensor]:
         import torch
 
-        # All networks share the code of ``GraphModule.forward``, which after eight of them would run uncompiled.
+        # All networks share the code of ``GraphModule.forward``, of which torch compiles eight at most.
         torch.compiler.reset()
-        # Modules that are imported at their first use are then there.
+        # Modules are imported at first use.
         with torch.inference_mode():
             module(*inputs)
         compiled: Callable[..., torch.Tensor] = torch.compile(module, fullgraph=True, dynamic=False)
@@ -171,8 +170,10 @@ class CompileBackend(TorchBackend):
 
 
 class CudaGraphBackend(TorchBackend):
-    """Calls of ``TorchBackend``, captured once and replayed: without the time to launch each kernel, which is
-    most of the latency of a small network. The input stays in the same place."""
+    """Backend that captures calls of ``TorchBackend`` as a CUDA graph and replays it on the same input.
+
+    It saves the time to launch each kernel, most of the latency of a small network.
+    """
 
     name = "torch-cuda-graph"
     no_device_advice = "CUDA graphs need a CUDA device, as --device cuda:0; --backend torch runs on the CPU"

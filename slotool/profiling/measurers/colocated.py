@@ -1,9 +1,8 @@
-"""Co-located subjects: one process each, kept alive between combinations, timed solo, co-located, then solo again.
+"""Co-located subjects: one process each, reused between combinations, timed solo, co-located, then solo again.
 
 Each member is timed alone just before and just after, in the same process on the same cores, so drift of the machine
-cancels. The label is the degradation: the co-located median against the median of those solo samples.
-On a device, members may be streams of one process in place of processes: no context is switched between them, and they
-share one allocator.
+cancels. The label is the degradation: the co-located median ÷ the median of those solo samples. On a device, members
+may be streams of one process instead: no context is switched between them, and they share one allocator.
 """
 
 from __future__ import annotations
@@ -30,29 +29,29 @@ from slotool.profiling.rows import by_key
 from slotool.profiling.subjects import Subject
 from slotool.tables.latency import MEASURED_COLUMNS
 
-# A combination during which other processes took more than this share of a core is measured again, so many times.
+# A combination is measured again if other processes take more than this share of a core, or a member is stopped for
+# more than this share of the co-located time.
 MAX_OTHERS = 0.02
-# So is one in which a member was stopped for more than this share of the co-located time.
 MAX_STOPPED_SHARE = 0.02
 ATTEMPTS = 3
-# A new worker is started only with so much memory left; those used longest ago make room.
+# Free memory that a new worker needs; the least recently used ones are ended for it.
 SPARE_BYTES = 2 << 30
 # Minimum co-located time: long enough to contain several time slices of the scheduler, which are some milliseconds.
 MIN_SECONDS = 0.5
 
-# Columns that the answer to preparing has; of the answer to running co-located, each that is a column.
+# Columns in the answer to preparing.
 _OF_PREPARING = (
     *("open_s", "prepare_s", "first_call_s", "calls_per_sample", "int8_share"),
     *("device_name", "device_settings"),
 )
 
-# What a worker is kept for: a subject's name, which copy of it, and its cores.
+# Key of a worker: name of the subject, number of its copy, and cores.
 Key = tuple[str, int, tuple[int, ...]]
 
 
 @dataclass
 class _Member:
-    """A worker with its cores; ``ready`` says what was prepared on it last, ``answer`` what that gave."""
+    """Worker with its cores; ``ready``: point and batch size prepared last; ``answer``: the result of preparing."""
 
     worker: MeasuringProcess
     cores: Sequence[int]
@@ -63,8 +62,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Answers of all members, the share of a core that others took, and whether a member was stopped, or the device
-    throttled, meanwhile."""
+    """Answers of all members, and the share of a core that others took; ``spoiled``: by a stop or throttling."""
 
     answers: list[dict[str, Any]]
     others: float
@@ -76,12 +74,12 @@ class _Attempt:
 
     @property
     def badness(self) -> tuple[bool, float]:
-        """A co-runner that was stopped, or a device that was throttled, is worse than other processes."""
+        """Order of attempts: a stopped co-runner or a throttled device is worse than other processes."""
         return self.spoiled, self.others
 
 
 class _Failure(Exception):
-    """A member cannot take part; holds the answer for the rows of the combination."""
+    """Failure of a member, with the answer for the rows of the combination."""
 
     def __init__(self, answer: Mapping[str, Any]):
         super().__init__(answer["reason"])
@@ -89,8 +87,11 @@ class _Failure(Exception):
 
 
 class ColocatedMeasurer(Measurer):
-    """Rows hold the co-located samples; ``solo_s`` are the solo samples around them, ``degradation_s`` and
-    ``degradation_ratio`` compare the medians, ``others`` is the share of a core that the rest of the machine took."""
+    """Measurer of co-located subjects in a process each.
+
+    Rows hold co-located samples; ``solo_s``: the solo samples around them; ``degradation_s`` and ``degradation_ratio``
+    compare the medians; ``others``: the share of a core that other processes took.
+    """
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
@@ -130,7 +131,7 @@ class ColocatedMeasurer(Measurer):
             raise _Failure({"status": status, "reason": str(error)}) from error
 
     def _best_attempt(self, item: Item, members: Sequence[_Member]) -> list[dict[str, Any]]:
-        """The attempt that was interrupted least; the first when it was clean."""
+        """Return the least disturbed of up to ``ATTEMPTS`` attempts, the first if it is clean."""
         attempts: list[_Attempt] = []
         while len(attempts) < ATTEMPTS and not any(attempt.is_clean for attempt in attempts):
             attempts.append(self._attempt(members))
@@ -149,8 +150,8 @@ class ColocatedMeasurer(Measurer):
             members, colocated_samples([of.samples for of in spans]), zip(before, after, strict=True), runs, strict=True
         ):
             calls = member.answer["calls_per_sample"]
-            found = self._answer(member, colocated_s / calls, np.concatenate(alone_s), others)
-            answers.append(found | {name: run[name] for name in MEASURED_COLUMNS if name in run})
+            answer = self._answer(member, colocated_s / calls, np.concatenate(alone_s), others)
+            answers.append(answer | {name: run[name] for name in MEASURED_COLUMNS if name in run})
         throttled = any(run["throttled"] for run in runs)
         return _Attempt(answers, others, stopped_share(spans) > MAX_STOPPED_SHARE or throttled)
 
@@ -175,7 +176,7 @@ class ColocatedMeasurer(Measurer):
         return np.array(answer["samples_s"])
 
     def _colocated(self, members: Sequence[_Member]) -> tuple[list[dict[str, Any]], float]:
-        """Return the answer of each member, and the share of a core that the rest of the machine took."""
+        """Return the answer of each member, and the share of a core that other processes took."""
         rule, workers = self.settings.round_rule, [member.worker for member in members]
         barrier = SharedMemoryBarrier.create(len(members))
         try:
@@ -194,23 +195,23 @@ class ColocatedMeasurer(Measurer):
         return answers, max(0.0, others)
 
     def _ready(self, key: Key, subject: Subject, item: Item, needed: Sequence[Key]) -> _Member:
-        """The member of that key with the subject ready on it. Raises ``_Failure``."""
-        wanted = (subject.point, item.batch_size)
-        if (key, wanted) in self._broken:
-            raise _Failure(self._broken[key, wanted])
+        """Return the member of a key with the subject prepared. Raises ``_Failure``."""
+        setting = (subject.point, item.batch_size)
+        if (key, setting) in self._broken:
+            raise _Failure(self._broken[key, setting])
         member = self._member_of(key, subject, needed)
-        if member.ready != wanted:
+        if member.ready != setting:
             self._make_room_on_device(member.worker, subject, item, needed)
             member.answer = _prepared(member.worker, subject, item, self.settings.timeout_s)
             if member.answer["status"] == OUT_OF_MEMORY and self._retire_idle(needed):
                 member.answer = _prepared(member.worker, subject, item, self.settings.timeout_s)
-            member.ready = wanted
+            member.ready = setting
         if member.answer["status"] != "ok":
             self._retire(key)
             answer = {"status": member.answer["status"], "reason": f"{subject.label}: {member.answer['reason']}"}
             if answer["status"] != OUT_OF_MEMORY:
-                # Memory may suffice next to others.
-                self._broken[key, wanted] = answer
+                # Beside other subjects, memory may suffice.
+                self._broken[key, setting] = answer
             raise _Failure(answer)
         member.used_at = time.monotonic()
         return member
@@ -224,7 +225,7 @@ class ColocatedMeasurer(Measurer):
         return self._members[key]
 
     def worker_for(self, key: Key, subject: Subject, needed: Sequence[Key]) -> MeasuringProcess:
-        """A fresh worker for a member; ``needed``: all members of its combination."""
+        """Start a worker for a member; ``needed``: all members of its combination."""
         return self.start(self.settings.backend_of(subject), key[-1])
 
     def _make_room(self, needed: Sequence[Key]) -> None:
@@ -234,22 +235,22 @@ class ColocatedMeasurer(Measurer):
     def _make_room_on_device(
         self, worker: MeasuringProcess, subject: Subject, item: Item, needed: Sequence[Key]
     ) -> None:
-        """Workers that wait for their next turn keep their networks on the device: those used longest ago give way."""
+        """End the least recently used idle workers, which hold networks on the device, until the subject fits."""
         if self.settings.device_limit_bytes is None:
             return
-        wanted = self.settings.needed_bytes(Item((subject,), item.batch_size)) + CONTEXT_BYTES
-        while _free_bytes(worker) < wanted and self._retire_oldest(needed):
+        needed_bytes = self.settings.needed_bytes(Item((subject,), item.batch_size)) + CONTEXT_BYTES
+        while _free_bytes(worker) < needed_bytes and self._retire_oldest(needed):
             pass
 
     def _retire_idle(self, needed: Sequence[Key]) -> bool:
-        """End every worker that the combination does without; returns whether there were any."""
+        """End every worker that the combination does not need; return True if there were any."""
         retired = False
         while self._retire_oldest(needed):
             retired = True
         return retired
 
     def _retire_oldest(self, needed: Sequence[Key]) -> bool:
-        """End the worker used longest ago that the combination does without; returns whether there was one."""
+        """End the least recently used worker that the combination does not need; return True if there was one."""
         idle = [key for key in self._members if key not in needed]
         if idle:
             self._retire(min(idle, key=lambda key: self._members[key].used_at))
@@ -262,7 +263,7 @@ class ColocatedMeasurer(Measurer):
 
 
 def _require_ok(answers: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ``_Failure`` when memory ran out, ``WorkerError`` when a member failed otherwise."""
+    """Raise ``_Failure`` if memory ran out, ``WorkerError`` if a member failed otherwise."""
     failed = sorted((a for a in answers if a["status"] != "ok"), key=lambda a: a["status"] != OUT_OF_MEMORY)
     if failed and failed[0]["status"] == OUT_OF_MEMORY:
         raise _Failure({"status": OUT_OF_MEMORY, "reason": failed[0]["reason"]})
@@ -275,16 +276,16 @@ def _spans(run: Mapping[str, Any]) -> Spans:
 
 
 def _free_bytes(worker: MeasuringProcess) -> float:
-    """Free memory of the device that a worker is on; infinite where it does not say."""
+    """Return the free memory of a worker's device, infinite if unknown."""
     try:
         memory = worker.ask({"do": "device"}, START_TIMEOUT_S).get("memory")
     except WorkerError:
-        return float("inf")  # what is asked next will say so
+        return float("inf")  # the next request reports the error
     return float("inf") if memory is None else float(memory["free_bytes"])
 
 
 def _one_round(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of a subject that were co-located were so in the same round."""
+    """Return the row as one round, as copies of a subject are measured together."""
     return {**row, "rounds": 1, "samples_per_round": [len(row["samples_s"])] if row["samples_s"] else []}
 
 
@@ -307,7 +308,7 @@ def _rounded(seconds: np.ndarray) -> list[float]:
 
 
 class SharedWorker:
-    """A worker that several seats ask; an answer goes to the seat that it names."""
+    """Worker that several seats share; an answer goes to the seat that it names."""
 
     def __init__(self, worker: MeasuringWorker, backend: str, cores: Sequence[int]):
         self.worker, self.backend, self.cores = worker, backend, cores
@@ -315,7 +316,7 @@ class SharedWorker:
         self._answers: dict[int, deque[dict[str, Any]]] = defaultdict(deque)
 
     def receive(self, seat: int, timeout_s: float) -> dict[str, Any]:
-        """The next answer to this seat. Raises as ``MeasuringWorker.receive`` does."""
+        """Return the next answer to this seat. Raises as ``MeasuringWorker.receive`` does."""
         while not self._answers[seat]:
             answer = self.worker.receive(timeout_s)
             self._answers[int(answer.pop("seat"))].append(answer)
@@ -323,7 +324,7 @@ class SharedWorker:
 
 
 class Seat:
-    """A place in a shared worker, used as a ``MeasuringWorker`` of its own is."""
+    """Place in a shared worker, with the interface of a ``MeasuringWorker``."""
 
     def __init__(self, shared: SharedWorker, cores: Sequence[int]):
         self._shared, self._cores, self._number = shared, list(cores), next(shared.numbers)
@@ -347,7 +348,7 @@ class Seat:
         return self._shared.receive(self._number, timeout_s)
 
     def kill(self) -> None:
-        """Free the seat. A worker that does not do so at once is ended, and with it all of its seats."""
+        """Free the seat; a worker that fails to do so is ended with all of its seats."""
         if not self.alive:
             return
         try:
@@ -357,8 +358,7 @@ class Seat:
 
 
 class StreamsMeasurer(ColocatedMeasurer):
-    """``ColocatedMeasurer`` with a seat in one worker for each co-runner. When the worker dies all of them start
-    anew."""
+    """``ColocatedMeasurer`` with a seat in one worker for each co-runner; if it dies, all of them restart."""
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
