@@ -39,8 +39,10 @@ def main() -> int:
     fetch()
     capture()
     carried = sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file())
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    tree = sum((ROOT / name.decode()).stat().st_size for name in listed.split(b"\0") if name)
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True).stdout.decode().split("\0")[:-1]
+    # An unpacked archive of the source has no list of its files.
+    paths = [ROOT / name for name in names] or [path for path in ROOT.rglob("*") if FOLDER not in path.parents]
+    tree = sum(path.stat().st_size for path in paths if path.is_file())
     sizes = f"{FOLDER.name}/ {carried / 1e6:.1f} MB and the checkout {tree / 1e6:.1f} MB"
     print(f"{sizes}; {MAX_BYTES / 1e6:.1f} MB may travel")
     return int(carried + tree > MAX_BYTES)

@@ -10,17 +10,20 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import gpu
+from benchmarks import gpu, gpu_carry
 from benchmarks import gpu_pieces as pieces
 from benchmarks.gpu_pieces.piece import DONE, FAILED, UNFINISHED, Left, NotYet, Piece, Spec, ran
+from benchmarks.gpu_pieces.solo import applications
 from docs.generate import gpu as pages
 from slotool import transfers
+from slotool.graphs.store import write_graphs
 
 PAGE = gpu.PAGE.read_text()
 
@@ -59,6 +62,32 @@ def test_a_window_is_rehearsed_and_leaves_one_archive(tmp_path: Path) -> None:
         assert json.load(document)["status"] == DONE
     assert all(re.fullmatch(r"[A-Za-z0-9._/-]+", name) for name in names)
     assert subprocess.run([*command[:2], "8"], capture_output=True, check=False).returncode == gpu.USAGE
+
+
+@pytest.mark.parametrize("kind", ["checkout", "archive"])
+def test_what_is_carried_is_weighed_in_a_checkout_and_in_an_archive(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    carry = tmp_path / "gpu-carry"
+    (carry / "wheels").mkdir(parents=True)
+    for package in gpu_carry.PACKAGES:
+        (carry / "wheels" / f"{package.replace('-', '_')}-1-py3-none-any.whl").write_bytes(bytes(1_000_000))
+    graph = applications(1)[0]
+    write_graphs(carry / "timm-graphs.parquet", [replace(graph, name=name) for name in gpu_carry.NETWORKS])
+    (tmp_path / "kept").write_bytes(bytes(2_000_000))
+    if kind == "checkout":
+        (tmp_path / "ignored").write_bytes(bytes(9_000_000))
+        for command in (["init", "--quiet"], ["add", "kept"]):
+            subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    places = {"ROOT": tmp_path, "FOLDER": carry, "WHEELS": carry / "wheels", "GRAPHS": carry / "timm-graphs.parquet"}
+    for name, place in places.items():
+        monkeypatch.setattr(gpu_carry, name, place)
+    assert gpu_carry.main() == 0
+    assert re.fullmatch(
+        r"gpu-carry/ 14\.\d MB and the checkout 2\.0 MB; 67\.1 MB may travel\n", capsys.readouterr().out
+    )
+    (tmp_path / "kept").write_bytes(bytes(60_000_000))
+    assert gpu_carry.main() == 1
 
 
 def run(out: Path, steps: dict[str, Callable[[], dict[str, Any]]], limit_s: float = 60.0) -> tuple[str, dict[str, Any]]:
