@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,16 +64,28 @@ class Groups:
                 f"column {column!r} has {len(large)} groups of {MIN_EXAMPLES} or more examples; 1 to {MAX_GROUPS} are "
                 "expected"
             )
-        return cls.named(outcomes, column, [*large, *pooled], small)
+        return cls.named(column, values, [*large, *pooled], small)
 
     @classmethod
-    def named(cls, outcomes: OutcomeTable, column: str, names: Sequence[str], small: Sequence[str] = ()) -> Groups:
-        """Return groups of these names in a table; all other values are ``OTHERS``. Raises as ``found`` does."""
-        return cls.of_values(column, outcomes.text(column), names, small)
-
-    @classmethod
-    def of_values(cls, column: str, values: Iterable[str], names: Sequence[str], small: Sequence[str] = ()) -> Groups:
-        """Return groups of these names; ``values``: one per example."""
+    def named(cls, column: str, values: Iterable[str], names: Sequence[str], small: Sequence[str] = ()) -> Groups:
+        """Return groups of these names among ``values``, one per example; all others are ``OTHERS``."""
         at = {name: index for index, name in enumerate(names)}
         rest = at.get(OTHERS, -1)
         return cls(column, tuple(names), np.array([at.get(value, rest) for value in values], np.int64), tuple(small))
+
+
+def parts(
+    config: Mapping[str, Any], outcomes: OutcomeTable, known: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return the examples a guarantee holds for: all under "", then those of each group of a rule set's ``config``.
+
+    ``known``: the group of each example, empty where it is not known; None: as ``outcomes`` has them. Raises
+    ``TableError`` where these lack the column.
+    """
+    every = np.arange(len(outcomes.examples))
+    if "group" not in config:
+        return {"": every}
+    values = outcomes.text(config["group"]) if known is None else known
+    groups = Groups.named(config["group"], values, list(config["groups"]))
+    stated = every[[value != "" for value in values]]
+    return {"": every, **dict(zip(groups.names, groups.rows(stated), strict=True))}

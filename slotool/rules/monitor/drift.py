@@ -20,21 +20,18 @@ for worse answers: leave out the latest requests, for as long as labels may take
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.rules.evidence.betting import Evidence
-from slotool.rules.evidence.groups import Groups
+from slotool.rules.evidence.groups import parts
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import OSFA
 from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.tables import OperatingPoint, OutcomeTable
-
-# Names of groups, empty for all requests, and the requests of each: int [any].
-_Parts = list[tuple[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -127,12 +124,15 @@ class Watcher:
     def see(
         self, feedback: OutcomeTable, groups: Sequence[str] | None = None, weights: np.ndarray | None = None
     ) -> None:
-        """Add labelled requests in the order of arrival. Raises ``InputError`` when a consulted version is missing.
+        """Add labelled requests in the order of arrival.
 
-        ``groups``: of each request; one without counts for all requests only. None: the feedback's column, without
-        which no group is watched. ``weights``: above 0 and at most 1, the weight of each request; None: equal weights.
+        Raises ``InputError`` when a consulted version is missing, ``TableError`` for a missing column of groups.
+
+        ``groups``: of each request; one without counts for all requests only. None: the feedback's column.
+        ``weights``: above 0 and at most 1, the weight of each request; None: equal weights.
         """
-        excesses = list(_excesses(self.rules, self.rules.losses(feedback), _parts(self.rules, feedback, groups)))
+        whose = parts(self.rules.config, feedback, groups)
+        excesses = list(_excesses(self.rules, self.rules.losses(feedback), whose))
         wanted = len(excesses) / (1.0 - self._confidence)
         weights = np.ones(len(feedback.examples)) if weights is None else weights
         for key, excess, rows in excesses:
@@ -154,29 +154,14 @@ def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float, labelled: s
     likely = np.ones(1) if labelled is None else feedback.feature(labelled)
     if not ((likely > 0) & (likely <= 1)).all():
         raise InputError(f"column {labelled!r}: probabilities of a label must lie above 0 and up to 1")
-    if "group" in rules.config:
-        feedback.text(rules.config["group"])
     watcher = Watcher(rules, confidence)
     watcher.see(feedback, weights=None if labelled is None else likely.min() / likely)
     return watcher.watched()
 
 
-def _parts(rules: RuleSet, feedback: OutcomeTable, known: Sequence[str] | None) -> _Parts:
-    """Return all requests, and those of each group: ``known`` ones, or those in the feedback."""
-    column, names = rules.config.get("group"), list(rules.config.get("groups", ()))
-    count = len(feedback.examples)
-    parts: _Parts = [("", np.arange(count))]
-    if column is not None and known is not None:
-        stated = np.flatnonzero([value != "" for value in known])
-        groups = Groups.of_values(column, known, names)
-        return parts + list(zip(groups.names, groups.rows(stated), strict=True))
-    if column is not None and column in feedback.rows:
-        groups = Groups.named(feedback, column, names)
-        return parts + list(zip(groups.names, groups.rows(np.arange(count)), strict=True))
-    return parts
-
-
-def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[tuple[_Watch, np.ndarray, np.ndarray]]:
+def _excesses(
+    rules: RuleSet, losses: OutcomeTable, whose: Mapping[str, np.ndarray]
+) -> Iterator[tuple[_Watch, np.ndarray, np.ndarray]]:
     """Yield, per ensemble at its tightest tolerance, each answer's excess, and whose requests count.
 
     ``losses``: outcomes whose errors are what tolerances limit (``RuleSet.losses``). Excesses are float64 [requests],
@@ -190,5 +175,5 @@ def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[t
     best_error = best.replay(losses).error
     for point, rule in strictest.items():
         excess, largest = rules.excess(rule.tolerance, from_point(point).replay(losses).error, best_error)
-        for name, rows in parts:
+        for name, rows in whose.items():
             yield _Watch(point, rule.id, rule.tolerance, name, largest), excess, rows

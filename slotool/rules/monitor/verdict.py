@@ -11,7 +11,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.rules.evidence.betting import STAKES, evidence_against, examples_to_show
 from slotool.rules.evidence.counting import examples_to_count, kept_p_value
-from slotool.rules.evidence.groups import Groups
+from slotool.rules.evidence.groups import parts
 from slotool.rules.evidence.losses import zero_or_largest
 from slotool.rules.generate.generator import generate_rules
 from slotool.rules.policies.points import from_point
@@ -56,7 +56,7 @@ def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
     groups.
     """
     rules.require_errors(outcomes)
-    sets = {"": np.arange(len(outcomes.examples)), **_parts(rules, outcomes)}
+    sets = {name: rows for name, rows in parts(rules.config, outcomes).items() if len(rows)}
     tables = {name: rules.losses(outcomes, name) for name in rules.references(outcomes)}
     counted = zero_or_largest(tables[rules.best_version].matrix("error"), rules.largest_loss)
     policies = {rule.point: from_point(rule.point) for rule in rules.rules}
@@ -109,15 +109,6 @@ def detectable_excess(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], e
     shown = (examples_to_count if counted else examples_to_show)(excess, moments + excess, alpha) <= examples
     widths = np.where(shown.any(axis=0), excess[shown.argmax(axis=0), 0], 1.0)
     return float(widths.max()) * rules.largest_loss
-
-
-def _parts(rules: RuleSet, outcomes: OutcomeTable) -> dict[str, np.ndarray]:
-    """Return the examples of each of the rules' groups that has any."""
-    if "group" not in rules.config:
-        return {}
-    groups = Groups.named(outcomes, rules.config["group"], list(rules.config["groups"]))
-    every = zip(groups.names, groups.rows(np.arange(len(outcomes.examples))), strict=True)
-    return {name: rows for name, rows in every if len(rows)}
 
 
 def cross_validate(
