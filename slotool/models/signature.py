@@ -255,11 +255,15 @@ class Signature:
 
     @classmethod
     def parse(cls, text: str) -> Signature:
-        """Return the signature written as ``a=INT64[-1,-1] b=BOOL[-1] -> logits=FP32[-1,3]``. Raises ``InputError``."""
+        """Return the signature written as ``a=INT64[-1,-1] b=BOOL[-1] -> logits=FP32[-1,3]``, with commas or without.
+
+        Raises ``InputError``.
+        """
         before, arrow, after = text.partition("->")
         if not arrow:
             raise InputError(f"{text!r} is not INPUTS -> OUTPUTS, such as x=FP32[-1,4] -> logits=FP32[-1,3]")
-        return cls(*(tuple(map(TensorSpec.parse, re.sub(r",\s+", ",", side).split())) for side in (before, after)))
+        sides = (re.sub(r",\s+", ",", side.replace("],", "] ")).split() for side in (before, after))
+        return cls(*(tuple(map(TensorSpec.parse, side)) for side in sides))
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Signature:

@@ -116,7 +116,9 @@ def test_a_signature_is_the_protocols_metadata() -> None:
 
 
 def test_a_signature_is_written_in_one_line() -> None:
-    assert Signature.parse("input_ids=INT64[-1, -1] attention_mask=INT64[-1,-1] -> logits=FP32[-1,2]") == TEXT
+    for between in (" ", ", ", ","):
+        said = f"input_ids=INT64[-1, -1]{between}attention_mask=INT64[-1,-1] -> logits=FP32[-1,2]"
+        assert Signature.parse(said) == TEXT
     for wrong in ("x=FP32[-1]", "-> y=FP32[-1]", "x=FP32[-1] -> y"):
         with pytest.raises(InputError):
             Signature.parse(wrong)
