@@ -47,6 +47,17 @@ def test_the_path_saves_where_parts_of_the_table_are_too_small() -> None:
     assert saved[1] > saved[0] + 0.02
 
 
+def test_a_large_table_is_searched_in_one_round_and_keeps_its_promise() -> None:
+    large, truth = routed(2, 30_000), routed(0, 100_000)
+    policies = ("osfa", "seq", "cascade")
+    made = generate_rules(large, [0.01], ["cost"], 0.95, tolerance_kind="absolute", policies=policies)
+    assert made.config["rounds"] == 2  # the path is another
+    (rule,) = made.rules
+    replayed, best = from_point(rule.point).replay(truth), OSFA(truth.versions[1]).replay(truth)
+    assert replayed.error.mean() <= best.error.mean() + 0.01
+    assert replayed.cost.mean() < 0.9 * best.cost.mean()
+
+
 def test_no_tier_of_two_versions_is_exceeded_more_often_than_promised() -> None:
     truth, draws, exceeded = routed(0, 100_000), 25, 0
     best = OSFA(truth.versions[1]).replay(truth).error.mean()

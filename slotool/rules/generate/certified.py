@@ -7,7 +7,8 @@ Learn, then test (arXiv 2110.01052), whatever the policies are. What could break
   test. A chain is tested in its order until one is not shown to keep the tolerance: fixed-sequence testing, which needs
   no correction for its length.
 - *What a part names is chance.* So there are ``ROUNDS`` random parts, each with its share of the budget, and a tier
-  takes the cheapest policy that any of them has shown.
+  takes the cheapest policy that any of them has shown. Of a table of ``LARGE`` examples one part is enough, and a
+  smaller share of it.
 - *Two versions have one threshold path*, along which nothing needs choosing: the better version alone, then the
   cheapest one from each confidence on. ``PATH_EXAMPLES`` rows name the thresholds, the cheapest and the better version,
   all others test, with ``PATH_BUDGET`` of the budget. Rounds have the rest. Of more than ``MAX_STEPS`` versions there
@@ -53,6 +54,8 @@ Against = Sequence[tuple[int, Listed]]
 
 ROUNDS = 3
 LEARN_SHARE = 0.4
+# Smallest table of one round only, and the share that chooses there.
+LARGE, LARGE_SHARE = 30_000, 0.25
 # Share of the learning part that calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
 # Share of the budget for the path of a pair, which has as many thresholds as these rows, at most a tenth of the table.
@@ -116,13 +119,14 @@ def _rounds(problem: Problem, against: Against, propose: Callable[..., Proposals
     goals, budget = _goals(problem), 1.0 - problem.confidence
     has_path = len(problem.outcomes.versions) <= MAX_STEPS and Cascade.kind in problem.policies
     share = 1.0 - PATH_BUDGET if has_path else 1.0
-    for _ in range(ROUNDS):
-        learnt, test = np.split(draw.permutation(examples), [round(examples * LEARN_SHARE)])
+    count, learn_share = (ROUNDS, LEARN_SHARE) if examples < LARGE else (1, LARGE_SHARE)
+    for _ in range(count):
+        learnt, test = np.split(draw.permutation(examples), [round(examples * learn_share)])
         fit, learn = np.split(learnt, [max(1, round(len(learnt) * FIT_SHARE))])
         proposed = propose(problem, goals, fit, learn, test)
         tolerances = [goal.tolerance for goal in goals]
         chained = list(zip(tolerances, proposed.chains, strict=True))
-        yield _Round(problem, against, (fit, learn, test), chained, budget * share / ROUNDS, proposed.considered)
+        yield _Round(problem, against, (fit, learn, test), chained, budget * share / count, proposed.considered)
     if has_path:
         learn, test = np.split(draw.permutation(examples), [min(PATH_EXAMPLES, examples // 10)])
         paths = {tuple(threshold_path(problem, goal, learn)): None for goal in goals}
@@ -150,7 +154,7 @@ class _Round:
         path: bool = False,
     ):
         self.fit, self.learn, self.test = rows
-        self.budget, self.considered = budget, considered
+        self.budget, self.considered, self.path = budget, considered, path
         made = [_Chain(problem, tolerance, chain, against, rows[1:], budget / len(chained))
                 for tolerance, chain in chained]  # fmt: skip
         if problem.reference is None and not path:
@@ -294,11 +298,11 @@ def _examples_needed(problem: Problem, against: Against, listed: Listed, rounds:
     """
     examples, least = np.arange(len(problem.outcomes.examples)), np.inf
     replayed = {listed.policy(at) for at in range(len(listed))}
-    for alike in (rounds[:ROUNDS], *([part] for part in rounds[ROUNDS:])):
+    for alike in ([part for part in rounds if not part.path], *([part] for part in rounds if part.path)):
         alpha = alike[0].budget / max(1, len(alike[0].tests))
         chain = _Chain(problem, max(problem.tolerances), (), against, (examples, examples), alpha)
         policies = dict.fromkeys(policy for part in alike for tested in part.tests for policy in tested.policies)
-        if len(alike) > 1:  # only tested ones: all would fill the memory
+        if not alike[0].path:  # only tested ones: all would fill the memory
             policies = {policy: None for policy in policies if policy in replayed}
         cheaper = [policy for policy in policies if _is_cheaper(listed, listed.index(policy), problem)]
         needed = min((max(chain.examples_needed(policy)) for policy in cheaper), default=np.inf)
