@@ -48,6 +48,7 @@ BENCHMARKS = (
     "ray_cluster",
     "decision",
     "rule_splits",
+    "certificate_kinds",
     "best_version",
 )
 # Those that install what they compare: run by name, and by ``make bench-peers``.
