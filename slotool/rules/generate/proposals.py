@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class _Front:
     def add(self, margin: np.ndarray, price: np.ndarray, make: Callable[[int], RoutingPolicy]) -> None:
         """Add policies that keep the goal (margin > 0); ``make`` returns the one of an index."""
         new = _front(margin, price)
-        makers = self.makers + [_later(make, int(at)) for at in new]
+        makers = self.makers + [partial(make, int(at)) for at in new]
         self.margin, self.price = np.append(self.margin, margin[new]), np.append(self.price, price[new])
         front = _front(self.margin, self.price)
         self.margin, self.price, self.makers = self.margin[front], self.price[front], [makers[at] for at in front]
@@ -205,10 +206,6 @@ def _maker(alike: Sequence[Path], names: Sequence[str], worth: Sequence[Worth]) 
 
 def _picked(make: Callable[[int], RoutingPolicy], indices: np.ndarray) -> Callable[[int], RoutingPolicy]:
     return lambda at: make(int(indices[at]))
-
-
-def _later(make: Callable[[int], RoutingPolicy], at: int) -> Callable[[], RoutingPolicy]:
-    return lambda: make(at)
 
 
 def _front(margin: np.ndarray, price: np.ndarray) -> np.ndarray:

@@ -28,9 +28,6 @@ MAX_KINDS = {2: 3, 3: 3, 4: 1}
 ORDERS_AT_ONCE = 16  # bounds the memory of the cores' results
 
 
-Array = np.ndarray
-
-
 @dataclass(frozen=True)
 class Signal:
     """``values`` (float64 [examples]) that may distinguish answers, and the condition that one reaches a threshold."""
@@ -60,7 +57,7 @@ class ExampleSet:
     shares: np.ndarray | None = None
 
     @cached_property
-    def arrays(self) -> tuple[Array, Array, Array, Array, Array, int, Array]:
+    def arrays(self) -> tuple[np.ndarray | int, ...]:
         """First seven arguments of ``search_kernels.cascade_means``, each contiguous."""
         of_versions = (self.error, self.latency_s, self.cost, self.worth)
         labels = np.zeros(self.error.shape, dtype=np.int64) if self.labels is None else self.labels

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.rules.policies.conditions import Asked, AskedOne, Condition, condition_of
+from slotool.rules.policies.conditions import Asked, AskedOne, Condition, Score, condition_of
 from slotool.rules.policies.routing import Replayed, RoutingPolicy
 from slotool.tables import OperatingPoint
 
@@ -190,7 +190,8 @@ class Cascade(RoutingPolicy):
     @property
     def features(self) -> frozenset[str]:
         """Numbers of a request that its conditions read."""
-        return frozenset(name for step in self.steps if step.accept is not None for name in step.accept.features)
+        terms = [term for step in self.steps if isinstance(step.accept, Score) for term in step.accept.terms]
+        return frozenset(term.name for term in terms if term.of == "feature")
 
     @property
     def needs_labels(self) -> bool:

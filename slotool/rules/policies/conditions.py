@@ -60,11 +60,6 @@ class Condition(ABC):
         return ()
 
     @property
-    def features(self) -> Iterable[str]:
-        """Numbers of the request that it reads."""
-        return ()
-
-    @property
     @abstractmethod
     def words(self) -> str:
         """Condition in words: "small's confidence ≥ 0.8"."""
@@ -232,10 +227,6 @@ class Score(Condition):
 
     def holds_one(self, asked: AskedOne) -> bool:
         return sum([term.weight * term.value(asked) for term in self.terms]) >= self.at_least
-
-    @property
-    def features(self) -> Iterable[str]:
-        return (term.name for term in self.terms if term.of == "feature")
 
     @property
     def words(self) -> str:
