@@ -1,8 +1,9 @@
 """How far sums of operators that were measured here are off, for networks that nobody here chose.
 
-``--group torch``: networks of timm, torchvision and transformers, each as its own module in a plain loop in two
-processes, one before and one after the prediction; ``small``: MLPs and CNNs of the same kind; ``keras`` and ``onnx``:
-graphs of those networks in fresh workers. Each call measures ``--count`` networks more into ``--keep``, so that an idle
+``--group torch``: networks of timm, torchvision and transformers, each as its own module in a plain loop in a process
+of its own; ``small``: MLPs and CNNs of the same kind; ``keras`` and ``onnx``: graphs of those networks in fresh
+workers. The network as a whole, by a worker and by its operators is timed in turns, as the machine's speed drifts; then
+comes the prediction. Each call measures ``--count`` networks more into ``--keep``, so that an idle
 machine is needed for minutes only; without ``--group`` it prints the table of what is there. Beside the sums stand the
 shipped predictor as it is, and three coefficients fitted to ten labels that were drawn, ten times.
 """
@@ -11,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ import numpy as np
 from slotool.graphs import OperatorGraph
 
 Row = dict[str, Any]
-SECONDS, LONGEST_S, FEW, DRAWS = 1.0, 0.4, 10, 10
+SECONDS, TURNS, FEW, DRAWS = 0.4, 6, 10, 10
 NETWORKS = {
     "timm": """
         resnet18 resnet50 resnext50_32x4d regnety_004 regnetx_008 efficientnet_b0 efficientnetv2_rw_t
@@ -76,8 +78,8 @@ def built(name: str) -> tuple[Any, Any, Any]:
     return of_package(package, own)
 
 
-def plain(name: str, threads: int, *, loop: bool = True) -> Row:
-    """Return graph, median and noise of a module in a plain loop, or its graph alone; in a process of its own."""
+def plain(name: str, threads: int) -> None:
+    """Print the graph of a module, then for each line that comes the median of calls in a loop, as JSON."""
     import torch
 
     from slotool.graphs.capture import capture_torch
@@ -87,13 +89,17 @@ def plain(name: str, threads: int, *, loop: bool = True) -> Row:
     torch.set_num_threads(threads)
     module, shape, dtype = built(name)
     module.eval()
-    if not loop:
-        return {"graph": capture_torch(module, shape, dtype).document()}
+    # In a process of its own: it would leave memory behind.
+    if not (child := os.fork()):
+        print(json.dumps(capture_torch(module, shape, dtype).document()), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.sched_setaffinity(0, cores_by_preference()[:threads])
     sizes = [tuple(one) for one in shape] if isinstance(shape[0], tuple | list) else [tuple(shape)]
     inputs = [torch.ones((1, *one), dtype=torch.int64) if dtype == "int64" else torch.randn(1, *one) for one in sizes]
     with Interference(cores_by_preference()) as lost, torch.inference_mode():
-        times = timed(lambda: module(*inputs), lost)
-    return {**times, "graph": capture_torch(module, shape, dtype).document()}
+        for _ in sys.stdin:
+            print(json.dumps(timed(lambda: module(*inputs), lost)), flush=True)
 
 
 def timed(call: Callable[[], object], lost: Callable[[], float]) -> Row:
@@ -114,35 +120,50 @@ def timed(call: Callable[[], object], lost: Callable[[], float]) -> Row:
         samples.append((waited > 0.01 * seconds, max(seconds - waited, 0.1 * seconds) / calls))
     clean = [seconds for was, seconds in samples if not was]
     taken = clean if len(clean) >= 5 else [seconds for _, seconds in samples]
-    return {"measured_s": statistics.median(taken), "disturbed": disturbed / len(samples)}
+    return {"seconds": statistics.median(taken), "disturbed": disturbed / len(samples)}
 
 
-def process(call: str) -> Row:
-    """Return what the Python code prints last, as JSON, in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=True, timeout=160)
-    answer: Row = json.loads(done.stdout.splitlines()[-1])
-    return answer
+@contextmanager
+def started(name: str, threads: int) -> Iterator[Callable[[str], Any]]:
+    """Start ``plain`` in a process of its own; called with a line, what this returns gives the next answer."""
+    call = f"from benchmarks.measured_here import plain; plain({name!r}, {threads})"
+    with subprocess.Popen([sys.executable, "-c", call], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+
+        def answer(line: str) -> Any:
+            process.stdin.write(line.encode())
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        try:
+            yield answer
+        finally:
+            process.kill()
 
 
-def whole(graph: OperatorGraph, backend: str, threads: int) -> Row:
-    """Return median and noise of a graph in a fresh worker."""
+def in_turns(graph: OperatorGraph, backend: str, threads: int, loop: Callable[[str], Any]) -> Row:
+    """Time the network in a plain loop (torch only), in a worker and by its operators, in turns."""
     from slotool.profiling.operators import NetworkTimer
 
+    rows: list[tuple[float, float, float, float]] = []
     with NetworkTimer.opened(backend, "cpu", threads) as timer:
-        latency = timer.network(graph)
-    if latency is None:
-        raise RuntimeError(f"{backend} does not run it")
-    return {"measured_s": latency.seconds, "disturbed": float(latency.disturbed)}
-
-
-def both(first: Row, second: Row) -> Row:
-    """Return the mean of two processes, and how far they are apart."""
-    seconds = [first["measured_s"], second["measured_s"]]
-    mean = statistics.fmean(seconds)
+        while len(rows) < TURNS:
+            latency = timer.network(graph)
+            if latency is None:
+                raise RuntimeError(f"{backend} does not run it")
+            alone = loop("\n") if backend == "torch" else {"seconds": latency.seconds, "disturbed": latency.disturbed}
+            rows.append(
+                (alone["seconds"], latency.seconds, sum(timer.operators(graph, 1)["calls_s"]), alone["disturbed"])
+            )
+    plain_s, whole_s, sums_s, disturbed = np.array(rows).T
+    low, middle, high = np.quantile(plain_s, (0.25, 0.5, 0.75))
     return {
-        "measured_s": mean,
-        "noise": abs(seconds[0] - seconds[1]) / mean,
-        "disturbed": max(first["disturbed"], second["disturbed"]),
+        "measured_s": middle,
+        "noise": (high - low) / middle,
+        "disturbed": disturbed.mean(),
+        "whole": float(np.median(whole_s / plain_s)),
+        "sum": float(np.median(sums_s / plain_s)),
     }
 
 
@@ -151,17 +172,12 @@ def row(name: str, group: str, threads: int) -> Row:
     import slotool
 
     backend = group if group in ("keras", "onnx") else "torch"
-    arguments = f"{name!r}, {threads}, loop={backend == 'torch'}"
-    call = f"import json; from benchmarks.measured_here import plain; print(json.dumps(plain({arguments})))"
-    found = process(call)
-    graph = OperatorGraph.from_document(found.pop("graph"))
-    if backend != "torch":
-        found = whole(graph, backend, threads)
+    with started(name, threads) as loop:
+        graph = OperatorGraph.from_document(loop(""))
+        found = in_turns(graph, backend, threads, loop)
     began = time.perf_counter()
     predicted = slotool.predict(graph, backend=backend, threads=threads, progress=None)
     took = time.perf_counter() - began
-    # The machine's speed drifts, so a second process comes after the prediction.
-    found = both(found, process(call) if backend == "torch" else whole(graph, backend, threads))
     low, high = predicted.interval_s[0].tolist()
     shipped = slotool.predict(
         graph, predictor="models/predictor" + ("" if backend == "keras" else "-torch"), progress=None
@@ -202,6 +218,7 @@ def shown(rows: list[Row]) -> None:
             "networks": len(own),
             "noise": float(np.mean([each["noise"] for each in own])),
             "disturbed": float(np.mean([each["disturbed"] for each in own])),
+            **{f"{way}_in_turns": float(np.mean([abs(each[way] - 1) for each in own])) for way in ("whole", "sum")},
             "mean": float(np.abs(errors).mean()),
             "median": float(np.median(np.abs(errors))),
             "rank": float(spearmanr(measured, measured * (1 + errors)).statistic) if len(own) > 2 else float("nan"),
