@@ -22,8 +22,9 @@ from slotool.timing.timer import MAX_LOST, Call, MeasurementHooks, StoppingRule,
 
 # Decimals of seconds; further ones are noise that would only fill the journal.
 DIGITS = 11
-# Inferences whose operators are timed: seconds, limits of their number; and tries if other processes disturb them.
-WALKS_S, MIN_WALKS, MAX_WALKS, WALK_TRIES = 0.3, 4, 200, 3
+# Inferences whose operators are timed: seconds, limits of their number, pieces of them, and how many times as many at
+# most, if other processes disturb pieces.
+WALKS_S, MIN_WALKS, MAX_WALKS, WALK_PIECES, WALK_TRIES = 0.3, 4, 200, 4, 3
 Say = Callable[[dict[str, Any]], None]
 NOT_SETTLED = "durations had not settled when sampling began"
 
@@ -101,30 +102,31 @@ class Bench:
         """Time each operator of ``subject`` while the network runs at ``batch_size``.
 
         Returns ``calls_s``, median seconds as columns of ``Backend.walk``, and ``spreads``, half-widths of their 95 %
-        intervals as shares of them. ``interrupted``: other processes ran in all tries; the whole is then the lower
+        intervals as shares of them. ``interrupted``: other processes ran all the time; the whole is then the lower
         quartile, as noise only adds.
         """
         self._call = None  # both together may not fit
         walk = self._backend.walk(self._backend.open(request["subject"]), int(request["batch_size"]))
         once_s = float(walk(1).sum())
         count = min(MAX_WALKS, max(MIN_WALKS, math.ceil(WALKS_S / once_s)))
-        tries: list[np.ndarray] = []
+        pieces: dict[bool, list[np.ndarray]] = {True: [], False: []}
         self._begin()
         with collector_off():
-            for _ in range(WALK_TRIES):
+            for _ in range(WALK_TRIES * WALK_PIECES):
                 self._lost_s()
-                tries.append(walk(count))
-                interrupted = self._lost_s() > MAX_LOST * float(tries[-1].sum())
-                if not interrupted:
+                piece = walk(math.ceil(count / WALK_PIECES))
+                pieces[self._lost_s() > MAX_LOST * float(piece.sum())].append(piece)
+                if sum(map(len, pieces[False])) >= count:
                     break
-        seconds = np.concatenate(tries) if interrupted else tries[-1]
+        interrupted = sum(map(len, pieces[False])) < MIN_WALKS
+        seconds = np.concatenate([*pieces[False], *(pieces[True] if interrupted else [])])
         low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75), axis=0)
         # Together as long as an inference: medians alone leave out what now one operator takes longer, now another.
         whole_s = np.quantile(seconds.sum(axis=1), 0.25 if interrupted else 0.5)
         calls_s = middle * (whole_s / middle.sum())
         # Of a normal sample, by its quartiles.
         spreads = 1.57 * (high - low) / np.sqrt(len(seconds)) / np.maximum(calls_s, 1e-12)
-        return {"calls_s": calls_s.tolist(), "spreads": spreads.tolist(), "interrupted": bool(interrupted)}
+        return {"calls_s": calls_s.tolist(), "spreads": spreads.tolist(), "interrupted": interrupted}
 
     def prepare(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Place ``subject`` and time it shortly, so that it is warm and the calls per sample are known."""
