@@ -57,7 +57,7 @@ class ExampleSet:
     shares: np.ndarray | None = None
 
     @cached_property
-    def arrays(self) -> tuple[np.ndarray | int, ...]:
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, np.ndarray]:
         """First seven arguments of ``search_kernels.cascade_means``, each contiguous."""
         of_versions = (self.error, self.latency_s, self.cost, self.worth)
         labels = np.zeros(self.error.shape, dtype=np.int64) if self.labels is None else self.labels
