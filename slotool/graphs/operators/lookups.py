@@ -34,9 +34,11 @@ class Embedding(OperatorType):
         return int(operator["vocabulary"])
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
+        import torch
 
-        return nn.Embedding(operator["vocabulary"], operator["units"], device=device)
+        # Its own way to draw them imports a compiler on the meta device, which takes a second.
+        table = torch.randn(operator["vocabulary"], operator["units"], device=device)
+        return torch.nn.Embedding.from_pretrained(table, freeze=False)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         table = writer.weight(operator["vocabulary"], operator["units"])
