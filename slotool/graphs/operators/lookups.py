@@ -36,8 +36,10 @@ class Embedding(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         import torch
 
-        # Its own way to draw them imports a compiler on the meta device, which takes a second.
-        table = torch.randn(operator["vocabulary"], operator["units"], device=device)
+        table = torch.empty(operator["vocabulary"], operator["units"], device=device)
+        # There are no values to draw on the meta device, and torch would import a compiler for it, which takes a second.
+        if not table.is_meta:
+            table.normal_()
         return torch.nn.Embedding.from_pretrained(table, freeze=False)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
