@@ -37,7 +37,7 @@ class Embedding(OperatorType):
         import torch
 
         table = torch.empty(operator["vocabulary"], operator["units"], device=device)
-        # There are no values to draw on the meta device, and torch would import a compiler for it, which takes a second.
+        # No values are drawn on the meta device: torch would import a compiler for it, which takes a second.
         if not table.is_meta:
             table.normal_()
         return torch.nn.Embedding.from_pretrained(table, freeze=False)
