@@ -28,7 +28,7 @@ FOLDER = Path(os.environ.get("SLOTOOL_DATA_DIR", "/nowhere"))
 ABSTAINED = 0.25
 LARGEST, PAST, EXAMPLES = 8.0, 60, 12_000
 KINDS = ("rare", "steady", "busy")
-# Of one forecast: seconds as measured by `slotool family` on a two-core Xeon, and cost by a price list.
+# Of one forecast: constants, which say no more than that the three differ.
 LATENCY_S = {"last": 3e-6, "hour": 6e-6, "boosted": 1.2e-3}
 COST = {"last": 1.0, "hour": 20.0, "boosted": 100.0}
 
