@@ -40,7 +40,7 @@ class Embedding(OperatorType):
         # No values are drawn on the meta device: torch would import a compiler for it, which takes a second.
         if not table.is_meta:
             table.normal_()
-        return torch.nn.Embedding.from_pretrained(table, freeze=False)
+        return torch.nn.Embedding(*table.shape, _weight=table)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         table = writer.weight(operator["vocabulary"], operator["units"])
