@@ -36,11 +36,12 @@ class Embedding(OperatorType):
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
         import torch
 
-        table = torch.empty(operator["vocabulary"], operator["units"], device=device)
+        rows, width = operator["vocabulary"], operator["units"]
+        table = torch.empty(rows, width, device=device)
         # No values are drawn on the meta device: torch would import a compiler for it, which takes a second.
         if not table.is_meta:
             table.normal_()
-        return torch.nn.Embedding(*table.shape, _weight=table)
+        return torch.nn.Embedding(rows, width, _weight=table)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         table = writer.weight(operator["vocabulary"], operator["units"])
