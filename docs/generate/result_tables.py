@@ -653,6 +653,17 @@ def rule_splits(figures: Figures) -> list[Table]:
     return [Table("", columns, rows)]
 
 
+def certificate_kinds(figures: Figures) -> list[Table]:
+    """Splits in which any tier of rules of other kinds exceeds its tolerance, and what each tier saves."""
+    splits = figures["splits"]
+    rows = [
+        [name, f"{tiers['learnt']:,} of {tiers['examples']:,}", f"{tiers['any_exceeded']} of {splits:,}",
+         ", ".join(percent(saved, 0) for saved in tiers["saved"])]
+        for name, tiers in figures["sets"].items()
+    ]  # fmt: skip
+    return [Table("", ["set", "examples learnt from", "any tier exceeded", "saved by each tier, median"], rows)]
+
+
 def best_version(figures: Figures) -> list[Table]:
     """How often a tier exceeds its tolerance above the truly best version, and what rules save, by case."""
     rows = [
@@ -668,6 +679,6 @@ TABLES: dict[str, Callable[[Figures], list[Table]]] = {
                overload, slo_nn,
                language_model, feed_forward, promises, kernel_checks, scheduling, far_profiles, traces, planned_served,
                planned_predicted, switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, settings,
-               ten_labels, certificates, ray_cluster,
+               ten_labels, certificates, certificate_kinds, ray_cluster,
                decision, rule_splits, best_version, serving_peers, front_ends, serving_limits)
 }  # fmt: skip
