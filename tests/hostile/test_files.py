@@ -313,7 +313,7 @@ def test_commands_end_with_a_sentence_and_code_2(text: str, slotool: Any, tmp_pa
 def test_a_predictor_is_no_network_to_profile(slotool: Any, tmp_path: Path) -> None:
     done = slotool("profile", "solo", MODELS / "predictor-torch", "-o", tmp_path / "l.parquet")
     assert done.exit_code == 2
-    assert "this is a predictor artifact, expected network or family or slo-nn" in done.stderr
+    assert "this is a predictor artifact, expected network or family" in done.stderr
 
 
 def test_json_has_limits() -> None:

@@ -126,7 +126,7 @@ def test_the_guides_curl_examples_work_with_a_token_too(folder: Path, monkeypatc
     monkeypatch.setenv("SLOTOOL_TOKEN", "a-token-for-the-test")
     (folder / "token").write_text("a-token-for-the-test\n")
     examples = curl_examples()
-    assert len(examples) == 3
+    assert len(examples) == 2
     with serving(folder, "family", "--rules", "rules.json", "--token-file", "token") as (process, ready):
         shown = 'curl --silent --header "Authorization: Bearer $SLOTOOL_TOKEN" '
         for example in examples:
