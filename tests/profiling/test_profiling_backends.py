@@ -90,7 +90,7 @@ def test_weights_are_aligned_and_never_share_memory(monkeypatch: pytest.MonkeyPa
 
 
 def wide_mlp() -> OperatorGraph:
-    """More weights than the arena begins with."""
+    """Layers of different widths, with more weights than one block of values."""
     builder = GraphBuilder("mlp")
     last = builder.add("InputLayer", shape=[2048])
     for units in (2048, 1024, 8):

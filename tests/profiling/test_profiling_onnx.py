@@ -117,7 +117,7 @@ def test_it_runs_on_the_threads_it_was_given(threads: int) -> None:
 
 
 def wide_mlp() -> OperatorGraph:
-    """More weights than the arena begins with."""
+    """Layers of different widths, with more weights than one block of values."""
     builder = GraphBuilder("mlp")
     last = builder.add("InputLayer", shape=[2048])
     for units in (2048, 1024, 8):
