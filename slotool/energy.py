@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from slotool.nvml import Nvml
 
-# Counters of Linux' powercap, of Intel's processors and AMD's: one of each package, without those of its parts.
-_PACKAGES = "sys/class/powercap/intel-rapl:[0-9]*"
+# Counters of Linux' powercap, of Intel's processors and AMD's: one of each package, without those of its parts. A
+# container, in which they are masked, names the folder where the machine's are mounted.
+_POWERCAP, _PACKAGES = Path("/sys/class/powercap"), "intel-rapl:[0-9]*"
 
 
 class EnergyMeter:
     """Joules since it was made, of all packages (RAPL) and NVIDIA GPUs (NVML) of this machine.
 
     They count everything that runs there, and what idle parts take. ``reason``: why nothing is counted; empty where
-    something is.
+    something is. ``$SLOTOOL_POWERCAP``: folder of RAPL's counters, if it is not Linux' own.
     """
 
-    def __init__(self, system: Path = Path("/"), nvml: Nvml | None = None):
-        self._packages = [path for path in sorted(system.glob(_PACKAGES)) if path.name.count(":") == 1]
+    def __init__(self, nvml: Nvml | None = None):
+        powercap = Path(os.environ.get("SLOTOOL_POWERCAP") or _POWERCAP)
+        self._packages = [path for path in sorted(powercap.glob(_PACKAGES)) if path.name.count(":") == 1]
         self._gpus = (nvml or Nvml()).devices()
         self.reason = ""
         try:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from slotool.energy import EnergyMeter
 from slotool.errors import InputError, SlotoolError
 from slotool.process import bound_to, collector_off
 from slotool.profiling.backends import Backend
@@ -25,6 +26,9 @@ DIGITS = 11
 # Inferences whose operators are timed: seconds, limits of their number, pieces of them, and how many times as many at
 # most, if other processes disturb pieces.
 WALKS_S, MIN_WALKS, MAX_WALKS, WALK_PIECES, WALK_TRIES = 0.3, 4, 200, 4, 3
+# Calls whose joules are counted: seconds of them, on a device. RAPL's counters move once a millisecond, those of GPUs
+# some ten times a second.
+COUNTED_S, COUNTED_ON_DEVICE_S = 0.05, 0.5
 Say = Callable[[dict[str, Any]], None]
 NOT_SETTLED = "durations had not settled when sampling began"
 
@@ -96,7 +100,7 @@ class Bench:
 
     def measure(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Time ``subject`` at ``batch_size`` by the worker's rule."""
-        return self._place(request) | self._timed(self._rule)
+        return self._place(request) | self._timed(self._rule) | self._energy()
 
     def operators(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Time each operator of ``subject`` while the network runs at ``batch_size``.
@@ -130,7 +134,7 @@ class Bench:
 
     def prepare(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Place ``subject`` and time it shortly, so that it is warm and the calls per sample are known."""
-        return self._place(request) | self._timed(replace(self._rule, runs=1, max_seconds=0.0))
+        return self._place(request) | self._timed(replace(self._rule, runs=1, max_seconds=0.0)) | self._energy()
 
     def sample(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Time the prepared model ``runs`` times as co-runners are: without the device's clock, which takes time."""
@@ -209,6 +213,18 @@ class Bench:
         if measured.device_samples_s is not None:
             columns["device_samples_s"] = _rounded(measured.device_samples_s)
         return columns | self._watched(() if measured.settled else (NOT_SETTLED,))
+
+    def _energy(self) -> dict[str, float]:
+        """Return the joules of a call as a column; none where the machine counts none."""
+        meter, call, calls = EnergyMeter(), self._ready(), 0
+        if meter.joules() is None:
+            return {}
+        until = time.perf_counter() + (COUNTED_ON_DEVICE_S if self._backend.accelerator else COUNTED_S)
+        while time.perf_counter() < until:
+            call()
+            self._backend.wait()
+            calls += 1
+        return {"energy_j": (meter.joules() or 0.0) / calls}
 
     def _begin(self) -> None:
         self._interference.look_again()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slotool import strict_json
+from slotool.energy import EnergyMeter
 from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.journal import Journal, JournalContent, read_journal, refuse_other
 from slotool.machine import throttled
@@ -155,6 +156,7 @@ class Campaign:
             "cores_busy_with_others": busy_cores,
             "throttled_periods": periods - periods_before,
             "throttled_s": throttled_s - throttled_s_before,
+            "energy_unknown": EnergyMeter().reason or None,
         }
         table = LatencyTable.of(self._rows(), {**self._provenance(), "campaign": run})
         if measured or self._journal.rows or not self._out.exists():

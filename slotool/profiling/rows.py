@@ -92,16 +92,22 @@ def pooled(first: Row, second: Row) -> dict[str, Any]:
         "discarded": first["discarded"] + second["discarded"],
         "interrupted": first["interrupted"] or second["interrupted"],
         "measured_at": second["measured_at"],
+        **({"energy_j": _mean("energy_j", first, second)} if first.get("energy_j") and second.get("energy_j") else {}),
         **_device_columns(first, second),
     }
+
+
+def _mean(name: str, first: Row, second: Row) -> float:
+    """Return the mean of a column over the rounds of both rows."""
+    rounds = first["rounds"], second["rounds"]
+    return float((rounds[0] * first[name] + rounds[1] * second[name]) / sum(rounds))
 
 
 def _device_columns(first: Row, second: Row) -> dict[str, Any]:
     """Return the pooled columns about the device; none for the CPU."""
     if "power_capped" not in first or "power_capped" not in second:
         return {}
-    rounds = first["rounds"], second["rounds"]
-    capped = (rounds[0] * first["power_capped"] + rounds[1] * second["power_capped"]) / sum(rounds)
+    capped = _mean("power_capped", first, second)
     remarks = dict.fromkeys(part for row in (first, second) for part in str(row["remarks"]).split("; ") if part)
     return {"power_capped": capped, "remarks": "; ".join(remarks)}
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from slotool.tables import LatencyTable
 from slotool.timing.interference import state
@@ -19,10 +20,13 @@ def summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
     half_width = (statistics["high_s"] - statistics["low_s"]) / 2 / statistics["median_s"]
     statistics = statistics.assign(half_width=half_width)
     ok = rows[rows["status"] == "ok"].reset_index(drop=True)
+    if "energy_j" in ok:
+        statistics = statistics.assign(energy_j=ok["energy_j"])
     status = rows["status"].value_counts()
     reasons = rows.loc[rows["status"] != "ok", ["subject", "status", "reason"]].drop_duplicates()
     medians = statistics["median_s"]
     shown = ["subject", "point", "batch_size", "co_runners", "median_s", "low_s", "high_s", "half_width", "n"]
+    joules = statistics["energy_j"].dropna() if "energy_j" in statistics else pd.Series(dtype=float)
     degradation = []
     if "degradation_ratio" in ok:
         solo = ok["solo_s"].map(_median)
@@ -40,7 +44,8 @@ def summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
         "interrupted": int(ok["interrupted"].sum()),
         "discarded": int(ok["discarded"].sum()),
         "latency_s": [medians.min(), medians.median(), medians.max()] if len(medians) else [],
-        "points": points[shown].to_dict("records"),
+        "energy_j": [joules.min(), joules.median(), joules.max()] if len(joules) else [],
+        "points": points[[*shown, *points.columns.intersection(["energy_j"])]].to_dict("records"),
         "degradation": degradation,
         "device_remarks": list(dict.fromkeys(part for text in ok["remarks"] for part in text.split("; ") if part)),
         "reasons": [

@@ -55,13 +55,14 @@ _MEASURED = (
     _measured("clock_mhz", "number", "clock of the device after the samples, MHz", rule=NOT_NEGATIVE),
     _measured("remarks", "text", "other observations of the device, sentences joined by '; '", ""),
 )
-# Written only for items measured beside co-runners, or on a device.
+# Written only for items measured beside co-runners, on a device, or where the machine counts energy.
 _AT_TIMES = (
     _measured("placement", "text", "co-runners on the same core, on other cores, or on the same device", ""),
     _measured("solo_s", "numbers", "seconds per call of the same copies one at a time", (), POSITIVE),
     _measured("others", "number", "share of a core that other processes took", rule=NOT_NEGATIVE),
     _measured("degradation_s", "number", "median co-located − median solo, seconds"),
     _measured("degradation_ratio", "number", "median co-located ÷ median solo", rule=NOT_NEGATIVE),
+    _measured("energy_j", "number", "joules of a call, and of all else that the machine does", rule=NOT_NEGATIVE),
     _measured("device_samples_s", "numbers", "samples_s by the device's own events, seconds", (), NOT_NEGATIVE),
 )
 

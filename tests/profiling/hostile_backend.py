@@ -16,6 +16,7 @@ from slotool.errors import GraphError
 from slotool.profiling.backends import Backend
 
 STOPPED_S = 3.0
+CALL_UJ = 2_000
 
 
 class HostileBackend(Backend):
@@ -24,7 +25,8 @@ class HostileBackend(Backend):
     time every other call, ``work`` needs a core for a while, ``die-later`` kills its process in its 40th call,
     ``stop-once PATH`` has it stopped for ``STOPPED_S`` in its 150th, ``parricide`` kills the process that started its
     own, ``parricide-once PATH`` does so as above; all else sleeps a moment (``pause`` half a second in its first call).
-    Writes every run to the file it is given as ``log``."""
+    Writes every run to the file it is given as ``log``. A call takes ``CALL_UJ`` by the counter in
+    ``$SLOTOOL_POWERCAP``, if there is one."""
 
     name = "hostile"
     needs = "numpy"
@@ -73,6 +75,8 @@ class Call:
 
     def __call__(self) -> None:
         self._count += 1
+        if (counter := Path(os.environ.get("SLOTOOL_POWERCAP", "/nowhere")) / "intel-rapl:0/energy_uj").exists():
+            counter.write_text(str(int(counter.read_text()) + CALL_UJ))
         if self._what == "die-later" and self._count == 40:
             os.kill(os.getpid(), signal.SIGKILL)
         if self._mark is not None and self._count == 150:

@@ -146,6 +146,26 @@ def test_graphs_and_a_family_in_one_table(slotool: Slotool, out: Path, tmp_path:
         assert words in shown.stdout
 
 
+def test_joules_of_a_call_are_counted_where_the_machine_says(
+    slotool: Slotool, graphs: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = tmp_path / "intel-rapl:0"
+    monkeypatch.setenv("SLOTOOL_POWERCAP", str(tmp_path))
+    arguments = ["profile", "solo", graphs, "-o", out, "--threads", 1, "--backend", HOSTILE, "--limit", 2, "--json"]
+    unknown = slotool(*arguments).document
+    assert unknown["energy_j"] == []
+    assert "no energy counters" in unknown["energy_unknown"]
+    assert "energy_j" not in LatencyTable.load(out).rows
+
+    counter.mkdir()
+    (counter / "energy_uj").write_text("0")
+    (counter / "max_energy_range_uj").write_text(f"{10**12}")
+    document = slotool(*arguments, "--force").document
+    assert document["energy_j"] == pytest.approx([0.002] * 3)
+    assert document["energy_unknown"] is None
+    assert LatencyTable.load(out).rows["energy_j"].tolist() == pytest.approx([0.002] * 2)
+
+
 def test_a_full_disk_is_a_sentence_and_nothing_is_lost(
     slotool: Slotool, graphs: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

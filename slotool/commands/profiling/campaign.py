@@ -214,6 +214,8 @@ def _counts(summary: dict[str, Any], settings: Settings) -> Table:
     if summary["latency_s"]:
         low, middle, high = summary["latency_s"]
         rows.append(["lowest … middle … highest", f"{duration(low)} … {duration(middle)} … {duration(high)}"])
+    if summary["energy_j"]:
+        rows.append(["joules of a call", " … ".join(f"{joules:.3g}" for joules in summary["energy_j"])])
     return table(f"Profiled on {_threads(settings)}", ["rows", "count"], rows)
 
 
@@ -234,6 +236,7 @@ _POINTS = (
     Column("median_s", "median", duration),
     Column("half_width", "95 % interval", lambda share: f"± {share:.1%}"),
     Column("n", "samples"),
+    Column("energy_j", "joules", ".3g"),
 )
 
 

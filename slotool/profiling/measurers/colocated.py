@@ -41,7 +41,7 @@ MIN_SECONDS = 0.5
 
 # Columns in the answer to preparing.
 _OF_PREPARING = (
-    *("open_s", "prepare_s", "first_call_s", "calls_per_sample", "int8_share"),
+    *("open_s", "prepare_s", "first_call_s", "calls_per_sample", "int8_share", "energy_j"),
     *("device_name", "device_settings"),
 )
 

@@ -103,6 +103,8 @@ class Measurer(ABC):
             if settings.device_busy_percent > IDLE_PERCENT:
                 busy = f"others kept the device busy by {settings.device_busy_percent:.0f} % before the campaign"
                 row["remarks"] = "; ".join(filter(None, [busy, row["remarks"]]))
+        if co_runners:  # of the call alone
+            row.pop("energy_j", None)
         row["samples_per_round"] = [len(row["samples_s"])] if row["samples_s"] else []
         row["limit_s"] = settings.timeout_s if row["status"] == "timeout" else None
         row["limit_bytes"] = settings.limit_bytes if row["status"] == OUT_OF_MEMORY else None
