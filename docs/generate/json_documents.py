@@ -158,7 +158,9 @@ unstable        integer         rows whose samples or rounds differ by more than
 interrupted     integer         rows with samples that other processes interrupted
 discarded       integer         samples left out as interrupted
 latency_s       list            least, median and greatest median latency, seconds
-points          list            operating points: medians with their interval, seconds
+energy_j        list            least, median and greatest joules of a call; empty where the machine counts none
+energy_unknown  text?           why it counts none
+points          list            operating points: medians with their interval, seconds, and joules of a call
 degradation     list            co-located rows: latency, solo latency and their ratio
 reasons         list            why rows have no samples
 device_remarks  list            what was seen of the device, or could not be read
@@ -587,6 +589,7 @@ rules           text?           rule set by which requests of a tolerance are an
 best_version    text?           of the rules: serves where nothing cheaper may
 cancels         flag?           with rules and artifact: whether a version that is not needed any more ends at once
 strictest       flag            whether the plan is for the strictest tier that holds
+objective       text?           what it saves, as asked for: response-time or cost of rules, or energy; null: either
 seed            integer         of drawn arrivals and latencies
 verify_s        number?         seconds of traffic sent to the served plan
 fleets[].worker text            worker type
@@ -605,6 +608,7 @@ fleets[].p99_us number?         latency of all requests, µs
 fleets[].utilisation number     share of the time that workers compute
 fleets[].mean_batch number      examples in one call
 fleets[].calls  integer         calls of a model
+fleets[].energy_j number?       joules of a request; null where the latency table has none
 fleets[].version_calls object   with rules: calls of each version for a request, on average
 fleets[].other_tier number      share of requests answered by a stricter tier, as their own could be late
 fleets[].tiers  list            with rules: tolerance, share, objective, tier, rule, routing, bound, certified of each

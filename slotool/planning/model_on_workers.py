@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -192,9 +193,11 @@ class ModelOnWorkers:
         most = max((self.judge.most_accurate(worker.profile.grid) for worker in workers), key=lambda each: each.shown)
         return most.short_of(self.promise)
 
-    def judged(self, result: SimulationResult, traffic: Traffic) -> Verdict:
-        """Return what the simulation of ``traffic`` shows of the promise."""
-        return self.judge(result, traffic.counted)
+    def judged(self, result: SimulationResult, traffic: Traffic, worker: WorkerType) -> Verdict:
+        """Return what the simulation of ``traffic`` on workers of this type shows of the promise."""
+        served = result.batch > 0
+        energy_j = worker.profile.request_j(result.grid.points, result.row[served], result.batch[served])
+        return replace(self.judge(result, traffic.counted), energy_j=energy_j)
 
     def run(self, pool: Pool, draw: int, traffic: Traffic, overhead: Overhead | None = None) -> SimulationResult:
         """Simulate ``pool``. ``overhead``: in place of what the plan keeps of each deadline."""
@@ -206,7 +209,7 @@ class ModelOnWorkers:
 
     def verdict(self, pool: Pool, draw: int, traffic: Traffic) -> Verdict:
         """Return what a simulation of ``pool`` under ``traffic`` shows of the promise. ``draw``: of the latencies."""
-        return self.judged(self.run(pool, draw, traffic), traffic)
+        return self.judged(self.run(pool, draw, traffic), traffic, pool.worker)
 
     def service(self, worker: WorkerType, policy: str) -> Service:
         key = worker.name, policy

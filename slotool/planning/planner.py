@@ -87,11 +87,15 @@ class Planner:
     """Search of fleets for the models of ``demands``.
 
     ``reserve_us``: part of each deadline for the front end and the network; ``max_workers``: of all models, shared or
-    not; ``seed``: of the latencies drawn. Raises ``InputError`` for too many models, and traffic too short to show a
-    promise.
+    not; ``seed``: of the latencies drawn; ``least_energy``: the best fleet of a model takes the fewest joules a request
+    in place of the cheapest workers. Raises ``InputError`` for too many models, traffic too short to show a promise,
+    and unknown joules.
     """
 
-    def __init__(self, demands: Sequence[Demand], *, reserve_us: float = 0.0, max_workers: int = 1_000, seed: int = 0):
+    def __init__(
+        self, demands: Sequence[Demand], *, reserve_us: float = 0.0, max_workers: int = 1_000, seed: int = 0,
+        least_energy: bool = False,
+    ):  # fmt: skip
         self.demands = {demand.name: demand for demand in demands}
         if not 1 <= len(demands) <= MAX_MODELS:
             raise InputError(f"{len(demands)} models cannot be planned together; 1 to {MAX_MODELS} can")
@@ -111,6 +115,13 @@ class Planner:
             of = "; ".join(f"{name}: {', '.join(texts)}" for name, texts in types.items())
             raise InputError(f"no worker serves all of the models, as their latency tables have none in common ({of})")
         self.max_workers, self.seed, self._reserve_us = max_workers, seed, reserve_us
+        self._least_energy = least_energy
+        for worker in (each for demand in demands for each in demand.workers.values() if least_energy):
+            if not worker.profile.energy_j:
+                raise InputError(
+                    f"no energy is known of {worker.name}: measure with slotool profile on a machine that counts "
+                    "joules (RAPL of processors, NVML of GPUs)"
+                )
 
     @property
     def worker_types(self) -> list[str]:
@@ -190,12 +201,14 @@ class Planner:
             ranks = alone._ranked(ranks)
 
     def _ranked(self, result: Sequence[SmallestFleet]) -> list[SmallestFleet]:
-        """Sort: holding fleets first, by cost and then by right answers in time; others by distance."""
+        """Sort: holding fleets first, by cost or energy and then by right answers in time; others by distance."""
 
         def order(each: SmallestFleet) -> tuple[bool, float, float, float, float]:
             right = sum(verdict.effective_accuracy for verdict in each.fleet.verdicts.values())
             rank = each.rank if each.holds else 0.0
-            return not each.holds, each.fleet.shortfall(self.promises), rank, each.fleet.cost, -right
+            joules = [verdict.energy_j or math.inf for verdict in each.fleet.verdicts.values()]
+            cost = sum(joules) if self._least_energy else each.fleet.cost
+            return not each.holds, each.fleet.shortfall(self.promises), rank, cost, -right
 
         return sorted(result, key=order)
 
@@ -361,7 +374,10 @@ class Planner:
             verdicts = {name: self.models[name].verdict(pool, draw, traffic[name]) for name, pool in pools.items()}
         else:
             results = self.results(pools, draw, traffic)
-            verdicts = {name: self.models[name].judged(result, traffic[name]) for name, result in results.items()}
+            verdicts = {
+                name: self.models[name].judged(result, traffic[name], pools[name].worker)
+                for name, result in results.items()
+            }
         return Fleet(pools, verdicts)
 
     def results(

@@ -61,7 +61,8 @@ class Verdict:
     ``accuracy_at_least``: None where accuracies count as known; ``accuracy`` then is what the promise is held against.
     ``p99_us``: of all requests, infinite where more than a hundredth are never answered. ``version_calls``: of
     tolerance tiers, how often a request calls each version, on average over all that arrive; ``other_tier``: the share
-    that is answered by a stricter tier or the best version, as its own tier's could have been late.
+    that is answered by a stricter tier or the best version, as its own tier's could have been late. ``energy_j``:
+    joules of a request, None where the latency table has none.
     """
 
     attainment: float
@@ -75,6 +76,7 @@ class Verdict:
     calls: int
     version_calls: Mapping[str, float] = field(default_factory=dict)
     other_tier: float = 0.0
+    energy_j: float | None = None
 
     @property
     def shown_accuracy(self) -> float:

@@ -217,6 +217,26 @@ def test_workers_that_would_change_nothing_are_not_tried() -> None:
     assert "more workers would not change that" in found.explanation
 
 
+def test_the_plan_of_least_energy_is_that_of_the_fewest_joules_a_request(slotool: Slotool, tmp_path: Path) -> None:
+    rows = [
+        {"subject": "net", "point": f"version={name}", "batch_size": size, "accuracy": 0.9,
+         "samples_s": [call_s * size] * 20, "threads": threads, "energy_j": joules * size}
+        for name, threads, call_s, joules in (("only", 1, 1e-3, 0.5), ("only", 2, 3e-3, 0.1), ("only", 3, 2e-3, 0.2))
+        for size in (1, 2)
+    ]  # fmt: skip
+    LatencyTable.of(rows).save(tmp_path / "latency.parquet")
+    asked = ("plan", tmp_path / "latency.parquet", "--rate", 20, "--deadline-ms", 50, "--policies", "fixed", "--json")
+    cheap, frugal = slotool(*asked).document, slotool(*asked, "--objective", "energy").document
+    assert (cheap["fleets"][0]["threads"], frugal["fleets"][0]["threads"]) == (1, 2)
+    assert frugal["objective"] == "energy"
+    assert [fleet["energy_j"] for fleet in frugal["fleets"]] == pytest.approx([0.1, 0.2, 0.5])
+    LatencyTable.of([{**row, "energy_j": None} for row in rows]).save(tmp_path / "latency.parquet")
+    unknown = slotool(*asked, "--objective", "energy")
+    assert unknown.exit_code == 2
+    assert "no energy is known of 1 thread" in " ".join(unknown.stderr.split())
+    assert slotool(*asked).document["fleets"][0]["energy_j"] is None
+
+
 def test_without_any_fleet_the_command_ends_with_1(slotool: Slotool) -> None:
     common = ("plan", LATENCY, "--outcomes", OUTCOMES, "--rate", 100)
     for options, said in (

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # One tolerance of all requests, or the share of the requests by tolerance.
 Tolerance = float | Mapping[float, float] | None
+# Objective of a plan without rules.
+ENERGY = "energy"
 # Why a plan of several models has no tolerance tiers.
 NO_RULES = (
     "how requests of tolerance tiers, each of which may call two versions, share workers with other models is not "
@@ -121,7 +123,8 @@ def plan(
             worker in turn or on two at once, as a server does.
         tolerance: Tolerance, or shares: 0=0.2,0.05=0.8; None: strictest. That is the strictest tier that
             ``max_workers`` can serve; there is a fleet for each tier.
-        objective: Saving: response-time or cost; None: either.
+        objective: Saving: response-time or cost of rules, or energy; None: price. With ``energy`` and without rules
+            the fleet of fewest joules a request is chosen, by the column ``energy_j`` of the latency table.
         prices: Price of a worker: '2 threads=0.08'; None: its threads. The unit is any; other types cost their threads.
         reserve_ms: Part of each deadline for network and front end.
         max_workers: Maximum number of workers, of all models together.
@@ -170,7 +173,10 @@ def plan(
         "rate": rate, "policies": policies, "data": data, "interference": interference,
     }  # fmt: skip
     of_one = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
-    entries = _entries(models, of_all, of_one, {"rules": rules, "tolerance": tolerance, "objective": objective})
+    if least_energy := objective == ENERGY:
+        _refuse({"models": models, "rules": rules}, "the objective energy is that of one model, without rules")
+    of_rules = {"rules": rules, "tolerance": tolerance, "objective": None if least_energy else objective}
+    entries = _entries(models, of_all, of_one, of_rules)
     for name, entry in entries.items():
         with of_model(name):
             entry.require()
@@ -190,7 +196,9 @@ def plan(
         require_points(demands)
     if verify_s is not None:
         require_any_here(list(demands[0].workers.values()), reporter)
-    planner = Planner(demands, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
+    planner = Planner(
+        demands, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed, least_energy=least_energy
+    )
     facts = {
         **_promises(entries, planner), "confidence": confidence, "reserve_ms": reserve_ms, "seed": seed,
         "verify_s": verify_s, "requests": planner.requests,
@@ -202,6 +210,7 @@ def plan(
             "best_version": None if tiers is None else tiers.rules.best_version,
             "cancels": None if tiers is None else tiers.cancels,
             "strictest": tiers is not None and tiers.strictest,
+            "objective": objective,
         }
     if cause := why_nothing_fits(planner, reporter):
         return Plan([], facts, cause)

@@ -27,7 +27,7 @@ _FLEETS = (
     Column("replicas", "workers", ","), Column("worker", "type"), Column("policy"), Column("cost", form="g"),
     Column("attainment_at_least", "in time ≥", ".4f"), Column("known_accuracy", "accuracy", ".4f"),
     Column("bounded_accuracy", "accuracy ≥", ".4f"), _P99_US, Column("utilisation", "busy", ".0%"),
-    Column("short", "with fewer, short of"),
+    Column("joules", form=".3g"), Column("short", "with fewer, short of"),
 )  # fmt: skip
 _MODELS = (
     Column("model"), Column("rate_per_s", "requests/s", lambda rate: f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"),
@@ -44,7 +44,7 @@ _VERIFIED = (
 
 @result
 class Plan(Result):
-    """Fleets (``rows``), those that keep the promise first, the cheapest first.
+    """Fleets (``rows``), those that keep the promise first, the cheapest first, or those of least energy.
 
     For one model there is the smallest fleet of each worker type and policy; for several there are fleets that serve
     all, of ``kind`` ``shared``, one per worker type, and ``apart``, a fleet for each model. ``explanation``: reason why
@@ -147,7 +147,8 @@ class Plan(Result):
 def _shown_fleet(row: Mapping[str, Any]) -> dict[str, Any]:
     fewer = row["fewer"]
     short = None if fewer is None else f"{fewer['replicas']:,}: {' and '.join(fewer['misses']) or 'by chance'}"
-    return {**row, **_accuracy(row), "short": short}
+    energy = {} if row["energy_j"] is None else {"joules": row["energy_j"]}
+    return {**row, **_accuracy(row), **energy, "short": short}
 
 
 def _shown_model(row: Mapping[str, Any], promise: Mapping[str, Any], apart: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ MAX_EQUAL_ACCURACY = 1e-6
 
 @dataclass(frozen=True)
 class Profile:
-    """A subject's ``grid``, and per point and batch size the measured µs it was planned from."""
+    """A subject's ``grid``, and per point and batch size the measured µs it was planned from, and joules of a call."""
 
     subject: str
     grid: ControlGrid
     samples_us: dict[tuple[OperatingPoint, int], np.ndarray]
+    energy_j: Mapping[tuple[OperatingPoint, int], float] = field(default_factory=dict)
 
     def up_to(self, max_batch: int) -> Profile:
         """Return the same points in batches of at most ``max_batch``."""
@@ -37,7 +38,21 @@ class Profile:
         }
         space = ControlSpace(grid.points, known, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
         samples_us = {cell: own for cell, own in self.samples_us.items() if cell[1] <= max_batch}
-        return Profile(self.subject, ControlGrid(space, all_points=True), samples_us)
+        return Profile(self.subject, ControlGrid(space, all_points=True), samples_us, self.energy_j)
+
+    def request_j(self, points: Sequence[OperatingPoint], row: np.ndarray, batch: np.ndarray) -> float | None:
+        """Return the mean joules of a request; None unless they are known of each point and batch size.
+
+        Args:
+            points: Operating points.
+            row: Point of each request, int [n] into ``points``.
+            batch: Size of the batch that it was in, int [n]. A size that was not measured counts as the next larger.
+        """
+        if not self.energy_j:
+            return None
+        cells = [[self.energy_j.get((point, int(size)), np.nan) for size in self.grid.sizes] for point in points]
+        joules = np.array(cells)[row, np.searchsorted(self.grid.sizes, batch)] / batch
+        return float(joules.mean()) if len(joules) and np.isfinite(joules).all() else None
 
 
 def read_profile(
@@ -63,7 +78,7 @@ def read_profile(
     if outcomes is None and "accuracy" in rows:
         known_of = _accuracies(rows)
         space = space.with_accuracy({point: known_of[point.key] for point in points if point.key in known_of})
-    return Profile(subject, ControlGrid(space), _samples_us(rows))
+    return Profile(subject, ControlGrid(space), _samples_us(rows), _energy_j(rows))
 
 
 def read_samples(
@@ -94,6 +109,13 @@ def _samples_us(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], np.ndarr
     for key, size, taken_s in zip(rows["point"], rows["batch_size"], rows["samples_s"], strict=True):
         samples.setdefault((OperatingPoint.parse(key), int(size)), []).append(1e6 * np.asarray(taken_s))
     return {cell: np.concatenate(parts) for cell, parts in samples.items()}
+
+
+def _energy_j(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], float]:
+    if "energy_j" not in rows:
+        return {}
+    joules = rows.groupby(["point", "batch_size"])["energy_j"].mean().dropna()
+    return {(OperatingPoint.parse(key), int(size)): float(mean) for (key, size), mean in joules.items()}
 
 
 def _accuracies(rows: pd.DataFrame) -> dict[str, float]:
