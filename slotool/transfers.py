@@ -8,6 +8,7 @@ graph.
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ CALLS_BEFORE_CAPTURE = 3
 CAPTURED_SIZES = (1, 2, 4, 8, 16, 32, 64)
 # Maximum number of graphs of a link, each of which may take a megabyte; further work is launched kernel by kernel.
 MAX_GRAPHS = 512
+# Variable of the environment, which worker processes inherit: 1 launches all work kernel by kernel.
+EAGER_VARIABLE = "SLOTOOL_EAGER"
 
 
 class Link:
@@ -50,6 +53,7 @@ class Link:
         self.dtype = dtype_of(precision)
         self.is_cuda = devices.is_cuda(self.name)
         self._graphs: dict[tuple[Any, ...], _Graph | None] = {}
+        self._eager = not self.is_cuda or os.environ.get(EAGER_VARIABLE) == "1"
         if self.is_cuda:
             use_products(self.precision)
 
@@ -89,7 +93,8 @@ class Link:
 
         On a GPU its work is captured when a batch size, rounded up to a power of two, is first called, and launched at
         once from then on; rows left over hold earlier examples. Work is launched kernel by kernel in batches beyond
-        ``CAPTURED_SIZES``, after ``MAX_GRAPHS``, and with a ``SlotoolWarning`` where it cannot be captured.
+        ``CAPTURED_SIZES``, after ``MAX_GRAPHS``, by ``EAGER_VARIABLE``, and with a ``SlotoolWarning`` if it cannot be
+        captured.
 
         Args:
             function: Pure function of tensors that returns a tensor or several. The link keeps it with its graphs.
@@ -99,7 +104,7 @@ class Link:
         import torch
 
         with torch.inference_mode():
-            graph = self._graph(function, arrays) if self.is_cuda and any_batch else None
+            graph = self._graph(function, arrays) if any_batch and not self._eager else None
             if graph is None:
                 return self.to_host(*_several(function(*map(self.to_device, arrays))))
             with graph.pool.turn:

@@ -52,6 +52,15 @@ def test_a_graph_serves_all_batches_up_to_its_power_of_two() -> None:
     assert sizes == [4, 1, 2, 8, 64]
 
 
+def test_nothing_is_captured_where_the_operator_wants_each_kernel_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = torch.nn.Linear(5, 3).requires_grad_(False), np.ones((2, 5), np.float32)
+    monkeypatch.setenv("SLOTOOL_EAGER", "1")
+    with counted() as sizes:
+        (found,) = Link("cuda:0").run(layer, x)
+    np.testing.assert_allclose(found, layer(torch.from_numpy(x)).numpy(), rtol=1e-5)
+    assert sizes == []
+
+
 def test_no_rows_are_computed_without_a_graph() -> None:
     with counted() as sizes:
         (found,) = Link("cuda:0").run(torch.nn.Linear(5, 3).requires_grad_(False), np.ones((0, 5), np.float32))

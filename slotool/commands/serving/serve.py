@@ -43,6 +43,7 @@ _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drai
             "requests_per_worker",
             "device",
             "precision",
+            "eager",
             "deadline_headers",
         ),
     ),
@@ -98,6 +99,7 @@ def serve(
     requests_per_worker: float | None = None,
     device: str = "cpu",
     precision: str = "float32",
+    eager: bool = False,
     allow_faults: bool = False,
     deadline_headers: str | Sequence[str] = (),
     check_config: bool = False,
@@ -152,6 +154,7 @@ def serve(
         requests_per_worker: Requests per second that one worker can serve; None: as the latency table says.
         device: Device to compute on: cpu, cuda, or several such as cuda:0,cuda:1.
         precision: Number format of networks in torch: float32, bf16, fp16, or on a GPU tf32.
+        eager: Launch work on GPUs kernel by kernel, not as CUDA graphs.
         allow_faults: Let clients on this machine kill, stop and slow the workers.
         deadline_headers: Header of a gateway that states deadlines, and its unit: ``x-request-timeout=s``. Units: us,
             ms and s.

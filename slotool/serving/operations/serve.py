@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -37,6 +38,7 @@ from slotool.serving.protocol.bounds import RequestLimits
 from slotool.serving.request_options import set_deadline_headers
 from slotool.serving.routing.router import Router
 from slotool.serving.served import ServedModel
+from slotool.transfers import EAGER_VARIABLE
 
 PORT = 8000
 # Long enough for a balancer to see twice that the server is not ready; local scripts wait for its end.
@@ -68,6 +70,8 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
         RunError: A model cannot run.
     """
     settings.check_workers()
+    if settings.eager:
+        os.environ[EAGER_VARIABLE] = "1"
     try:
         set_deadline_headers(settings.deadline_headers)
     except InputError as error:

@@ -66,6 +66,7 @@ class ServerSettings:
     requests_per_worker: float | None
     device: str
     precision: str
+    eager: bool
     allow_faults: bool
     deadline_headers: Sequence[str]
     check_config: bool
