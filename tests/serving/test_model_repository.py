@@ -116,6 +116,22 @@ def test_a_configuration_states_batch_size_and_tensors(folder: Path) -> None:
     assert read(folder).load(said.append)["scaling"].model.max_batch == 0
 
 
+def test_a_label_file_names_the_classes_of_the_highest_scores(folder: Path) -> None:
+    configure(
+        folder, 'max_batch_size: 4 output { name: "y" data_type: TYPE_FP32 dims: 2 label_filename: "classes.txt" }'
+    )
+    with pytest.raises(InputError, match=r"label_filename.*classes\.txt"):
+        read(folder).load(print)
+    (folder / "scaling" / "classes.txt").write_text("cat\ndog\n")
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}
+    wanted = {"name": "y", "parameters": {"classification": 1}}
+    with repository_server(folder) as server:
+        asked = f"{server.url}/v2/models/scaling"
+        document = HTTP.post(f"{asked}/infer", json={"inputs": [tensor], "outputs": [wanted]}).json()
+        assert document["outputs"][0]["data"] == ["20.000000:1:dog"]
+        assert HTTP.get(asked).json()["parameters"]["classes"] == ["cat", "dog"]
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -190,7 +190,9 @@ async def change_models(
         raise rejections.not_found(MODELS_ARE_FIXED)
     for parameter, value in parameters.items():
         if parameter not in _OF_LOADING or not isinstance(value, str | bool):
-            raise rejections.bad_request(f"parameter {rejections.shown(parameter)}: models are read from their files")
+            raise rejections.bad_request(
+                f"parameter {rejections.shown(parameter)}: Invalid file path, as models are read from their own files"
+            )
     config = parameters.get("config")
     try:
         if load:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from slotool.artifacts.bundle import is_artifact
+from slotool.data.options import DataOptions
 from slotool.elastic import ElasticModel
 from slotool.elastic.model import UNLIMITED
 from slotool.errors import InputError
 from slotool.extras import import_failed
 from slotool.models.loading import is_model_file
 from slotool.models.signature import FREE
+from slotool.printable import reason
 from slotool.regular_files import read_text
 from slotool.serving.served import VERSION, Interface, triton_type
 
@@ -60,7 +62,7 @@ class ModelConfig:
             for side in ("input", "output")
             for tensor in getattr(config, side)
             for field, _ in tensor.ListFields()
-            if field.name not in _OF_TENSORS
+            if field.name not in (*_OF_TENSORS, *(("label_filename",) if text is None else ()))
         }
         self.ignored = tuple(sorted({key for key in stated if key not in _FOLLOWED} | of_tensors))
         if self.max_batch is not None and self.max_batch < 0:
@@ -86,8 +88,18 @@ class ModelConfig:
             return sorted(set(policy.specific.versions)) or there[-1:]
         return there[-max(policy.latest.num_versions, 1) :]
 
-    def require(self, model: ElasticModel) -> None:
-        """Raise ``InputError`` naming a tensor that differs from the file's statement."""
+    def apply(self, model: ElasticModel) -> None:
+        """Give classes without names those of the file of ``label_filename``, a line each.
+
+        Raises ``InputError`` for an unreadable file, and naming a tensor that differs from the configuration.
+        """
+        files = [tensor.label_filename for tensor in self._config.output if tensor.label_filename]
+        if files and self.path.is_file() and not model.labels:
+            try:
+                model.labels = tuple(read_text(self.path.with_name(files[0])).splitlines())
+            except (OSError, ValueError) as error:
+                raise InputError(f"{self.path}: label_filename: {reason(error)}") from None
+            model.data_options = DataOptions(tensors=model.signature.inputs, classes=model.labels)
         interface = Interface.of(model, UNLIMITED)
         sides: tuple[tuple[Any, Mapping[str, Any]], ...] = (
             (self._config.input, interface.input_by_name),

@@ -147,7 +147,7 @@ class Sources:
         before = tuple(map(str, self.before))
         model = load_served(str(path), mapped=self.mapped, max_batch=max_batch, before=before)
         if self.config is not None:
-            self.config.require(model)
+            self.config.apply(model)
         placed = model if self.mapped else model.on(self.devices[0], self.precision)
         placed.identity = model.identity
         return _Read(placed, path, manifest)
