@@ -114,8 +114,9 @@ def _samples_us(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], np.ndarr
 def _energy_j(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], float]:
     if "energy_j" not in rows:
         return {}
-    joules = rows.groupby(["point", "batch_size"])["energy_j"].mean().dropna()
-    return {(OperatingPoint.parse(key), int(size)): float(mean) for (key, size), mean in joules.items()}
+    known = rows.dropna(subset="energy_j").groupby(["point", "batch_size"], as_index=False)["energy_j"].mean()
+    cells = zip(known["point"], known["batch_size"], known["energy_j"], strict=True)
+    return {(OperatingPoint.parse(key), int(size)): float(joules) for key, size, joules in cells}
 
 
 def _accuracies(rows: pd.DataFrame) -> dict[str, float]:
