@@ -15,6 +15,7 @@ from slotool.planning.model_on_workers import all_busy
 from slotool.planning.planner import Planner
 from slotool.planning.promise import Promise, attainment_at_most
 from slotool.planning.traffic import Traffic
+from slotool.timing.interference import NOT_DECIDED, QUIET_CORES
 from slotool.workloads.requests import RequestLog
 
 # Halvings of the range in which the loop's time for a request is looked for: to a thousandth of it.
@@ -188,7 +189,7 @@ _SAID = {
 
 @dataclass(frozen=True)
 class ServedVerdict:
-    """Verdict on a served load; ``kept`` is None if too few requests, or a late client, leave it open.
+    """Verdict on a served load; ``kept`` is None if too few requests, a late client or other processes leave it open.
 
     ``sentence``: by how much.
     """
@@ -197,11 +198,12 @@ class ServedVerdict:
     sentence: str
 
 
-def verdict(promise: Promise, planned: Mapping[str, Any], log: RequestLog) -> ServedVerdict:
+def verdict(promise: Promise, planned: Mapping[str, Any], log: RequestLog, busy_cores: float = 0.0) -> ServedVerdict:
     """Compare what was served with the promise, or with the plan's own figures where these are lower.
 
     The busiest stretch of the traffic may be planned to lie below a promise that holds over all of it. A promise is
-    broken where it lies above the upper bound, at its confidence, of what was served.
+    broken where it lies above the upper bound, at its confidence, of what was served, unless other processes kept
+    ``busy_cores`` busy meanwhile.
     """
     in_time, least = log.in_time, min(promise.attainment, planned["attainment"])
     results = [_judged("attainment", in_time, least, promise)]
@@ -213,7 +215,11 @@ def verdict(promise: Promise, planned: Mapping[str, Any], log: RequestLog) -> Se
         least = min(promise.accuracy, planned["accuracy"])
         results.append(_judged("mean accuracy", right.astype(bool), least, promise))
     promises_kept = False if any(each.kept is False for each in results) else all(each.kept for each in results) or None
-    return ServedVerdict(promises_kept, f"{_SAID[promises_kept]}: {'; '.join(each.sentence for each in results)}")
+    said = _SAID[promises_kept]
+    if promises_kept is False and busy_cores >= QUIET_CORES:
+        promises_kept = None
+        said = f"{NOT_DECIDED}, as other processes kept {busy_cores:.1f} cores busy; verify again on an idle machine"
+    return ServedVerdict(promises_kept, f"{said}: {'; '.join(each.sentence for each in results)}")
 
 
 def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> ServedVerdict:

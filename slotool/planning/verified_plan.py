@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import ArgumentError, InputError
 from slotool.machine import usable_cores
 from slotool.progress import Reporter
+from slotool.timing.interference import OtherWork
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +60,7 @@ def verified_plan(
     """Serve ``fleet`` by the file ``service`` and send it the busiest stretch of the traffic.
 
     Return figures by model: as planned, as planned had the front end been known, and as this machine serves it; whether
-    that keeps every promise, None where it is not decided; and by how much.
+    that keeps every promise, None where too few requests or other processes leave it open; and by how much.
     """
     if why := why_not_here(fleet.pool.worker):
         return [], None, f"not verified: the plan needs a device that is not here: {why}"
@@ -98,7 +99,9 @@ class _Verification:
             if takes_all:
                 spent_us = verification.mean_cpu_us(traffic, front_ends)
                 self._reporter.note(cores_shared(spent_us, verification.rate_per_s(traffic), cores))
+            others = OtherWork()
             logs = self._sent_together(server.url, busiest)
+            _, busy_cores = others.read()
         promised = planner.served(pools, fleet.replicas, VERIFIED, traffic).verdicts
         with_front_end = verification.planned(
             planner, pools, VERIFIED, traffic, front_ends, cores if takes_all else None
@@ -112,7 +115,7 @@ class _Verification:
                 {**of, "what": FRONT_END, **with_front_end[name]},
                 {**of, "what": "served", **verification.served(logs[name])},
             ]
-            judged = verification.verdict(planner.promises[name], planned, logs[name])
+            judged = verification.verdict(planner.promises[name], planned, logs[name], busy_cores)
             verdicts.append(replace(judged, sentence=f"{name}: {judged.sentence}" if name else judged.sentence))
         promises_kept = (
             False if any(each.kept is False for each in verdicts) else all(each.kept for each in verdicts) or None

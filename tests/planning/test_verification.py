@@ -295,6 +295,10 @@ def test_a_promise_is_broken_where_less_was_served_than_chance_explains(
     found = verification.verdict(Promise(20e3, 0.995), {"attainment": planned, "accuracy": 0.9}, joined)
     assert found.kept is kept, found.sentence
     assert f"attainment {1 - lost / 100:.4f}" in found.sentence
+    on_a_busy_machine = verification.verdict(
+        Promise(20e3, 0.995), {"attainment": planned, "accuracy": 0.9}, joined, 1.5
+    )
+    assert on_a_busy_machine.kept is (kept or None)
 
 
 def test_the_accuracy_that_was_served_is_judged_too() -> None:
