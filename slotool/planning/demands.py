@@ -162,16 +162,16 @@ def demands_of(
     demands: list[Demand] = []
     for name, entry in entries.items():
         of, files = f"{name}: " if name else "", {"artifact": entry.artifact, "outcomes": entry.outcomes, "rules": path}
-        known = None if entry.outcomes is None else loaded(OutcomeTable, entry.outcomes)
+        outcome_table = None if entry.outcomes is None else loaded(OutcomeTable, entry.outcomes)
         tables = [Named(loaded(LatencyTable, source), source) for source in entry.tables]
         with of_model(name):
             promise = Promise(1e3 * (entry.deadline_ms or 0.0), entry.attainment, entry.min_accuracy, confidence)
-            outcomes = None if known is None else _of_shares(known, rule_set, reporter)
+            outcomes = None if outcome_table is None else _of_shares(outcome_table, rule_set, reporter)
             workers, remarks = worker_types(tables, outcomes, rule_set, subject=entry.subject, **conditions)
             for remark in remarks:
                 reporter.warn(f"{of}{remark}")
-            alike = named_alike(workers, list(demands[0].workers.values()) if demands else [], name)
-            priced = {key: replace(worker, price=prices.get(key, worker.price)) for key, worker in alike.items()}
+            named = named_alike(workers, list(demands[0].workers.values()) if demands else [], name)
+            priced = {key: replace(worker, price=prices.get(key, worker.price)) for key, worker in named.items()}
             placement = _placement(entry, priced, machine_cores, conditions["quantile"], of, reporter)
         demands.append(
             Demand(
@@ -277,8 +277,8 @@ def require_points(demands: Sequence[Demand]) -> None:
             continue
         points = load_served(str(artifact), mapped=True).points
         for worker in demand.workers.values():
-            known = {point.key for point, _ in worker.profile.samples_us}
-            if lacking := [point.key for point in points if point.key not in known]:
+            profiled = {point.key for point, _ in worker.profile.samples_us}
+            if lacking := [point.key for point in points if point.key not in profiled]:
                 raise ArgumentError(
                     "latency",
                     f"{worker.source} has no latencies of {', '.join(lacking)}, so that {artifact} could not be served "

@@ -148,10 +148,10 @@ def _compared(fleets: Fleets, planner: Planner) -> str:
     if not best.holds:
         none = f"no plan within the limit, {counted(limit, 'worker')} of all models: " if over else ""
         pays = "" if over else "sharing does not pay, as "
-        return f"{none}{text} no fewer: {pays}{size} would leave {_left(best.fleet, planner)}"
+        return f"{none}{text} no fewer: {pays}{size} would leave {_missed(best.fleet, planner)}"
     fewer = "there is no smaller fleet"
     if best.fewer is not None:
-        fewer = f"not with {best.fewer.replicas:,}, which would leave {_left(best.fewer, planner)}"
+        fewer = f"not with {best.fewer.replicas:,}, which would leave {_missed(best.fewer, planner)}"
     text = f"{text} {size} (cost {best.fleet.cost:g}), busy {best.fleet.utilisation:.0%} of the time; {fewer}"
     if over or best.fleet.cost < cost:
         return text
@@ -171,7 +171,7 @@ def _together(fleets: Sequence[Fleet]) -> str:
     return f"{' + '.join(f'{fleet.replicas:,}' for fleet in fleets)} workers of {min(types)}"
 
 
-def _left(fleet: Fleet, planner: Planner) -> str:
+def _missed(fleet: Fleet, planner: Planner) -> str:
     """Describe what each model misses."""
     promises = planner.promises
     short = fleet.misses(promises)

@@ -40,16 +40,16 @@ class Interference:
     quantile: float = PLANNING_QUANTILE
 
     @classmethod
-    def of(cls, given: LatencyTable | float, worker: WorkerType, quantile: float) -> Interference:
+    def of(cls, interference: LatencyTable | float, worker: WorkerType, quantile: float) -> Interference:
         """Return what workers like ``worker`` do to each other, by a table or as one ratio.
 
         Raises ``ArgumentError`` for a ratio below 1, and as ``of_table``.
         """
-        if isinstance(given, LatencyTable):
-            return cls.of_table(given, worker.profile.subject, threads=worker.threads, quantile=quantile)
-        if not given >= 1:
-            raise ArgumentError("interference", f"a ratio of {given:g} is not 1 or more")
-        return cls.constant(float(given), quantile)
+        if isinstance(interference, LatencyTable):
+            return cls.of_table(interference, worker.profile.subject, threads=worker.threads, quantile=quantile)
+        if not interference >= 1:
+            raise ArgumentError("interference", f"a ratio of {interference:g} is not 1 or more")
+        return cls.constant(float(interference), quantile)
 
     @classmethod
     def of_table(
@@ -105,16 +105,16 @@ class Interference:
         """
         if not co_runners:
             return np.ones(len(QUANTILES))
-        known = {0: np.ones(len(QUANTILES))}
-        known |= {count: self._at(count, point.key, batch_size) for count in sorted(self.ratios)}
-        counts = list(known)
+        slowdowns = {0: np.ones(len(QUANTILES))}
+        slowdowns |= {count: self._at(count, point.key, batch_size) for count in sorted(self.ratios)}
+        counts = list(slowdowns)
         if co_runners >= counts[-1]:
-            slowdown = 1 + (known[counts[-1]] - 1) * co_runners / counts[-1]
+            slowdown = 1 + (slowdowns[counts[-1]] - 1) * co_runners / counts[-1]
         else:
             above = next(count for count in counts if count >= co_runners)
             below = max(count for count in counts if count < co_runners)
             share = (co_runners - below) / (above - below)
-            slowdown = (1 - share) * known[below] + share * known[above]
+            slowdown = (1 - share) * slowdowns[below] + share * slowdowns[above]
         least: np.ndarray = np.maximum(slowdown, 1.0)
         return least
 
@@ -131,8 +131,8 @@ class Interference:
             for sizes, points in other.items():
                 lacking = [str(size) for size in grid.sizes.tolist() if size not in sizes]
                 if not sizes:
-                    known = ", ".join(dict.fromkeys(key for key, _ in cells))
-                    yield f"no interference is known of {', '.join(points)} {beside}: the mean of {known} stands in"
+                    measured = ", ".join(dict.fromkeys(key for key, _ in cells))
+                    yield f"no interference is known of {', '.join(points)} {beside}: the mean of {measured} stands in"
                 elif lacking:
                     yield (
                         f"interference on {', '.join(points)} {beside} is known at batch size "
@@ -154,13 +154,13 @@ class Interference:
     def raised(self, profile: Profile, co_runners: int) -> Profile:
         """Return ``profile`` next to so many busy workers."""
         grid, at = profile.grid, float(self.quantile)
-        known = {
+        latency_us = {
             (point, int(size)): float(grid.latency_us[row, column])
             * float(np.interp(at, QUANTILES, self.ratio(point, int(size), co_runners)))
             for row, point in enumerate(grid.points)
             for column, size in enumerate(grid.sizes)
         }
-        space = ControlSpace(grid.points, known, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
+        space = ControlSpace(grid.points, latency_us, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
         samples_us = {cell: self.longer(*cell, alone, co_runners) for cell, alone in profile.samples_us.items()}
         return Profile(profile.subject, ControlGrid(space, all_points=True), samples_us)
 
@@ -216,20 +216,20 @@ class Placement:
 
     def remarks(self, pool: Pool) -> Iterator[str]:
         """Say what is not known of the workers of ``pool`` that share a machine."""
-        together, known = self.per_machine(pool.worker, pool.replicas), self.interference.get(pool.worker.name)
-        if known is not None and together * pool.worker.threads >= self.cores:
+        together, slowdown = self.per_machine(pool.worker, pool.replicas), self.interference.get(pool.worker.name)
+        if slowdown is not None and together * pool.worker.threads >= self.cores:
             yield (
                 f"the workers take all {self.cores} cores of a machine, and the front end of their server takes a part "
                 "of these, as --verify measures: leave it a core"
             )
-        if known is None and together > 1:
+        if slowdown is None and together > 1:
             yield (
                 f"{together} workers share a machine, and are planned with the latency of one alone; --interference "
                 "says what they do to each other"
             )
-        elif known is not None and together - 1 > known.max_co_runners:
+        elif slowdown is not None and together - 1 > slowdown.max_co_runners:
             yield (
-                f"{together} workers share a machine, and interference is known next to {known.max_co_runners} at "
+                f"{together} workers share a machine, and interference is known next to {slowdown.max_co_runners} at "
                 "most: next to more it counts in proportion"
             )
 

@@ -35,10 +35,10 @@ def write_services(planner: Planner, fleets: Fleets, out: Path, reporter: Report
         (out.with_name(f"{out.stem}-{file_part(name, at)}{out.suffix}"), planner.only(name), fleet)
         for at, (name, fleet) in enumerate(fleets.of_models.items())
     ]  # fmt: skip
-    for path, own, fleet in services:
+    for path, part, fleet in services:
         if remark := cluster_remark(fleet.pool):
             reporter.warn(remark)
-        text = service_of(own, fleet, raised_pools(own, fleet, path), path.parent)
+        text = service_of(part, fleet, raised_pools(part, fleet, path), path.parent)
         with whole_file(path) as file:
             file.write_text(text)
         if lacking := _memory_lacking_here(path, fleet.pool, reporter):
@@ -128,12 +128,12 @@ def raised_pools(planner: Planner, fleet: Fleet, path: Path) -> dict[str, Pool]:
 def _raised_table(worker: WorkerType, placed: WorkerType) -> LatencyTable:
     """Return the rows of ``worker``, with the latencies of ``placed``."""
     table = LatencyTable.load(Path(str(worker.source)))
-    kept = table.where(status="ok", co_runners="", threads=worker.threads, subject=placed.profile.subject)
-    rows = kept.rows[kept.rows["device"] == worker.device] if worker.device in set(kept.rows["device"]) else kept.rows
+    solo = table.where(status="ok", co_runners="", threads=worker.threads, subject=placed.profile.subject)
+    rows = solo.rows[solo.rows["device"] == worker.device] if worker.device in set(solo.rows["device"]) else solo.rows
     cells = zip(map(OperatingPoint.parse, rows["point"]), rows["batch_size"].astype(int), strict=True)
     # Points that no policy would choose are served too where a request names them.
     raised = [
-        placed.profile.samples_us.get(cell, 1e6 * own) for cell, own in zip(cells, rows["samples_s"], strict=True)
+        placed.profile.samples_us.get(cell, 1e6 * times) for cell, times in zip(cells, rows["samples_s"], strict=True)
     ]
     rows = rows.drop(columns=["samples_per_round"]).assign(samples_s=[1e-6 * each for each in raised])
     return LatencyTable(rows.reset_index(drop=True), {**table.provenance, "co_located": placed.name})
@@ -148,14 +148,14 @@ def _memory_lacking(service: Path, pool: Pool) -> str:
     models = ServiceFile(service, {}, Sources((), threads=pool.worker.threads)).read().load(lambda warning: None)
     try:
         engine.open(models, lambda worker, alive: None)
-        each, there = engine.worker_bytes(), memory_within()
+        each, available = engine.worker_bytes(), memory_within()
     finally:
         engine.close()
-    if pool.replicas * each <= there:
+    if pool.replicas * each <= available:
         return ""
     return (
         f"the plan's {pool.replicas} workers do not fit into memory: each takes {size_text(each)}, as measured, and "
-        f"there are {size_text(there)}, for {there // each}"
+        f"there are {size_text(available)}, for {available // each}"
     )
 
 

@@ -38,7 +38,7 @@ def planned(
     these.
     """
     longer = 1.0 if cores is None else all_busy(sum(mean_cpu_us(traffic, front_ends)), rate_per_s(traffic), cores)
-    arrival_s = {name: own.arrival_s for name, own in traffic.items()}
+    arrival_s = {name: requests.arrival_s for name, requests in traffic.items()}
     results = answered(planner, pools, draw, arrival_s, front_ends, longer)
     return {
         name: figures(took_us <= planner.promises[name].deadline_us, right, took_us)
@@ -68,7 +68,7 @@ def answered(
         )
         for name, each in front_ends.items()
     }
-    traffic = {name: Traffic.whole(own / 1e6) for name, own in read_us.items()}
+    traffic = {name: Traffic.whole(instants / 1e6) for name, instants in read_us.items()}
     results = {}
     for name, result in planner.results(pools, draw, traffic, overheads).items():
         random = np.random.default_rng((planner.seed, draw, len(result.row)))
@@ -79,13 +79,13 @@ def answered(
 
 def mean_cpu_us(traffic: Mapping[str, Traffic], front_ends: Mapping[str, FrontEnd]) -> tuple[float, float]:
     """Return the CPU time that the server's own process and the client spend on a request, the mean of all models."""
-    parts = [(own.rate_per_s / rate_per_s(traffic), front_ends[name]) for name, own in traffic.items()]
+    parts = [(requests.rate_per_s / rate_per_s(traffic), front_ends[name]) for name, requests in traffic.items()]
     return sum(part * each.cpu_us for part, each in parts), sum(part * each.client_us for part, each in parts)
 
 
 def rate_per_s(traffic: Mapping[str, Traffic]) -> float:
     """Return the requests per second of all models."""
-    return sum(own.rate_per_s for own in traffic.values())
+    return sum(requests.rate_per_s for requests in traffic.values())
 
 
 def read_together(arrival_s: Mapping[str, np.ndarray], front_ends: Mapping[str, FrontEnd]) -> dict[str, np.ndarray]:
@@ -180,7 +180,7 @@ def _right(log: RequestLog) -> np.ndarray:
     return right
 
 
-_SAID = {
+_SENTENCES = {
     True: "served as promised",
     False: "the promise was broken as it was served",
     None: "whether the promise was kept is not decided; verify longer",
@@ -215,11 +215,13 @@ def verdict(promise: Promise, planned: Mapping[str, Any], log: RequestLog, busy_
         least = min(promise.accuracy, planned["accuracy"])
         results.append(_judged("mean accuracy", right.astype(bool), least, promise))
     promises_kept = False if any(each.kept is False for each in results) else all(each.kept for each in results) or None
-    said = _SAID[promises_kept]
+    sentence = _SENTENCES[promises_kept]
     if promises_kept is False and busy_cores >= QUIET_CORES:
         promises_kept = None
-        said = f"{NOT_DECIDED}, as other processes kept {busy_cores:.1f} cores busy; verify again on an idle machine"
-    return ServedVerdict(promises_kept, f"{said}: {'; '.join(each.sentence for each in results)}")
+        sentence = (
+            f"{NOT_DECIDED}, as other processes kept {busy_cores:.1f} cores busy; verify again on an idle machine"
+        )
+    return ServedVerdict(promises_kept, f"{sentence}: {'; '.join(each.sentence for each in results)}")
 
 
 def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> ServedVerdict:

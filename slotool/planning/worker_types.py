@@ -48,14 +48,14 @@ def worker_types(
     remarks: list[str] = []
     texts: dict[str, list[str]] = {}
     for (table, source), of in zip(tables, names, strict=True):
-        known = table.where(status="ok", co_runners="").of_devices(devices)
-        named = Named(known, source)
-        if known.rows.empty:
+        solo = table.where(status="ok", co_runners="").of_devices(devices)
+        named = Named(solo, source)
+        if solo.rows.empty:
             raise InputError(f"{named}: no row has the status ok and no co-runners: there is nothing to plan with")
-        for threads in sorted(set(known.rows["threads"])):
+        for threads in sorted(set(solo.rows["threads"])):
             name = f"{of}{threads} thread{'s' if threads > 1 else ''}"
             profile = _profile(named, outcomes, rules, threads=threads, **conditions)
-            predicted = known.where(threads=threads, predicted=True).rows["machine"]
+            predicted = solo.where(threads=threads, predicted=True).rows["machine"]
             if len(predicted):
                 whose = "" if set(predicted) <= {machine_id(), UNKNOWN_MACHINE} else ", of another machine"
                 remarks.append(
@@ -64,13 +64,13 @@ def worker_types(
             if (least := int(profile.grid.sizes[0])) > 1:
                 remarks.append(f"latencies of {name} begin with batches of {least}: a call of fewer is taken for one")
             texts[name] = profile.grid.remarks
-            device = str(known.rows["device"].iloc[0])
+            device = str(solo.rows["device"].iloc[0])
             if device == UNKNOWN_DEVICE and devices:
                 device = devices[0]  # whoever named it says of what these rows are
-            machines = tuple(sorted(set(known.rows["machine"])))
+            machines = tuple(sorted(set(solo.rows["machine"])))
             types.append(WorkerType(name, profile, int(threads), float(threads), source, device, machines=machines))
-    for name, own in texts.items():
-        remarks += [f"{name}: {remark}" if len(types) > 1 else remark for remark in own]
+    for name, lines in texts.items():
+        remarks += [f"{name}: {remark}" if len(types) > 1 else remark for remark in lines]
     return types, remarks
 
 
@@ -108,9 +108,9 @@ def _profile(named: Named, outcomes: OutcomeTable | None, rules: RuleSet | None,
     points = _points(named)
     if outcomes is not None:
         versions = None if rules is None else {*rules.versions, rules.best_version}
-        known = outcome_columns(points, outcomes)
+        columns = outcome_columns(points, outcomes)
         lacking = [
-            point for point in points if point not in known and (versions is None or version_name(point) in versions)
+            point for point in points if point not in columns and (versions is None or version_name(point) in versions)
         ]
         if lacking:
             # Value of rows in a table without that column.
