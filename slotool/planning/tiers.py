@@ -22,7 +22,7 @@ from slotool.scheduling.batching import ControlGrid, Profile, read_samples
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.simulation import Scenario
 from slotool.simulation.service import Overhead
-from slotool.simulation.tiers import Asked, TieredService, TierResult
+from slotool.simulation.tiers import TieredService, TierRequests, TierResult
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 
@@ -68,14 +68,14 @@ def mixes_of(rules: RuleSet, shares: Mapping[float, float] | None, objective: st
 
     Raises ``InputError`` for an objective without tiers.
     """
-    known = list(dict.fromkeys(rule.objective for rule in rules.rules))
-    if objective is not None and objective not in known:
-        raise InputError(f"no rules for objective {objective!r}; there are rules for {', '.join(known)}")
-    objectives = known if objective is None else [objective]
+    all_objectives = list(dict.fromkeys(rule.objective for rule in rules.rules))
+    if objective is not None and objective not in all_objectives:
+        raise InputError(f"no rules for objective {objective!r}; there are rules for {', '.join(all_objectives)}")
+    objectives = all_objectives if objective is None else [objective]
     if shares is not None:
-        return [TierMix(tuple(sorted(shares.items())), own) for own in objectives]
+        return [TierMix(tuple(sorted(shares.items())), objective) for objective in objectives]
     tiers = sorted({(rule.tolerance, rule.objective) for rule in rules.rules if rule.objective in objectives})
-    return [TierMix(((tolerance, 1.0),), own) for tolerance, own in tiers]
+    return [TierMix(((tolerance, 1.0),), objective) for tolerance, objective in tiers]
 
 
 def read_versions(
@@ -102,16 +102,16 @@ def read_versions(
         raise InputError(f"the latency table has no version {min(missing)!r} of the rules; it has {names}")
     for point in points:
         if (point, 1) not in samples:
-            least = min(size for own, size in samples if own == point)
+            least = min(size for measured, size in samples if measured == point)
             raise InputError(
                 f"latencies of {point} begin with batches of {least}; a request that waits alone is a call of one "
                 "example: measure batch size 1"
             )
-    known = latency.where(co_runners="", **conditions)
-    space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile, devices=devices)
+    solo = latency.where(co_runners="", **conditions)
+    space = ControlSpace.of_tables(subject, points, solo, outcomes, quantile=quantile, devices=devices)
     largest = min(space.batch_sizes(point)[-1] for point in points)
     cells = [(point, size) for point in points for size in space.batch_sizes(point) if size <= largest]
-    latency_us = {cell: taken for cell in cells if (taken := space.latency_us(*cell)) is not None}
+    latency_us = {cell: median for cell in cells if (median := space.latency_us(*cell)) is not None}
     accuracy = {point: mean for point in points if (mean := space.accuracy(point)) is not None}
     grid = ControlGrid(ControlSpace(points, latency_us, accuracy), all_points=True)
     return Profile(subject, grid, {cell: samples[cell] for cell in cells})
@@ -165,7 +165,7 @@ class TierService:
     def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> TierResult:
         random = np.random.default_rng((seed, len(scenario)))
         tiers = self._tiers[self._mix.drawn(random, len(scenario))]
-        requests = Asked(random.integers(self._examples, size=len(scenario)), tiers)
+        requests = TierRequests(random.integers(self._examples, size=len(scenario)), tiers)
         return self._service.simulate(scenario, requests, seed=seed, overhead=overhead)
 
 
@@ -293,7 +293,7 @@ class TiersOnWorkers(ModelOnWorkers):
     def _make(self, worker: WorkerType, policy: str) -> TierService:
         if worker.name not in self._of_workers:
             profile = worker.profile
-            samples_us = {(version_name(point), size): own for (point, size), own in profile.samples_us.items()}
+            samples_us = {(version_name(point), size): samples for (point, size), samples in profile.samples_us.items()}
             self._of_workers[worker.name] = TieredService(
                 self._rules, profile.grid.space, samples_us, self._table, self._tiers, cancels=self._cancels
             )

@@ -45,8 +45,8 @@ def optimum_of_one_worker(
     Raises ``InputError`` for another kind of scenario.
     """
     deadlines = scenario.deadline_us - scenario.arrival_us
-    alike = len(scenario.death_us) == 1 and np.isinf(scenario.death_us[0]) and np.ptp(deadlines) <= 1e-3
-    if not alike:
+    is_uniform = len(scenario.death_us) == 1 and np.isinf(scenario.death_us[0]) and np.ptp(deadlines) <= 1e-3
+    if not is_uniform:
         raise InputError("the dynamic program is for one worker that lives and equal deadlines")
     calls = useful_calls(grid.latency_us, grid.accuracy, grid.sizes, float(deadlines[0]))
     both = [
@@ -122,8 +122,8 @@ def _least_costs(arrival_us: Any, deadline_us: Any, calls_us: Any) -> np.ndarray
                 if latest_us < arrival_us[i] or took_us / count >= costs[i, row]:
                     continue
                 gone_us = min(arrival_us[i] + took_us - 1e-3, latest_us)
-                there = np.searchsorted(arrival_us, latest_us, side="right") - np.searchsorted(deadline_us, gone_us)
-                if there >= count:
+                waiting = np.searchsorted(arrival_us, latest_us, side="right") - np.searchsorted(deadline_us, gone_us)
+                if waiting >= count:
                     costs[i, row] = took_us / count
     return costs
 
@@ -155,11 +155,11 @@ def _stretch(
     matrix = coo_array((signs, (rows, columns)), shape=(len(windows) + bins, len(owner) + len(seller))).tocsr()
     edges_us = (begin + np.arange(bins + 1)) * width_us
     alive_us = np.minimum(death_us[:, None], edges_us[None, :])
-    there = np.diff(alive_us, axis=1).sum(axis=0) / width_us
+    alive = np.diff(alive_us, axis=1).sum(axis=0) / width_us
     solved = linprog(
         np.concatenate([-slope * width_us, np.zeros(len(seller))]),
         A_ub=matrix,
-        b_ub=np.concatenate([np.zeros(len(windows)), there]),
+        b_ub=np.concatenate([np.zeros(len(windows)), alive]),
         bounds=np.stack([np.zeros(matrix.shape[1]), np.r_[room / width_us, np.full(len(seller), np.inf)]], axis=1),
         method="highs",
     )

@@ -28,7 +28,7 @@ class Requests(NamedTuple):
 class EnsembleArrays(NamedTuple):
     asks: Any
     at_once: Any
-    taken: Any
+    depths: Any
     worst_us: Any
     sizes: Any
     first_us: Any
@@ -55,7 +55,7 @@ class Workers(NamedTuple):
     busy_share: Any
 
 
-class Found(NamedTuple):
+class Results(NamedTuple):
     status: Any
     started_us: Any
     done_us: Any
@@ -145,22 +145,22 @@ def _enough(row: int, on: Any, ensembles: EnsembleArrays) -> int:
 
 @njit(cache=True)
 def _gather(
-    asked: Requests, head: int, end: int, row: int, room: int, now: float, ensembles: EnsembleArrays, members: Any
+    requests: Requests, head: int, end: int, row: int, room: int, now: float, ensembles: EnsembleArrays, members: Any
 ) -> tuple[int, bool, float]:
     """Put at most ``room`` requests before ``end`` that share the call of ``head`` into ``members``, as ``Dispatcher``.
 
     Returns their number, True if no other could share, and the longest time that a passed one needs.
     """
-    worst_us, sizes, choices = ensembles.worst_us, ensembles.sizes, asked.choices
+    worst_us, sizes, choices = ensembles.worst_us, ensembles.sizes, requests.choices
     members[0], count, passed, ends_by_us, passed_us = head, 1, 0, np.inf, 0.0
     for query in range(head + 1, end):
-        if asked.is_taken[query]:
+        if requests.is_taken[query]:
             continue
         # The tier's own ensemble: both versions at once, and in turn.
-        first, in_turn = choices[asked.tier[query], 0, 0], choices[asked.tier[query], 0, 1]
+        first, in_turn = choices[requests.tier[query], 0, 0], choices[requests.tier[query], 0, 1]
         if row not in (first, in_turn):
             needs_us, passed = worst_us[in_turn, 0], passed + 1
-            ends_by_us, passed_us = min(ends_by_us, asked.deadline_us[query] - needs_us), max(passed_us, needs_us)
+            ends_by_us, passed_us = min(ends_by_us, requests.deadline_us[query] - needs_us), max(passed_us, needs_us)
             if passed > MAX_PASSED:
                 break
         elif count == room or now + worst_us[row, count_until(sizes, count)] > ends_by_us:
@@ -173,27 +173,27 @@ def _gather(
 
 @njit(cache=True)
 def _loses_others(
-    asked: Requests, head: int, end: int, passed_us: float, one_idle: int, workers: int, now: float, on: Any,
+    requests: Requests, head: int, end: int, passed_us: float, one_idle: int, workers: int, now: float, on: Any,
     ensembles: EnsembleArrays,
 ) -> bool:  # fmt: skip
     """True if calls like that of ``head`` would make a request late, as ``ToleranceTiers`` looks ahead."""
-    choices, idle_us, query = asked.choices[asked.tier[head]], now, head
-    left = int((~asked.is_taken[head:end]).sum())
+    choices, idle_us, query = requests.choices[requests.tier[head]], now, head
+    unserved = int((~requests.is_taken[head:end]).sum())
     for _ in range(MAX_AHEAD):
-        if left == 0:
+        if unserved == 0:
             break
-        while asked.is_taken[query]:
+        while requests.is_taken[query]:
             query += 1
-        slack_us = asked.deadline_us[query] - idle_us
+        slack_us = requests.deadline_us[query] - idle_us
         row = _chosen(choices, ensembles.worst_us, slack_us, one_idle)
         if row < 0:
             return True
-        size = min(_room(row, slack_us - passed_us, ensembles), left)
+        size = min(_room(row, slack_us - passed_us, ensembles), unserved)
         needed = 2 if ensembles.at_once[row] else 1
         idle_us += needed * _expected_us(row, count_until(ensembles.sizes, size - 1), on, ensembles) / workers
-        left -= size
+        unserved -= size
         while size > 0:
-            size -= not asked.is_taken[query]
+            size -= not requests.is_taken[query]
             query += 1
     return False
 
@@ -201,26 +201,26 @@ def _loses_others(
 @njit(cache=True)
 def _take(
     row: int, members: Any, example: Any, ensembles: EnsembleArrays, service: Service, rested: float,
-    other_rested: float, drawn: int, found: Found,
+    other_rested: float, drawn: int, results: Results,
 ) -> tuple[float, float, int]:  # fmt: skip
     """Return µs of an ensemble's versions for a batch, those of a concurrent second apart, and the next call's number.
 
     Each version has the examples that go on to it. ``rested``: share of time for which the workers were idle.
     """
-    asks, taken, sizes = ensembles.asks, ensembles.taken, ensembles.sizes
+    asks, depths, sizes = ensembles.asks, ensembles.depths, ensembles.sizes
     both, took_us, second_us, steps = ensembles.at_once[row], 0.0, 0.0, 0
     for query in members:
-        steps = max(steps, taken[row, example[query]])
+        steps = max(steps, depths[row, example[query]])
     for step in range(2 if both else steps):
         version, count = asks[row, step], 0
         for query in members:
-            count += both or taken[row, example[query]] > step
+            count += both or depths[row, example[query]] > step
         cell = version * len(sizes) + count_until(sizes, count - 1)
         is_other = step == 1 and both
         how = other_rested if is_other else rested
         one_us = draw_us(service.values, service.idle, service.starts, cell, service.seed, drawn, how)
         drawn += 1
-        found.version_calls[version] += count
+        results.version_calls[version] += count
         if is_other:
             second_us = one_us
         else:
@@ -231,7 +231,7 @@ def _take(
 @njit(cache=True)
 def _answer(
     row: int, other: int, now: float, members: Any, example: Any, ensembles: EnsembleArrays, service: Service,
-    workers: Workers, drawn: int, found: Found,
+    workers: Workers, drawn: int, results: Results,
 ) -> tuple[float, float, int]:  # fmt: skip
     """Have the first worker of the heap answer a batch, and ``other`` one of two concurrent versions.
 
@@ -241,14 +241,14 @@ def _answer(
     share = _share(workers, 0, now, service)
     other_share = _share(workers, other, now, service) if ensembles.at_once[row] else 0.0
     rested, other_rested = how_rested(share, saturation), how_rested(other_share, saturation)
-    took_us, second_us, drawn = _take(row, members, example, ensembles, service, rested, other_rested, drawn, found)
+    took_us, second_us, drawn = _take(row, members, example, ensembles, service, rested, other_rested, drawn, results)
     done = _ends_us(now, took_us, rested, service)
     busy_us, share = done - now, after_call(share, done - now, memory_us)
     answered = done
     if ensembles.at_once[row]:
         is_needed = False
         for each in members:
-            is_needed |= ensembles.taken[row, example[each]] > 1
+            is_needed |= ensembles.depths[row, example[each]] > 1
         second = _ends_us(now, second_us, other_rested, service)
         if not is_needed and service.cancels:
             second = min(second, done)
@@ -262,47 +262,47 @@ def _answer(
 
 @njit(cache=True)
 def run(
-    asked: Requests, ensembles: EnsembleArrays, service: Service, of_workers: Workers, found: Found
+    requests: Requests, ensembles: EnsembleArrays, service: Service, of_workers: Workers, results: Results
 ) -> tuple[float, int, int]:
     worst_us, free_us = ensembles.worst_us, of_workers.free_us
     members = np.empty(ensembles.sizes[-1], dtype=np.int64)
     now, busy_us, drawn, calls, others, workers, end = 0.0, 0.0, 0, 0, 0, len(free_us), 0
     on = np.full(len(ensembles.worst_us), np.nan)
-    for query in range(len(asked.arrival_us)):
-        if asked.is_taken[query]:
+    for query in range(len(requests.arrival_us)):
+        if requests.is_taken[query]:
             continue
-        now = max(now, asked.arrival_us[query], free_us[0])
-        while end < len(asked.arrival_us) and asked.arrival_us[end] <= now:
+        now = max(now, requests.arrival_us[query], free_us[0])
+        while end < len(requests.arrival_us) and requests.arrival_us[end] <= now:
             end += 1
-        slack_us = asked.deadline_us[query] - now
+        slack_us = requests.deadline_us[query] - now
         if slack_us <= 0:
             continue
         other = 0 if workers == 1 else 2 if workers > 2 and free_us[2] < free_us[1] else 1
         one_idle = 0 if other and free_us[other] <= now else 1
-        choices = asked.choices[asked.tier[query]]
-        row, own = _chosen(choices, worst_us, slack_us, one_idle), choices[0, one_idle]
+        choices = requests.choices[requests.tier[query]]
+        row, preferred = _chosen(choices, worst_us, slack_us, one_idle), choices[0, one_idle]
         if row < 0:
-            found.status[query] = REJECTED
+            results.status[query] = REJECTED
             continue
         room = _room(row, slack_us, ensembles)
-        size, is_all, passed_us = _gather(asked, query, end, row, room, now, ensembles, members)
-        is_large = row == own and (is_all or size >= _enough(row, on, ensembles))
-        if not (is_large or np.isnan(on[own]) or asked.is_taken[query + 1 : end].all()) and _loses_others(
-            asked, query, end, passed_us, one_idle, workers, now, on, ensembles
+        size, is_all, passed_us = _gather(requests, query, end, row, room, now, ensembles, members)
+        is_large = row == preferred and (is_all or size >= _enough(row, on, ensembles))
+        if not (is_large or np.isnan(on[preferred]) or requests.is_taken[query + 1 : end].all()) and _loses_others(
+            requests, query, end, passed_us, one_idle, workers, now, on, ensembles
         ):
-            found.status[query] = REJECTED
+            results.status[query] = REJECTED
             continue
         batch = members[:size]
         done, took_us, drawn = _answer(
-            row, other, now, batch, asked.example, ensembles, service, of_workers, drawn, found
+            row, other, now, batch, requests.example, ensembles, service, of_workers, drawn, results
         )
         calls += 1
         busy_us += took_us
         _learn(on, row, done - now, count_until(ensembles.sizes, size - 1), ensembles)
         for each in batch:
-            others += row != asked.choices[asked.tier[each], 0, one_idle]
-            asked.is_taken[each] = True
-            found.status[each] = IN_TIME if done <= asked.deadline_us[each] + ROUNDING_US else LATE
-            found.started_us[each], found.done_us[each] = now, done
-            found.row[each], found.batch[each] = row, size
+            others += row != requests.choices[requests.tier[each], 0, one_idle]
+            requests.is_taken[each] = True
+            results.status[each] = IN_TIME if done <= requests.deadline_us[each] + ROUNDING_US else LATE
+            results.started_us[each], results.done_us[each] = now, done
+            results.row[each], results.batch[each] = row, size
     return busy_us, calls, others

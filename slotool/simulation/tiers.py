@@ -31,7 +31,7 @@ class Ensembles:
     """Ensembles of versions as arrays; ``points`` name them.
 
     ``versions``: names, V of them, all that any consults. ``asks``: int16 [P, 4], which are asked, in turn; −1 behind
-    the last. ``at_once``: bool [P], the first two begin together. ``taken``: int8 [P, examples], how many of them an
+    the last. ``at_once``: bool [P], the first two begin together. ``depths``: int8 [P, examples], how many of them an
     example takes. ``correct``: float32 [P, examples], 1 less the answer's error; ``accuracy``: float64 [P], its mean.
     ``sizes``: int64 [S], ascending, of the calls that any may have, beginning with 1; ``worst_us``: float64 [P, S], all
     consulted for each example, as a server plans; 0 where ``space`` does not know, ``inf`` beyond what an ensemble
@@ -47,30 +47,31 @@ class Ensembles:
         for row, policy in enumerate(policies):
             self.asks[row, : len(policy.versions)] = [self.versions.index(version) for version in policy.versions]
         self.at_once = np.array([policy.kind == Conc.kind for policy in policies])
-        self.taken = np.array([policy.asked(outcomes) for policy in policies], dtype=np.int8)
+        self.depths = np.array([policy.asked(outcomes) for policy in policies], dtype=np.int8)
         correct = 1.0 - errors_at(points, outcomes)
         self.accuracy, self.correct = correct.mean(axis=0), np.ascontiguousarray(correct.T, dtype=np.float32)
         each = [space.call_sizes(point) for point in points]
         self.sizes = np.array(sorted({size for sizes in each for size in sizes}), dtype=np.int64)
         self.worst_us = np.full((len(points), len(self.sizes)), np.inf)
         self.first_us = np.full((len(points), len(self.sizes)), np.inf)
-        for row, (point, own) in enumerate(zip(points, each, strict=True)):
-            within = self.sizes <= own[-1]
+        for row, (point, call_sizes) in enumerate(zip(points, each, strict=True)):
+            within = self.sizes <= call_sizes[-1]
             self.worst_us[row, within] = worst_us(space, point, self.sizes[within].tolist())
             self.first_us[row, within] = first_us(space, point, self.sizes[within].tolist())
 
 
 def _samples(samples_us: Mapping[tuple[str, int], np.ndarray], version: str, size: int) -> np.ndarray:
     """Return µs of calls of ``version`` with ``size`` examples, or the next larger measured size, or the largest."""
-    sizes = sorted(own for name, own in samples_us if name == version and len(samples_us[name, own]))
+    sizes = sorted(measured for name, measured in samples_us if name == version and len(samples_us[name, measured]))
     if not sizes:
-        known = ", ".join(dict.fromkeys(name for name, _ in samples_us)) or "no version"
-        raise InputError(f"the latency table does not know version {version!r} of the rules; it has {known}")
-    return np.asarray(samples_us[version, next((own for own in sizes if own >= size), sizes[-1])], dtype=np.float64)
+        versions = ", ".join(dict.fromkeys(name for name, _ in samples_us)) or "no version"
+        raise InputError(f"the latency table does not know version {version!r} of the rules; it has {versions}")
+    nearest = next((measured for measured in sizes if measured >= size), sizes[-1])
+    return np.asarray(samples_us[version, nearest], dtype=np.float64)
 
 
 @dataclass(frozen=True)
-class Asked:
+class TierRequests:
     """Requested tiers: ``example``, row of the outcome table, and ``tier``, index of the tolerance; int64 [n]."""
 
     example: np.ndarray
@@ -150,9 +151,9 @@ class TieredService:
         row, ensembles = self._choices[tier, 0, 1], self.ensembles
         values, starts, sizes = self._values, self._starts, ensembles.sizes
         mean_us = np.array([values[first:end].mean() for first, end in pairwise(starts)]).reshape(-1, len(sizes))
-        taken = ensembles.taken[row]
+        depths = ensembles.depths[row]
         members = [
-            (version, float((taken > step).mean())) for step, version in enumerate(ensembles.asks[row]) if version >= 0
+            (version, float((depths > step).mean())) for step, version in enumerate(ensembles.asks[row]) if version >= 0
         ]
         each_us = [
             sum(
@@ -165,7 +166,7 @@ class TieredService:
         return float(min(each_us))
 
     def simulate(
-        self, scenario: Scenario, members: Asked, *, seed: int = 0, overhead: Overhead | None = None
+        self, scenario: Scenario, members: TierRequests, *, seed: int = 0, overhead: Overhead | None = None
     ) -> TierResult:
         """Simulate requests in order of arrival, batching waiting ones of one ensemble, on the workers of ``scenario``.
 
@@ -175,7 +176,7 @@ class TieredService:
         if np.isfinite(scenario.death_us).any():
             raise InputError("tiers are simulated on workers that live")
         count, ensembles = len(scenario), self.ensembles
-        buffers = tier_loop.Found(
+        buffers = tier_loop.Results(
             np.full(count, EXPIRED, dtype=np.int8),
             np.full(count, np.nan),
             np.full(count, np.nan),
@@ -195,7 +196,7 @@ class TieredService:
             tier_loop.EnsembleArrays(
                 ensembles.asks,
                 ensembles.at_once,
-                ensembles.taken,
+                ensembles.depths,
                 ensembles.worst_us,
                 ensembles.sizes,
                 ensembles.first_us,

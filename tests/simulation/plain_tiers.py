@@ -14,7 +14,7 @@ from slotool.scheduling import Batch, Dispatcher, Query, RequestOutcome, Toleran
 from slotool.simulation import Scenario, ServiceTimes
 from slotool.simulation.scenario import EXPIRED, IN_TIME, LATE, REJECTED
 from slotool.simulation.service import Overhead, after_call, after_rest, how_rested
-from slotool.simulation.tiers import Asked
+from slotool.simulation.tiers import TierRequests
 from slotool.tables import OutcomeTable
 
 _STATUS = {RequestOutcome.EXPIRED: EXPIRED, RequestOutcome.REJECTED: REJECTED}
@@ -69,7 +69,7 @@ def simulate_plainly(
     outcomes: OutcomeTable,
     versions: Sequence[str],
     scenario: Scenario,
-    asked: Asked,
+    asked: TierRequests,
     tiers: Sequence[tuple[float, str]],
     times: ServiceTimes,
     cancels: bool,

@@ -15,7 +15,7 @@ from slotool.rules.policies.routing import RoutingPolicy
 from slotool.scheduling import ControlSpace, ToleranceTiers
 from slotool.simulation import Scenario, ServiceTimes
 from slotool.simulation.service import Overhead
-from slotool.simulation.tiers import Asked, TieredService, TierResult
+from slotool.simulation.tiers import TieredService, TierRequests, TierResult
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.simulation.plain_tiers import simulate_plainly
 
@@ -76,9 +76,9 @@ def samples(spread: float) -> dict[tuple[str, int], np.ndarray]:
     }
 
 
-def asked(count: int, tiers: int, seed: int = 0) -> Asked:
+def asked(count: int, tiers: int, seed: int = 0) -> TierRequests:
     random = np.random.default_rng(seed)
-    return Asked(random.integers(EXAMPLES, size=count), random.integers(tiers, size=count))
+    return TierRequests(random.integers(EXAMPLES, size=count), random.integers(tiers, size=count))
 
 
 @settings(max_examples=60, deadline=None)
