@@ -97,8 +97,8 @@ def import_outcomes(path: Path, layout: AnswerLayout, prices: Mapping[str, float
 
     Raises ``TableError`` naming file, row and column.
     """
-    if taken := [name for name in layout.keep if name in KEYS]:
-        raise TableError(f"{taken[0]!r} is no further column to keep: the table of outcomes has one of this name")
+    if reserved := [name for name in layout.keep if name in KEYS]:
+        raise TableError(f"{reserved[0]!r} is no further column to keep: the table of outcomes has one of this name")
     cells = _read(path)
     long = _by_answer(cells, layout, path) if layout.versions else _renamed(cells, layout, path)
     long = long.assign(**{name: label_texts(long[name]) for name in (ANSWER, TRUTH) if name in long})
@@ -120,7 +120,7 @@ def import_outcomes(path: Path, layout: AnswerLayout, prices: Mapping[str, float
     if ANSWER in long:
         rows[ANSWER] = np.where(missing, "", long[ANSWER])
     for name in layout.keep:
-        rows[name] = values = _kept(long, name, path)
+        rows[name] = values = _further_column(long, name, path)
         if (unknown := (pd.isna(values) | (values == ""))).any():
             raise TableError(f"{path}: {_where(long, unknown)} has no {name}; what is kept is known of every example")
     imported = OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
@@ -132,7 +132,7 @@ def import_outcomes(path: Path, layout: AnswerLayout, prices: Mapping[str, float
     return imported
 
 
-def _kept(long: pd.DataFrame, name: str, path: Path) -> np.ndarray:
+def _further_column(long: pd.DataFrame, name: str, path: Path) -> np.ndarray:
     """Return a column to keep: float64, or text [rows] if no cell is a number, such as a language."""
     text = long[name].str.strip()
     if pd.to_numeric(text, errors="coerce").isna().all():
@@ -155,9 +155,9 @@ def _require_one_truth(long: pd.DataFrame, path: Path) -> None:
 
 def less_sure(confidence: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """Return ``confidence`` with missing answers one below all others, so that every policy asks on."""
-    given = confidence[~missing]
+    confidences = confidence[~missing]
     # One value: ties between missing answers go to the last version, as everywhere.
-    return np.where(missing, min(-1.0, given.min() - 1.0 if len(given) else -1.0), confidence)
+    return np.where(missing, min(-1.0, confidences.min() - 1.0 if len(confidences) else -1.0), confidence)
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -216,12 +216,12 @@ def _named(layout: AnswerLayout, version: str, key: str) -> str:
 
 
 def _missing(long: pd.DataFrame, layout: AnswerLayout) -> np.ndarray:
-    given = np.zeros(len(long), dtype=bool)
+    has_answer = np.zeros(len(long), dtype=bool)
     for key in (ANSWER, "error"):
         if key in long:
-            given |= (long[key].str.strip() != "").to_numpy()
+            has_answer |= (long[key].str.strip() != "").to_numpy()
     abstentions = [label_text(answer) for answer in layout.abstain]
-    return ~given | (long[ANSWER].isin(abstentions).to_numpy() if ANSWER in long else False)
+    return ~has_answer | (long[ANSWER].isin(abstentions).to_numpy() if ANSWER in long else False)
 
 
 def _errors(long: pd.DataFrame, missing: np.ndarray, path: Path) -> np.ndarray:
@@ -261,9 +261,9 @@ def _numbers(long: pd.DataFrame, key: str, path: Path) -> np.ndarray:
         return np.full(len(long), np.nan)
     text = long[key].str.strip()
     numbers = pd.to_numeric(text.where(text != ""), errors="coerce").to_numpy(dtype=np.float64)
-    given, unlike = (text != "").to_numpy(), ~np.isfinite(numbers)
+    has_text, unlike = (text != "").to_numpy(), ~np.isfinite(numbers)
     negative = (numbers < 0) & (key in _AMOUNTS)
-    for wrong, problem in ((unlike & given, "is not a finite number"), (negative, "must not be negative")):
+    for wrong, problem in ((unlike & has_text, "is not a finite number"), (negative, "must not be negative")):
         if wrong.any():
             raise TableError(f"{path}: {_where(long, wrong)}, column {key}: {text[wrong].iloc[0][:40]!r} {problem}")
     return numbers

@@ -171,8 +171,8 @@ class LatencyTable(Table):
     def round_noise(self) -> RoundNoise:
         """Return the scatter of round medians in the measured rows (``fit_noise``)."""
         rows = self.rows[(self.rows["status"] == "ok") & ~self.rows["predicted"]]
-        known = zip(rows["samples_s"], rows["samples_per_round"], strict=True)
-        return fit_noise(round_medians(samples, counts) for samples, counts in known if len(counts) > 1)
+        cells = zip(rows["samples_s"], rows["samples_per_round"], strict=True)
+        return fit_noise(round_medians(samples, counts) for samples, counts in cells if len(counts) > 1)
 
     def median_s(self, subject: str, point: OperatingPoint, **conditions: Any) -> float:
         """Return the median seconds per call over all samples of the matching rows.
@@ -196,8 +196,8 @@ _STATISTICS = ["n", "rounds", "median_s", "low_s", "high_s", "mad_s", "p90_s", "
 
 def _statistics(samples: np.ndarray, per_round: np.ndarray, noise: RoundNoise) -> tuple[float, ...]:
     median = float(np.median(samples))
-    known = len(per_round) > 0
-    low, high = repetition_interval(samples, per_round, noise) if known else median_interval(samples)
+    has_rounds = len(per_round) > 0
+    low, high = repetition_interval(samples, per_round, noise) if has_rounds else median_interval(samples)
     mad = float(np.median(np.abs(samples - median)))
     tails = tail_quantile(samples, 0.90), tail_quantile(samples, 0.99)
     return len(samples), len(per_round), median, low, high, mad, *tails

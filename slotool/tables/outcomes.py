@@ -96,7 +96,7 @@ class OutcomeTable(Table):
         """
         if SAMPLES not in self.rows or DISTURBED not in self.rows:
             return None
-        found = []
+        arrays = []
         for name, dtype in ((SAMPLES, np.float64), (DISTURBED, np.bool_)):
             try:
                 values = np.stack([np.asarray(list_of(cell), dtype=dtype) for cell in self.rows[name]])
@@ -104,8 +104,8 @@ class OutcomeTable(Table):
                 return None
             cells = np.empty((len(self.versions), len(self.examples), *values.shape[1:]), dtype=dtype)
             cells[self._cells[1], self._cells[0]] = values
-            found.append(cells)
-        seconds, disturbed = found
+            arrays.append(cells)
+        seconds, disturbed = arrays
         usable = seconds.ndim == 3 and seconds.shape == disturbed.shape and seconds.size and (seconds > 0).all()
         return (seconds, disturbed) if usable else None
 
@@ -136,8 +136,8 @@ class OutcomeTable(Table):
         if name in self._known:
             return self._known[name]
         if name not in self.features:
-            there = ", ".join(self.features) or "none"
-            raise TableError(f"the outcome table has no column {name!r} of numbers; there are {there}")
+            names = ", ".join(self.features) or "none"
+            raise TableError(f"the outcome table has no column {name!r} of numbers; there are {names}")
         values = self.matrix(name)
         self._require_alike(name, values, "; rules may only look at what is known before: leave the column out")
         if (beyond := ~(np.abs(values[:, 0]) <= MAX_NUMBER)).any():
@@ -196,8 +196,8 @@ class OutcomeTable(Table):
 
     def examples_at(self, indices: np.ndarray) -> OutcomeTable:
         """Return the table of the examples at ``indices``, distinct integers into ``examples``."""
-        kept = np.isin(self._cells[0], indices)
-        return OutcomeTable(self.rows[kept].reset_index(drop=True), self.provenance, self.source)
+        mask = np.isin(self._cells[0], indices)
+        return OutcomeTable(self.rows[mask].reset_index(drop=True), self.provenance, self.source)
 
     def with_text(self, name: str) -> OutcomeTable:
         """Return the table with a further column as text: it groups examples and is no feature. Raises as ``text``."""

@@ -103,7 +103,7 @@ def _plain(value: Setting) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def _is_value(text: str) -> bool:
@@ -113,7 +113,7 @@ def _is_value(text: str) -> bool:
 
 def _number_or_text(value: str) -> Setting:
     if value.startswith("("):
-        return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), value[1:-1])
+        return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), value[1:-1])
     for kind in (int, float):
         try:
             return kind(value)

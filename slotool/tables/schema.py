@@ -151,17 +151,17 @@ class Schema:
             for c in self.columns
             if not c.measured or c.name in frame
         }
-        own = self._names | set(called.values())
-        extra = frame.loc[:, [name not in own for name in frame.columns]].reset_index(drop=True)
+        declared = self._names | set(called.values())
+        extra = frame.loc[:, [name not in declared for name in frame.columns]].reset_index(drop=True)
         return pd.concat([pd.DataFrame(typed), extra], axis=1) if len(extra.columns) else pd.DataFrame(typed)
 
     def frame_of(self, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         """Return rows from mappings; missing keys take the column's default, unknown keys become extra columns."""
-        kept = list(rows)
-        named = dict.fromkeys(key for row in kept for key in row)
-        own = {c.name: c.default for c in self.columns if c.name in named or not (c.measured or c.alias in named)}
-        cells = {name: pd.Series([row.get(name, own[name]) for row in kept], dtype=object) for name in own}
-        extra = {key: pd.Series([row.get(key) for row in kept]) for key in named if key not in own}
+        records = list(rows)
+        named = dict.fromkeys(key for row in records for key in row)
+        defaults = {c.name: c.default for c in self.columns if c.name in named or not (c.measured or c.alias in named)}
+        cells = {name: pd.Series([row.get(name, defaults[name]) for row in records], dtype=object) for name in defaults}
+        extra = {key: pd.Series([row.get(key) for row in records]) for key in named if key not in defaults}
         return self.validate(pd.DataFrame(cells | extra), self.name)
 
     @staticmethod
@@ -245,8 +245,8 @@ def require_distinct(names: Sequence[str], path: Path) -> None:
 
 def _require_columns(columns: int, whole: bool, path: Path) -> None:
     if columns > MAX_COLUMNS or not whole:
-        said = f"{columns} columns" if whole else f"a first line of more than {MAX_HEADER_CHARACTERS} characters"
-        raise TableError(f"{path}: {said}, at most {MAX_COLUMNS} columns are read; leave out those it does not need")
+        width = f"{columns} columns" if whole else f"a first line of more than {MAX_HEADER_CHARACTERS} characters"
+        raise TableError(f"{path}: {width}, at most {MAX_COLUMNS} columns are read; leave out those it does not need")
 
 
 def require_commas(header: str, path: Path) -> None:
