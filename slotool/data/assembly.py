@@ -39,10 +39,10 @@ def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False)
     """
     if not len(table):
         raise DataError(f"{table.source}: it has no rows")
-    label, kept = _label_column(table, options), {name: _kept(table, name) for name in options.keep}
+    label, kept = _label_column(table, options), {name: _further_column(table, name) for name in options.keep}
     targets = targets_of(table, label, options.target, options.classes) if label else _no_targets(table, options)
     plans, as_array = _plans(table, options, label)
-    rows = _split_rows(table, targets.labelled, taken={*options.inputs, label})
+    rows = _split_rows(table, targets.labelled, used={*options.inputs, label})
     splits = {}
     for name, chosen in rows.items():
         x = StoredExamples(table, plans, chosen, as_array=as_array)
@@ -54,7 +54,7 @@ def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False)
     )  # fmt: skip
 
 
-def _kept(table: ColumnSource, name: str) -> np.ndarray:
+def _further_column(table: ColumnSource, name: str) -> np.ndarray:
     """Return the text of a column to keep, of numbers too: object [rows]."""
     field = table.fields.get(name)
     if field is None:
@@ -63,8 +63,11 @@ def _kept(table: ColumnSource, name: str) -> np.ndarray:
         raise DataError(f"{table.source}: column {name!r} holds {field}; what is kept is text or a number of each row")
     values = np.asarray(table.read([name], np.arange(len(table)))[name]).tolist()
     names = field.class_names
-    texts = [names[own] if names else own.decode(errors="replace") if isinstance(own, bytes) else own for own in values]
-    return np.array([own if isinstance(own, str) else label_text(own) for own in texts], dtype=object)
+    texts = [
+        names[value] if names else value.decode(errors="replace") if isinstance(value, bytes) else value
+        for value in values
+    ]
+    return np.array([value if isinstance(value, str) else label_text(value) for value in texts], dtype=object)
 
 
 def _label_column(table: ColumnSource, options: DataOptions) -> str:
@@ -224,9 +227,9 @@ def _image_plan(
     return TensorPlan((column,), FLOAT32 if as_array else form.dtype, image=form)
 
 
-def _split_rows(table: ColumnSource, labelled: np.ndarray, taken: set[str]) -> dict[str, np.ndarray]:
+def _split_rows(table: ColumnSource, labelled: np.ndarray, used: set[str]) -> dict[str, np.ndarray]:
     """Labelled rows of each split, ascending."""
-    if SPLIT_COLUMN in table.fields and SPLIT_COLUMN not in taken:
+    if SPLIT_COLUMN in table.fields and SPLIT_COLUMN not in used:
         rows = _by_column(table)
     elif table.splits:
         rows = {split: table.splits.get(split, np.empty(0, np.int64)) for split in SPLITS}

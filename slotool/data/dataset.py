@@ -93,8 +93,8 @@ class Dataset:
         parts = [split for split in self.splits.values() if len(split)]
         xs, ys = [part.x for part in parts], [part.y for part in parts]
         y = LabelSets.concatenate(ys) if isinstance(ys[0], LabelSets) else np.concatenate(ys)
-        known = [part.rows for part in parts if part.rows is not None]
-        rows = np.concatenate(known) if len(known) == len(parts) else None
+        rows_of_parts = [part.rows for part in parts if part.rows is not None]
+        rows = np.concatenate(rows_of_parts) if len(rows_of_parts) == len(parts) else None
         if isinstance(xs[0], np.ndarray):
             return Split(np.concatenate(xs), y, rows)
         return Split(StoredExamples.joined(xs) if isinstance(xs[0], StoredExamples) else concatenated(xs), y, rows)
@@ -157,9 +157,9 @@ class LabelSets:
         if not len(self.indices):
             return np.zeros(answers.shape, dtype=bool)
         width = max(int(self.indices.max()), int(answers.max(initial=0))) + 1
-        known = np.repeat(np.arange(len(self)) * width, self.counts) + self.indices
+        pairs = np.repeat(np.arange(len(self)) * width, self.counts) + self.indices
         queries = np.arange(len(self))[:, None] * width + answers
-        candidates = known[np.minimum(np.searchsorted(known, queries), len(known) - 1)]
+        candidates = pairs[np.minimum(np.searchsorted(pairs, queries), len(pairs) - 1)]
         contained: np.ndarray = candidates == queries
         return contained
 

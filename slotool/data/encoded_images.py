@@ -50,7 +50,7 @@ class ImageFormat:
         if not scales:
             frame = images.frame_of(first)
             size = (frame.height, frame.width)
-        made = cls(
+        complete = cls(
             size=size,
             channels=options.channels or (channels if channels > 0 else 3),
             layout=layout,
@@ -60,8 +60,8 @@ class ImageFormat:
             bgr=options.bgr,
             scales=scales,
         )
-        made.require(tensor)
-        return made
+        complete.require(tensor)
+        return complete
 
     def require(self, tensor: Tensor | None) -> None:
         """Raise ``InputError`` when images of this format are none for ``tensor``, or mean and std do not fit."""

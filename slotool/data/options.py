@@ -173,8 +173,8 @@ class DataOptions:
         """
         if not isinstance(statement, Mapping):
             raise InputError(f"these are no options of a data set: {str(statement)[:100]}")
-        known = ("target", "label", "usual_label", "inputs", "images")
-        document = cls.of_document({key: value for key, value in statement.items() if key in known})
+        keys = ("target", "label", "usual_label", "inputs", "images")
+        document = cls.of_document({key: value for key, value in statement.items() if key in keys})
         classes, features = statement.get("classes", []), statement.get("features", [])
         if not all(isinstance(names, list) and all(isinstance(n, str) for n in names) for names in (classes, features)):
             raise InputError("classes and features: lists of names are expected")
@@ -246,6 +246,6 @@ def _image_option(text: str) -> dict[str, Any]:
     except ValueError:
         mean, std = (), ()
     if not {len(mean), len(std)} <= {1, 3}:
-        known = ", ".join([*SCALINGS, *_WORDS])
-        raise InputError(f"images {text!r}: a size such as 224 or 224x160, MEAN/STD, {known} are known")
+        words = ", ".join([*SCALINGS, *_WORDS])
+        raise InputError(f"images {text!r}: a size such as 224 or 224x160, MEAN/STD, {words} are known")
     return {"mean": mean, "std": std}

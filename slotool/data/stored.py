@@ -49,13 +49,13 @@ def _cast(table: ColumnSource, column: str, rows: np.ndarray, values: np.ndarray
         # Mapped files and Arrow's buffers are read-only, which torch warns of.
         return values if values.flags.writeable else values.copy()
     with np.errstate(over="ignore", invalid="ignore"):
-        made: np.ndarray = values.astype(dtype)
+        converted: np.ndarray = values.astype(dtype)
     if dtype.kind == "f":
-        _require(table, column, rows, values, np.isfinite(made), f"is beyond what {dtype.name} holds")
+        _require(table, column, rows, values, np.isfinite(converted), f"is beyond what {dtype.name} holds")
     elif values.dtype.kind in "iub":
-        kept = (made == values) & ((made < 0) == (values < 0))
-        _require(table, column, rows, values, kept, f"is beyond what {dtype.name} holds")
-    return made
+        is_exact = (converted == values) & ((converted < 0) == (values < 0))
+        _require(table, column, rows, values, is_exact, f"is beyond what {dtype.name} holds")
+    return converted
 
 
 def _require(

@@ -81,20 +81,20 @@ def _fitting(values: np.ndarray | Ragged) -> str:
 
 def _in_order(table: ColumnSource, column: str, targets: Targets, classes: tuple[str, ...]) -> Targets:
     """Return targets renumbered by the names of ``classes``."""
-    known = np.array(_numbers_of(targets.names, classes), dtype=np.int64)
+    numbers = np.array(_numbers_of(targets.names, classes), dtype=np.int64)
     if isinstance(targets.y, LabelSets):
         rows, old = np.repeat(np.arange(len(targets.y)), targets.y.counts), targets.y.indices
     else:
         rows, old = np.flatnonzero(targets.labelled), targets.y[targets.labelled]
-    if (known[old] < 0).any():
-        at = int((known[old] < 0).argmax())
+    if (numbers[old] < 0).any():
+        at = int((numbers[old] < 0).argmax())
         what = f"class {targets.names[old[at]][:40]!r}, which the model does not know; it knows {name_list(classes)}"
         raise table.trouble(column, int(rows[at]), what)
     if not isinstance(targets.y, LabelSets):
-        y = np.where(targets.labelled, known[targets.y], -1)
+        y = np.where(targets.labelled, numbers[targets.y], -1)
         return Targets(y, classes, targets.labelled)
-    order = np.lexsort((known[old], rows))
-    return Targets(LabelSets(targets.y.indptr, known[old][order].astype(np.int32)), classes, targets.labelled)
+    order = np.lexsort((numbers[old], rows))
+    return Targets(LabelSets(targets.y.indptr, numbers[old][order].astype(np.int32)), classes, targets.labelled)
 
 
 def _numbers_of(names: Sequence[str], classes: Sequence[str]) -> list[int]:

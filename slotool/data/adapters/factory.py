@@ -65,14 +65,14 @@ def opened(source: str, returned: Any) -> ColumnSource | Dataset | MultiLabelDat
 
 def _imported(module: str, source: str) -> Any:
     """Return the module, from the current folder or installed."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
     try:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:
         raise DataError(f"{source}: importing {module} raised {type(error).__name__}: {reason(error)}") from error
     finally:
-        sys.path.remove(here)
+        sys.path.remove(folder)
 
 
 class PluginAdapter(DataAdapter):
