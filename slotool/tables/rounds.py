@@ -124,10 +124,10 @@ def repetition_interval(
     lower.
     """
     medians = np.log(round_medians(samples_s, per_round))
-    own_degrees = len(medians) - 1
-    variance = float(medians.var(ddof=1)) if own_degrees else 0.0
-    degrees = noise.degrees + own_degrees
-    spread = math.sqrt((noise.degrees * noise.scale**2 + own_degrees * variance) / degrees * (1 + 1 / len(medians)))
+    row_degrees = len(medians) - 1
+    variance = float(medians.var(ddof=1)) if row_degrees else 0.0
+    degrees = noise.degrees + row_degrees
+    spread = math.sqrt((noise.degrees * noise.scale**2 + row_degrees * variance) / degrees * (1 + 1 / len(medians)))
     width = math.exp(min(_t(degrees, confidence) * spread, 700.0))
     middle, (low, high) = float(np.median(samples_s)), median_interval(samples_s, confidence)
     return min(low, middle / width), max(high, middle * width)
