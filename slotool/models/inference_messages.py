@@ -60,18 +60,18 @@ def read_response(
     entries = document.get("outputs")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise RunError(f"{source} answered without a list of outputs")
-    made: dict[str, np.ndarray] = {}
+    outputs: dict[str, np.ndarray] = {}
     for entry in entries:
         spec = next((spec for spec in signature.outputs if spec.name == entry.get("name")), None)
         size = (entry.get("parameters") or {}).get("binary_data_size")
         content, at = (body[at : at + size], at + size) if isinstance(size, int) and size >= 0 else (None, at)
         if spec is not None:
-            made[spec.name] = _read_output(spec, entry, content, source)
-    missing = [spec.name for spec in signature.outputs if spec.name not in made]
+            outputs[spec.name] = _read_output(spec, entry, content, source)
+    missing = [spec.name for spec in signature.outputs if spec.name not in outputs]
     if missing:
         raise RunError(f"{source} answered without output {missing[0]!r}")
     parameters = document.get("parameters")
-    return made, parameters if isinstance(parameters, dict) else {}
+    return outputs, parameters if isinstance(parameters, dict) else {}
 
 
 def json_values(array: np.ndarray) -> Any:

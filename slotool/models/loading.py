@@ -74,12 +74,12 @@ def is_model_file(path: Path) -> bool:
 
 def _of_plugin(text: str, kind: str) -> _Adapter:
     if kind in registry.plugins:
-        return partial(_made, registry.load(kind))
-    known = [*_BY_SUFFIX, *(f"{scheme}://" for scheme in _BY_SCHEME), *(f".{name}" for name in registry.plugins)]
-    raise InputError(f"{text}: no adapter reads it; there are adapters for {', '.join(known)}, and module:factory")
+        return partial(_by_plugin, registry.load(kind))
+    kinds = [*_BY_SUFFIX, *(f"{scheme}://" for scheme in _BY_SCHEME), *(f".{name}" for name in registry.plugins)]
+    raise InputError(f"{text}: no adapter reads it; there are adapters for {', '.join(kinds)}, and module:factory")
 
 
-def _made(adapter: _Adapter, text: str, threads: int | None) -> Model:
+def _by_plugin(adapter: _Adapter, text: str, threads: int | None) -> Model:
     """Return the model from the adapter of an installed package. Raises ``InputError`` if it fails."""
     try:
         model: object = adapter(text, threads)

@@ -130,16 +130,16 @@ class Renames:
     outputs: Mapping[str, str]
 
     @classmethod
-    def of(cls, native: Signature, given: Mapping[str, str]) -> Renames:
+    def of(cls, native: Signature, names: Mapping[str, str]) -> Renames:
         """Return renames from service names by tensor, input or output.
 
         Raises ``InputError`` for a tensor that the model lacks.
         """
         sides = [{spec.name for spec in side} for side in (native.inputs, native.outputs)]
-        for name in given:
+        for name in names:
             if not any(name in side for side in sides):
                 raise InputError(f"no tensor is called {name!r}; there are {', '.join(sorted(set().union(*sides)))}")
-        return cls(*({name: ours for name, ours in given.items() if name in side} for side in sides))
+        return cls(*({name: ours for name, ours in names.items() if name in side} for side in sides))
 
     def then(self, more: Renames) -> Renames:
         """Return these renames followed by ``more``."""
@@ -175,15 +175,15 @@ class RenamedModel(_Wrapped):
         return self if placed is self.model else RenamedModel(placed, self._renames)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
-        return self._renamed(self.model.run(self._own(inputs), point))
+        return self._renamed(self.model.run(self._native(inputs), point))
 
     def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
-        return self._renamed(self.model.run_within(self._own(inputs), timeout_s))
+        return self._renamed(self.model.run_within(self._native(inputs), timeout_s))
 
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        self.model.check_inputs(self._own(inputs))
+        self.model.check_inputs(self._native(inputs))
 
-    def _own(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _native(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {native: inputs[ours] for native, ours in self._inputs}
 
     def _renamed(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

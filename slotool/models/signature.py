@@ -225,19 +225,19 @@ class Signature:
         of them is free.
         """
         for side, mine, theirs in (("input", self.inputs, other.inputs), ("output", self.outputs, other.outputs)):
-            known = {tensor.name: tensor for tensor in theirs}
+            others = {tensor.name: tensor for tensor in theirs}
             for tensor in mine:
-                if tensor.name not in known:
+                if tensor.name not in others:
                     if len(mine) == len(theirs) == 1:
                         only = theirs[0]
                         kinds = "" if tensor.takes(only) else f"is {only}, expected {tensor}, and "
                         return f"{side} {only.name!r} {kinds}is not called {tensor.name!r}"
-                    return f"{side} {tensor.name!r} ({tensor}) is missing; there are {', '.join(known)}"
-                match = known.pop(tensor.name)
+                    return f"{side} {tensor.name!r} ({tensor}) is missing; there are {', '.join(others)}"
+                match = others.pop(tensor.name)
                 if not tensor.takes(match):
                     return f"{side} {tensor.name!r} is {match}, expected {tensor}"
-            if known:
-                name, tensor = next(iter(known.items()))
+            if others:
+                name, tensor = next(iter(others.items()))
                 return f"{side} {name!r} ({tensor}) is one too many; expected {', '.join(t.name for t in mine)}"
         return None
 
@@ -305,8 +305,8 @@ def _tensors(entries: Any, side: str) -> tuple[TensorSpec, ...]:
         raise InputError(f"{side}: a list of tensors is expected")
     tensors = []
     for entry in entries:
-        known = isinstance(entry, Mapping) and isinstance(entry.get("shape"), Sequence)
-        if not known or not all(isinstance(entry.get(key), str) for key in ("name", "datatype")):
+        is_tensor = isinstance(entry, Mapping) and isinstance(entry.get("shape"), Sequence)
+        if not is_tensor or not all(isinstance(entry.get(key), str) for key in ("name", "datatype")):
             raise InputError(f"{side}: {str(entry)[:80]} is not a tensor with name, datatype and shape")
         try:
             shape = tuple(int(size) for size in entry["shape"])

@@ -247,7 +247,7 @@ def task_of_document(document: Mapping[str, Any]) -> Task:
         return _own_task(name, options)
     if name not in TASKS:
         raise InputError(f"no task is called {name!r}; there are {', '.join(TASKS)}")
-    return _made(str(name), TASKS[name], options)
+    return _task(str(name), TASKS[name], options)
 
 
 _THRESHOLDS = {"logits": 0.0, "probabilities": 0.5}
@@ -289,7 +289,7 @@ def make_task(
         if scores == "labels":
             raise InputError("multi-label answers are read from logits or probabilities, not from labels")
         options["threshold"] = _THRESHOLDS[scores or named]
-    return _made(name, TASKS[name], {**options, "output": output})
+    return _task(name, TASKS[name], {**options, "output": output})
 
 
 def reads_scores(task: Task) -> bool:
@@ -320,7 +320,7 @@ def _says_prob(output: str) -> bool:
     return "prob" in output.lower()
 
 
-def _made(name: str, kind: type[Task], options: Mapping[str, Any]) -> Task:
+def _task(name: str, kind: type[Task], options: Mapping[str, Any]) -> Task:
     try:
         return kind(**options)
     except TypeError:
@@ -333,7 +333,7 @@ def _own_task(name: str, options: Mapping[str, Any]) -> Task:
     cls = factories.make(name, is_made=lambda value: isinstance(value, type), what=what)
     if not isinstance(cls, type) or not issubclass(cls, Task):
         raise InputError(f"{name} is no subclass of slotool.models.Task")
-    task = _made(name, cls, options)
+    task = _task(name, cls, options)
     task.name, task.sha256 = factories.located(name)
     return task
 

@@ -74,12 +74,12 @@ class KerasModel(Model):
             arrays = [inputs[spec.name] for spec in self.signature.inputs]
             # Keras warns of a list where it was built of one tensor.
             with placed_on(self.device):
-                made = self._model.predict_on_batch(arrays if len(arrays) > 1 else arrays[0])
+                outputs = self._model.predict_on_batch(arrays if len(arrays) > 1 else arrays[0])
         except (Exception, SystemExit) as error:
             raise RunError(f"{self.name}: Keras failed ({reason(error)})") from error
-        if isinstance(made, Mapping):
-            made = [made[spec.name] for spec in self.signature.outputs]
-        values = made if isinstance(made, list | tuple) else [made]
+        if isinstance(outputs, Mapping):
+            outputs = [outputs[spec.name] for spec in self.signature.outputs]
+        values = outputs if isinstance(outputs, list | tuple) else [outputs]
         return {spec.name: np.asarray(value) for spec, value in zip(self.signature.outputs, values, strict=True)}
 
 

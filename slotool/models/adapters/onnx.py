@@ -142,17 +142,17 @@ def _session(path: Path, options: Any, device: str, precision: str) -> Any:
         raise InputError(f"{path}: ONNX Runtime computes in the formats of the file, not in {precision}")
     if not devices.is_cuda(device):
         return _opened(path, options, [CPU_PROVIDER])
-    known = onnxruntime.get_available_providers()
-    if CUDA_PROVIDER not in known:
+    available = onnxruntime.get_available_providers()
+    if CUDA_PROVIDER not in available:
         raise InputError(
-            f"{path}: this ONNX Runtime computes on the CPU alone (it has {', '.join(known)}), not on {device}; pip "
-            "uninstall onnxruntime, then pip install onnxruntime-gpu"
+            f"{path}: this ONNX Runtime computes on the CPU alone (it has {', '.join(available)}), not on {device}; "
+            "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
         )
     # The same algorithms at each start, as for PyTorch.
-    own = {"device_id": device.removeprefix("cuda:"), "use_tf32": str(int(precision == devices.TF32))}
-    own["cudnn_conv_algo_search"] = "HEURISTIC"
+    cuda_options = {"device_id": device.removeprefix("cuda:"), "use_tf32": str(int(precision == devices.TF32))}
+    cuda_options["cudnn_conv_algo_search"] = "HEURISTIC"
     options.use_deterministic_compute = True
-    providers = [(CUDA_PROVIDER, own), CPU_PROVIDER]
+    providers = [(CUDA_PROVIDER, cuda_options), CPU_PROVIDER]
     options.add_session_config_entry(NO_CPU_FALLBACK, "1")
     try:
         session = _opened(path, options, providers)
@@ -185,7 +185,7 @@ def _shared_dimensions(tensors: Sequence[Any]) -> dict[str, list[tuple[str, int]
         for axis, size in enumerate(tensor.shape):
             if axis and isinstance(size, str) and size:
                 places.setdefault(size, []).append((tensor.name, axis))
-    return {name: found for name, found in places.items() if len(found) > 1}
+    return {name: axes for name, axes in places.items() if len(axes) > 1}
 
 
 def _bits(value: Any) -> np.ndarray:

@@ -235,8 +235,8 @@ class GrpcModel(RemoteModel):
                 self.name, tensors, self._version, wanted, headers=self._authorization, client_timeout=timeout_s
             )
 
-        made = self._guarded(ask, timeout_s)
-        outputs = {spec.name: made.as_numpy(spec.name) for spec in self.signature.outputs}
+        response = self._guarded(ask, timeout_s)
+        outputs = {spec.name: response.as_numpy(spec.name) for spec in self.signature.outputs}
         missing = [name for name, array in outputs.items() if array is None]
         if missing:
             raise RunError(f"{self.url} answered without output {missing[0]!r}")
@@ -274,8 +274,8 @@ def _whole(answer: Any, url: str, timeout_s: float) -> bytes:
 def _declared(document: Mapping[str, Any]) -> str:
     """Return the name and versions in the metadata of a model."""
     versions = document.get("versions")
-    known = versions if isinstance(versions, list) else []
-    return f"{document.get('name', '')} {','.join(map(str, known))}".strip()
+    names = versions if isinstance(versions, list) else []
+    return f"{document.get('name', '')} {','.join(map(str, names))}".strip()
 
 
 def open_remote(url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature | None = None) -> RemoteModel:

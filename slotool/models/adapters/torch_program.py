@@ -176,23 +176,23 @@ class _Runner:
         )
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        given = [np.ascontiguousarray(inputs[spec.name]) for spec in self._signature.inputs]
+        tensors = [np.ascontiguousarray(inputs[spec.name]) for spec in self._signature.inputs]
         specs = self._signature.outputs
         try:
-            arrays = self._link.run(self._computed, *given, any_batch=self._any_batch)
+            arrays = self._link.run(self._computed, *tensors, any_batch=self._any_batch)
             return {spec.name: array.astype(spec.dtype, copy=False) for spec, array in zip(specs, arrays, strict=True)}
         except Exception as error:
             raise RunError(f"{self._name}: torch failed ({reason(error)})") from error
 
-    def _computed(self, *given: torch.Tensor) -> list[torch.Tensor]:
+    def _computed(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         import torch
 
         types = [self._types[spec.datatype] for spec in self._signature.inputs]
-        made = self._module(*(value.to(dtype) for value, dtype in zip(given, types, strict=True)))
-        if isinstance(made, torch.Tensor):
-            made = [made]
+        outputs = self._module(*(value.to(dtype) for value, dtype in zip(tensors, types, strict=True)))
+        if isinstance(outputs, torch.Tensor):
+            outputs = [outputs]
         specs = self._signature.outputs
-        values = [made[spec.name] for spec in specs] if isinstance(made, Mapping) else list(made)
+        values = [outputs[spec.name] for spec in specs] if isinstance(outputs, Mapping) else list(outputs)
         return [value.float() if spec.datatype == "BF16" else value for spec, value in zip(specs, values, strict=True)]
 
 
@@ -343,12 +343,12 @@ def _texts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         if value.get("name") in _TYPES and isinstance(value.get("arg"), Mapping) and "as_int" in value["arg"]:
             yield "number of a type", str(value["name"])
-        for inner, held in value.items():
+        for inner, member in value.items():
             yield "", inner
-            yield from _texts(inner, held)
+            yield from _texts(inner, member)
     elif isinstance(value, list):
-        for held in value:
-            yield from _texts(key, held)
+        for member in value:
+            yield from _texts(key, member)
     else:
         yield key, value
 
