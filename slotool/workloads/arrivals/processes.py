@@ -175,18 +175,20 @@ class TimeVarying(ArrivalProcess):
         return times_s[times_s < duration_s]
 
 
-def process_of(kind: str, rate: float, own: Mapping[str, Any]) -> ArrivalProcess:
+def process_of(kind: str, rate: float, options: Mapping[str, Any]) -> ArrivalProcess:
     """Return the arrival process of a ``kind`` by its mean, or last, rate per second.
 
-    ``own``: arguments of that kind alone: base, cv2, from_rate and acceleration. Raises ``ArgumentError``.
+    ``options``: arguments of that kind alone: base, cv2, from_rate and acceleration. Raises ``ArgumentError``.
     """
     if kind == "poisson":
         return Poisson(rate)
     if kind == "bursty":
-        steady = own.get("base", rate / 4)
+        steady = options.get("base", rate / 4)
         if steady >= rate:
             raise ArgumentError("base", f"{steady:g} leaves nothing of --rate {rate:g} for bursts")
-        return Bursty(steady, rate - steady, own.get("cv2", 1.0))
+        return Bursty(steady, rate - steady, options.get("cv2", 1.0))
     if kind == "time-varying":
-        return TimeVarying(own.get("from_rate", rate / 4), rate, own.get("acceleration", 100.0), own.get("cv2", 1.0))
+        return TimeVarying(
+            options.get("from_rate", rate / 4), rate, options.get("acceleration", 100.0), options.get("cv2", 1.0)
+        )
     raise ArgumentError("kind", f"{kind!r} is none of poisson, bursty and time-varying")

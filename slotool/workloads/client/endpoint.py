@@ -56,7 +56,7 @@ class ServerAnswer:
     compute_s: float | None = None
 
     @classmethod
-    def of(cls, outputs: Mapping[str, Any], said: Mapping[str, Any]) -> ServerAnswer:
+    def of(cls, outputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> ServerAnswer:
         """Parse ``label`` and ``confidence`` of the outputs, and the response's parameters. Raises ``ValueError``."""
         label = number_of(outputs, "label")
         if label is None:
@@ -64,9 +64,9 @@ class ServerAnswer:
         return cls(
             label=int(label),
             confidence=number_of(outputs, "confidence"),
-            point=str(said.get("operating_point") or ""),
-            queue_s=number_of(said, "queue_us", scale=1e-6),
-            compute_s=number_of(said, "compute_us", scale=1e-6),
+            point=str(parameters.get("operating_point") or ""),
+            queue_s=number_of(parameters, "queue_us", scale=1e-6),
+            compute_s=number_of(parameters, "compute_us", scale=1e-6),
         )
 
 
@@ -198,19 +198,21 @@ class ServedSignature:
             inputs_by_name[spec.name] = TensorSpec(spec.name, spec.datatype, (FREE,) * array.ndim).conform(array)
         return Columns(inputs_by_name)
 
-    def answer(self, outputs: Mapping[str, np.ndarray], said: Mapping[str, Any]) -> ServerAnswer:
+    def answer(self, outputs: Mapping[str, np.ndarray], parameters: Mapping[str, Any]) -> ServerAnswer:
         """Return the answer in the outputs for one example, class −1 without one. Raises ``ValueError``."""
         if self._task is None and LABEL not in {spec.name for spec in self.outputs}:
-            return ServerAnswer.of({LABEL: -1}, said)
+            return ServerAnswer.of({LABEL: -1}, parameters)
         if self._task is None:
             firsts = {name: array.ravel()[0].item() for name, array in outputs.items() if array.dtype.kind != "O"}
             if self._classes:
                 firsts[LABEL] = int(class_numbers(outputs[LABEL].ravel()[:1], self._classes)[0])
-            return ServerAnswer.of(firsts, said)
+            return ServerAnswer.of(firsts, parameters)
         if self._task.scores == "labels":
-            return ServerAnswer.of({LABEL: int(class_numbers(outputs[self._task.output], self._classes)[0])}, said)
+            return ServerAnswer.of(
+                {LABEL: int(class_numbers(outputs[self._task.output], self._classes)[0])}, parameters
+            )
         scores = outputs[self._task.output].reshape(1, -1)
-        return ServerAnswer.of({LABEL: int(self._task.answers({self._task.output: scores})[0])}, said)
+        return ServerAnswer.of({LABEL: int(self._task.answers({self._task.output: scores})[0])}, parameters)
 
 
 def _task(signature: Signature, *, named_classes: bool) -> Classification | None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-Found = TypeVar("Found")
+Returned = TypeVar("Returned")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
 
 
-def run(coroutine: Coroutine[Any, Any, Found], loop_factory: LoopFactory = None) -> Found:
+def run(coroutine: Coroutine[Any, Any, Returned], loop_factory: LoopFactory = None) -> Returned:
     """Run ``coroutine`` on an event loop of its own, in a thread if this one runs a loop already.
 
     Ctrl-C cancels it and is raised when it has ended.
@@ -23,15 +23,15 @@ def run(coroutine: Coroutine[Any, Any, Found], loop_factory: LoopFactory = None)
     return _run_in_thread(coroutine, loop_factory)
 
 
-def _run_here(coroutine: Coroutine[Any, Any, Found], loop_factory: LoopFactory) -> Found:
+def _run_here(coroutine: Coroutine[Any, Any, Returned], loop_factory: LoopFactory) -> Returned:
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(coroutine)
 
 
-def _run_in_thread(coroutine: Coroutine[Any, Any, Found], loop_factory: LoopFactory) -> Found:
+def _run_in_thread(coroutine: Coroutine[Any, Any, Returned], loop_factory: LoopFactory) -> Returned:
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
-    async def watched() -> Found:
+    async def watched() -> Returned:
         task = asyncio.current_task()
         assert task is not None
         started.append((asyncio.get_running_loop(), task))

@@ -56,22 +56,22 @@ class Fault:
         return f"{self.action} {self.worker}{factor}{lasts}"
 
 
-def read_faults(given: str | Path) -> tuple[Fault, ...]:
+def read_faults(schedule: str | Path) -> tuple[Fault, ...]:
     """Return the schedule in a file, or in the text itself; in order of time.
 
     One fault a line or between commas, ``#`` begins a comment. Raises ``InputError`` naming the fault that is none.
     """
-    text, where = str(given), "faults"
+    text, where = str(schedule), "faults"
     if os.path.isfile(text):
         text, where = read_text(text), text
     elif ":" not in text:
         raise InputError(f"faults: {printable(text[:80])!r} is no file and no fault; expected {EXPECTED}")
     lines = [line.partition("#")[0] for line in text.splitlines()]
     parts = [part.strip() for line in lines for part in line.split(",")]
-    found = [_fault(part, where) for part in parts if part]
-    if not found:
+    faults = [_fault(part, where) for part in parts if part]
+    if not faults:
         raise InputError(f"{where}: there is no fault; expected {EXPECTED}")
-    return tuple(sorted(found, key=lambda fault: fault.at_s))
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
 def _fault(text: str, where: str) -> Fault:
@@ -243,10 +243,10 @@ def _recovery(log: RequestLog, at_s: float, next_s: float, before: float) -> tup
 def _figures(log: RequestLog, chosen: np.ndarray) -> dict[str, Any]:
     count, answered = int(chosen.sum()), int((chosen & log.answered).sum())
     right = chosen & log.correct
-    known = log.has_labels
+    has_labels = log.has_labels
     return {
         "requests": count,
         "attainment": float((chosen & log.in_time).sum() / count) if count else math.nan,
-        "accuracy": float(right.sum() / answered) if answered and known else math.nan,
-        "effective_accuracy": float((right & log.in_time).sum() / count) if count and known else math.nan,
+        "accuracy": float(right.sum() / answered) if answered and has_labels else math.nan,
+        "effective_accuracy": float((right & log.in_time).sum() / count) if count and has_labels else math.nan,
     }

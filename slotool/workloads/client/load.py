@@ -123,7 +123,7 @@ class Load:
             "subject": server.model,
             "server": server.address,
             "endpoint": server.form,
-            "terms": {name: asked for name, asked in asdict(server.terms).items() if name != "priority"},
+            "terms": {name: term for name, term in asdict(server.terms).items() if name != "priority"},
             "arrivals": self.process.name,
             "rate_per_s": self.process.mean_rate_per_s,
             "duration_s": self.duration_s,

@@ -34,10 +34,10 @@ def server_address(url: str, *, scheme: str = "http", allow_remote: bool = False
         _ = parts.port
     except ValueError as error:
         raise InputError(f"{url!r} is not a server's address ({error})") from error
-    known, example = _SCHEMES[scheme]
+    schemes, example = _SCHEMES[scheme]
     if parts.scheme == "grpc" and scheme == "http":
         raise InputError(f"{url!r} is an address of gRPC: give --protocol grpc too")
-    if parts.scheme not in known or not host or parts.query or parts.fragment:
+    if parts.scheme not in schemes or not host or parts.query or parts.fragment:
         raise InputError(f"{url!r} is not a server's address; expected one like {example}")
     if parts.username is not None:
         raise InputError(f"the address of {host} holds a user; a server's token is in $SLOTOOL_TOKEN")
