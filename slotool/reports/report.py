@@ -142,8 +142,8 @@ def _csv_schema(path: Path) -> str | None:
     """Return the schema whose required columns a CSV file has, the most demanding first; None for any other CSV."""
     with path.open(errors="replace") as file:
         columns = {name.strip().strip('"') for name in file.readline().split(",")}
-    known: tuple[Schema, ...] = (REQUESTS_SCHEMA, PREDICTIONS_SCHEMA, OUTCOME_SCHEMA, LATENCY_SCHEMA)
-    fitting = [schema for schema in known if {c.name for c in schema.columns if c.required} <= columns]
+    schemas: tuple[Schema, ...] = (REQUESTS_SCHEMA, PREDICTIONS_SCHEMA, OUTCOME_SCHEMA, LATENCY_SCHEMA)
+    fitting = [schema for schema in schemas if {c.name for c in schema.columns if c.required} <= columns]
     return fitting[0].name if fitting else None
 
 

@@ -173,10 +173,10 @@ def _labels(rows: pd.DataFrame, columns: list[str]) -> list[str]:
     differing = [column for column in columns if groups[column].nunique() > 1]
     if not differing and "subject" in columns:
         differing = ["subject"]
-    return [", ".join(_said(column, row[column]) for column in differing) for _, row in groups.iterrows()]
+    return [", ".join(_cell_text(column, row[column]) for column in differing) for _, row in groups.iterrows()]
 
 
-def _said(column: str, value: object) -> str:
+def _cell_text(column: str, value: object) -> str:
     if column == "predicted":
         return "predicted" if value else "measured"
     return f"{value} {column}" if column in ("threads", "replicas") else str(value)

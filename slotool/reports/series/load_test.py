@@ -164,11 +164,11 @@ def _figure(
         *more,
         *(Curve(policy, run.begin_s, of(run), "line", at) for at, (policy, run) in enumerate(runs.items())),
     ]
-    known = {curve.name: curve.y[np.isfinite(curve.y)] for curve in curves}
+    finite = {curve.name: curve.y[np.isfinite(curve.y)] for curve in curves}
     write = percent if what == "accuracy" else "{:,.1f}".format
     rows = tuple(
         (curve, *(write(float(figure)) for figure in (y.min(), y.mean(), y.max())))
-        for curve, y in known.items()
+        for curve, y in finite.items()
         if len(y)
     )
     width_ms = 1e3 * next(iter(runs.values())).width_s
