@@ -104,8 +104,8 @@ class Accelerator(ABC):
 class DeviceWatch:
     """Watch of a device: throttling after each sample, and other processes before and after all samples."""
 
-    def __init__(self, readings: DeviceReadings, own: Callable[[Collection[int]], Collection[int]] | None = None):
-        self._readings, self._own = readings, own or of_this_campaign
+    def __init__(self, readings: DeviceReadings, ours: Callable[[Collection[int]], Collection[int]] | None = None):
+        self._readings, self._ours = readings, ours or of_this_campaign
         self.begin()
 
     def begin(self) -> None:
@@ -143,7 +143,7 @@ class DeviceWatch:
         pids = self._readings.processes()
         if pids is None:
             return
-        ours = set(self._own(pids))
+        ours = set(self._ours(pids))
         # In a container the driver may number this process differently.
         self._unseen |= not ours
         if ours:

@@ -77,7 +77,7 @@ class OperatorTimes:
     precision: str | None = None
 
     @classmethod
-    def here(cls, folder: Path, backend: str, device: str, threads: int, precision: str | None = None) -> Self:
+    def load(cls, folder: Path, backend: str, device: str, threads: int, precision: str | None = None) -> Self:
         """Open the file in ``folder``; empty if there is none, or another version of a library measured it."""
         name, place = (text.replace(":", "-").replace("/", "-") for text in (backend, device))
         place = f"{place}-{precision}" if precision else place
@@ -95,7 +95,7 @@ class OperatorTimes:
 
     def save(self) -> None:
         """Write the file, with times that other processes have added meanwhile."""
-        before = type(self).here(self.path.parent.parent, self.backend, self.device, self.threads, self.precision)
+        before = type(self).load(self.path.parent.parent, self.backend, self.device, self.threads, self.precision)
         self.times = before.times | self.times
         self.checks = self.checks or before.checks
         document = {

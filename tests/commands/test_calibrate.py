@@ -52,7 +52,7 @@ def test_predict_adds_up_operators_and_says_what_checked_them(cache: Path, tmp_p
 def test_ten_whole_networks_give_an_interval(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = library.predict(MLPS, threads=1, progress=None)
     assert np.isnan(few.interval_s).all()
-    times = OperatorTimes.here(cache, "torch", "cpu", 1)
+    times = OperatorTimes.load(cache, "torch", "cpu", 1)
     errors = tuple(np.linspace(0.01, 0.1, 10).tolist())
     times.checks = asdict(Checks(residuals=errors, elsewhere=errors, networks=10, date="2026-11-01"))
     times.save()
@@ -63,7 +63,7 @@ def test_ten_whole_networks_give_an_interval(cache: Path, monkeypatch: pytest.Mo
 
 def test_a_network_far_smaller_than_those_checked_has_no_interval(cache: Path) -> None:
     library.predict(MLPS, threads=1, progress=None)
-    times = OperatorTimes.here(cache, "torch", "cpu", 1)
+    times = OperatorTimes.load(cache, "torch", "cpu", 1)
     errors = tuple(np.linspace(0.01, 0.1, 10).tolist())
     times.checks = asdict(Checks(errors, errors, 10, "2026-11-01", (1.0, 2.0)))
     times.save()

@@ -63,7 +63,7 @@ def test_an_operator_that_slotool_does_not_know_leaves_the_others_known(tmp_path
     document["operators"][2] |= {"op": "torch.unheard_of", "attributes": {}, "shape": [512], "flops": 1}
     graph = OperatorGraph.from_document(document)
     calls = operator_calls(graph, 1)
-    times = OperatorTimes.here(tmp_path, "torch", "cpu", 1)
+    times = OperatorTimes.load(tmp_path, "torch", "cpu", 1)
     with NetworkTimer.opened("torch", "cpu", 1) as timer:
         times.measure(graph, calls, 1, timer)
     assert [call is not None and call.key in times.times for call in calls] == [False, True, False, True, True, True]
@@ -77,7 +77,7 @@ def test_a_disturbed_time_replaces_no_undisturbed_one(tmp_path: Path) -> None:
             seconds = [2e-6 if self.interrupted else 1e-6] * (1 + len(graph.operators))
             return {"status": "ok", "calls_s": seconds, "spreads": seconds, "interrupted": self.interrupted}
 
-    timer, times, calls = Timer(), OperatorTimes.here(tmp_path, "torch", "cpu", 1), operator_calls(network(), 1)
+    timer, times, calls = Timer(), OperatorTimes.load(tmp_path, "torch", "cpu", 1), operator_calls(network(), 1)
     for interrupted in (False, True):
         timer.interrupted = interrupted
         times.measure(network(), calls, 1, timer)
@@ -95,11 +95,11 @@ def test_onnx_runtime_runs_fused_operators() -> None:
 
 
 def test_times_of_several_processes_are_kept_and_a_damaged_file_is_measured_anew(tmp_path: Path) -> None:
-    one, other = (OperatorTimes.here(tmp_path, "torch", "cpu", 1) for _ in range(2))
+    one, other = (OperatorTimes.load(tmp_path, "torch", "cpu", 1) for _ in range(2))
     one.times["a"], other.times["b"] = (OperatorTime(1e-6, 0.01, False, "ReLU", 1, 1, "") for _ in range(2))
     one.save()
     other.save()
-    assert OperatorTimes.here(tmp_path, "torch", "cpu", 1).times.keys() == {"a", "b"}
-    assert not OperatorTimes.here(tmp_path, "torch", "cpu", 2).times
+    assert OperatorTimes.load(tmp_path, "torch", "cpu", 1).times.keys() == {"a", "b"}
+    assert not OperatorTimes.load(tmp_path, "torch", "cpu", 2).times
     one.path.write_text("{")
-    assert not OperatorTimes.here(tmp_path, "torch", "cpu", 1).times
+    assert not OperatorTimes.load(tmp_path, "torch", "cpu", 1).times

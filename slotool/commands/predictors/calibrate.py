@@ -201,7 +201,7 @@ def calibrate(
     if len(graphs) < MIN_NETWORKS:
         raise ArgumentError("networks", f"{len(graphs)} can be run from their graphs, but {MIN_NETWORKS} are needed")
     folder = _writable(cache_folder())
-    times = OperatorTimes.here(folder, backend, device, count)
+    times = OperatorTimes.load(folder, backend, device, count)
     checked: list[Checked] = []
     with (
         reporter.progress(f"measuring networks and their operators with {backend}", total=len(graphs)) as steps,

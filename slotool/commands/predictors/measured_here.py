@@ -279,7 +279,7 @@ class MeasuredHere(Chosen):
     ) -> Self:
         """Return the operators of a backend. Raises ``InputError`` for an unknown one, or an unknown precision."""
         device = required(device)
-        times = OperatorTimes.here(cache_folder(), backend, device, threads, precision)
+        times = OperatorTimes.load(cache_folder(), backend, device, threads, precision)
         trained = MeasuredPredictor.of(times, 1, reporter, measures)
         opened = PredictorArtifact("operators measured here", trained, None, {})
         checks = trained.predictor.checks

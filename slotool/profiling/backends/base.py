@@ -56,9 +56,9 @@ class Backend(ABC):
         if threads is not None:
             self.set_threads(threads)
         if not self._offers(device):
-            there = ", ".join(self.devices()) or "none"
+            names = ", ".join(self.devices()) or "none"
             advice = f"; {self.no_device_advice}" if self.no_device_advice else ""
-            raise InputError(f"the {self.name} backend has no device {device!r} here; it has {there}{advice}")
+            raise InputError(f"the {self.name} backend has no device {device!r} here; it has {names}{advice}")
         # The device of the methods below; None on a CPU, or if a backend overrides these methods.
         self.accelerator: Accelerator | None = None if device == "cpu" else self.open_accelerator()
         self.watch = DeviceWatch(self.accelerator.readings) if self.accelerator else None

@@ -100,8 +100,8 @@ class OnnxInt8Backend(OnnxBackend):
         arrays = {weight.name: array for weight, array in zip(weights, self._filled(weights), strict=True)}
         for tensor in model.graph.initializer:
             if tensor.name in arrays:
-                held = np.ascontiguousarray(arrays[tensor.name])
-                tensor.CopyFrom(onnx.numpy_helper.from_array(held, tensor.name))
+                values = np.ascontiguousarray(arrays[tensor.name])
+                tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
         _turn_weights(model.graph, arrays)
         return model
 
@@ -110,17 +110,17 @@ def _turn_weights(graph: onnx.GraphProto, arrays: dict[str, np.ndarray]) -> None
     """Apply transpositions to weights: the quantizer takes outputs of nodes for activations, which stay float32."""
     import onnx
 
-    left = []
+    nodes = []
     for node in graph.node:
         if node.op_type != "Transpose" or node.input[0] not in arrays:
-            left.append(node)
+            nodes.append(node)
             continue
         order = next(list(entry.ints) for entry in node.attribute if entry.name == "perm")
         turned = np.ascontiguousarray(arrays[node.input[0]].transpose(order))
         graph.initializer.append(onnx.numpy_helper.from_array(turned, node.output[0]))
     del graph.node[:]
-    graph.node.extend(left)
-    used = {name for node in left for name in node.input}
+    graph.node.extend(nodes)
+    used = {name for node in nodes for name in node.input}
     used_tensors = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend(used_tensors)
