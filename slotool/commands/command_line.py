@@ -105,13 +105,13 @@ def takes(group: type, **defaults: Any) -> Callable[[Function], Function]:
         ]
 
         @wraps(function)
-        def taken(*args: Any, **given: Any) -> Any:
-            return function(*args, **{**defaults, **given})
+        def with_group(*args: Any, **parameters: Any) -> Any:
+            return function(*args, **{**defaults, **parameters})
 
-        taken.__signature__ = signature.replace(parameters=[*stated, *shared])  # type: ignore[attr-defined]
+        with_group.__signature__ = signature.replace(parameters=[*stated, *shared])  # type: ignore[attr-defined]
         text, returns, rest = (inspect.getdoc(function) or "").partition("\n\nReturns:")
         entries = (inspect.getdoc(group) or "").partition("Args:\n")[2]
-        taken.__doc__ = f"{text}\n{entries}{returns}{rest}"
-        return taken  # type: ignore[return-value]  # of the same type: it takes and returns the same
+        with_group.__doc__ = f"{text}\n{entries}{returns}{rest}"
+        return with_group  # type: ignore[return-value]  # of the same type: it takes and returns the same
 
     return taking

@@ -56,7 +56,7 @@ class Diagnosis(Result):
             "governor": facts["governor"] or "not visible",
             "system": f"{facts['system']}, {facts['architecture']}, Python {facts['python']}",
             "libraries": ", ".join(f"{name} {version}" for name, version in libraries if version),
-            "extras": ", ".join(name if there else f"{name} (not installed)" for name, there in self.extras.items()),
+            "extras": ", ".join(name if ready else f"{name} (not installed)" for name, ready in self.extras.items()),
             "devices": ", ".join(self.devices),
             **({"gpus": _gpus(facts)} if facts["gpus"] else {}),
             "threads": ", ".join(f"{name} {count}" for name, count in self.threads.items()),

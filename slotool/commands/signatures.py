@@ -62,10 +62,10 @@ def bounds_of(annotation: Any) -> Bounds | None:
     return next(filter(None, map(bounds_of, members)), None)
 
 
-def require_bounds(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def require_bounds(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """Raise ``ArgumentError`` for an argument, or a member of one, beyond the bounds that its annotation states."""
     for name, bounds in _bounds_by_parameter(function).items():
-        value = given.get(name)
+        value = arguments.get(name)
         for number in value if isinstance(value, Iterable) else (value,):
             if isinstance(number, Real) and not bounds.hold(float(number)):
                 raise ArgumentError(name, f"{number:g} {bounds.problem}")

@@ -193,14 +193,14 @@ def prices_per_second(texts: Sequence[str]) -> float | dict[str, float]:
 
     Names of versions may hold ``=`` themselves (k=0.5), so the price follows the last one.
     """
-    alike = [text for text in texts if "=" not in text]
-    if alike and len(texts) > 1:
+    single = [text for text in texts if "=" not in text]
+    if single and len(texts) > 1:
         raise ValueError(
-            f"{alike[0]} is a price of every version, and another one is given; give one number, or VERSION=PRICE for "
+            f"{single[0]} is a price of every version, and another one is given; give one number, or VERSION=PRICE for "
             "each version"
         )
     try:
-        return float(alike[0]) if alike else named_numbers([part for text in texts for part in text.split(",")])
+        return float(single[0]) if single else named_numbers([part for text in texts for part in text.split(",")])
     except ValueError as error:
         if "twice" in str(error):
             raise

@@ -168,7 +168,7 @@ def family(
 
     if not isinstance(versions, Mapping):
         raise ArgumentError("versions", "models by the names of their versions are expected")
-    located = {name: str(given) if isinstance(given, str | Path) else given for name, given in versions.items()}
+    located = {name: str(version) if isinstance(version, str | Path) else version for name, version in versions.items()}
     sizes = numbers_in(batch_sizes)
     _require_arguments(located, sizes, calibration, cost or {}, in_memory=out is None)
     files = {"artifact": out, "outcomes": outcomes, "latency": latency}
@@ -236,8 +236,8 @@ def _require_arguments(
 
     if not versions or not all(isinstance(name, str) and name for name in versions):
         raise ArgumentError("versions", "models by name are expected, one at least")
-    for version, given in versions.items() if not in_memory else ():
-        refuse_in_memory(version, given)
+    for version, model in versions.items() if not in_memory else ():
+        refuse_in_memory(version, model)
     if not batch_sizes:
         raise ArgumentError("batch_sizes", "one at least is expected")
     if calibration not in METHODS:

@@ -203,7 +203,7 @@ def _network(
     from slotool.elastic.supernets.networks import OwnNetwork, resnet_for, transformer_for
     from slotool.graphs.capture import load_torch
 
-    if sum(given is not None for given in (network, module, graph)) > 1:
+    if sum(source is not None for source in (network, module, graph)) > 1:
         raise ArgumentError("network", "network, module and graph name one network each; give one of them")
     if module is not None:
         return OwnNetwork.of_module(load_torch(module) if isinstance(module, str) else module, dataset)

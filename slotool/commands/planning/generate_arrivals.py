@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RATE_PER_S, DURATION_S = 100.0, 10.0
 # Arguments that only some kinds have.
-OWN = {"bursty": {"base", "cv2"}, "time-varying": {"from_rate", "acceleration", "cv2"}}
+OPTIONS_BY_KIND = {"bursty": {"base", "cv2"}, "time-varying": {"from_rate", "acceleration", "cv2"}}
 
 
 @result
@@ -148,7 +148,7 @@ def generate_arrivals(
 
 def _refuse_foreign(kind: str | None, extra: Mapping[str, Any], *, traced: bool) -> None:
     """Raise ``ArgumentError`` for an argument of another arrival process."""
-    allowed = set() if traced else OWN.get(kind or "poisson", set())
+    allowed = set() if traced else OPTIONS_BY_KIND.get(kind or "poisson", set())
     why = "with --trace" if traced else f"with --kind {kind or 'poisson'}"
     for name in [*(["kind"] if traced and kind is not None else []), *extra]:
         if name not in allowed:

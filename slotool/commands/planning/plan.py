@@ -287,5 +287,5 @@ def _served(
     plan = replace(plan, out=out)
     if verify_s is None:
         return plan
-    verified, kept, verdict = verified_plan(out, planner, best.fleet, verify_s, reporter)
-    return replace(plan, verified=verified, kept=kept, verdict=verdict)
+    verified, is_kept, verdict = verified_plan(out, planner, best.fleet, verify_s, reporter)
+    return replace(plan, verified=verified, kept=is_kept, verdict=verdict)

@@ -101,10 +101,10 @@ class OperatorSum(Predictor[OperatorGraph]):
 
     def _estimated_s(self, call: OperatorCall) -> float:
         """Estimate a call by a fit to measured operators of its type, or of all types if those are fewer than three."""
-        alike = [time for time in self.times.times.values() if time.op == call.op]
-        op = call.op if len(alike) > 2 else ""
+        same_type = [time for time in self.times.times.values() if time.op == call.op]
+        op = call.op if len(same_type) > 2 else ""
         if op not in self._fits:
-            self._fits[op] = _fitted(alike if op else list(self.times.times.values()))
+            self._fits[op] = _fitted(same_type if op else list(self.times.times.values()))
         return float(self._fits[op] @ (1.0, call.flops, call.bytes))
 
     @property

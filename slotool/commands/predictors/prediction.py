@@ -54,11 +54,11 @@ class Versions:
     family: str
     names: Sequence[str]
 
-    def table(self, latency: LatencyTable, known: Sequence[bool] | None = None) -> LatencyTable:
-        """Return ``latency``, a row per network, as that of the family; ``known``: True for networks with a row."""
+    def table(self, latency: LatencyTable, has_row: Sequence[bool] | None = None) -> LatencyTable:
+        """Return ``latency``, a row per network, as that of the family; ``has_row``: True for networks with a row."""
         from slotool.tables import LatencyTable, OperatingPoint
 
-        names = self.names if known is None else list(compress(self.names, known))
+        names = self.names if has_row is None else list(compress(self.names, has_row))
         points = [OperatingPoint.of(version=name).key for name in names]
         return LatencyTable(latency.rows.assign(subject=self.family, point=points), latency.provenance)
 

@@ -60,7 +60,7 @@ def chosen_predictor(
     if not colocated:
         from slotool.commands.predictors.measured_here import MeasuredHere
 
-        here = MeasuredHere.of(
+        measured = MeasuredHere.of(
             selected,
             why,
             device or CPU,
@@ -69,7 +69,7 @@ def chosen_predictor(
             precision=None if precision == FLOAT32 else precision,
             measures=measure,
         )
-        return here, {}
+        return measured, {}
     if selected not in COLOCATED:
         raise ArgumentError("backend", f"slotool ships co-located latencies of {', '.join(COLOCATED)}, not {selected}")
     return _shipped(COLOCATED[selected], why), {name: facts[name] for name in ("precision", "threads")}

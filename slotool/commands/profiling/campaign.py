@@ -151,17 +151,17 @@ class Profile(Result):
     @property
     def measured_rows(self) -> int:
         """Number of rows with samples."""
-        return int(self._found["ok_rows"])
+        return int(self._summary["ok_rows"])
 
     @property
     def unstable_rows(self) -> int:
         """Number of rows whose samples or rounds differ by more than the precision."""
-        return int(self._found["unstable"])
+        return int(self._summary["unstable"])
 
     @property
     def reasons(self) -> list[str]:
         """Reasons why rows have no samples."""
-        return list(self._found["reasons"])
+        return list(self._summary["reasons"])
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -174,10 +174,10 @@ class Profile(Result):
         return self.latency.statistics()
 
     def findings(self) -> dict[str, Any]:
-        return {**self.settings.configuration(), **super().findings(), **self._found}
+        return {**self.settings.configuration(), **super().findings(), **self._summary}
 
     def shown(self) -> list[Part]:
-        summary = self._found
+        summary = self._summary
         parts: list[Part] = [_counts(summary, self.settings)]
         if summary["degradation"]:
             parts.append(_degradation_table(summary["degradation"], self.titles))

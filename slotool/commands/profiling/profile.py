@@ -326,12 +326,12 @@ def _finished(
     return planned.finished(reporter, dry_run=measuring["dry_run"], strict=measuring["strict"])
 
 
-def _subjects(given: Any, keras: str | Sequence[str] | None, limit: int | None) -> list[Subject]:
+def _subjects(sources: Any, keras: str | Sequence[str] | None, limit: int | None) -> list[Subject]:
     """Return the subjects of graphs, paths and ``keras``. Raises ``ArgumentError`` if there are none."""
     from slotool.graphs.capture.loading import chosen_applications
     from slotool.profiling.subjects import application_subject, graph_subject, read_subjects
 
-    graphs, paths = _parted(given)
+    graphs, paths = _parted(sources)
     if not graphs and not paths and not keras:
         raise ArgumentError("subjects", "name graph files, folders of trained models, or networks of Keras")
     names = chosen_applications(",".join(as_list(keras)))[:limit] if keras else []
@@ -340,7 +340,7 @@ def _subjects(given: Any, keras: str | Sequence[str] | None, limit: int | None) 
 
 
 def _proposal(
-    given: Any,
+    subjects: Any,
     keras: str | Sequence[str] | None,
     limit: int | None,
     path: Path,
@@ -352,7 +352,7 @@ def _proposal(
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.transfer.sampling import propose
 
-    graphs, paths = _parted(given)
+    graphs, paths = _parted(subjects)
     if keras is not None or not (graphs or paths):
         raise ArgumentError("predictor", "chooses among the networks of graph files, so name some")
     if len(settings.batch_sizes) > 1:
@@ -371,10 +371,10 @@ def _proposal(
     return Proposal(path, chosen, trained.predict(chosen))
 
 
-def _parted(given: Any) -> tuple[list[OperatorGraph], list[Path]]:
+def _parted(sources: Any) -> tuple[list[OperatorGraph], list[Path]]:
     """Return the graphs, and the paths."""
     from slotool.graphs import OperatorGraph
 
-    subjects = [given] if isinstance(given, str | Path | OperatorGraph) else list(given)
+    subjects = [sources] if isinstance(sources, str | Path | OperatorGraph) else list(sources)
     graphs = [subject for subject in subjects if isinstance(subject, OperatorGraph)]
     return graphs, [Path(subject) for subject in subjects if not isinstance(subject, OperatorGraph)]

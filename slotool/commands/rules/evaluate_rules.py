@@ -174,7 +174,7 @@ class RulesVerdict(Result):
     def warnings(self) -> list[str]:
         """Warning of prices that differ from those of the rules."""
         pairs = [(tier["cost"], rule.cost) for tier, rule in zip(self._tiers, self.rules.rules, strict=True)]
-        ratios = [here / stated for here, stated in pairs if here > 0 and stated > 0]
+        ratios = [measured / stated for measured, stated in pairs if measured > 0 and stated > 0]
         if not ratios or max(ratios) <= MAX_COST_SPREAD * min(ratios):
             return []
         return [

@@ -117,8 +117,8 @@ def loadtest(
     if arrivals is None:
         process, duration_s = Poisson(rate or RATE_PER_S), duration_s or DURATION_S
     else:
-        for argument, given in (("rate", rate), ("duration_s", duration_s)):
-            if given is not None:
+        for argument, value in (("rate", rate), ("duration_s", duration_s)):
+            if value is not None:
                 raise ArgumentError(argument, "it has no effect with --arrivals; leave it out")
         process = RecordedInstants(loaded(ArrivalTable, arrivals).times_s, from_start=True)
         duration_s = process.duration_s
