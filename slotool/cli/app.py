@@ -90,7 +90,7 @@ def _by_theme() -> _Commands:
     for theme, members in THEMES.items():
         for member in members:
             *above, name = member.split()
-            make = partial(_made, member, None if above else theme)
+            make = partial(_command, member, None if above else theme)
             if not above:
                 commands[name] = make
                 continue
@@ -105,7 +105,7 @@ def _group(name: str, theme: str) -> Any:
     return group
 
 
-def _made(words: str, theme: str | None) -> Any:
+def _command(words: str, theme: str | None) -> Any:
     """Make a command of its function."""
     public = FUNCTIONS.get(words, words.replace(" ", "_").replace("-", "_"))
     function = _resolved(OF_COMMANDS.get(words)) or getattr(slotool, public)

@@ -65,10 +65,10 @@ class Command(TyperCommand):
             lines = [(param, line) for param in params if (line := option_line(param, ctx))]
             if lines:
                 with formatter.section(title):
-                    formatter.write_dl([(name, said + plugins_of(ctx, param.name)) for param, (name, said) in lines])
+                    formatter.write_dl([(name, text + plugins_of(ctx, param.name)) for param, (name, text) in lines])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        usual = [said for name, said in _USUAL.items() if any(param.name == name for param in self.get_params(ctx))]
+        usual = [text for name, text in _USUAL.items() if any(param.name == name for param in self.get_params(ctx))]
         write_paragraphs(formatter, [f"Defaults are in [brackets]. Also: {', '.join([*usual, EVERYWHERE])}"])
 
 
@@ -110,8 +110,8 @@ class Group(TyperGroup):
         widest = max(map(len, names), default=0)
         for title, rows in panels.items():
             with formatter.section(title):
-                for name, said in rows:
-                    lines = textwrap.wrap(said, formatter.width - widest - 4) or [""]
+                for name, sentence in rows:
+                    lines = textwrap.wrap(sentence, formatter.width - widest - 4) or [""]
                     formatter.write(f"  {name:<{widest}}  " + ("\n" + " " * (widest + 4)).join(lines) + "\n")
 
 

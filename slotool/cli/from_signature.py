@@ -108,8 +108,8 @@ class _Builder:
         ]
         parameters.append(_option("json", bool, False, "--json", help="Print one JSON document instead of tables."))
 
-        def run(**given: Any) -> None:
-            self._run(given)
+        def run(**options: Any) -> None:
+            self._run(options)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
         run.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -144,32 +144,32 @@ class _Builder:
         shown = [part for part in paragraphs if not part.startswith(EXAMPLE) or f"{part} ".startswith(prefix)]
         return "\n\n".join([self._declared.summary or summary, *shown])
 
-    def _run(self, given: dict[str, Any]) -> None:
+    def _run(self, options: dict[str, Any]) -> None:
         from slotool.cli import interrupts
         from slotool.cli.commands import config_file, refuse_without_effect
         from slotool.cli.output import Output
 
-        output = Output(as_json=given.pop("json"))
+        output = Output(as_json=options.pop("json"))
         for rule in self._declared.ineffective:
-            if rule.applies(value := given.get(rule.other)):
+            if rule.applies(value := options.get(rule.other)):
                 refuse_without_effect(rule.parameters, _stated_with(self._option(rule.other), value))
         if self._prepare is not None:
-            self._prepare(given)
+            self._prepare(options)
         builder = self
         for trigger, mode in self._modes.items():
-            if given[trigger]:
+            if options[trigger]:
                 without = self._option_names() - mode._option_names()
                 builder = mode
-                mode._require(given, f"with {mode._option(trigger)}")
+                mode._require(options, f"with {mode._option(trigger)}")
             else:
                 without = mode._option_names() - self._option_names()
-            refuse_without_effect([*without], f"{'with' if given[trigger] else 'without'} {mode._option(trigger)}")
-        call = {**builder._declared.fixed, **builder._converted(given)}
+            refuse_without_effect([*without], f"{'with' if options[trigger] else 'without'} {mode._option(trigger)}")
+        call = {**builder._declared.fixed, **builder._converted(options)}
         file = config_file()
         if hasattr(builder._function, "refuse") and (file is not None or self._runner is not None):
             builder._function.refuse(call, *([] if file is None else [file]))
         if self._runner is not None:
-            self._runner(SimpleNamespace(**call, **{name: given[name] for name in self._declared.tables}), output)
+            self._runner(SimpleNamespace(**call, **{name: options[name] for name in self._declared.tables}), output)
             return
         if "progress" in builder._parameters:
             call["progress"] = output
@@ -180,25 +180,25 @@ class _Builder:
         if result.exit_code:
             raise typer.Exit(result.exit_code)
 
-    def _require(self, given: Mapping[str, Any], why: str) -> None:
+    def _require(self, options: Mapping[str, Any], why: str) -> None:
         """Raise a usage error for a parameter without default that is not given."""
         for name in self._readings:
-            if self._is_required(name) and given[name] is None:
+            if self._is_required(name) and options[name] is None:
                 raise typer.BadParameter(f"it is needed {why}", param_hint=self._option(name))
 
     def _is_required(self, name: str) -> bool:
         return self._parameters[name].default is inspect.Parameter.empty or name in self._declared.required
 
-    def _converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _converted(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments of the function, by parameter."""
         call: dict[str, Any] = {}
         for name, reading in self._readings.items():
-            value = given.get(name)
+            value = options.get(name)
             if reading.kind == "data":
-                source = source_in(value, **_DESCRIBED_DATA._converted(given))
+                source = source_in(value, **_DESCRIBED_DATA._converted(options))
                 call[name] = self._default(name) if source is None else source
             elif isinstance(reading.kind, values.RowColumns):
-                call[name] = {column: given[column] for column in reading.kind.columns}
+                call[name] = {column: options[column] for column in reading.kind.columns}
             elif value is None or (value == [] and reading.kind != list[Any]):
                 call[name] = self._default(name)
             elif reading.convert is None:
@@ -209,7 +209,7 @@ class _Builder:
                 except ValueError as error:
                     raise typer.BadParameter(str(error), param_hint=self._option(name)) from error
         for name, maker in self._makers.items():
-            call[name] = maker._function(**maker._converted(given))
+            call[name] = maker._function(**maker._converted(options))
         return call
 
     def _default(self, name: str) -> Any:

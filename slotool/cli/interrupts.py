@@ -40,7 +40,7 @@ class _State:
     raised: weakref.ref[Interrupted] | None = None
 
 
-_asked = threading.Event()
+_requested = threading.Event()
 _state = _State()
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
 # Interval of checks that a signal's exception still propagates.
@@ -67,8 +67,8 @@ def install() -> None:
 
 def check() -> None:
     """Raise ``KeyboardInterrupt`` if one was swallowed on its way; long jobs call it as they go."""
-    if _asked.is_set():
-        _asked.clear()
+    if _requested.is_set():
+        _requested.clear()
         raise _interruption()
 
 
@@ -119,13 +119,13 @@ def exit_code() -> int:
 
 def forget() -> None:
     """Forget an answered signal, so that it does not stop later commands of this process."""
-    _asked.clear()
+    _requested.clear()
     _state.running, _state.received, _state.explained, _state.raised = False, 0, False, None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     first, _state.received = not _state.received, number
-    _asked.set()
+    _requested.set()
     if first and _state.running:
         # Avoid ``threading``: the signal, handled in the main thread, may have come while that holds its lock.
         _thread.start_new_thread(_insist, (threading.get_ident(),))

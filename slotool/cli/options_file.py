@@ -45,14 +45,14 @@ def read_config(ctx: typer.Context, value: str | None) -> None:
 def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return ``max-error = 0.5`` by parameter name."""
     command = ctx.command
-    known: dict[str, Any] = {
+    params: dict[str, Any] = {
         opt.lstrip("-"): param for param in command.params if param.name != "config" for opt in param.opts
     }
     values = {}
     for key, value in read.items():
-        param = known.get(key.replace("_", "-")) or known.get(key)
+        param = params.get(key.replace("_", "-")) or params.get(key)
         if param is None or isinstance(value, dict):
-            problem = f"is no option of {command.name}{did_you_mean(key, known)}"
+            problem = f"is no option of {command.name}{did_you_mean(key, params)}"
             if isinstance(value, dict):
                 problem = "is a table; write options at the top, without a [table]"
                 if key in LISTS_OF_TABLES:
@@ -69,18 +69,18 @@ def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict
     return values
 
 
-def _other_type(given: Any, taken: Any) -> str:
-    """Return the fault of a value's type, whose option made ``taken`` of it; empty where there is none.
+def _other_type(value: Any, converted: Any) -> str:
+    """Return the fault of a value's type, whose option made ``converted`` of it; empty where there is none.
 
     Options read text, so that they make a number of the text ``"1"`` and even of ``true``.
     """
-    if isinstance(given, list) and isinstance(taken, list | tuple):
-        return next(filter(None, map(_other_type, given, taken)), "")
-    if taken is None or type(given) is type(taken) or (type(given), type(taken)) == (int, float):
+    if isinstance(value, list) and isinstance(converted, list | tuple):
+        return next(filter(None, map(_other_type, value, converted)), "")
+    if converted is None or type(value) is type(converted) or (type(value), type(converted)) == (int, float):
         return ""
-    if isinstance(taken, Path) and isinstance(given, str):
+    if isinstance(converted, Path) and isinstance(value, str):
         return ""
-    return f"{_type_name(taken)} is expected, this is {_type_name(given)}"
+    return f"{_type_name(converted)} is expected, this is {_type_name(value)}"
 
 
 def _type_name(value: Any) -> str:

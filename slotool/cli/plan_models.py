@@ -13,15 +13,15 @@ _OF_ALL = (*("deadline_ms", "attainment", "min_accuracy", "arrivals", "rate", "p
 _FILES = ("artifact", "latency", "outcomes", "arrivals", "interference")
 
 
-def prepare(given: dict[str, Any]) -> None:
+def prepare(options: dict[str, Any]) -> None:
     """Put the models of a file in order, as ``slotool.plan`` takes them."""
     file = config_file()
     if file is None or stated_in("models") != "DEFAULT_MAP":
         return
     for name in ("arrivals", "interference"):
-        given[name] = beside_config(given[name], name)
-    before = {name: given[name] for name in _OF_ALL if stated_in(name) == "COMMANDLINE"}
-    given["models"] = [_model(model, file.parent, before) for model in given["models"] or ()]
+        options[name] = beside_config(options[name], name)
+    before = {name: options[name] for name in _OF_ALL if stated_in(name) == "COMMANDLINE"}
+    options["models"] = [_model(model, file.parent, before) for model in options["models"] or ()]
 
 
 def _model(model: Any, folder: Path, before: Mapping[str, Any]) -> Any:
@@ -36,10 +36,10 @@ def _model(model: Any, folder: Path, before: Mapping[str, Any]) -> Any:
     return {**settings, **before}
 
 
-def _beside(folder: Path, given: Any) -> Any:
-    if isinstance(given, list):
-        return [_beside(folder, each) for each in given]
-    return str(folder / given) if isinstance(given, str) else given
+def _beside(folder: Path, paths: Any) -> Any:
+    if isinstance(paths, list):
+        return [_beside(folder, each) for each in paths]
+    return str(folder / paths) if isinstance(paths, str) else paths
 
 
 def _is_file(folder: Path, part: str) -> bool:
