@@ -81,8 +81,8 @@ class DatasetConformance:
         train = set(rows_of(data.train))
         for name in ("validation", "test"):
             rows = rows_of(data.splits[name])
-            known = sum(row in train for row in rows)
-            assert known < 0.5 * len(rows), f"{known} of {len(rows)} {name} examples are in train too"
+            repeated = sum(row in train for row in rows)
+            assert repeated < 0.5 * len(rows), f"{repeated} of {len(rows)} {name} examples are in train too"
 
     def test_it_is_the_same_whenever_it_is_loaded(self) -> None:
         again = type(self).make()

@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not _asked(config):
+    if not _requested(config):
         return
     # pytest shows the values behind a failed assert only in modules that are announced before their import.
     pytest.register_assert_rewrite(*(f"slotool.testing.{name}" for name in _SUITE_FILES))
@@ -61,11 +61,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    if _asked(session.config):
+    if _requested(session.config):
         items.extend(session.genitems(Suites.from_parent(session, path=session.config.rootpath / "slotool")))
 
 
-def _asked(config: pytest.Config) -> list[tuple[str, str]]:
+def _requested(config: pytest.Config) -> list[tuple[str, str]]:
     """Return kind and place of each class whose suite is to run."""
     return [(kind, place) for kind in KINDS for place in config.getoption(f"--slotool-{kind}")]
 
@@ -80,7 +80,7 @@ class Suites(pytest.Module):
         from slotool.errors import InputError
         from slotool.testing.suites import suites
 
-        for kind, place in _asked(self.config):
+        for kind, place in _requested(self.config):
             try:
                 suites_of_kind = list(suites(kind, place))
             except InputError as error:

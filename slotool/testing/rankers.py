@@ -52,9 +52,9 @@ class RankerConformance:
     def test_sparse_and_dense_activations_give_the_same_lists(self) -> None:
         ranker, layer, inputs = self.fitted(), self.layer(), self.inputs(200)
         keys, activations = ranker.keys(layer, inputs), np.maximum(layer.pre_activations(inputs), 0)
-        for given in (activations, csr_matrix(activations)):
-            considered = ranker.considered(layer, keys, given, np.random.default_rng(0))
-            assert considered.shape == given.shape
+        for values in (activations, csr_matrix(activations)):
+            considered = ranker.considered(layer, keys, values, np.random.default_rng(0))
+            assert considered.shape == values.shape
             part = considered if isinstance(considered, np.ndarray) else considered.toarray()
             assert not ranker.informed or (np.isclose(part, activations) | (part == 0)).all()
 

@@ -17,7 +17,7 @@ def suites(kind: str, place: str) -> Iterator[type]:
     ``place`` is as ``factories.make`` takes it. Raises ``InputError`` when it cannot be imported or is nothing of that
     kind.
     """
-    value = factories.make(place, is_made=lambda made: True, what=f"a {kind}")
+    value = factories.make(place, is_made=lambda value: True, what=f"a {kind}")
     if isinstance(value, type) and any(base.__module__.startswith("slotool.testing.") for base in value.__mro__):
         yield value
     else:
