@@ -12,8 +12,8 @@ CACHE_VARIABLE = "SLOTOOL_CACHE_DIR"
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     """Return ``SLOTOOL_CACHE_DIR``, or ``slotool`` in the cache folder of the XDG Base Directory Specification."""
     environment = os.environ if environment is None else environment
-    if own := environment.get(CACHE_VARIABLE):
-        return Path(own)
+    if folder := environment.get(CACHE_VARIABLE):
+        return Path(folder)
     base = environment.get("XDG_CACHE_HOME", "")
     # The specification has relative paths ignored.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "slotool"

@@ -37,18 +37,18 @@ class EnergyMeter:
             return None
         total = 0.0
         for name, (joules, most) in self._read().items():
-            taken = joules - self._began[name][0]
+            used = joules - self._began[name][0]
             # A counter begins anew at 0 once it is full.
-            total += taken if taken >= 0 else taken + most
+            total += used if used >= 0 else used + most
         return total
 
     def _read(self) -> dict[str, tuple[float, float]]:
         """Return each counter, and where it begins anew, in joules."""
-        found = {}
+        counters = {}
         for package in self._packages:
             energy, most = (int((package / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
-            found[package.name] = 1e-6 * energy, 1e-6 * most
+            counters[package.name] = 1e-6 * energy, 1e-6 * most
         for number, gpu in enumerate(self._gpus):
             if (joules := gpu.energy_j) is not None:
-                found[f"cuda:{number}"] = joules, 0.0
-        return found
+                counters[f"cuda:{number}"] = joules, 0.0
+        return counters

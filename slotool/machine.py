@@ -152,8 +152,8 @@ def usable_memory() -> int:
         return int(min(stated["memory_bytes"], stated.get("memory_limit_bytes") or stated["memory_bytes"]))
     words = (read_system_file("/proc/meminfo") or "").replace("MemAvailable:", "MemAvailable").split()
     available = 1024 * int(words[words.index("MemAvailable") + 1])
-    left = control_groups().memory_left()
-    return available if left is None else min(available, left)
+    unused = control_groups().memory_left()
+    return available if unused is None else min(available, unused)
 
 
 def memory_within() -> int:
@@ -216,31 +216,31 @@ class Likeness:
 
 def likeness(machine: str, facts: Mapping[str, Any] | None = None) -> Likeness:
     """Return how this machine compares with the one of this id, whose ``facts`` are given where they were stored."""
-    here = _identity(machine_facts())
+    this_machine = _identity(machine_facts())
     without_details = {name: value for name, value in machine_facts().items() if name not in CPU_DETAILS}
     if facts is None:
         if machine not in (machine_id(), machine_id(without_details)):
             return Likeness([f"machine {machine} → {machine_id()}"])
         facts = machine_facts() if machine == machine_id() else without_details
     other = _identity(facts)
-    if any(other[name] != here[name] for name in other.keys() & here.keys()):
+    if any(other[name] != this_machine[name] for name in other.keys() & this_machine.keys()):
         return Likeness(differences(facts) or [f"machine {machine} → {machine_id()}"])
-    return Likeness(missing=[_FACT_WORDS[name] for name in _FACT_WORDS if (name in other) != (name in here)])
+    return Likeness(missing=[_FACT_WORDS[name] for name in _FACT_WORDS if (name in other) != (name in this_machine)])
 
 
-def differences(other: Mapping[str, Any], here: Mapping[str, Any] | None = None) -> list[str]:
+def differences(other: Mapping[str, Any], this: Mapping[str, Any] | None = None) -> list[str]:
     """Return the differences between two machines: ``["processor Xeon → EPYC", "kernel Linux 6.1.0 → Linux 6.1.2"]``.
 
-    Both are ``machine_facts``, ``here`` of this machine by default. The facts with the largest effect on latency come
+    Both are ``machine_facts``, ``this`` of this machine by default. The facts with the largest effect on latency come
     first. Facts that one of them lacks are left out.
     """
-    here = machine_facts() if here is None else here
+    this = machine_facts() if this is None else this
     pairs = [
-        (words, _shown(other[name]), _shown(here[name]))
+        (words, _shown(other[name]), _shown(this[name]))
         for name, words in _FACT_WORDS.items()
-        if name in other and name in here
+        if name in other and name in this
     ]
-    then, now = _libraries(other), _libraries(here)
+    then, now = _libraries(other), _libraries(this)
     pairs += [(name, _shown(then[name]), _shown(now[name])) for name in now if name in then]
     return [f"{words} {then} → {now}" for words, then, now in pairs if then != now]
 
@@ -269,8 +269,8 @@ def gpu_models(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
 
 def gpu_driver(version: str = "/proc/driver/nvidia/version") -> str | None:
     """Return the version of NVIDIA's driver, or None."""
-    found = re.search(r"\s(\d+(?:\.\d+)+)\s", read_system_file(version) or "")
-    return found.group(1) if found else None
+    match = re.search(r"\s(\d+(?:\.\d+)+)\s", read_system_file(version) or "")
+    return match.group(1) if match else None
 
 
 def _gpu_facts() -> dict[str, Any]:

@@ -31,7 +31,7 @@ GROUPS = {
     "backends": "backend",
     "engines": "engine",
 }
-_Made = TypeVar("_Made")
+_Loaded = TypeVar("_Loaded")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def installed(group: str) -> tuple[Plugin, ...]:
     return tuple(sorted(plugins, key=lambda plugin: (plugin.name, plugin.package)))
 
 
-class Registry(Generic[_Made]):
+class Registry(Generic[_Loaded]):
     """Things of one kind by name: slotool's own, which ``built_in`` holds, and those of installed packages.
 
     ``base``: what plugins are subclasses of; None where they are functions. A class that has a ``name`` has that of its
@@ -96,7 +96,7 @@ class Registry(Generic[_Made]):
     def __contains__(self, name: object) -> bool:
         return name in self.built_in or name in self.plugins
 
-    def load(self, name: str) -> _Made:
+    def load(self, name: str) -> _Loaded:
         """Return the plugin called ``name``.
 
         Raises ``InputError`` for a name that no package has, ``PluginError`` for a plugin that cannot be used.
@@ -104,15 +104,15 @@ class Registry(Generic[_Made]):
         matches = [plugin for plugin in installed(self.group) if plugin.name == name]
         if not matches or name in self.built_in:
             raise InputError(self.unknown(name))
-        cls: _Made = self._checked(matches)
+        cls: _Loaded = self._checked(matches)
         return cls
 
     def unknown(self, name: str, *more: str) -> str:
         """Return the sentence for an unknown name; ``more`` lists choices beside the built-in names."""
-        known = [*self.built_in, *more]
-        sentence = f"no {GROUPS[self.group]} {name!r}; there are {', '.join(known)}"
+        names = [*self.built_in, *more]
+        sentence = f"no {GROUPS[self.group]} {name!r}; there are {', '.join(names)}"
         plugins = f", and of plugins {', '.join(self.plugins)}" if self.plugins else ""
-        return f"{sentence}{plugins}{did_you_mean(name, [*known, *self.plugins])}"
+        return f"{sentence}{plugins}{did_you_mean(name, [*names, *self.plugins])}"
 
     def package_of(self, name: str) -> str | None:
         """Return package and version that ``name`` comes from, for manifests; None for a built-in."""

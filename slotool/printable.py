@@ -70,14 +70,14 @@ def size_text(size: float) -> str:
     return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{math.ceil(size / 2**20)} MiB"
 
 
-def nearest(name: str, known: Iterable[str], similarity: float = MISSPELT) -> str | None:
-    """Return the most similar of ``known``, or None if all are unlike."""
-    by_lower = {each.lower(): each for each in known}
+def nearest(name: str, names: Iterable[str], similarity: float = MISSPELT) -> str | None:
+    """Return the most similar of ``names``, or None if all are unlike."""
+    by_lower = {each.lower(): each for each in names}
     near = get_close_matches(name.lower(), by_lower, 1, similarity) if len(name) <= MAX_CHARACTERS else []
     return by_lower[near[0]] if near else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return the end of a message that rejects ``name``, such as ``; did you mean 'port'?``, or an empty string."""
-    meant = nearest(name, known)
+    meant = nearest(name, names)
     return "" if meant is None else f"; did you mean {meant!r}?"

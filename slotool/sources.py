@@ -34,11 +34,11 @@ def name_of(source: Any) -> str:
     return str(source) if isinstance(source, str | Path) else type(source).__name__
 
 
-def as_list(given: str | Sequence[str]) -> list[str]:
+def as_list(names: str | Sequence[str]) -> list[str]:
     """Return the names in a sequence, or in one text with commas."""
-    return [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
-def numbers_in(given: Number | Sequence[Number]) -> list[Number]:
+def numbers_in(numbers: Number | Sequence[Number]) -> list[Number]:
     """Return the numbers of a sequence, or one number alone, as a list."""
-    return [given] if isinstance(given, int | float) else list(given)
+    return [numbers] if isinstance(numbers, int | float) else list(numbers)

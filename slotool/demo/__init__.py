@@ -150,7 +150,7 @@ def demo(
             bar.say(f"{number}/{len(steps)} {step.title}")
             reporter.note(f"{number:>2}/{len(steps)} {step.title}")
             other = OtherWork()
-            document = _taken(step.command, folder, reporter)
+            document = _result_of(step.command, folder, reporter)
             steps_s[step.title], other_cores[step.title] = other.read()
             figures |= {f"{step.title}: {name}": value for name, value in step.figures(document, folder).items()}
             bar.advance()
@@ -238,7 +238,7 @@ def _fresh_folder(out: Path, force: bool) -> Path:
     return out
 
 
-def _taken(text: str, folder: Path, reporter: Reporter) -> Document:
+def _result_of(text: str, folder: Path, reporter: Reporter) -> Document:
     """Return the JSON document of a step. Raises ``RunError`` with its last words when it fails."""
     from concurrent.futures import ThreadPoolExecutor
 

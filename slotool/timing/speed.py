@@ -22,15 +22,15 @@ def facts_with_speed() -> dict[str, Any]:
     return {**machine_facts(), "speed": _measured(os.environ.get(FACTS_VARIABLE, "{}"))}
 
 
-def speed_ratio(there: Mapping[str, Any]) -> float | None:
+def speed_ratio(facts: Mapping[str, Any]) -> float | None:
     """Return the speed of this machine as a multiple of that of the machine with these facts.
 
     It is the geometric mean over the kinds of work; None where the facts state no speed.
     """
-    if not isinstance(stated := there.get("speed"), Mapping):
+    if not isinstance(stated := facts.get("speed"), Mapping):
         return None
-    here: dict[str, float] = facts_with_speed()["speed"]
-    ratios = [float(stated[name]) / seconds for name, seconds in here.items() if name in stated]
+    seconds_here: dict[str, float] = facts_with_speed()["speed"]
+    ratios = [float(stated[name]) / seconds for name, seconds in seconds_here.items() if name in stated]
     return float(np.exp(np.mean(np.log(ratios)))) if ratios else None
 
 
