@@ -3,7 +3,7 @@
 What a server of rules does with a request is in four places: ``ToleranceTiers`` chooses the ensemble and how many
 share the call, ``Dispatcher`` takes those from the queue, a worker asks one version after the other (``PointRunner``),
 and two workers ask both of a Conc ensemble (``EnsembleCall``). Here the choice is a table of
-``ToleranceTiers.choices``, and how many versions an example takes is ``RoutingPolicy.asked``.
+``ToleranceTiers.choices``, and how many versions an example takes is ``RoutingPolicy.depths``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ensembles:
         for row, policy in enumerate(policies):
             self.asks[row, : len(policy.versions)] = [self.versions.index(version) for version in policy.versions]
         self.at_once = np.array([policy.kind == Conc.kind for policy in policies])
-        self.depths = np.array([policy.asked(outcomes) for policy in policies], dtype=np.int8)
+        self.depths = np.array([policy.depths(outcomes) for policy in policies], dtype=np.int8)
         correct = 1.0 - errors_at(points, outcomes)
         self.accuracy, self.correct = correct.mean(axis=0), np.ascontiguousarray(correct.T, dtype=np.float32)
         each = [space.call_sizes(point) for point in points]

@@ -61,7 +61,7 @@ def test_the_load_of_each_version_is_that_of_the_replayed_rules(rules: RuleSet, 
         arrivals=traffic(np.arange(5_000) * 0.1),
     )  # fmt: skip
     row = found.rows[0]
-    taken = policy.asked(outcomes)
+    taken = policy.depths(outcomes)
     assert len(policy.versions) > 1
     for at, version in enumerate(policy.versions):
         share = float((taken > at).mean())
@@ -240,7 +240,7 @@ def test_the_queue_holds_what_the_tiers_ensemble_can_answer(rules: RuleSet, outc
     # The best version answers the strictest tier: 200 ms hold twenty calls of about 10 ms.
     assert queue(0.0) == pytest.approx(20, abs=1)
     policy = from_point(rules.rule_for(0.2, "cost").point)
-    mean_s = np.cumsum([CALL_S[name] for name in policy.versions])[policy.asked(outcomes) - 1].mean()
+    mean_s = np.cumsum([CALL_S[name] for name in policy.versions])[policy.depths(outcomes) - 1].mean()
     assert queue(0.2) == pytest.approx(0.2 / mean_s, rel=0.05)
 
 

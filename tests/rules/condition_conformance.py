@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from slotool import strict_json
-from slotool.rules.policies.cascades import TableAsked
+from slotool.rules.policies.cascades import TableAnswers
 from slotool.rules.policies.conditions import Condition, condition_of
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
@@ -37,16 +37,16 @@ class ConditionConformance:
 
     def test_it_tells_requests_apart_one_by_one_as_all_at_once(self) -> None:
         outcomes = answered_outcomes()
-        holds = self.condition.holds(TableAsked(outcomes))
+        holds = self.condition.holds(TableAnswers(outcomes))
         assert holds.dtype == bool
         assert 0 < holds.sum() < len(holds)
         for row in range(0, 200, 9):
-            alone = self.condition.holds(TableAsked(outcomes.examples_at(np.array([row]))))
+            alone = self.condition.holds(TableAnswers(outcomes.examples_at(np.array([row]))))
             assert alone.tolist() == [holds[row]]
         assert [self.condition.holds_one(_One(outcomes, row)) for row in range(200)] == holds.tolist()
 
     def test_it_does_not_hold_where_no_answer_was_given(self) -> None:
-        class Silent(TableAsked):
+        class Silent(TableAnswers):
             def confidence(self, version: str) -> np.ndarray:
                 return np.full_like(super().confidence(version), np.nan)
 
@@ -63,7 +63,7 @@ class _One:
     """A single request of a table, as a server looks at it."""
 
     def __init__(self, outcomes: OutcomeTable, row: int):
-        self._asked, self._row = TableAsked(outcomes), row
+        self._asked, self._row = TableAnswers(outcomes), row
 
     def confidence(self, version: str) -> float:
         return float(self._asked.confidence(version)[self._row])

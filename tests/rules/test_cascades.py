@@ -13,7 +13,7 @@ from slotool.errors import InputError, TableError
 from slotool.rules import OSFA, RuleSet, Seq, from_point, generate_rules
 from slotool.rules.generate.search import ExampleSet, paths
 from slotool.rules.generate.signals import Signals, calibrated
-from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, TableAsked, Worth, chosen, chosen_of_one
+from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, TableAnswers, Worth, chosen, chosen_of_one
 from slotool.rules.policies.conditions import Score, Sure, SureByLabel, Term
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.testing.rules import family_outcomes
@@ -167,7 +167,7 @@ def test_what_is_no_cascade_is_refused(document: dict, sentence: str) -> None:
 
 def test_answers_and_features_are_columns_of_the_table() -> None:
     outcomes, plain = answered_outcomes(40), family_outcomes(40)
-    asked = TableAsked(outcomes)
+    asked = TableAnswers(outcomes)
     assert set(asked.label("small")) == {"a", "b"}
     assert asked.feature("size").shape == (40,)
     assert outcomes.features == ["size"]

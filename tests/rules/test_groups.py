@@ -44,7 +44,7 @@ def test_a_tolerance_holds_for_each_group_and_not_only_for_all_together(kind: st
     together, each = (_rules(outcomes, group, kind).rules[0] for group in (None, "language"))
     assert together.point == OSFA("cheap").point  # 15 % of a fifth are 3 points
     assert each.point != together.point
-    german = Groups.found(fresh, "language").of == 0
+    german = Groups.of_table(fresh, "language").of == 0
     error, best = (from_point(point).replay(fresh).error[german] for point in (each.point, OSFA("dear").point))
     allowed = 0.05 if kind == "absolute" else 2.5 * best.mean()
     assert error.mean() - best.mean() <= allowed
@@ -53,7 +53,7 @@ def test_a_tolerance_holds_for_each_group_and_not_only_for_all_together(kind: st
 
 
 def test_small_groups_share_a_guarantee_or_have_none() -> None:
-    found = Groups.found(_languages(400, 0, small=10), "language")
+    found = Groups.of_table(_languages(400, 0, small=10), "language")
     assert found.names == ("de", "en")
     assert found.small == ("cy",)
     assert (found.of[:10] == -1).all()
@@ -61,7 +61,7 @@ def test_small_groups_share_a_guarantee_or_have_none() -> None:
     rows = outcomes.rows.assign(
         customer=[int(name) // 30 if int(name) < 300 else 99 for name in outcomes.rows["example"]]
     )
-    pooled = Groups.found(OutcomeTable(rows), "customer")
+    pooled = Groups.of_table(OutcomeTable(rows), "customer")
     assert pooled.names == ("99", "others")
     assert np.bincount(pooled.of).tolist() == [100, 300]
 
@@ -82,11 +82,11 @@ def test_a_column_that_identifies_examples_is_told() -> None:
 def test_what_makes_no_groups_is_said() -> None:
     outcomes = _languages(400, 0)
     with pytest.raises(TableError, match="no column 'region'; there are example, version"):
-        Groups.found(outcomes, "region")
+        Groups.of_table(outcomes, "region")
     with pytest.raises(InputError, match="column 'example' has 0 groups of 50"):
-        Groups.found(outcomes.examples_at(np.arange(40)), "example")
+        Groups.of_table(outcomes.examples_at(np.arange(40)), "example")
     with pytest.raises(TableError, match="column 'confidence' differs between the versions of example '0'"):
-        Groups.found(outcomes, "confidence")
+        Groups.of_table(outcomes, "confidence")
     for name, sentence in (
         ("", r"column 'tongue' is empty for 8. examples: each needs a group"),
         ("all", "column 'tongue' has the value 'all', which results use themselves: rename it"),
@@ -94,7 +94,7 @@ def test_what_makes_no_groups_is_said() -> None:
     ):
         named = outcomes.rows.assign(tongue=outcomes.rows["language"].where(outcomes.rows["language"] != "de", name))
         with pytest.raises(InputError, match=sentence):
-            Groups.found(OutcomeTable(named), "tongue")
+            Groups.of_table(OutcomeTable(named), "tongue")
     with pytest.raises(InputError, match="method naive knows no groups"):
         generate_rules(outcomes, [0.1], method="naive", group="language")
 

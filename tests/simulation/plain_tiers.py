@@ -94,7 +94,7 @@ def simulate_plainly(
     def begin(batch: Batch) -> None:
         nonlocal busy_us
         own, numbers = from_point(batch.decision.point), [int(query.id) for query in batch.queries]
-        each = own.asked(outcomes)[asked.example[numbers]]
+        each = own.depths(outcomes)[asked.example[numbers]]
         taken = int(each.max())
         if batch.second_worker is None:
             going_on = [int((each > step).sum()) for step in range(taken)]

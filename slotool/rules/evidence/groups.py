@@ -42,7 +42,7 @@ class Groups:
         return {"group": self.column, "groups": dict(zip(self.names, sizes, strict=True)), "small": list(self.small)}
 
     @classmethod
-    def found(cls, outcomes: OutcomeTable, column: str) -> Groups:
+    def of_table(cls, outcomes: OutcomeTable, column: str) -> Groups:
         """Find the groups of a table. Small ones become ``OTHERS``, if that is not small too.
 
         Raises ``TableError`` for a column that is missing or differs between versions, ``InputError`` for one with no
@@ -53,8 +53,8 @@ class Groups:
             raise InputError(
                 f"column {column!r} is empty for {missing:,} examples: each needs a group, if only 'unknown'"
             )
-        if taken := [name for name in RESERVED if name in values]:
-            raise InputError(f"column {column!r} has the value {taken[0]!r}, which results use themselves: rename it")
+        if clash := [name for name in RESERVED if name in values]:
+            raise InputError(f"column {column!r} has the value {clash[0]!r}, which results use themselves: rename it")
         names, counts = np.unique(values, return_counts=True)
         large = [str(name) for name in names[counts >= MIN_EXAMPLES]]
         small = tuple(str(name) for name in names[counts < MIN_EXAMPLES])
@@ -75,17 +75,17 @@ class Groups:
 
 
 def parts(
-    config: Mapping[str, Any], outcomes: OutcomeTable, known: Sequence[str] | None = None
+    config: Mapping[str, Any], outcomes: OutcomeTable, groups_of: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
     """Return the examples a guarantee holds for: all under "", then those of each group of a rule set's ``config``.
 
-    ``known``: the group of each example, empty where it is not known; None: as ``outcomes`` has them. Raises
+    ``groups_of``: the group of each example, empty where it is not known; None: as ``outcomes`` has them. Raises
     ``TableError`` where these lack the column.
     """
     every = np.arange(len(outcomes.examples))
     if "group" not in config:
         return {"": every}
-    values = outcomes.text(config["group"]) if known is None else known
+    values = outcomes.text(config["group"]) if groups_of is None else groups_of
     groups = Groups.named(config["group"], values, list(config["groups"]))
     stated = every[[value != "" for value in values]]
     return {"": every, **dict(zip(groups.names, groups.rows(stated), strict=True))}

@@ -47,31 +47,31 @@ def greatest_wealth(excess: np.ndarray, alpha: float, second_moment: float, weig
     """
     goal, wealth, greatest = -np.log(alpha), 0.0, 0.0
     squares = second_moment * weight
-    for seen in range(len(excess)):
-        left = (len(excess) - seen) * squares / (weight + seen)
+    for count in range(len(excess)):
+        remaining = (len(excess) - count) * squares / (weight + count)
         # The best stake while small; below 1, so that one bad example never costs the whole wealth.
-        stake = min(np.tanh(np.sqrt(2.0 * (goal - wealth) / left)), max_stake)
-        wealth += np.log1p(-stake * excess[seen])
+        stake = min(np.tanh(np.sqrt(2.0 * (goal - wealth) / remaining)), max_stake)
+        wealth += np.log1p(-stake * excess[count])
         greatest = max(greatest, wealth)
         if wealth >= goal:
             break
-        squares += excess[seen] * excess[seen]
+        squares += excess[count] * excess[count]
     return float(np.exp(greatest))
 
 
 @njit(cache=True, nogil=True)
 def doubting_wealth(
-    excess: np.ndarray, stakes: np.ndarray, restarts: bool, wealth: np.ndarray, seen: int
+    excess: np.ndarray, stakes: np.ndarray, restarts: bool, wealth: np.ndarray, count: int
 ) -> np.ndarray:
     """Return the mean wealth after each of ``excess`` (float64 [examples]) of bets that it is positive on average.
 
     One bet per stake, and with ``restarts`` a new one of each at every example; see ``Evidence``. ``wealth`` (float64
-    [stakes], changed in place): after ``seen`` earlier examples.
+    [stakes], changed in place): after ``count`` earlier examples.
     """
     mean = np.empty(len(excess))
     for at in range(len(excess)):
-        joining = 1.0 / ((seen + at + 1.0) * (seen + at + 2.0)) if restarts else 0.0
-        mean[at] = 1.0 / (seen + at + 2.0) if restarts else 0.0
+        joining = 1.0 / ((count + at + 1.0) * (count + at + 2.0)) if restarts else 0.0
+        mean[at] = 1.0 / (count + at + 2.0) if restarts else 0.0
         for bet in range(len(stakes)):
             wealth[bet] = min((wealth[bet] + joining) * (1.0 + stakes[bet] * excess[at]), 1e300)
             mean[at] += wealth[bet] / len(stakes)
@@ -170,17 +170,17 @@ def tail(share_alone: float, share: float, trials: int, most: np.ndarray, first:
     for best_alone in range(begin, end):
         likely = _likely(best_alone, trials, log_share, log_rest, factorials)
         summed += likely
-        left, bound = trials - best_alone, most[best_alone - first]
+        others, bound = trials - best_alone, most[best_alone - first]
         if bound < 0:
             continue
         if last < 0:
-            last, below = bound, _at_most(bound, left, log_other, log_not, factorials)
+            last, below = bound, _at_most(bound, others, log_other, log_not, factorials)
         else:
             # One example less may be the one too many.
-            below += other * _likely(last, left, log_other, log_not, factorials) if last <= left else 0.0
+            below += other * _likely(last, others, log_other, log_not, factorials) if last <= others else 0.0
             while last < bound:
                 last += 1
-                below += _likely(last, left, log_other, log_not, factorials)
+                below += _likely(last, others, log_other, log_not, factorials)
         total += likely * min(1.0, below)
     return min(1.0, total + max(0.0, 1.0 - summed))
 

@@ -91,12 +91,12 @@ class LossUnit:
         return f"{what}, {self.name}" if self.name else what
 
 
-PERCENT, POINTS, OWN = LossUnit(100.0, "%"), LossUnit(100.0, "points"), LossUnit(1.0, "")
+PERCENT, POINTS, UNITLESS = LossUnit(100.0, "%"), LossUnit(100.0, "points"), LossUnit(1.0, "")
 
 
 def error_unit(max_error: float) -> LossUnit:
     """Return the unit of differences of errors up to ``max_error``."""
-    return POINTS if max_error <= 1.0 else OWN
+    return POINTS if max_error <= 1.0 else UNITLESS
 
 
 def tolerance_unit(kind: str, max_error: float) -> LossUnit:

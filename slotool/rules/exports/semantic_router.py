@@ -69,8 +69,8 @@ def _versions(rule: Rule) -> tuple[list[str], float | None]:
     thresholds = {accept.get("at_least") for accept in accepts}
     threshold = thresholds.pop()
     # The router reads 0 as its default.
-    known = tree["answer"] == "last" and all(same) and not thresholds and threshold is not None and 0 < threshold <= 1
-    return (names, float(threshold)) if known else ([], None)
+    fits = tree["answer"] == "last" and all(same) and not thresholds and threshold is not None and 0 < threshold <= 1
+    return (names, float(threshold)) if fits else ([], None)
 
 
 def _decision(name: str, about: str, versions: list[str]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def route(
     if tier["route"].get("at_once"):
         early = {step["ask"]: _THREADS.submit(versions[step["ask"]], request) for step in steps[1:]}
     for step in steps:
-        answers[step["ask"]] = _asked(step["ask"], request, versions, early)
+        answers[step["ask"]] = _answer_of(step["ask"], request, versions, early)
         if "accept" in step and holds(step["accept"], answers, features or {}):
             break
     version = outgoing(tier["route"], answers)
@@ -70,39 +70,39 @@ def tier_for(tolerance: float, objective: str) -> dict[str, Any]:
     return widest_allowed
 
 
-def holds(condition: Mapping[str, Any], given: Mapping[str, Answer], features: Mapping[str, float]) -> bool:
-    """True if the answers ``given`` so far, by version, suffice."""
+def holds(condition: Mapping[str, Any], answers: Mapping[str, Answer], features: Mapping[str, float]) -> bool:
+    """True if ``answers``, those so far by version, suffice."""
     kind, least = condition["if"], condition.get("at_least")
     if kind == "sure":
-        return least is not None and given[condition["version"]][1] >= least
+        return least is not None and answers[condition["version"]][1] >= least
     if kind == "sure-by-label":
-        answer, confidence = given[condition["version"]]
+        answer, confidence = answers[condition["version"]]
         threshold = least.get(_label(answer), condition["otherwise"]) if least else condition["otherwise"]
         return threshold is not None and confidence >= threshold
     if kind == "score":
         score = 0.0
         for of, name, weight, *other in condition["terms"]:
             if of == "confidence":
-                score += weight * given[name][1]
+                score += weight * answers[name][1]
             elif of == "feature":
                 score += weight * features[name]
             else:
-                score += weight * float(_label(given[name][0]) == _label(given[other[0]][0]))
+                score += weight * float(_label(answers[name][0]) == _label(answers[other[0]][0]))
         return least is not None and score >= least
     raise ValueError(f"no condition is called {kind!r}")
 
 
-def outgoing(tree: Mapping[str, Any], given: Mapping[str, Answer]) -> str:
+def outgoing(tree: Mapping[str, Any], answers: Mapping[str, Answer]) -> str:
     """Return the version whose answer is sent. Ties go to the version asked last."""
-    names, how = list(given), tree["answer"]
-    worth = [_worth(tree, name, given[name][1]) for name in names]
+    names, how = list(answers), tree["answer"]
+    worth = [_worth(tree, name, answers[name][1]) for name in names]
     if how == "last":
         votes = [float(place) for place in range(len(names))]
     elif how == "surer":
         votes = worth
     else:
         weights = [0.0 if math.isnan(sure) else 1.0 if how == "majority" else sure for sure in worth]
-        labels = [_label(given[name][0]) for name in names]
+        labels = [_label(answers[name][0]) for name in names]
         votes = [sum(w for w, other in zip(weights, labels) if other == label) for label in labels]  # noqa: B905
     best = len(names) - 1
     for place in range(len(names) - 1, -1, -1):
@@ -111,7 +111,7 @@ def outgoing(tree: Mapping[str, Any], given: Mapping[str, Answer]) -> str:
     return names[best]
 
 
-def _asked(name: str, request: Any, versions: Mapping[str, Version], early: Mapping[str, Future[Any]]) -> Answer:
+def _answer_of(name: str, request: Any, versions: Mapping[str, Version], early: Mapping[str, Future[Any]]) -> Answer:
     answer = early[name].result() if name in early else versions[name](request)
     return (None, math.nan) if answer is None else (answer[0], float(answer[1]))
 

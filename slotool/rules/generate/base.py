@@ -109,7 +109,7 @@ class Listed:
         """Return the error per example: float64 [examples]."""
         return self._replayed[index].error
 
-    def taken(self, index: int, objective: str) -> np.ndarray:
+    def spent(self, index: int, objective: str) -> np.ndarray:
         """Return the time or cost per example: float64 [examples]."""
         replayed = self._replayed[index]
         return replayed.response_time_s if objective == "response-time" else replayed.cost

@@ -159,12 +159,12 @@ def quantiles(values: np.ndarray, count: int) -> np.ndarray:
 
     NaN is left out. Each has at most ten digits, so that its text is exact.
     """
-    known = np.sort(values[~np.isnan(values)])
-    if not len(known):
+    ascending = np.sort(values[~np.isnan(values)])
+    if not len(ascending):
         return np.empty(0)
-    places = np.ceil(np.linspace(0.0, 1.0, count + 2)[1:-1] * (len(known) - 1)).astype(np.int64)
-    levels = np.array([ten_digits(level) for level in dict.fromkeys(known[places].tolist())])
-    return np.asarray(np.unique(levels[levels > known[0]]))
+    places = np.ceil(np.linspace(0.0, 1.0, count + 2)[1:-1] * (len(ascending) - 1)).astype(np.int64)
+    levels = np.array([ten_digits(level) for level in dict.fromkeys(ascending[places].tolist())])
+    return np.asarray(np.unique(levels[levels > ascending[0]]))
 
 
 def ten_digits(value: float) -> float:

@@ -83,7 +83,7 @@ class Certified(RuleGenerator):
         listed = dict(against)[problem.best]
         rounds = list(_rounds(problem, against, self.propose))
         tested = np.arange(len(listed)) != listed.best
-        shown = [(listed.index(policy), tolerance) for own in rounds for policy, tolerance in own.shown()]
+        shown = [(listed.index(policy), tolerance) for part in rounds for policy, tolerance in part.shown()]
         saves = any(_is_cheaper(listed, at, problem) for at, _ in shown)
         needed = {} if saves else {"examples_for_first_saving": _examples_needed(problem, against, listed, rounds)}
         for version in problem.outcomes.versions:  # to know which others are cheaper
@@ -97,7 +97,7 @@ class Certified(RuleGenerator):
         means, first = listed.means(), rounds[0]
         config: dict[str, Any] = {
             "candidates": first.considered,
-            "chains": sum(len(own.tests) for own in rounds),
+            "chains": sum(len(part.tests) for part in rounds),
             "rounds": len(rounds),
             "examples_calibrated_on": len(first.fit),
             "examples_learnt_from": len(first.learn),
@@ -110,7 +110,7 @@ class Certified(RuleGenerator):
 
 def _is_cheaper(listed: Listed, at: int, problem: Problem) -> bool:
     """True if a policy saves something on some objective."""
-    return any(listed.taken(at, name).mean() < listed.taken(listed.best, name).mean() for name in problem.objectives)
+    return any(listed.spent(at, name).mean() < listed.spent(listed.best, name).mean() for name in problem.objectives)
 
 
 def _rounds(problem: Problem, against: Against, propose: Callable[..., Proposals]) -> Iterator[_Round]:
@@ -155,12 +155,12 @@ class _Round:
     ):
         self.fit, self.learn, self.test = rows
         self.budget, self.considered, self.path = budget, considered, path
-        made = [_Chain(problem, tolerance, chain, against, rows[1:], budget / len(chained))
+        all_chains = [_Chain(problem, tolerance, chain, against, rows[1:], budget / len(chained))
                 for tolerance, chain in chained]  # fmt: skip
         if problem.reference is None and not path:
-            for chain in made:
+            for chain in all_chains:
                 chain.place(OSFA(problem.outcomes.versions[problem.best]))
-        self.tests = [chain for chain in made if chain.policies]
+        self.tests = [chain for chain in all_chains if chain.policies]
         self._counts = holm_over_sequences(self.tests, self.budget)
 
     def shown(self) -> Iterator[tuple[RoutingPolicy, float]]:
@@ -184,7 +184,7 @@ def _savings(problem: Problem, listed: Listed, rounds: Sequence[_Round]) -> dict
             savings = Savings(problem.outcomes, column, problem.best, part.test, alpha, count)
             for policy, _ in part.shown():
                 at = listed.index(policy)
-                shares[at] = max(shares[at], savings.share(policy, listed.taken(at, objective)))
+                shares[at] = max(shares[at], savings.share(policy, listed.spent(at, objective)))
         shares[listed.best] = 0.0
         shares_saved[objective] = shares
     return shares_saved
@@ -229,12 +229,12 @@ class _Chain(Sequence[float]):
 
     def _losses(self, policy: RoutingPolicy) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield losses of a policy and of each version that it is compared with, in [0, 1]."""
-        known: dict[int, np.ndarray] = {}  # versions mostly share a table
+        losses: dict[int, np.ndarray] = {}  # versions mostly share a table
         for alone, listed in self._alone:
             if policy != alone:
-                if id(listed) not in known:
-                    known[id(listed)] = self._scaled(listed, policy)
-                yield known[id(listed)], self._scaled(listed, alone)
+                if id(listed) not in losses:
+                    losses[id(listed)] = self._scaled(listed, policy)
+                yield losses[id(listed)], self._scaled(listed, alone)
 
     def _scaled(self, listed: Listed, policy: RoutingPolicy) -> np.ndarray:
         error = listed.error(listed.index(policy))
@@ -273,11 +273,11 @@ class _Chain(Sequence[float]):
 
     def _p_value(self, error: np.ndarray, best: np.ndarray, learn: np.ndarray, test: np.ndarray) -> float:
         if self._counted:
-            miss, own, alone = MISS * self._alpha, error.take(test), best.take(test)
-            return paired_p_value(own, alone, self._tolerance, self._kind, miss, never_better=self._never_better)
+            miss, counts, alone = MISS * self._alpha, error.take(test), best.take(test)
+            return paired_p_value(counts, alone, self._tolerance, self._kind, miss, never_better=self._never_better)
         squares = excess_of(error[learn], best[learn], self._tolerance, self._kind) ** 2
-        moment, seen = (squares.sum() + 1.0) / (len(squares) + 1.0), len(squares) + 1.0
-        return betting_p_value(error[test], best[test], self._tolerance, self._kind, self._alpha, moment, seen)
+        moment, weight = (squares.sum() + 1.0) / (len(squares) + 1.0), len(squares) + 1.0
+        return betting_p_value(error[test], best[test], self._tolerance, self._kind, self._alpha, moment, weight)
 
 
 def _goals(problem: Problem) -> list[Goal]:
@@ -298,17 +298,17 @@ def _examples_needed(problem: Problem, against: Against, listed: Listed, rounds:
     """
     examples, least = np.arange(len(problem.outcomes.examples)), np.inf
     replayed = {listed.policy(at) for at in range(len(listed))}
-    for alike in ([part for part in rounds if not part.path], *([part] for part in rounds if part.path)):
-        alpha = alike[0].budget / max(1, len(alike[0].tests))
+    for group in ([part for part in rounds if not part.path], *([part] for part in rounds if part.path)):
+        alpha = group[0].budget / max(1, len(group[0].tests))
         chain = _Chain(problem, max(problem.tolerances), (), against, (examples, examples), alpha)
-        policies = dict.fromkeys(policy for part in alike for tested in part.tests for policy in tested.policies)
-        if not alike[0].path:  # only tested ones: all would fill the memory
+        policies = dict.fromkeys(policy for part in group for tested in part.tests for policy in tested.policies)
+        if not group[0].path:  # only tested ones: all would fill the memory
             policies = {policy: None for policy in policies if policy in replayed}
         cheaper = [policy for policy in policies if _is_cheaper(listed, listed.index(policy), problem)]
         needed = min((max(chain.examples_needed(policy)) for policy in cheaper), default=np.inf)
         # The best of several rounds counts.
-        luck = max(0.0, 1.0 + ROUNDS_LUCK / float(ndtri(alpha))) ** 2 if len(alike) > 1 else 1.0
-        least = min(least, luck * needed * len(examples) / len(alike[0].test))
+        luck = max(0.0, 1.0 + ROUNDS_LUCK / float(ndtri(alpha))) ** 2 if len(group) > 1 else 1.0
+        least = min(least, luck * needed * len(examples) / len(group[0].test))
     return int(np.ceil(least)) if np.isfinite(least) else None
 
 
@@ -351,10 +351,10 @@ class Savings:
         width = bernstein_width(self._of_best, float(self._most[best] - self._least[best]), 0.5 * alpha)
         self._greatest_best = float(self._of_best.mean()) + width
 
-    def share(self, policy: RoutingPolicy, taken: np.ndarray) -> float:
-        """Return the least share that ``policy`` saves; ``taken``: its time or cost, float64 [examples]."""
+    def share(self, policy: RoutingPolicy, spent: np.ndarray) -> float:
+        """Return the least share that ``policy`` saves; ``spent``: its time or cost, float64 [examples]."""
         at = [self._names.index(version) for version in policy.versions]
-        saved = self._of_best - taken[self._rows]
+        saved = self._of_best - spent[self._rows]
         span = self._most[self._best] - self._least[self._best] + self._most[at].sum() - self._least[at[0]]
         least = float(saved.mean()) - bernstein_width(saved, float(span), self._alpha)
         return max(0.0, least / self._greatest_best) if self._greatest_best > 0 else 0.0

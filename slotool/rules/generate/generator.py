@@ -86,7 +86,7 @@ def generate_rules(
         raise InputError(f"no version {best!r} to be the best; the table has {', '.join(outcomes.versions)}")
     if group is not None:
         outcomes = outcomes.with_text(group)
-    groups = None if group is None else Groups.found(outcomes, group)
+    groups = None if group is None else Groups.of_table(outcomes, group)
     problem = Problem(
         outcomes, tiers, comparison_of(tolerance_kind), confidence, tuple(policies), thresholds, max_error, seed,
         tuple(objectives), groups, loss_limit=loss_limit, reference=best,
@@ -149,16 +149,16 @@ def _rule(
 ) -> Rule:
     best = assessment.candidates.best
     ranking = assessment.response_time_s if objective == "response-time" else assessment.cost
-    kept = assessment.bound <= tolerance
-    chosen = int(np.argmin(np.where(kept, ranking, np.inf)))
-    if not (kept[chosen] and ranking[chosen] < ranking[best]):
+    is_within = assessment.bound <= tolerance
+    chosen = int(np.argmin(np.where(is_within, ranking, np.inf)))
+    if not (is_within[chosen] and ranking[chosen] < ranking[best]):
         chosen = best
     degradation = problem.degradation(means.error, float(means.error[best]))
     chosen_policy = assessment.candidates.policy(chosen)
     by_definition = chosen == best and (problem.reference is not None or not generator.any_best)
     note = assessment.note
     if chosen == best:
-        note = _alone_note(ranking, degradation, best, tolerance) if kept[best] else UNPROVEN
+        note = _alone_note(ranking, degradation, best, tolerance) if is_within[best] else UNPROVEN
     return Rule(
         id=f"{objective}-{tolerance:g}",
         objective=objective,
@@ -168,7 +168,7 @@ def _rule(
         bound=_finite(assessment.bound[chosen]),
         response_time_s=float(means.response_time_s[chosen]),
         cost=float(means.cost[chosen]),
-        certified=generator.proves and bool(kept[chosen]) and not by_definition,
+        certified=generator.proves and bool(is_within[chosen]) and not by_definition,
         note=note,
         why=_why(assessment, ranking, degradation, chosen, tolerance_unit(problem.kind, problem.max_error)),
         saves_at_least=float(assessment.saves_at_least[objective][chosen]) if assessment.saves_at_least else 0.0,
@@ -230,11 +230,11 @@ def _check_settings(
         ("policy", policies, POLICIES),
         ("objective", objectives, OBJECTIVES),
     ]
-    for what, given, known in named:
-        unknown = [name for name in given if name not in known]
-        if unknown or not given:
+    for what, names, choices in named:
+        unknown = [name for name in names if name not in choices]
+        if unknown or not names:
             problem = f"no {what} {unknown[0]!r}" if unknown else f"no {what} given"
-            raise InputError(f"{problem}; there are {', '.join(known)}")
+            raise InputError(f"{problem}; there are {', '.join(choices)}")
     if len(tiers) > MAX_TIERS:
         raise InputError(f"{len(tiers):,} tolerances; at most {MAX_TIERS:,} tiers are made")
     if not tiers or not all(0 <= tier < np.inf for tier in tiers):

@@ -185,8 +185,8 @@ def _cascades(
     )
     signals = Signals(outcomes, 1.0 - error, fit, learn)
     answers = ANSWERS if outcomes.knows_answers else ANSWERS[:2]
-    for alike in paths(examples, signals.after, answers, problem.thresholds):
-        yield np.concatenate([path.means for path in alike]), _maker(alike, names, worth)
+    for group in paths(examples, signals.after, answers, problem.thresholds):
+        yield np.concatenate([path.means for path in group]), _maker(group, names, worth)
 
 
 def _shares(of: np.ndarray, groups: int) -> np.ndarray:
@@ -195,10 +195,10 @@ def _shares(of: np.ndarray, groups: int) -> np.ndarray:
     return np.asarray(inside * (len(of) / np.maximum(1, inside.sum(axis=0))))
 
 
-def _maker(alike: Sequence[Path], names: Sequence[str], worth: Sequence[Worth]) -> Callable[[int], RoutingPolicy]:
+def _maker(group: Sequence[Path], names: Sequence[str], worth: Sequence[Worth]) -> Callable[[int], RoutingPolicy]:
     def make(at: int) -> RoutingPolicy:
-        which, combination = divmod(at, len(alike[0].means))
-        path = alike[which]
+        which, combination = divmod(at, len(group[0].means))
+        path = group[which]
         return path.cascade(combination, names, worth) if len(path.versions) > 1 else OSFA(names[path.versions[0]])
 
     return make

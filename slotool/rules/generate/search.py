@@ -112,10 +112,10 @@ def paths(
             grids: Grids = {}
             every = permutations(versions, length - 1)
             while some := list(islice(every, ORDERS_AT_ONCE)):
-                for asked in dict.fromkeys(order[: at + 1] for order in some for at in range(length - 1)):
-                    if asked not in grids:
-                        kinds = signals(asked, MAX_KINDS[length])
-                        grids[asked] = [(s, *_grid(s, min(thresholds, MAX_GRID[length]))) for s in kinds]
+                for prefix in dict.fromkeys(order[: at + 1] for order in some for at in range(length - 1)):
+                    if prefix not in grids:
+                        kinds = signals(prefix, MAX_KINDS[length])
+                        grids[prefix] = [(s, *_grid(s, min(thresholds, MAX_GRID[length]))) for s in kinds]
                 usable = answers if length > 1 else answers[:1]
                 for lists in cores.map(partial(_paths_after, examples, grids=grids, answers=usable), some):
                     yield from lists

@@ -72,10 +72,10 @@ def _sums(
                 cell = cell * (sizes[at - 1] + 1) + rank
             for which in range(len(lasts) if at == steps else 1):
                 version = lasts[which] if at == steps else order[at]
-                here, column = begins[at + which] + cell, 2
+                place, column = begins[at + which] + cell, 2
                 answered[at] = not np.isnan(worth[row, version])
-                sums[here, 0] += latency_s[row, version]
-                sums[here, 1] += cost[row, version]
+                sums[place, 0] += latency_s[row, version]
+                sums[place, 1] += cost[row, version]
                 for kind in range(kinds):
                     picked = _picked(
                         votes, kind, answers[kind], answered, at, order, version, row, worth, labels, at < steps
@@ -85,12 +85,12 @@ def _sums(
                     more, more_square = its_error - errors[kind], square - squares[kind]
                     if at < steps:
                         errors[kind], squares[kind] = its_error, square
-                    sums[here, column] += more
-                    sums[here, column + 1] += more_square
+                    sums[place, column] += more
+                    sums[place, column + 1] += more_square
                     column += 2
                     for group in range(groups):
-                        sums[here, column] += more * shares[row, group]
-                        sums[here, column + 1] += more_square * shares[row, group]
+                        sums[place, column] += more * shares[row, group]
+                        sums[place, column + 1] += more_square * shares[row, group]
                         column += 2
     return sums
 
@@ -131,20 +131,20 @@ def cascade_means(
     means, total = np.empty((len(lasts), len(answers), combinations, 2 + own_columns)), np.empty(width)
     for combination in range(combinations):
         total[:] = 0.0
-        left, cell, span = combination, 0, combinations
+        rest, cell, span = combination, 0, combinations
         for depth in range(steps):
             for column in range(width):
                 total[column] += sums[begins[depth] + cell, column]
             span //= sizes[depth]
-            cell = cell * (sizes[depth] + 1) + left // span
-            left %= span
+            cell = cell * (sizes[depth] + 1) + rest // span
+            rest %= span
         for which in range(len(lasts)):
-            here = begins[steps + which] + cell
+            place = begins[steps + which] + cell
             for kind in range(len(answers)):
                 for column in range(own_columns + 2):
                     # A path's columns: error, squared difference, time, cost, then those of groups.
                     source = column - 2 if 2 <= column < 4 else 2 + kind * own_columns + column - 2 * (column >= 4)
-                    means[which, kind, combination, column] = (total[source] + sums[here, source]) / len(error)
+                    means[which, kind, combination, column] = (total[source] + sums[place, source]) / len(error)
     return means
 
 

@@ -91,9 +91,9 @@ class _Standing:
 
     def see(self, excess: np.ndarray, weights: np.ndarray, wanted: float) -> None:
         before, excess, self._wanted = self._against.seen, excess * weights, wanted
-        against, held = self._against.after(excess), self._for.after(-excess)
+        against, confirming = self._against.after(excess), self._for.after(-excess)
         self._alarm_at = _first(self._alarm_at, before, against >= wanted)
-        self._confirmed_at = _first(self._confirmed_at, before, held >= wanted)
+        self._confirmed_at = _first(self._confirmed_at, before, confirming >= wanted)
         self._greatest = max(self._greatest, float(against.max(initial=0.0)))
         self._excess_sum += float(excess.sum())
         self._weight_sum += float(weights.sum())
@@ -104,9 +104,9 @@ class _Standing:
         return Watched(watch.point, watch.tier, watch.tolerance, mean, self._greatest, self._wanted, *reached)
 
 
-def _first(known: int | None, before: int, reached: np.ndarray) -> int | None:
+def _first(earlier: int | None, before: int, reached: np.ndarray) -> int | None:
     """Return the number of the first request that reached something; ``before``: requests before these."""
-    return before + int(reached.argmax()) + 1 if known is None and reached.any() else known
+    return before + int(reached.argmax()) + 1 if earlier is None and reached.any() else earlier
 
 
 class Watcher:

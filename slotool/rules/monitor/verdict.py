@@ -181,5 +181,5 @@ def _p_value(rules: RuleSet, tolerance: float, error: np.ndarray, best: np.ndarr
     return min(1.0, 1.0 / float(evidence_against(*rules.excess(tolerance, error, best), restarts=False).max()))
 
 
-def _saved(own: np.ndarray, best: np.ndarray) -> float:
-    return float(1.0 - own.mean() / best.mean()) if best.mean() > 0 else 0.0
+def _saved(spent: np.ndarray, best: np.ndarray) -> float:
+    return float(1.0 - spent.mean() / best.mean()) if best.mean() > 0 else 0.0

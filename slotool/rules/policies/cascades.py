@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.rules.policies.conditions import Asked, AskedOne, Condition, Score, condition_of
+from slotool.rules.policies.conditions import Answers, AnswersOfOne, Condition, Score, condition_of
 from slotool.rules.policies.routing import Replayed, RoutingPolicy
 from slotool.tables import OperatingPoint
 
@@ -231,49 +231,50 @@ class Cascade(RoutingPolicy):
     def _worth(self) -> dict[str, Worth]:
         return dict(self.worth)
 
-    def choose_one(self, asked: AskedOne, names: Sequence[str]) -> int:
+    def choose_one(self, answers: AnswersOfOne, names: Sequence[str]) -> int:
         """Return which of these versions' answers is sent to a single request."""
-        sure = [asked.confidence(name) for name in names]
+        sure = [answers.confidence(name) for name in names]
         worth = [confidence if name not in self._worth else self._worth[name].of_one(confidence)
                  for name, confidence in zip(names, sure, strict=True)]  # fmt: skip
-        return chosen_of_one(self.answer, worth, [asked.label(name) for name in names] if self.needs_labels else names)
+        labels = [answers.label(name) for name in names] if self.needs_labels else names
+        return chosen_of_one(self.answer, worth, labels)
 
-    def choose(self, asked: Asked, count: int) -> np.ndarray:
+    def choose(self, answers: Answers, count: int) -> np.ndarray:
         """Return which of the first ``count`` versions' answers is sent, all of them asked: int [requests]."""
         names = self.versions[:count]
-        confidences = [asked.confidence(name) for name in names]
+        confidences = [answers.confidence(name) for name in names]
         if self.answer == "last" and not np.isnan(confidences[-1]).any():
             return np.full(len(confidences[-1]), count - 1)
         worth = np.stack([self.worth_of(*pair) for pair in zip(names, confidences, strict=True)], axis=1)
-        labels = np.stack([asked.label(name) for name in names], axis=1) if self.needs_labels else None
+        labels = np.stack([answers.label(name) for name in names], axis=1) if self.needs_labels else None
         return chosen(self.answer, worth, labels)
 
-    def asked(self, outcomes: OutcomeTable) -> np.ndarray:
-        asked = TableAsked(outcomes)
-        at = [asked.index(version) for version in self.versions]
+    def depths(self, outcomes: OutcomeTable) -> np.ndarray:
+        answers = TableAnswers(outcomes)
+        at = [answers.index(version) for version in self.versions]
         count = np.full(len(outcomes.examples), len(at))
         for number, step in reversed(list(enumerate(self.steps[:-1]))):
             assert step.accept is not None
-            count[step.accept.holds(asked)] = number + 1
+            count[step.accept.holds(answers)] = number + 1
         return count
 
     def replay(self, outcomes: OutcomeTable) -> Replayed:
-        asked = TableAsked(outcomes)
-        first, *others = (asked.index(version) for version in self.versions)
+        answers = TableAnswers(outcomes)
+        first, *others = (answers.index(version) for version in self.versions)
         errors = outcomes.matrix("error")
-        taken = [outcomes.matrix("latency_s"), outcomes.matrix("cost")]
-        error, depth = errors[:, first].copy(), self.asked(outcomes)
-        spent = [values[:, first].copy() for values in taken]
+        columns = [outcomes.matrix("latency_s"), outcomes.matrix("cost")]
+        error, depth = errors[:, first].copy(), self.depths(outcomes)
+        spent = [values[:, first].copy() for values in columns]
         for count, version in enumerate(others, 2):
             rows = np.flatnonzero(depth >= count)
-            for total, values in zip(spent, taken, strict=True):
+            for total, values in zip(spent, columns, strict=True):
                 total[rows] += values[rows, version]
-            picked = np.array([first, *others])[self.choose(asked, count)]
+            picked = np.array([first, *others])[self.choose(answers, count)]
             error[rows] = errors[rows, picked[rows]]
         return Replayed(error, *spent)
 
 
-class TableAsked:
+class TableAnswers:
     """Requests of an outcome table, each answered by every version."""
 
     def __init__(self, outcomes: OutcomeTable):

@@ -1,7 +1,7 @@
 """Conditions on which an answer is sent without asking a further version.
 
 A condition is data: ``document()`` is its form in a rule file, ``condition_of`` reads it. It reads the request and the
-answers so far through ``Asked``; so a table's replay and a server share it.
+answers so far through ``Answers``; so a table's replay and a server share it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slotool.errors import InputError
 from slotool.tables.labels import label_text
 
 
-class Asked(Protocol):
+class Answers(Protocol):
     """Requests, and versions' answers to them. A version is read only after it was asked."""
 
     def confidence(self, version: str) -> np.ndarray:
@@ -31,8 +31,8 @@ class Asked(Protocol):
         """Return a number of each request: float64 [requests]. Raises ``InputError`` for an unknown name."""
 
 
-class AskedOne(Protocol):
-    """``Asked`` of one request without arrays: most batches of a server have one request."""
+class AnswersOfOne(Protocol):
+    """``Answers`` of one request without arrays: most batches of a server have one request."""
 
     def confidence(self, version: str) -> float: ...
 
@@ -47,11 +47,11 @@ class Condition(ABC):
     kind: ClassVar[str]
 
     @abstractmethod
-    def holds(self, asked: Asked) -> np.ndarray:
+    def holds(self, answers: Answers) -> np.ndarray:
         """Return bool [requests]; False where a version gave no answer (confidence NaN)."""
 
     @abstractmethod
-    def holds_one(self, asked: AskedOne) -> bool:
+    def holds_one(self, answers: AnswersOfOne) -> bool:
         """Return ``holds`` of a single request."""
 
     @property
@@ -95,11 +95,11 @@ class Sure(Condition):
     at_least: float
     kind: ClassVar[str] = "sure"
 
-    def holds(self, asked: Asked) -> np.ndarray:
-        return np.asarray(asked.confidence(self.version) >= self.at_least)
+    def holds(self, answers: Answers) -> np.ndarray:
+        return np.asarray(answers.confidence(self.version) >= self.at_least)
 
-    def holds_one(self, asked: AskedOne) -> bool:
-        return asked.confidence(self.version) >= self.at_least
+    def holds_one(self, answers: AnswersOfOne) -> bool:
+        return answers.confidence(self.version) >= self.at_least
 
     @property
     def words(self) -> str:
@@ -133,16 +133,16 @@ class SureByLabel(Condition):
     otherwise: float
     kind: ClassVar[str] = "sure-by-label"
 
-    def holds(self, asked: Asked) -> np.ndarray:
-        labels = asked.label(self.version)
+    def holds(self, answers: Answers) -> np.ndarray:
+        labels = answers.label(self.version)
         threshold = np.full(len(labels), self.otherwise)
         for label, least in self._thresholds.items():
             threshold[labels == label] = least
-        return np.asarray(asked.confidence(self.version) >= threshold)
+        return np.asarray(answers.confidence(self.version) >= threshold)
 
-    def holds_one(self, asked: AskedOne) -> bool:
-        threshold = self._thresholds.get(asked.label(self.version), self.otherwise)
-        return asked.confidence(self.version) >= threshold
+    def holds_one(self, answers: AnswersOfOne) -> bool:
+        threshold = self._thresholds.get(answers.label(self.version), self.otherwise)
+        return answers.confidence(self.version) >= threshold
 
     @cached_property
     def _thresholds(self) -> dict[str, float]:
@@ -193,21 +193,21 @@ class Term:
     weight: float
     other: str = ""
 
-    def values(self, asked: Asked) -> np.ndarray:
+    def values(self, answers: Answers) -> np.ndarray:
         """Return float64 [requests]."""
         if self.of == "confidence":
-            return asked.confidence(self.name)
+            return answers.confidence(self.name)
         if self.of == "feature":
-            return asked.feature(self.name)
-        return np.asarray(asked.label(self.name) == asked.label(self.other), dtype=np.float64)
+            return answers.feature(self.name)
+        return np.asarray(answers.label(self.name) == answers.label(self.other), dtype=np.float64)
 
-    def value(self, asked: AskedOne) -> float:
+    def value(self, answers: AnswersOfOne) -> float:
         """Return ``values`` of a single request."""
         if self.of == "confidence":
-            return asked.confidence(self.name)
+            return answers.confidence(self.name)
         if self.of == "feature":
-            return asked.feature(self.name)
-        return float(asked.label(self.name) == asked.label(self.other))
+            return answers.feature(self.name)
+        return float(answers.label(self.name) == answers.label(self.other))
 
 
 @dataclass(frozen=True)
@@ -218,15 +218,15 @@ class Score(Condition):
     at_least: float
     kind: ClassVar[str] = "score"
 
-    def score(self, asked: Asked) -> np.ndarray:
+    def score(self, answers: Answers) -> np.ndarray:
         """Return float64 [requests]; NaN where a version gave no answer."""
-        return np.asarray(sum(term.weight * term.values(asked) for term in self.terms))
+        return np.asarray(sum(term.weight * term.values(answers) for term in self.terms))
 
-    def holds(self, asked: Asked) -> np.ndarray:
-        return np.asarray(self.score(asked) >= self.at_least)
+    def holds(self, answers: Answers) -> np.ndarray:
+        return np.asarray(self.score(answers) >= self.at_least)
 
-    def holds_one(self, asked: AskedOne) -> bool:
-        return sum([term.weight * term.value(asked) for term in self.terms]) >= self.at_least
+    def holds_one(self, answers: AnswersOfOne) -> bool:
+        return sum([term.weight * term.value(answers) for term in self.terms]) >= self.at_least
 
     @property
     def words(self) -> str:

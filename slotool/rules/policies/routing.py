@@ -68,7 +68,7 @@ class RoutingPolicy(ABC):
         """Policy in words."""
 
     @abstractmethod
-    def asked(self, outcomes: OutcomeTable) -> np.ndarray:
+    def depths(self, outcomes: OutcomeTable) -> np.ndarray:
         """Return how many of ``versions``, in order, each answer takes: int64 [examples].
 
         Conc asks both in any case; counted are those whose answers it waits for. Raises ``InputError`` for a version
@@ -99,7 +99,7 @@ class OSFA(RoutingPolicy):
     def words(self) -> str:
         return f"{self.version} alone"
 
-    def asked(self, outcomes: OutcomeTable) -> np.ndarray:
+    def depths(self, outcomes: OutcomeTable) -> np.ndarray:
         return np.ones(len(_columns(outcomes, self.version)[0]), dtype=np.int64)
 
     def replay(self, outcomes: OutcomeTable) -> Replayed:
@@ -125,13 +125,13 @@ class _Pair(RoutingPolicy):
     def versions(self) -> tuple[str, ...]:
         return (self.first, self.second)
 
-    def asked(self, outcomes: OutcomeTable) -> np.ndarray:
+    def depths(self, outcomes: OutcomeTable) -> np.ndarray:
         first, _ = _columns(outcomes, self.first), _columns(outcomes, self.second)
         return np.where(consults_second(first[1], self.threshold), 2, 1)
 
     def replay(self, outcomes: OutcomeTable) -> Replayed:
         first, second = _columns(outcomes, self.first), _columns(outcomes, self.second)
-        full = self.asked(outcomes) == 2
+        full = self.depths(outcomes) == 2
         error = np.where(full & takes_second(first[1], second[1]), second[0], first[0])
         early_s, full_s = self.times(first[2], second[2])
         early_cost, full_cost = self.costs(first[2], second[2], first[3], second[3])

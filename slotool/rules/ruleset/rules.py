@@ -20,8 +20,8 @@ from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 from slotool.rules.evidence.losses import (
-    OWN,
     TOLERANCE_KINDS,
+    UNITLESS,
     Comparison,
     LossUnit,
     comparison_of,
@@ -161,7 +161,7 @@ class RuleSet:
     @property
     def are_shares(self) -> bool:
         """True if tolerances are shares, of errors up to 1 or of another error; else they are in the errors' unit."""
-        return self.unit is not OWN
+        return self.unit is not UNITLESS
 
     def require_meant(self, tolerance: float) -> None:
         """Raise ``InputError`` for a tolerance from 1, above the widest tier: a percentage in place of a share."""
@@ -232,7 +232,7 @@ class RuleSet:
             limit = float(self.config.get("loss_limit", 0.0))
             beyond = f" by more than {limit:g}" if limit else ""
             return f"loss in % of requests with an error above {best}'s{beyond}"
-        unit = "the table's unit of error" if self.unit is OWN else "points of error (0.01)"
+        unit = "the table's unit of error" if self.unit is UNITLESS else "points of error (0.01)"
         return f"loss in {unit} above {best}'s"
 
     @property
