@@ -18,7 +18,7 @@ from slotool.graphs.operators.attributes import (
     settle_channel_axis,
 )
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
-from slotool.graphs.operators.keras_values import Initializer, Value, alike, is_computed, layer_name
+from slotool.graphs.operators.keras_values import Initializer, Value, in_one_order, is_computed, layer_name
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, INT32, KINDS, RANKS, Writer, widest
 from slotool.names_on_demand import modules_on_demand
 
@@ -157,7 +157,7 @@ class _Combination(OperatorType, abstract=True):
         return widest(kinds)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        tensors, order = alike(values, operator.input_shapes)
+        tensors, order = in_one_order(values, operator.input_shapes)
         if len(values) > 1 and all(map(is_computed, values)):
             return Value(getattr(keras.layers, operator.op)(name=layer_name(operator.name))(tensors), order)
         return Value(reduce(getattr(keras.ops, self.keras_name), tensors), order)
@@ -176,7 +176,7 @@ class Add(_Combination):
     torch_name = keras_name = "add"
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        aligned = writer.aligned(writer.alike(values), operator.input_shapes)
+        aligned = writer.aligned(writer.of_one_type(values), operator.input_shapes)
         return writer.node("Add" if len(values) == 2 else "Sum", *aligned)
 
 
@@ -184,7 +184,7 @@ class Multiply(_Combination):
     torch_name, keras_name = "mul", "multiply"
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        aligned = writer.aligned(writer.alike(values), operator.input_shapes)
+        aligned = writer.aligned(writer.of_one_type(values), operator.input_shapes)
         return reduce(lambda product, other: writer.node("Mul", product, other), aligned)
 
 
@@ -311,7 +311,7 @@ class Elementwise(OperatorType):
             values = [writer.cast(each, BOOL) for each in values]
         elif function.floating:
             values = [writer.cast(each, FLOAT) for each in values]
-        operands = writer.aligned(writer.alike(values), operator.input_shapes)
+        operands = writer.aligned(writer.of_one_type(values), operator.input_shapes)
         if writer.kind(operands[0]) == BOOL and name not in _LOGICAL:
             operands = [writer.cast(each, INT32) for each in operands]
         if len(operands) == 1:
@@ -334,7 +334,7 @@ class Elementwise(OperatorType):
         called = getattr(keras.ops, function.keras)
         if function.number is None:
             return Value(called(values[0].tensor), values[0].order)
-        tensors, order = alike(values, operator.input_shapes)
+        tensors, order = in_one_order(values, operator.input_shapes)
         return Value(called(*tensors, *[function.number] * (2 - len(tensors))), order)
 
     def _function(self, operator: Operator) -> tuple[str, FunctionNames]:
@@ -380,7 +380,7 @@ class Where(OperatorType):
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         condition, *chosen = writer.aligned(values, operator.input_shapes)
-        chosen = writer.alike(chosen) if chosen else []
+        chosen = writer.of_one_type(chosen) if chosen else []
         kind = writer.kind(chosen[0]) if chosen else FLOAT
         numbers = [writer.number(1, kind), writer.number(0, kind)]
         return writer.node("Where", writer.cast(condition, BOOL), *chosen, *numbers[len(chosen) :])
@@ -389,7 +389,7 @@ class Where(OperatorType):
         return max(kinds[1:], key=RANKS.index, default=FLOAT)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        (condition, *others), order = alike(values, operator.input_shapes)
+        (condition, *others), order = in_one_order(values, operator.input_shapes)
         numbers: list[Any] = [1.0, 0.0]
         return Value(keras.ops.where(keras.ops.cast(condition, "bool"), *others, *numbers[len(others) :]), order)
 

@@ -67,11 +67,11 @@ def by_layer(layer: Callable[[Any], Any], shape: Shape, values: Sequence[Value])
 
 def without(order: Order, axes: Sequence[int]) -> Order:
     """Return the order of what is left once these axes are gone."""
-    left = sorted(set(order) - set(axes))
-    return tuple(left.index(axis) for axis in order if axis in left)
+    rest = sorted(set(order) - set(axes))
+    return tuple(rest.index(axis) for axis in order if axis in rest)
 
 
-def alike(values: Sequence[Value], shapes: Sequence[Shape]) -> tuple[list[Any], Order]:
+def in_one_order(values: Sequence[Value], shapes: Sequence[Shape]) -> tuple[list[Any], Order]:
     """Return the tensors in the order of the first that is no constant, with as many axes as the largest.
 
     New axes have size one, after the batch.

@@ -12,7 +12,7 @@ import numpy as np
 from slotool.errors import GraphError
 from slotool.graphs.operators.attributes import Attributes, Shape, broadcast
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
-from slotool.graphs.operators.keras_values import Initializer, Value, alike, layer_name
+from slotool.graphs.operators.keras_values import Initializer, Value, in_one_order, layer_name
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, Writer
 
 if TYPE_CHECKING:
@@ -112,13 +112,13 @@ class MatMul(OperatorType):
         return torch.matmul if len(first) == len(second) else lambda x, y: torch.matmul(*aligned(x, y))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        return writer.node("MatMul", *writer.aligned(writer.alike(values), operator.input_shapes))
+        return writer.node("MatMul", *writer.aligned(writer.of_one_type(values), operator.input_shapes))
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         import keras
 
         stated = [Value.as_stated(value.stated(), len(value.order)) for value in values]
-        tensors, order = alike(stated, operator.input_shapes)
+        tensors, order = in_one_order(stated, operator.input_shapes)
         return Value(keras.ops.matmul(*tensors), order)
 
 

@@ -233,7 +233,7 @@ class Concatenate(OperatorType):
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         axis = chosen_axis(operator.attributes, operator.shape) + 1
-        return writer.node("Concat", *writer.of_one_batch(writer.alike(values), operator.input_shapes), axis=axis)
+        return writer.node("Concat", *writer.of_one_batch(writer.of_one_type(values), operator.input_shapes), axis=axis)
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
         return widest(kinds)
@@ -272,7 +272,7 @@ class Stack(OperatorType):
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         axis = operator["axis"] + 1
-        parts = writer.of_one_batch(writer.alike(values), operator.input_shapes)
+        parts = writer.of_one_batch(writer.of_one_type(values), operator.input_shapes)
         return writer.node("Concat", *(writer.node("Unsqueeze", x, writer.integers(axis)) for x in parts), axis=axis)
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:

@@ -115,7 +115,7 @@ class Writer:
             self.free.add(outputs)
         return outputs
 
-    def alike(self, values: Sequence[str]) -> list[str]:
+    def of_one_type(self, values: Sequence[str]) -> list[str]:
         """Return the values in one type."""
         kind = widest([self.kind(value) for value in values])
         return [self.cast(value, kind) for value in values]
