@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: pages that are generated from code and from recorded benchmarks."""
+"""Hooks of mkdocs: pages that are generated from code and from recorded benchmarks."""
 
 from __future__ import annotations
 

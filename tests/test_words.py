@@ -80,7 +80,7 @@ def docstrings(path: Path) -> Iterator[tuple[int, bool, str]]:
 
 def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
     wrong = []
-    for path in sorted((ROOT / "slotool").rglob("*.py")):
+    for path in sorted([*(ROOT / "slotool").rglob("*.py"), *(ROOT / "docs").rglob("*.py")]):
         for line, is_function, text in docstrings(path):
             if NO_FIRST_WORD.match(text) or (is_function and not VERB.match(text)):
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0][:80]}")

@@ -27,17 +27,17 @@ from those files.
 
 
 def filled(markdown: str, folder: Path = RESULTS) -> str:
-    """``markdown`` with the recorded tables, or a sentence that there are none, at each of its marks."""
+    """Return ``markdown`` with the recorded tables, or a sentence that there are none, at each mark."""
     return _MARK.sub(lambda mark: _recorded(mark[1], folder), markdown)
 
 
 def marks(markdown: str) -> list[str]:
-    """The benchmarks whose tables ``markdown`` shows."""
+    """Return the benchmarks whose tables ``markdown`` shows."""
     return _MARK.findall(markdown)
 
 
 def page(folder: Path = RESULTS) -> str:
-    """Markdown: a section per recorded benchmark with all that it printed."""
+    """Return the page: a section per recorded benchmark with all that it printed."""
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     none = [] if documents else ["No benchmark has been recorded yet.", ""]
     return "\n".join([_INTRODUCTION, *none, *map(_printed, documents)])

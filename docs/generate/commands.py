@@ -43,7 +43,7 @@ appear whole or not at all, and are replaced only with `--force`.
 
 
 def page() -> str:
-    """Markdown: a section per command, with its help, usage and options."""
+    """Return the page: a section per command, with its help, usage and options."""
     root: Any = command_line()
     return "\n".join([_INTRODUCTION, *(_section(path, command) for path, command in _leaves("slotool", root))])
 

@@ -31,7 +31,7 @@ Steps = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Goal:
-    """``figure``: its value in the steps of ``piece``, KeyError where it is not there. ``at_most``: else at least."""
+    """Bound of a figure, an upper one if ``at_most``; ``figure`` reads its value in the steps of ``piece``."""
 
     what: str
     piece: str
@@ -59,7 +59,7 @@ def _pairs(protocol: str) -> Callable[[Steps], float]:
 
 
 def _kept(pairs: Mapping[str, Any], protocol: str) -> Mapping[str, float]:
-    """Of the predictor that was chosen on the dev set, not the one that did best on the test set."""
+    """Return the scores of the predictor chosen on the dev set, not of the best on the test set."""
     return dict(pairs["protocols"][protocol]["scores"][pairs["kept"]])
 
 
@@ -121,18 +121,18 @@ GOALS = (
 
 
 def filled(markdown: str, folder: Path = RESULTS) -> str:
-    """``markdown`` with the tables of a run, or a sentence that there was none, at each of its marks."""
+    """Return ``markdown`` with the tables of a run, or a sentence that there was none, at each mark."""
     found = documents(folder)
     return _MARK.sub(lambda mark: _goals(found) if mark[1] == GOALS_MARK else _piece(mark[1], found), markdown)
 
 
 def marks(markdown: str) -> list[str]:
-    """The pieces whose tables ``markdown`` shows, and ``goals``."""
+    """Return the pieces whose tables ``markdown`` shows, and ``goals``."""
     return _MARK.findall(markdown)
 
 
 def documents(folder: Path) -> dict[str, dict[str, Any]]:
-    """By piece."""
+    """Return the documents of a run by piece."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return {document["piece"]: document for document in found if document.get("schema") == SCHEMA}
 
@@ -196,7 +196,7 @@ def _finished(steps: Steps) -> Steps:
 
 
 def _left_out(steps: Steps) -> list[str]:
-    """A sentence on each step that has no figures."""
+    """Return a sentence on each step that has no figures."""
     return [f"*{name}*: left out, {figures['skipped']}." for name, figures in steps.items() if "skipped" in figures] + [
         f"*{name}*: failed, `{figures['error']}`." for name, figures in steps.items() if "error" in figures
     ]
@@ -209,7 +209,7 @@ def tests(steps: Steps) -> list[Table]:
 
 
 def labels(steps: Steps) -> list[Table]:
-    """How many, and how well they repeat."""
+    """Show the number of labels, and the repeatability."""
     campaigns = [
         [name, f"{step['rows']:,}", f"{step['statuses'].get('ok', 0):,}", duration(step["campaign"]["seconds"])]
         for name, step in steps.items() if "statuses" in step
@@ -312,7 +312,7 @@ def _middle(values: Mapping[str, float] | None, shown: Callable[[float], str]) -
 
 
 def _time(seconds: float | None) -> str:
-    """A duration; none where requests had no answer."""
+    """Return a duration as text; a dash where requests had no answer."""
     return "–" if seconds is None else duration(seconds)
 
 

@@ -853,7 +853,7 @@ may be missing, `or null` ones are there always. Objects and lists without keys 
 
 
 class Key(NamedTuple):
-    """``parent``: where the key lies, ``""`` at the top, else as ``points[]``."""
+    """Key of a document; ``parent`` is the object that holds it, ``""`` at the top, else as ``points[]``."""
 
     parent: str
     name: str
@@ -864,7 +864,7 @@ class Key(NamedTuple):
 
 
 def keys_of(document: str) -> list[Key]:
-    """The keys of a document, ``train-predictor``. Raises ``KeyError`` for one that is not described."""
+    """Return the keys of a document, as ``train-predictor``. Raises ``KeyError`` for one without description."""
     found = []
     for line in DOCUMENTS[_SAME.get(document, document)].replace("{SETTING}", SETTING).strip().splitlines():
         if line:
@@ -877,7 +877,7 @@ def keys_of(document: str) -> list[Key]:
 
 
 def differences(document: Mapping[str, Any]) -> list[str]:
-    """In what a printed document is not as described: a sentence each."""
+    """Return a sentence for each difference between a printed document and its description."""
     name = document["schema"].removeprefix("slotool/")
     keys = keys_of(name)
     body = {key: value for key, value in document.items() if key not in ("schema", "schema_version")}
@@ -901,7 +901,7 @@ def differences(document: Mapping[str, Any]) -> list[str]:
 
 
 def _at(body: Mapping[str, Any], parent: str) -> Iterator[Mapping[str, Any]]:
-    """The objects at ``points[]``, ``predictors{}`` or the top."""
+    """Yield the objects at ``points[]``, ``predictors{}`` or the top."""
     if not parent:
         yield body
     elif parent.endswith("[]"):
@@ -919,7 +919,7 @@ def _is(value: Any, key: Key) -> bool:
 
 
 def page() -> str:
-    """Markdown: a section per document."""
+    """Return the page: a section per document."""
     return "\n".join([_INTRODUCTION, *map(_section, [*DOCUMENTS, *_SAME])])
 
 

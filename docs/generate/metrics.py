@@ -1,4 +1,4 @@
-"""What a server counts, from the registry that it shows at ``/metrics``."""
+"""Page of the metrics of a server, from the registry behind ``/metrics``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ such as `process_cpu_seconds_total`.
 
 
 def page() -> str:
-    """Markdown: one table row per metric."""
+    """Return the page: one table row per metric."""
     # Labels are declared on the collectors only, and prometheus_client has no public way to list them.
     collectors: dict[Any, None] = dict.fromkeys(Metrics().registry._names_to_collectors.values())
     rows = []

@@ -15,7 +15,7 @@ FOLDER = "results/papers"
 
 
 def record(made: Path, folder: Path = RESULTS) -> None:
-    """Take over what ``make reproduce`` left in ``made``; pictures of few colours, a third of the bytes."""
+    """Copy the results of ``make reproduce``, pictures in 64 colours: a third of the bytes."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def record(made: Path, folder: Path = RESULTS) -> None:
 
 
 def pages(folder: Path = RESULTS) -> dict[str, str]:
-    """Markdown by the page's place in the site; of a paper that is not recorded, how that is done."""
+    """Return pages by path in the site; for a paper without a record, the command that makes one."""
     return {f"{FOLDER}/{paper.name}.md": _page(paper, folder / f"{paper.name}.json") for paper in PAPERS.values()}
 
 
@@ -38,7 +38,7 @@ def _page(paper: Paper, file: Path) -> str:
 
 
 def plots(folder: Path = RESULTS) -> dict[str, Path]:
-    """Picture files by their place in the site."""
+    """Return picture files by path in the site."""
     return {f"{FOLDER}/{file.name}": file for file in sorted(folder.glob("*.png"))}
 
 

@@ -16,7 +16,7 @@ PACKAGE = Path(slotool.__file__).parent
 
 
 def pages() -> dict[str, str]:
-    """Page text by path."""
+    """Return pages by path in the site."""
     return {f"reference/python/{room}.md": _page(room) for room in ROOMS}
 
 

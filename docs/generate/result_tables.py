@@ -1,4 +1,4 @@
-"""Which figures of a recorded benchmark the results pages show, and in which tables."""
+"""Tables of the results pages, from the figures of recorded benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Figures = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; ``title`` may be empty."""
+    """Table of text; ``title`` may be empty."""
 
     title: str
     heads: list[str]
@@ -26,22 +26,22 @@ class Table:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """``0.9933`` as ``99.33 %``."""
+    """Return ``0.9933`` as ``99.33 %``."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def times(ratio: float) -> str:
-    """How many times one figure is another."""
+    """Return a ratio as text."""
     return f"{ratio:,.0f} ×" if ratio >= 10 else f"{ratio:.2f} ×"
 
 
 def microseconds(value: float) -> str:
-    """Of a figure in µs: its duration in a unit that suits."""
+    """Return a figure in µs as a duration in a fitting unit."""
     return duration(value / 1e6)
 
 
 def startup(figures: Figures) -> list[Table]:
-    """Seconds of each command beside a bare interpreter."""
+    """Show seconds of each command beside a bare interpreter."""
     medians = figures["medians_s"]
     floor = next(iter(medians.values()))
     rows = [[f"`{name.removeprefix('floor: ')}`", duration(s), times(s / floor)] for name, s in medians.items()]
@@ -49,7 +49,7 @@ def startup(figures: Figures) -> list[Table]:
 
 
 def generate(figures: Figures) -> list[Table]:
-    """Networks per second, memory, and whether a second run writes the same bytes."""
+    """Show networks per second, memory, and whether a second run writes the same bytes."""
     drawn = {name: found for name, found in figures.items() if isinstance(found, dict)}
     rows = [
         [name, f"{f['count']:,}", duration(f["seconds"]), f"{f['count'] / f['seconds']:,.0f}",
@@ -61,7 +61,7 @@ def generate(figures: Figures) -> list[Table]:
 
 
 def profiling(figures: Figures) -> list[Table]:
-    """How well labels repeat, and how fast they come."""
+    """Show how well labels repeat, and how fast they come."""
     repeats = [name for name in figures if name.startswith(("slotool,", "naive loop,"))]
     differences = [
         [name, *(percent(figures[name][of], 1) if figures[name] else "none" for of in ("median", "p90"))]
@@ -82,7 +82,7 @@ def profiling(figures: Figures) -> list[Table]:
 
 
 def predict(figures: Figures) -> list[Table]:
-    """Scores by split and predictor, and how long a prediction takes."""
+    """Show scores by split and predictor, and the time of a prediction."""
     tables = []
     heads = ["predictor", "MAE ÷ mean", "MAPE", "within 5 %", "within 10 %", "nominal 90 % interval covers"]
     names = {"mlp": "MLPs", "cnn": "CNNs", "all": "both kinds"}
@@ -98,7 +98,7 @@ def predict(figures: Figures) -> list[Table]:
 
 
 def graph_network(figures: Figures) -> list[Table]:
-    """Seconds of training beside the bare matrix products, and MAPE beside simpler predictors."""
+    """Show seconds of training beside the bare matrix products, and MAPE beside simpler predictors."""
     trainings = figures["trainings"]
     times_ = [
         [name, f"{f['networks']:,}", f"{f['operators']:.0f}", duration(median(f["train_s"])), times(f["times_floor"])]
@@ -119,7 +119,7 @@ def graph_network(figures: Figures) -> list[Table]:
 
 
 def _speeds(name: str, values: list[float] | float) -> list[str]:
-    """Of all rounds; earlier records have one."""
+    """Return the figures of all rounds; earlier records have one."""
     values = values if isinstance(values, list) else [values]
     form = "{:.2f}" if name.endswith("ms") else "{:,.0f}"
     return [form.format(value) for value in (median(values), min(values), max(values))]
@@ -131,7 +131,7 @@ def _scores(score: Figures) -> list[str]:
 
 
 def served_request(figures: Figures) -> list[Table]:
-    """A request through slotool beside a server that does nothing."""
+    """Compare a request through slotool with one to a server that does nothing."""
     medians = figures["medians_s"]
     call = medians["model call"]
     rows = [["model call in Python", duration(call), "–", "–"]]
@@ -147,7 +147,7 @@ def served_request(figures: Figures) -> list[Table]:
 
 
 def serving(figures: Figures) -> list[Table]:
-    """The IPC round trip to a worker, and the deaths of workers."""
+    """Show the IPC round trip to a worker, and the deaths of workers."""
     trips = [[f"`--engine {name}`", duration(seconds)] for name, seconds in figures["hop_s"].items()]
     deaths = [
         [name, f"{f['requests']:,}", percent(f["attainment"], 3), f"{f['unanswered']:,}"]
@@ -160,7 +160,7 @@ def serving(figures: Figures) -> list[Table]:
 
 
 def serving_peers(figures: Figures) -> list[Table]:
-    """Rates and CPU time of a request by server, beside slotool's with binary tensors."""
+    """Show rates and CPU time of a request by server, beside slotool's with binary tensors."""
     found = figures["found"]
     own = next(iter(found.values()))
     rows = []
@@ -182,7 +182,7 @@ def serving_peers(figures: Figures) -> list[Table]:
 
 
 def front_ends(figures: Figures) -> list[Table]:
-    """CPU time, median latency and rate of each front end, over one connection and over 32."""
+    """Show CPU time, median latency and rate of each front end, over one connection and over 32."""
     rows = []
     for name, of in figures["found"].items():
         spent = [f"{of[each]['cpu_s']['median'] * 1e6:.0f} µs ({of[each]['cpu_s']['least'] * 1e6:.0f} to "
@@ -194,7 +194,7 @@ def front_ends(figures: Figures) -> list[Table]:
 
 
 def serving_limits(figures: Figures) -> list[Table]:
-    """What bounds a server, beside its goal."""
+    """Show the limits of a server, beside its goal."""
     found, rows = figures["found"], []
     if idle := found.get("idle connections"):
         rows.append(["memory of an idle connection", f"{idle['bytes_each'] / 1e3:.1f} KB", "≤ 10 KB"])
@@ -222,7 +222,7 @@ def serving_limits(figures: Figures) -> list[Table]:
 
 
 def overload(figures: Figures) -> list[Table]:
-    """Goodput beyond capacity beside the best goodput."""
+    """Show goodput beyond capacity beside the best goodput."""
     best = figures["best_goodput"]
     rows = [["1 ×", "–", f"{best:,.0f}", "100 %", "–", "–"]]
     for name, found in figures.items():
@@ -243,7 +243,7 @@ def overload(figures: Figures) -> list[Table]:
 
 
 def closed_loop(figures: Figures) -> list[Table]:
-    """Rates of closed-loop clients beside the bare model, and requests that were refused."""
+    """Show rates of closed-loop clients beside the bare model, and requests that were refused."""
     cells = figures["cells"]
     clients = sorted({cell["clients"] for cell in cells})
     rows = []
@@ -266,7 +266,7 @@ def closed_loop(figures: Figures) -> list[Table]:
 
 
 def goodput(figures: Figures) -> list[Table]:
-    """Answers in time beyond capacity beside the best rate of them, by network and engine."""
+    """Show answers in time beyond capacity beside their best rate, by network and engine."""
     heads = ["network, engine", "closed loop, 1/s", "best in time, 1/s", "of it at 3 ×", "of it at 5 ×"]
     rows = [
         [name, f"{found['closed']:,.0f}", f"{found['best']:,.0f}"]
@@ -277,7 +277,7 @@ def goodput(figures: Figures) -> list[Table]:
 
 
 def slo_nn(figures: Figures) -> list[Table]:
-    """Latency and loss of each way to answer, by data set."""
+    """Show latency and loss of each way to answer, by data set."""
     heads = ["way", "points lost", "nodes", "median", "mean", "p99", "cold", "× PyTorch", "× ORT int8", "× own dense"]
     tables = []
     for name, found in figures["sets"].items():
@@ -297,7 +297,7 @@ def _lost(lost: float, standard_error: float) -> str:
 
 
 def language_model(figures: Figures) -> list[Table]:
-    """Latency and loss of each way to choose a decoder's next word."""
+    """Show latency and loss of each way to choose a decoder's next word."""
     rows = [
         [row["what"], "–" if row["lost"] is None else _lost(row["lost"], row["standard_error"]),
          *(microseconds(row[what]) for what in ("median_us", "mean_us", "p99_us")), microseconds(row["layer_us"]),
@@ -309,7 +309,7 @@ def language_model(figures: Figures) -> list[Table]:
 
 
 def feed_forward(figures: Figures) -> list[Table]:
-    """Feed-forward blocks by all and by some of their nodes, and what keeping some loses."""
+    """Compare feed-forward blocks with all nodes and with some, and show the loss of accuracy."""
     rows = figures["rows"]
     ways = [
         [way, *(f"{microseconds(row['ways'][way])} ({times(row['ways']['ONNX Runtime, int8'] / row['ways'][way])})"
@@ -330,7 +330,7 @@ def feed_forward(figures: Figures) -> list[Table]:
 
 
 def promises(figures: Figures) -> list[Table]:
-    """How often a promised loss was exceeded."""
+    """Show how often a promised loss was exceeded."""
     heads = ["k", "points allowed", "re-splits", "exceeded in", "mean k"]
     return [
         Table(name, heads, [
@@ -343,13 +343,13 @@ def promises(figures: Figures) -> list[Table]:
 
 
 def kernel_checks(figures: Figures) -> list[Table]:
-    """What checking a query's type and range costs."""
+    """Show the cost of checking a query's type and range."""
     rows = [[name, duration(value * 1e-9)] for name, value in figures["medians_ns"].items()]
     return [Table("", ["call", "median"], rows)]
 
 
 def batches(figures: Figures) -> list[Table]:
-    """Time per query by batch size."""
+    """Show the time per query by batch size."""
     tables = []
     for name, rows in figures["sets"].items():
         ways = [key for key, value in rows[0].items() if key not in {"batch", "queries_per_bucket", "floor_us"}
@@ -361,7 +361,7 @@ def batches(figures: Figures) -> list[Table]:
 
 
 def lcao(figures: Figures) -> list[Table]:
-    """Deadlines met beside a busy copy."""
+    """Show deadlines met beside a busy copy."""
     heads = ["β", "co-runners", "deadline", "in time", "full network", "cheapest point", "mean k", "points lost"]
     return [
         Table(name, heads, [
@@ -375,7 +375,7 @@ def lcao(figures: Figures) -> list[Table]:
 
 
 def scheduling(figures: Figures) -> list[Table]:
-    """Policies on every trace, when workers die, and what a decision costs."""
+    """Show policies on every trace, deaths of workers, and the cost of a decision."""
     decisions = [[f"`{name}`", microseconds(p50), microseconds(p99)]
                  for name, (p50, p99) in figures["decision_us"].items()]  # fmt: skip
     tables = [Table("A decision: 500 points × 16 batch sizes, 10,000 requests waiting",
@@ -413,12 +413,12 @@ def _profile(profile: str, found: Figures) -> list[Table]:
 
 
 def _of_the_best(row: list[float] | None) -> str:
-    """``row``: attainment, accuracy, effective accuracy, regret."""
+    """Return effective accuracy ÷ the best possible of a row: attainment, accuracy, effective accuracy, regret."""
     return "–" if row is None else percent(row[2] / (row[2] + row[3]))
 
 
 def traces(figures: Figures) -> list[Table]:
-    """Served beside simulated, by trace and policy."""
+    """Compare served with simulated results, by trace and policy."""
     rows = []
     for trace, by in figures["traces"].items():
         for policy, found in by.items():
@@ -433,7 +433,7 @@ def traces(figures: Figures) -> list[Table]:
 
 
 def planned_served(figures: Figures) -> list[Table]:
-    """Planned, planned with the front end as probed, served, and served again: a table per service."""
+    """Show what was planned, planned with the front end as probed, served, and served again: a table per service."""
     whats = ("planned", "with the front end", "served", "served again")
     heads = ["trace", "requests", "in time", "accuracy", "p99"]
     by: dict[str, list[list[str]]] = {}
@@ -448,7 +448,7 @@ def planned_served(figures: Figures) -> list[Table]:
 
 
 def planned_predicted(figures: Figures) -> list[Table]:
-    """Fleets of ten families by what their latencies are from."""
+    """Show fleets of ten families by the source of their latencies."""
     ways = tuple(way for way in ("measured", "predicted", "slotool calibrate", "calibrated", "FLOPs")
                  if way in figures["rows"][0])  # fmt: skip
     rows = []
@@ -460,7 +460,7 @@ def planned_predicted(figures: Figures) -> list[Table]:
 
 
 def far_profiles(figures: Figures) -> list[Table]:
-    """Policies on random profiles whose points may lie far apart, and on those with long deadlines."""
+    """Show policies on random profiles whose points may lie far apart, and on those with long deadlines."""
     shown = ("mean", "min", "p5", "median", "attainment")
     rows = [[f"`{name}`", *(f"{found[key]:.4f}" for key in shown),
              "" if name == "slackfit" else f"{found['worse']}, {found['worse_fairly']}"]
@@ -485,7 +485,7 @@ def _or_never(seconds: float | None) -> str:
 
 
 def switching(figures: Figures) -> list[Table]:
-    """Effective accuracy by deadline."""
+    """Show effective accuracy by deadline."""
     shares = figures["effective_accuracy"]
     rows = [[duration(deadline), *(f"{shares[name][at]:.4f}" for name in shares)]
             for at, deadline in enumerate(figures["deadlines_s"])]  # fmt: skip
@@ -493,7 +493,7 @@ def switching(figures: Figures) -> list[Table]:
 
 
 def supernets(figures: Figures) -> list[Table]:
-    """Forward passes beside extracted subnets, switching, and memory."""
+    """Show forward passes beside extracted subnets, switching, and memory."""
     memory = figures["memory"]
     held = memory["weight_bytes"] + memory["statistics_bytes"]
     networks = figures["speed"]
@@ -515,7 +515,7 @@ def supernets(figures: Figures) -> list[Table]:
 
 
 def rules(figures: Figures) -> list[Table]:
-    """Whether the promise of tiers is kept, how tight it is, what it saves, how fast rules are made."""
+    """Show whether the promise of tiers is kept, its slack, the savings, and the time to make rules."""
     validity = [
         [row["population"], f"{row['examples']:,}", row["method"], f"{row['draws']:,}", percent(row["share"]),
          f"{percent(row['low'])} to {percent(row['high'])}"]
@@ -538,7 +538,7 @@ def rules(figures: Figures) -> list[Table]:
 
 
 def zoo_latency(figures: Figures) -> list[Table]:
-    """How far off the shipped predictor of random architectures is on networks that people run."""
+    """Show the errors of the shipped predictor of random architectures on networks that people run."""
     heads = ["networks", "label noise", "MAPE", "with attention", "90 % interval covers", "median of high ÷ low"]
     row = [
         f"{figures['networks']} ({figures['with_attention']} with attention)",
@@ -556,7 +556,7 @@ def zoo_latency(figures: Figures) -> list[Table]:
 
 
 def settings(figures: Figures) -> list[Table]:
-    """Families of networks held out of published tables."""
+    """Show errors on families of networks held out of published tables."""
     ways = {
         "mape": "slotool", "least_squares": "least squares", "boosted_trees": "boosted trees",
         "roofline": "roofline × factor", "covered": "90 % interval covers",
@@ -566,7 +566,7 @@ def settings(figures: Figures) -> list[Table]:
 
 
 def ten_labels(figures: Figures) -> list[Table]:
-    """Error and coverage on all others after ten random labels: mean, and range over the draws."""
+    """Show error and coverage on all other networks after ten random labels: mean, and range over the draws."""
     rows = [
         [what, str(f["draws"]), percent(f["factor_mape"], 1), percent(f["three_term_mape"], 1), _range(f, "mape", 1),
          _range(f, "covered", 0), f"{f['width']:.2f}"]
@@ -590,7 +590,7 @@ def _range(figures: Figures, name: str, digits: int) -> str:
 
 
 def capture_zoo(figures: Figures) -> list[Table]:
-    """Networks of each package that are captured, known whole, and counted as torch counts them."""
+    """Show how many networks of each package are captured, fully known, and counted as torch counts them."""
     rows = [
         [package, str(f["networks"]), *(percent(f[key], 1) for key in ("captured", "known", "flops_agree",
          "parameters_agree")), *("–" if f[key] is None else duration(f[key]) for key in ("median_s", "max_s"))]
@@ -601,7 +601,7 @@ def capture_zoo(figures: Figures) -> list[Table]:
 
 
 def certificates(figures: Figures) -> list[Table]:
-    """Per set of answers, what each method saves at 1, 2 and 5 points, and in how many splits it is above."""
+    """Show each method's savings at 1, 2 and 5 points per set of answers, and the splits that exceed the tolerance."""
     tables = []
     for name, own in figures["sets"].items():
         heads = ["method", "1 point", "2 points", "5 points", "above", "of splits", "processor time"]
@@ -619,7 +619,7 @@ def certificates(figures: Figures) -> list[Table]:
 
 
 def ray_cluster(figures: Figures) -> list[Table]:
-    """Answers per second of ``serve --engine ray`` by nodes, and the share of what their workers could give."""
+    """Show answers per second of ``serve --engine ray`` by nodes, and the share of their workers' capacity."""
     rows = []
     for nodes, rates in figures["rates_per_s"].items():
         middle, most = sorted(rates)[len(rates) // 2], int(nodes) / figures["call_s"]
@@ -628,7 +628,7 @@ def ray_cluster(figures: Figures) -> list[Table]:
 
 
 def decision(figures: Figures) -> list[Table]:
-    """What the decisions of a tier's cascade take in a server, beyond its models."""
+    """Show the time of a tier's decisions in a server, beyond its models."""
     rows = [
         [
             name,
@@ -642,7 +642,7 @@ def decision(figures: Figures) -> list[Table]:
 
 
 def rule_splits(figures: Figures) -> list[Table]:
-    """Splits in which any tier of rules made from one part exceeds its tolerance on the other."""
+    """Show the splits in which any tier of rules made from one part exceeds its tolerance on the other."""
     splits = figures["splits"]
     rows = [
         [name, f"{found['learnt']:,} of {found['examples']:,}", f"{found['any_exceeded']} of {splits:,}",
@@ -654,7 +654,7 @@ def rule_splits(figures: Figures) -> list[Table]:
 
 
 def certificate_kinds(figures: Figures) -> list[Table]:
-    """Splits in which any tier of rules of other kinds exceeds its tolerance, and what each tier saves."""
+    """Show the splits in which any tier of rules of other kinds exceeds its tolerance, and each tier's savings."""
     splits = figures["splits"]
     rows = [
         [name, f"{tiers['learnt']:,} of {tiers['examples']:,}", f"{tiers['any_exceeded']} of {splits:,}",
@@ -665,7 +665,7 @@ def certificate_kinds(figures: Figures) -> list[Table]:
 
 
 def best_version(figures: Figures) -> list[Table]:
-    """How often a tier exceeds its tolerance above the truly best version, and what rules save, by case."""
+    """Show how often a tier exceeds its tolerance above the truly best version, and the savings, by case."""
     rows = [
         [found["case"], found["best"], *(percent(found[what], 1) for what in ("broken", "silent", "saves"))]
         for found in figures["cases"]

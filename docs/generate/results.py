@@ -33,7 +33,7 @@ _COMMON = {"columns", "document", "exit_code", "notes", "parts", "rows_key", "sc
 
 
 def page() -> str:
-    """Markdown: a section per function with the classes that it returns."""
+    """Return the page: a section per function with the classes that it returns."""
     return "\n".join([_INTRODUCTION, *(_section(name, kinds) for name, kinds in _returned())])
 
 

@@ -29,7 +29,7 @@ the file, the row and the column.
 
 
 def page() -> str:
-    """Markdown: a section per schema with its columns."""
+    """Return the page: a section per schema with its columns."""
     return "\n".join([_INTRODUCTION, *(_section(schema, purpose) for schema, purpose in TABLES)])
 
 
