@@ -205,7 +205,7 @@ def _left_out(steps: Steps) -> list[str]:
 def tests(steps: Steps) -> list[Table]:
     rows = [[f"{step['passed']}{', then cut off' if step.get('cut_off') else ''}", str(step["not_run"]),
              str(len(step["failed"])), ", ".join(step["failed"]) or "–"] for step in steps.values()]  # fmt: skip
-    return [Table("", ["passed", "lack a package or a device", "failed", "which"], rows)] if rows else []
+    return [Table("", ["passed", "not run: no package or device", "failed", "failed tests"], rows)] if rows else []
 
 
 def labels(steps: Steps) -> list[Table]:
@@ -225,7 +225,7 @@ def labels(steps: Steps) -> list[Table]:
         whats = {"FLOPs and bytes": "flops_and_bytes", "number of operators": "operators"}
         rows = [[what, *(f"{explained[key][r2]:.2f}" for r2 in ("r2", "r2_log")),
                  percent(explained[key]["median_error"], 0)] for what, key in whats.items()]  # fmt: skip
-        heads = ["by", "R²", "R² of logarithms", "median error"]
+        heads = ["explained by", "R²", "R² of logarithms", "median error"]
         found.append(Table("Share of the labels that is explained", heads, rows))
     return found
 
@@ -236,7 +236,7 @@ def pairs(steps: Steps) -> list[Table]:
          *(f"{step['slowdown'][which]:.2f} ×" for which in ("median", "p10", "p90"))]
         for step in steps.values() if "slowdown" in step
     ]  # fmt: skip
-    heads = ["rows", "measured", "shared by", "slowdown, median", "10th percentile", "90th percentile"]
+    heads = ["rows", "measured", "sharing", "slowdown, median", "10th percentile", "90th percentile"]
     return [Table("", heads, rows)] if rows else []
 
 
@@ -248,7 +248,7 @@ def predictors(steps: Steps) -> list[Table]:
             found.append(Table(name, heads, _scores(step)))
     for name in (name for name in steps if "with ten labels" in name):
         step = steps[name]
-        ways = {"kept": "kept", "one_factor": "one factor", "three_term": "three coefficients", "roofline": "roofline"}
+        ways = {"kept": "adapted", "one_factor": "one factor", "three_term": "three terms", "roofline": "roofline"}
         rows = [[what, *(percent(step[of][way], 1) for way in ways)]
                 for what, of in (("chosen by the tool", "chosen"), ("drawn at random, mean", "drawn"))]  # fmt: skip
         found.append(Table(f"{name}: MAPE on the others", ["ten labels", *ways.values()], rows))
@@ -273,7 +273,7 @@ def _scores(step: Mapping[str, Any]) -> list[list[str]]:
 def actuation(steps: Steps) -> list[Table]:
     whats = ("forward_s", "extracted_forward_s", "switch_s", "extracted_switch_s", "load_s")
     rows = [[name, *(duration(step[what]) for what in whats)] for name, step in steps.items()]
-    heads = ["network", "forward", "extracted", "switching", "switching of two extracted", "loading weights"]
+    heads = ["network", "forward", "extracted, forward", "switch", "switch of two extracted", "load weights"]
     return [Table("", heads, rows)] if rows else []
 
 
@@ -283,7 +283,7 @@ def served(steps: Steps) -> list[Table]:
          *(_time(step["load"][which]) for which in ("p50_s", "p99_s"))]
         for name, step in steps.items()
     ]  # fmt: skip
-    heads = ["model", "bare call", "request", "beyond the call", "200 requests/s: median", "p99"]
+    heads = ["model", "bare call", "request", "server overhead", "200 requests/s: median", "200 requests/s: p99"]
     return [Table("", heads, rows)] if rows else []
 
 
@@ -293,7 +293,7 @@ def backends(steps: Steps) -> list[Table]:
          times(median(step["times_graph"].values())) if step.get("times_graph") else "–"]
         for name, step in steps.items() if step["medians_s"]
     ]  # fmt: skip
-    heads = ["backend", "Keras applications", "median", "its latency over that of CUDA graphs, median"]
+    heads = ["backend", "Keras applications", "median", "÷ latency with CUDA graphs, median"]
     return [Table("", heads, rows)] if rows else []
 
 
@@ -322,7 +322,8 @@ def serving(steps: Steps) -> list[Table]:
          *(_time(step[load][which]) for load in ("open 60%", "open 90%") for which in ("p50_s", "p99_s"))]
         for name, step in steps.items()
     ]  # fmt: skip
-    heads = ["model, server", "1 client", "32 clients", "60 % of that rate: median", "p99", "90 %: median", "p99"]
+    heads = ["model, server", "1 client", "32 clients", "60 % of that rate: median",
+             "60 %: p99", "90 %: median", "90 %: p99"]  # fmt: skip
     return [Table("", heads, rows)] if rows else []
 
 
@@ -359,7 +360,7 @@ def beside_large(steps: Steps) -> list[Table]:
                 rows.append(
                     [name, what.replace("_", " "), *(duration(step[what][which]) for which in ("p50_s", "p99_s"))]
                 )
-    return [Table("", ["way", "network", "median", "p99"], rows)] if rows else []
+    return [Table("", ["method", "network", "median", "p99"], rows)] if rows else []
 
 
 # By piece.

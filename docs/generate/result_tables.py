@@ -56,7 +56,7 @@ def generate(figures: Figures) -> list[Table]:
          f"{f['peak_bytes'] / 2**20:.0f} MiB", duration(f["floor_s"]), "yes" if f["same_bytes"] else "**no**"]
         for name, f in drawn.items()
     ]  # fmt: skip
-    heads = ["kind", "networks", "time", "per second", "peak memory", "writing the file alone", "same bytes again"]
+    heads = ["kind", "networks", "time", "per second", "peak memory", "time to write", "same bytes again"]
     return [Table("", heads, rows)]
 
 
@@ -77,7 +77,7 @@ def profiling(figures: Figures) -> list[Table]:
     return [
         Table(f"Two campaigns over the same networks ({share} of the time)",
               ["labels", "relative difference, median", "90th percentile"], differences),
-        Table("Labels per hour, quick campaigns", ["way", "labels per hour", "relative difference, median"], rates),
+        Table("Labels per hour, quick campaigns", ["method", "labels per hour", "relative difference, median"], rates),
     ]  # fmt: skip
 
 
@@ -106,22 +106,22 @@ def graph_network(figures: Figures) -> list[Table]:
     ]
     rivals = list(next(iter(trainings.values()))["mape"])
     errors = [[name, *(percent(mean(f["mape"][rival]), 1) for rival in rivals)] for name, f in trainings.items()]
-    heads = ["answers", "asked", "median", "least", "most"]
+    heads = ["predictor, result", "call", "median", "minimum", "maximum"]
     speeds = [
-        [name.rpartition(", ")[0], name.rpartition(", ")[2], *_speeds(name, each)]
+        [*name.removesuffix(", ms").replace(" alone", "").rsplit(", ", 1), *_speeds(name, each)]
         for name, each in figures["speeds"].items()
     ]
     return [
         Table("Training", ["labels", "networks", "operators each", "median", "× bare products"], times_),
         Table("MAPE on networks held out, mean over seeds", ["labels", *(f"`{rival}`" for rival in rivals)], errors),
-        Table("Predictions a second, one thread; milliseconds of one network", heads, speeds),
+        Table("Networks per second on one thread, and milliseconds of one network", heads, speeds),
     ]
 
 
 def _speeds(name: str, values: list[float] | float) -> list[str]:
     """Return the figures of all rounds; earlier records have one."""
     values = values if isinstance(values, list) else [values]
-    form = "{:.2f}" if name.endswith("ms") else "{:,.0f}"
+    form = "{:.2f} ms" if name.endswith("ms") else "{:,.0f}/s"
     return [form.format(value) for value in (median(values), min(values), max(values))]
 
 
@@ -175,9 +175,9 @@ def serving_peers(figures: Figures) -> list[Table]:
                        for each in spent)])  # fmt: skip
     rounds = max(of["rounds"] for of in found.values())
     bound = duration(figures["p99_bound_s"])
-    heads = ["server", f"requests/s with p99 ≤ {bound}", "slotool's ÷ this", "closed loop, 1 connection, 1/s",
-             "32 connections, 1/s", "CPU of a request, 1 connection", "32 connections"]  # fmt: skip
-    title = f"Medians, least and most of {rounds} rounds, {figures['seconds']:g} s a load"
+    heads = ["server", f"requests/s with p99 ≤ {bound}", "slotool ÷ this server", "requests/s, 1 connection",
+             "requests/s, 32 connections", "CPU/request, 1 connection", "CPU/request, 32 connections"]  # fmt: skip
+    title = f"Median, minimum and maximum of {rounds} rounds, {figures['seconds']:g} s per load"
     return [Table(title, heads, rows)]
 
 
@@ -188,8 +188,9 @@ def front_ends(figures: Figures) -> list[Table]:
         spent = [f"{of[each]['cpu_s']['median'] * 1e6:.0f} µs ({of[each]['cpu_s']['least'] * 1e6:.0f} to "
                  f"{of[each]['cpu_s']['most'] * 1e6:.0f})" for each in ("1", "32")]  # fmt: skip
         rows.append([name, *spent, duration(of["1"]["p50_s"]["median"]), f"{of['32']['per_s']['median']:,.0f}"])
-    heads = ["front end", "CPU, 1 connection", "CPU, 32 connections", "p50, 1 connection", "1/s, 32 connections"]
-    title = f"Medians, least and most of {figures['rounds']} rounds, {figures['seconds']:g} s a load"
+    heads = ["front end", "CPU per request, 1 connection", "CPU per request, 32 connections", "p50, 1 connection",
+             "requests/s, 32 connections"]  # fmt: skip
+    title = f"Median, minimum and maximum of {figures['rounds']} rounds, {figures['seconds']:g} s per load"
     return [Table(title, heads, rows)]
 
 
@@ -218,7 +219,7 @@ def serving_limits(figures: Figures) -> list[Table]:
     if labels := found.get("many labels"):
         p50 = duration(labels["p50_s"]["median"])
         rows.append(["50,000 labels, sparse example, top 5: p50", p50, "≤ 400 µs"])
-    return [Table("", ["what", "measured", "goal"], rows)]
+    return [Table("", ["quantity", "measured", "goal"], rows)]
 
 
 def overload(figures: Figures) -> list[Table]:
@@ -233,10 +234,10 @@ def overload(figures: Figures) -> list[Table]:
             rows.append([name.replace("x", " ×"), *rates, *shares, memory])
     heads = [
         "offered load",
-        "sent, 1/s",
-        "in time, 1/s",
-        "of the best",
-        "of the best, server's clock",
+        "sent, requests/s",
+        "in time, requests/s",
+        "share of the best",
+        "share of the best, server's clock",
         "server's memory",
     ]
     return [Table("", heads, rows)]
@@ -267,7 +268,7 @@ def closed_loop(figures: Figures) -> list[Table]:
 
 def goodput(figures: Figures) -> list[Table]:
     """Show answers in time beyond capacity beside their best rate, by network and engine."""
-    heads = ["network, engine", "closed loop, 1/s", "best in time, 1/s", "of it at 3 ×", "of it at 5 ×"]
+    heads = ["network, engine", "closed loop, requests/s", "best in time, requests/s", "share at 3 ×", "share at 5 ×"]
     rows = [
         [name, f"{found['closed']:,.0f}", f"{found['best']:,.0f}"]
         + [percent(found[times] / found["best"], 0) for times in ("3x", "5x")]
@@ -278,7 +279,8 @@ def goodput(figures: Figures) -> list[Table]:
 
 def slo_nn(figures: Figures) -> list[Table]:
     """Show latency and loss of each way to answer, by data set."""
-    heads = ["way", "points lost", "nodes", "median", "mean", "p99", "cold", "× PyTorch", "× ORT int8", "× own dense"]
+    heads = ["method", "points lost", "nodes", "median", "mean", "p99", "cold", "× PyTorch", "× ORT int8",
+             "× own dense"]  # fmt: skip
     tables = []
     for name, found in figures["sets"].items():
         rows = []
@@ -304,7 +306,7 @@ def language_model(figures: Figures) -> list[Table]:
          "–" if row["speedup"] is None else times(row["speedup"])]
         for row in figures["rows"]
     ]  # fmt: skip
-    heads = ["way", "points lost", "median", "mean", "p99", "last layer, median", "× ORT float32"]
+    heads = ["method", "points lost", "median", "mean", "p99", "last layer, median", "× ORT float32"]
     return [Table(f"{figures['words']:,} words, {figures['context']} in a context", heads, rows)]
 
 
@@ -316,7 +318,7 @@ def feed_forward(figures: Figures) -> list[Table]:
                 for row in rows)]
         for way in rows[0]["ways"]
     ]  # fmt: skip
-    heads = ["one block", *(f"{row['tokens']} tokens (× ORT int8)" for row in rows)]
+    heads = ["one block by", *(f"{row['tokens']} tokens (× ORT int8)" for row in rows)]
     shape = f"{figures['features']:,} features, {figures['nodes']:,} nodes, median"
     by_kept: dict[float, dict[str, str]] = {}
     for row in figures["needed"]:
@@ -325,13 +327,13 @@ def feed_forward(figures: Figures) -> list[Table]:
     needed = [[percent(kept, 0), *(found[kind] for kind in kinds)] for kept, found in by_kept.items()]
     return [
         Table(shape, heads, ways),
-        Table("points lost where each token keeps its best nodes", ["nodes kept", *kinds], needed),
+        Table("Points lost if each token keeps only its best nodes", ["nodes kept", *kinds], needed),
     ]
 
 
 def promises(figures: Figures) -> list[Table]:
     """Show how often a promised loss was exceeded."""
-    heads = ["k", "points allowed", "re-splits", "exceeded in", "mean k"]
+    heads = ["choice of k", "points allowed", "re-splits", "share that exceeds", "mean k"]
     return [
         Table(name, heads, [
             [row["way"], f"{100 * row['loss']:g}", str(row["resplits"]), percent(row["exceeded"], 1),
@@ -362,7 +364,8 @@ def batches(figures: Figures) -> list[Table]:
 
 def lcao(figures: Figures) -> list[Table]:
     """Show deadlines met beside a busy copy."""
-    heads = ["β", "co-runners", "deadline", "in time", "full network", "cheapest point", "mean k", "points lost"]
+    heads = ["β", "co-runners", "deadline", "in time", "full network in time",
+             "cheapest point in time", "mean k", "points lost"]  # fmt: skip
     return [
         Table(name, heads, [
             [row["beta"], str(row["co_runners"]), microseconds(row["deadline_us"]),
@@ -425,7 +428,7 @@ def traces(figures: Figures) -> list[Table]:
             served, simulated = found["served"], found["simulated"]
             rows.append([trace, f"`{policy}`", percent(served["attainment"]), percent(simulated["attainment"]),
                          f"{served['of_points']:.4f}", f"{simulated['accuracy']:.4f}"])  # fmt: skip
-    heads = ["trace", "policy", "in time", "in time, simulated", "accuracy of the points", "simulated"]
+    heads = ["trace", "policy", "in time", "in time, simulated", "accuracy", "accuracy, simulated"]
     where = (
         f"{figures['capacity_per_s']:.0f} requests/s at the largest point, deadline {duration(figures['deadline_s'])}"
     )
@@ -456,7 +459,7 @@ def planned_predicted(figures: Figures) -> list[Table]:
         cells = [f"{row[way]['replicas']}: {percent(row[way]['attainment'])}" for way in ways]
         off = ", ".join(f"{100 * row[way]['off']:.0f}" for way in ways[1:])
         rows.append([f"{row['kind']}, {row['rate_per_s']:.0f}/s", *cells, off])
-    return [Table("", ["family, requests", *ways, "latencies off, %"], rows)]
+    return [Table("", ["family, requests", *ways, "latency error, %"], rows)]
 
 
 def far_profiles(figures: Figures) -> list[Table]:
@@ -468,15 +471,16 @@ def far_profiles(figures: Figures) -> list[Table]:
     title = (f"Share of the best possible on {figures['profiles']} random profiles; on {figures['fair']} SlackFit "
              "answers .999 in time")  # fmt: skip
     found = [
-        Table(title, ["policy", "mean", "least", "5 %", "median", "in time", "worse than SlackFit, of these"], rows)
-    ]
+        Table(title, ["policy", "mean", "minimum", "5th percentile", "median", "in time",
+                      "profiles worse than SlackFit: of all, of those"], rows)
+    ]  # fmt: skip
     if long := figures.get("long"):
         cells = [[f"`{name}`", *(f"{of[key]:.4f}" for key in ("mean", "lost_mean", "lost_max"))]
                  for name, of in long.items()]  # fmt: skip
         title = (
             f"Effective accuracy on {figures['profiles']} profiles with deadlines of 20 to 2,000 of the longest calls"
         )
-        found.append(Table(title, ["policy", "mean", "below the best of the three", "at most"], cells))
+        found.append(Table(title, ["policy", "mean", "mean below the best policy", "maximum below it"], cells))
     return found
 
 
@@ -509,8 +513,8 @@ def supernets(figures: Figures) -> list[Table]:
     return [
         Table("Time of a forward pass ÷ that of the same subnet extracted",
               ["network", "batch size", "subnets", "lowest to highest"], forward),
-        Table("Time to switch", ["network", "what", "median"], switching),
-        Table(f"Memory: {memory['subnets']} subnets in {held / 1e6:.1f} MB", ["instead", "MB", "÷ supernet"], sizes),
+        Table("Time to switch", ["network", "switch", "median"], switching),
+        Table(f"Memory: {memory['subnets']} subnets in {held / 1e6:.1f} MB", ["instead of it", "MB", "÷ it"], sizes),
     ]  # fmt: skip
 
 
@@ -546,7 +550,7 @@ def zoo_latency(figures: Figures) -> list[Table]:
         f"{percent(figures['interval_coverage'], 0)} of {figures['interval_given']}",
         f"{figures['interval_width']:.2f}",
     ]
-    ways = {"kept": "kept", "one_factor": "one factor", "three_term": "three terms", "roofline": "roofline × factor"}
+    ways = {"kept": "adapted", "one_factor": "one factor", "three_term": "three terms", "roofline": "roofline × factor"}
     draws = {"chosen": "chosen by the tool", "drawn": "drawn at random, mean of eight"}
     rows = [[what, *(percent(figures[name][way], 1) for way in ways)] for name, what in draws.items()]
     return [
@@ -596,7 +600,8 @@ def capture_zoo(figures: Figures) -> list[Table]:
          "parameters_agree")), *("–" if f[key] is None else duration(f[key]) for key in ("median_s", "max_s"))]
         for package, f in figures.items() if isinstance(f, dict)
     ]  # fmt: skip
-    heads = ["package", "networks", "captured", "all known", "FLOPs", "parameters", "median", "longest"]
+    heads = ["package", "networks", "captured", "all known", "FLOPs agree", "parameters agree", "median time",
+             "maximum"]  # fmt: skip
     return [Table("", heads, rows)] if rows else []
 
 
@@ -604,7 +609,7 @@ def certificates(figures: Figures) -> list[Table]:
     """Show each method's savings at 1, 2 and 5 points per set of answers, and the splits that exceed the tolerance."""
     tables = []
     for name, own in figures["sets"].items():
-        heads = ["method", "1 point", "2 points", "5 points", "above", "of splits", "processor time"]
+        heads = ["method", "1 point", "2 points", "5 points", "above", "splits", "processor time"]
         rows = [
             [method,
              *(f"{percent(saved, 1)} ± {100 * spread:.1f}"
@@ -624,7 +629,7 @@ def ray_cluster(figures: Figures) -> list[Table]:
     for nodes, rates in figures["rates_per_s"].items():
         middle, most = sorted(rates)[len(rates) // 2], int(nodes) / figures["call_s"]
         rows.append([nodes, f"{middle:,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}", percent(middle / most, 0)])
-    return [Table("", ["nodes", "answers/s, median", "range", "of what the workers could give"], rows)]
+    return [Table("", ["nodes", "answers/s, median", "range", "share of the workers' capacity"], rows)]
 
 
 def decision(figures: Figures) -> list[Table]:
@@ -638,7 +643,7 @@ def decision(figures: Figures) -> list[Table]:
         ]
         for name, own in figures["cascades"].items()
     ]
-    return [Table("", ["versions asked, condition, answer", "median", "5th to 95th of rounds", "floor"], rows)]
+    return [Table("", ["versions, condition, answer", "median", "5th to 95th percentile of rounds", "floor"], rows)]
 
 
 def rule_splits(figures: Figures) -> list[Table]:
@@ -649,7 +654,8 @@ def rule_splits(figures: Figures) -> list[Table]:
          percent(found["any_exceeded"] / splits, 1), str(found["clear"]), str(found.get("saved_less", "–"))]
         for name, found in figures["sets"].items()
     ]  # fmt: skip
-    columns = ["set", "examples learnt from", "any tier exceeded", "share", "by two standard errors", "saved less"]
+    columns = ["set", "training examples", "any tier exceeded", "share", "by two standard errors",
+               "saved less than stated"]  # fmt: skip
     return [Table("", columns, rows)]
 
 
@@ -661,7 +667,7 @@ def certificate_kinds(figures: Figures) -> list[Table]:
          ", ".join(percent(saved, 0) for saved in tiers["saved"])]
         for name, tiers in figures["sets"].items()
     ]  # fmt: skip
-    return [Table("", ["set", "examples learnt from", "any tier exceeded", "saved by each tier, median"], rows)]
+    return [Table("", ["set", "training examples", "any tier exceeded", "saved by each tier, median"], rows)]
 
 
 def best_version(figures: Figures) -> list[Table]:
@@ -670,7 +676,7 @@ def best_version(figures: Figures) -> list[Table]:
         [found["case"], found["best"], *(percent(found[what], 1) for what in ("broken", "silent", "saves"))]
         for found in figures["cases"]
     ]
-    return [Table("", ["tables", "best version", "any tier exceeded", "no promise", "cost saved"], rows)]
+    return [Table("", ["case", "best version", "any tier exceeded", "no promise", "cost saved"], rows)]
 
 
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
