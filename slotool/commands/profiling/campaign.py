@@ -187,7 +187,7 @@ class Profile(Result):
         return [*parts, *_remarks(summary, self.settings), ending]
 
     @cached_property
-    def _found(self) -> dict[str, Any]:
+    def _summary(self) -> dict[str, Any]:
         from slotool.profiling.summary import summary
 
         return summary(self.latency, self.titles)
