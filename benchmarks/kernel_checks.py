@@ -12,22 +12,22 @@ from numba import njit
 
 from slotool.elastic.slo_nn.kernels import single
 from slotool.elastic.slo_nn.kernels.int8 import FAST
-from slotool.elastic.slo_nn.session import DENSE, SPARSE, only
 
 ROUNDS, CALLS = 400, 200
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(single.DENSE, cache=True, fastmath=FAST)
 def unchecked_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     numbers, ints, ids, bytes_ = single._arrays(handle)
-    return single._top(single.load_dense(x, numbers, ints), handle, threshold, numbers, ints, ids, bytes_)
+    answer = single._last_answer(handle)
+    return single._top(single.load_dense(x, numbers, ints), *answer, handle, threshold, numbers, ints, ids, bytes_)
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(single.SPARSE, cache=True, fastmath=FAST)
 def unchecked_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     numbers, ints, ids, bytes_ = single._arrays(handle)
     active = single.load_sparse(indices, values, numbers, ints)
-    point = single._top(active, handle, threshold, numbers, ints, ids, bytes_)
+    point = single._top(active, *single._last_answer(handle), handle, threshold, numbers, ints, ids, bytes_)
     single.unload_sparse(indices, numbers, ints)
     return point
 
@@ -52,15 +52,14 @@ def main() -> None:
     dense, sparse = (model.compiled_session(1, point=model.points[0]) for model in (dense_model(), sparse_model()))
     dense.dense(x)
     sparse.sparse(row.indices, row.data)
-    plain_dense, plain_sparse = only(unchecked_dense, DENSE), only(unchecked_sparse, SPARSE)
     own, its = (dense._handle, dense._threshold), (sparse._handle, sparse._threshold)
     entry, sparse_entry, indices, values = single.top_dense, single.top_sparse, row.indices, row.data
     model = sparse_model()
     calls: dict[str, Callable[[], Any]] = {
-        "dense, unchecked": lambda: plain_dense(x, *own),
+        "dense, unchecked": lambda: unchecked_dense(x, *own),
         "dense, checked": lambda: entry(x, *own),
         "dense, session": lambda: dense.dense(x),
-        "sparse, unchecked": lambda: plain_sparse(indices, values, *its),
+        "sparse, unchecked": lambda: unchecked_sparse(indices, values, *its),
         "sparse, checked": lambda: sparse_entry(indices, values, *its),
         "sparse, session": lambda: sparse.sparse(indices, values),
         "SloNN.top, a CSR row": lambda: model.top(row, point=model.points[0]),

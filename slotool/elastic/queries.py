@@ -120,7 +120,7 @@ class Queries:
 
 
 def _first_labels(session: CompiledSession, x: Any) -> np.ndarray:
-    return session.many(x).labels[:, 0]
+    return session.many(x)[0][:, 0]
 
 
 def _best_labels(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarray:

@@ -224,8 +224,7 @@ def answers(
         return model.top(shaped, p, point=point, accuracy=accuracy)
     session = model.compiled_session(p, point=point, accuracy=accuracy)
     if rng.random() < 0.3:
-        found = session.many(x)
-        return found.labels, found.scores
+        return session.many(x)
     rows = [tuple(part.copy() for part in session.row(x, row)) for row in range(x.shape[0])]
     return np.stack([row[0] for row in rows]), np.stack([row[1] for row in rows])
 

@@ -34,10 +34,12 @@ def not_finite(x: Any, row: int) -> InputError:
 
 
 def check_rows(x: Any) -> None:
-    """Raise ``InputError`` naming the first row with NaN, infinity or unknown features.
+    """Raise ``InputError`` for row pointers in disorder, and the first row with NaN, infinity or unknown features.
 
-    ``x``: float32 [n, inputs], or CSR with checked row pointers. For paths that no compiled call checks.
+    ``x``: float32 [n, inputs] or CSR. For paths that no compiled call checks.
     """
+    if not isinstance(x, np.ndarray) and not _in_order(x):
+        raise InputError(f"a sparse input of {dims(x.shape)} whose row pointers are not in order")
     if _is_sound(x):
         return
     if isinstance(x, np.ndarray):
@@ -93,26 +95,33 @@ def dense_rows(name: str, x: np.ndarray, width: int) -> np.ndarray:
     return np.ascontiguousarray(x, dtype=np.float32).reshape(len(x), width)
 
 
-def sparse_rows(name: str, x: Any, width: int) -> Any:
-    """Return ``x`` as CSR [n, width] of float32 values and int32 features.
+_FLOAT, _INTEGER = np.dtype(np.float32), np.dtype(np.int32)
 
-    Raises ``InputError`` for what are no numbers, and for parts and row pointers that do not belong together. Whether
-    each feature is one that ``name`` has is left to the compiled calls, and elsewhere to ``check_rows``.
+
+def sparse_rows(name: str, x: Any, width: int) -> Any:
+    """Return ``x`` as CSR [n, width] of float32 values, int32 features and int32 row pointers.
+
+    Raises ``InputError`` for what are no numbers, and for parts that do not belong together. Row pointers, and whether
+    each feature is one that ``name`` has, are left to the compiled calls, and elsewhere to ``check_rows``.
     """
     csr = x.tocsr()
-    if len(csr.indptr) != csr.shape[0] + 1 or len(csr.indices) != len(csr.data) or not _in_order(csr):
+    indptr, indices, data = csr.indptr, csr.indices, csr.data
+    as_it_is = data.dtype == _FLOAT and indices.dtype == _INTEGER and indptr.dtype == _INTEGER
+    if len(indptr) != csr.shape[0] + 1 or len(indices) != len(data) or not (as_it_is or _in_order(csr)):
         raise InputError(f"{name}: a sparse input of {dims(csr.shape)} whose parts do not belong together")
-    if csr.data.dtype == np.float32 and csr.indices.dtype == np.int32:
+    if as_it_is:
         return csr
-    if csr.data.dtype.kind not in NUMBERS:
-        raise InputError(f"{name} takes numbers, not {csr.data.dtype}")
-    if csr.indices.dtype.kind not in "iu":
-        raise InputError(f"{name}: the features of a sparse input are numbered by {csr.indices.dtype}, not by integers")
+    if data.dtype.kind not in NUMBERS:
+        raise InputError(f"{name} takes numbers, not {data.dtype}")
+    if indices.dtype.kind not in "iu":
+        raise InputError(f"{name}: the features of a sparse input are numbered by {indices.dtype}, not by integers")
     # Before they are made smaller, and so others.
-    if len(csr.indices) and not 0 <= csr.indices.min() <= csr.indices.max() < width:
+    if len(indices) and not 0 <= indices.min() <= indices.max() < width:
         raise InputError(f"{name} has features 0 to {width - 1}, no others")
+    if len(indices) > np.iinfo(_INTEGER).max:
+        raise InputError(f"{name}: {len(indices):,} entries are too many for one call; split the batch")
     copy = type(csr)(csr.shape, dtype=np.float32)
-    copy.data, copy.indices, copy.indptr = csr.data.astype(np.float32), csr.indices.astype(np.int32), csr.indptr
+    copy.data, copy.indices, copy.indptr = data.astype(_FLOAT), indices.astype(_INTEGER), indptr.astype(_INTEGER)
     return copy
 
 
@@ -121,4 +130,4 @@ def _in_order(csr: Any) -> bool:
     indptr = csr.indptr
     if indptr.dtype.kind not in "iu" or indptr[0] != 0 or indptr[-1] > len(csr.indices):
         return False
-    return bool(indptr[1] >= 0 if len(indptr) == 2 else (np.diff(indptr) >= 0).all())
+    return bool((np.diff(indptr) >= 0).all())

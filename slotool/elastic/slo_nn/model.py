@@ -79,6 +79,7 @@ class SloNN(ElasticModel):
         self.classes = mlp.classes
         self.first = min(self.activators)
         self._inputs = mlp.layers[0].inputs
+        self._features: tuple[int, ...] = (self._inputs,)
         self.points = (*(OperatingPoint.of(k=share) for share in self.shares), FULL)
         self._at = {point: at for at, point in enumerate(self.points)}
 
@@ -124,8 +125,7 @@ class SloNN(ElasticModel):
             if len(self._sessions) >= MAX_SESSIONS:
                 self._sessions.clear()
             session = self._sessions[target] = self.compiled_session(p, point=point, accuracy=accuracy)
-        result = session.many(flat)
-        return result.labels, result.scores
+        return session.many(flat)
 
     @cached_property
     def _sessions(self) -> dict[tuple[int, OperatingPoint | None, float | None], CompiledSession]:
@@ -324,14 +324,13 @@ class SloNN(ElasticModel):
 
     def flat(self, x: Any) -> Any:
         """Return float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape or type."""
-        if not hasattr(x, "tocsr"):
-            x = np.asanyarray(x)
-        shape = self.input_shape if isinstance(x, np.ndarray) else (self._inputs,)
+        if hasattr(x, "tocsr"):
+            shape, rows = self._features, sparse_rows
+        else:
+            x, shape, rows = np.asanyarray(x), self.input_shape, dense_rows
         if x.shape[1:] != shape:
             raise InputError(f"{self.name} takes inputs [batch, {dims(shape)}], not [{dims(x.shape)}]")
-        if isinstance(x, np.ndarray):
-            return dense_rows(self.name, x, self._inputs)
-        return sparse_rows(self.name, x, self._inputs)
+        return rows(self.name, x, self._inputs)
 
     def _checked(self, x: Any) -> Any:
         """Return ``flat(x)``, whose values and features are checked too: NumPy and SciPy check neither."""

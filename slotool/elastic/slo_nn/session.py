@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numba import types
 from numba.core.errors import NumbaError
 
 from slotool.elastic.slo_nn.inputs import row_values
@@ -45,36 +44,8 @@ class TabulatedNetwork(Protocol):
     def threshold(self, accuracy: float | None) -> float | None: ...
 
 
-def _contiguous(dtype: Any) -> types.Array:
-    # Read-only, because that takes both kinds.
-    return types.Array(dtype, 1, "C", readonly=True)
-
-
-_HANDLE, _FLOATS, _INDICES = types.int64[::1], _contiguous(types.float32), _contiguous(types.int32)
-DENSE = types.int64(_FLOATS, _HANDLE, types.float64)
-SPARSE = types.int64(_INDICES, _FLOATS, _HANDLE, types.float64)
-
-
-def only(kernel: Any, signature: Any) -> Any:
-    """Return ``kernel`` compiled for ``signature`` alone: a call with other types is a ``TypeError``.
-
-    Otherwise it would compile for any types, for seconds each.
-    """
-    if not kernel.signatures:
-        kernel.compile(signature)
-        kernel.disable_compile()
-    return kernel
-
-
-class BatchAnswers(NamedTuple):
-    """Answers of a batch: ``labels`` int32 and ``scores`` float32 [n, p], best first.
-
-    ``taken``: int64 [n], the point of each query, an index into the model's points.
-    """
-
-    labels: np.ndarray
-    scores: np.ndarray
-    taken: np.ndarray
+# As objects, because NumPy looks up types at every call.
+_LABELS, _SCORES = np.dtype(np.int32), np.dtype(np.float32)
 
 
 class CompiledSession:
@@ -108,8 +79,6 @@ class CompiledSession:
         self._compiled = model.compiled
         self._handle = self._compiled.handle(self._labels, self._scores, self._at)
         self._taken = 0
-        # Kernel of each kind of query, compiled at the first.
-        self._top_dense, self._top_sparse = self._first_dense, self._first_sparse
 
     @property
     def labels(self) -> np.ndarray:
@@ -131,7 +100,7 @@ class CompiledSession:
         and infinite values, and in another thread.
         """
         try:
-            point = self._top_sparse(indices, values, self._handle, self._threshold)
+            point = single.top_sparse(indices, values, self._handle, self._threshold)
         except (TypeError, ValueError, NumbaError) as error:
             raise self._another_kind("indices int32 [n] and values float32 [n]", indices, values) from error
         if point < 0:
@@ -145,21 +114,13 @@ class CompiledSession:
         Raises ``InputError`` for an array of another kind or length, NaN and infinite values, and in another thread.
         """
         try:
-            point = self._top_dense(x, self._handle, self._threshold)
+            point = single.top_dense(x, self._handle, self._threshold)
         except (TypeError, ValueError, NumbaError) as error:
             raise self._another_kind("an array float32 [inputs]", x) from error
         if point < 0:
             raise self._refusal(point, x)
         self._taken = point
         return self._labels
-
-    def _first_dense(self, *query: Any) -> Any:
-        self._top_dense = only(single.top_dense, DENSE)
-        return self._top_dense(*query)
-
-    def _first_sparse(self, *query: Any) -> Any:
-        self._top_sparse = only(single.top_sparse, SPARSE)
-        return self._top_sparse(*query)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -176,48 +137,39 @@ class CompiledSession:
             self.sparse(x.indices[part], x.data[part])
         return self.labels, self.scores
 
-    def many(self, x: Any) -> BatchAnswers:
-        """Answer a batch, float32 [n, inputs], contiguous, or CSR, with one call's cost for all of it.
+    def many(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return labels int32 and scores float32 [n, p], best first, of a batch, with one call's cost for all of it.
 
-        If all nodes are computed for every query, the weights are read once for the batch. Raises ``InputError`` as
-        ``sparse`` and ``dense`` do.
+        ``x``: as ``SloNN.flat`` returns it, float32 [n, inputs] or CSR. If all nodes are computed for every query, the
+        weights are read once for the batch. Raises ``InputError`` as ``sparse`` and ``dense`` do.
         """
-        x = self._rows(x)
-        n, p = x.shape[0], len(self._labels)
-        answers = BatchAnswers(
-            np.empty((n, p), dtype=np.int32), np.empty((n, p), dtype=np.float32), np.empty(n, dtype=np.int64)
-        )
-        if n >= layout.MIN_BATCH_FOR_PRODUCTS and self._all_in_full:
-            answers.taken[:] = len(self.model.shares)
-            if full_batch.best_labels(self._compiled, x, answers.labels, answers.scores):
-                return answers
-        self._fill(x, answers)
-        return answers
-
-    def _rows(self, x: Any) -> Any:
-        """Return ``x``, of the kind that compiled code takes. Raises ``InputError`` for another."""
-        width = self.model.mlp.layers[0].inputs
-        if not isinstance(x, np.ndarray):
-            return self.model.flat(x)
-        if x.dtype != np.float32 or x.shape[1:] != (width,) or not x.flags.c_contiguous:
-            raise self._another_kind(f"arrays float32 [n, {width}]", x)
-        return x
+        dense, p = isinstance(x, np.ndarray), len(self._labels)
+        n = len(x) if dense else len(x.indptr) - 1
+        labels, scores = np.empty((n, p), _LABELS), np.empty((n, p), _SCORES)
+        try:
+            in_full = n >= layout.MIN_BATCH_FOR_PRODUCTS and self._all_in_full
+            if in_full and full_batch.best_labels(self._compiled, x, labels, scores):
+                return labels, scores
+            if dense:
+                failed = single.rows_dense(x, labels, scores, self._handle, self._threshold)
+            else:
+                rows = (x.indptr, x.indices, x.data)
+                failed = single.rows_sparse(*rows, labels, scores, self._handle, self._threshold)
+        except ValueError as error:
+            raise InputError(f"{self.model.name} cannot take this batch: {error}") from error
+        except (TypeError, RuntimeError) as error:
+            raise self._another_kind("float32 [n, inputs] or CSR of float32 values", x) from error
+        if failed:
+            row, code = divmod(-failed, 8)
+            features = None if dense else x.indices[x.indptr[row] : x.indptr[row + 1]]
+            raise self._refusal(-code, row_values(x, row), features)
+        return labels, scores
 
     @cached_property
     def _all_in_full(self) -> bool:
         """True if every query is answered from all nodes in float32, whatever it is."""
         surest = self.model.confidence.means.max(initial=-np.inf)
         return self._at == len(self.model.shares) or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
-
-    def _fill(self, x: Any, answers: BatchAnswers) -> None:
-        """Answer one query after the other in one compiled call."""
-        try:
-            bad = single.rows(*single.batch(x), *answers, self._handle, self._threshold)
-        except ValueError as error:
-            raise InputError(f"{self.model.name} was given no valid CSR matrix: {error}") from error
-        if bad >= 0:
-            features = None if isinstance(x, np.ndarray) else x.indices[x.indptr[bad] : x.indptr[bad + 1]]
-            raise self._refusal(int(answers.taken[bad]), row_values(x, bad), features)
 
     def _refusal(self, code: int, values: np.ndarray, indices: np.ndarray | None = None) -> InputError:
         name, width = self.model.name, self.model.mlp.layers[0].inputs

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray
+from numba import carray, types
 
 from slotool.compilation import copy, internal_njit, njit
 from slotool.elastic.slo_nn.kernels.int8 import FAST, FLOATS_PER_LINE
@@ -56,7 +56,18 @@ _NO_ROWS = np.empty((0, 0), dtype=np.float32)
 _NO_CSR = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
 
 
-@njit(cache=True, fastmath=FAST)
+def _contiguous(dtype: Any, dimensions: int = 1) -> types.Array:
+    # Read-only, because that takes both kinds.
+    return types.Array(dtype, dimensions, "C", readonly=True)
+
+
+_HANDLE, _FLOATS, _INDICES = types.int64[::1], _contiguous(types.float32), _contiguous(types.int32)
+DENSE = types.int64(_FLOATS, _HANDLE, types.float64)
+SPARSE = types.int64(_INDICES, _FLOATS, _HANDLE, types.float64)
+_ANSWERS = (types.int32[:, ::1], types.float32[:, ::1], _HANDLE, types.float64)
+
+
+@njit(DENSE, cache=True, fastmath=FAST)
 def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """Write the best labels and their scores for ``x`` float32 [inputs] to where ``handle`` says.
 
@@ -70,70 +81,67 @@ def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     numbers, ints, ids, bytes_ = _arrays(handle)
     if len(x) != layer_of(ints, 0).inputs:
         return WRONG_LENGTH
-    return _top(load_dense(x, numbers, ints), handle, threshold, numbers, ints, ids, bytes_)
+    labels, scores = _last_answer(handle)
+    return _top(load_dense(x, numbers, ints), labels, scores, handle, threshold, numbers, ints, ids, bytes_)
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(SPARSE, cache=True, fastmath=FAST)
 def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """Compute ``top_dense`` for features ``indices`` int32 [n] with ``values`` float32 [n], summing repeated ones."""
     if not owned(handle, OWNER):
         return OTHER_THREAD
+    labels, scores = _last_answer(handle)
+    return _top_of_features(indices, values, labels, scores, handle, threshold)
+
+
+@njit(types.int64(_contiguous(types.float32, 2), *_ANSWERS), cache=True, fastmath=FAST)
+def rows_dense(x: np.ndarray, labels: np.ndarray, scores: np.ndarray, handle: np.ndarray, threshold: float) -> int:
+    """Answer every row of ``x`` float32 [n, inputs] into ``labels`` int32 and ``scores`` float32 [n, p].
+
+    In any thread, in one call. Returns 0, or of the first row without an answer its error code − 8 × its number. Raises
+    ``ValueError`` if shapes do not fit.
+    """
     numbers, ints, ids, bytes_ = _arrays(handle)
-    active = load_sparse(indices, values, numbers, ints)
-    if active < 0:
-        return active
-    point = _top(active, handle, threshold, numbers, ints, ids, bytes_)
-    unload_sparse(indices, numbers, ints)
-    return point
+    require(labels.shape == scores.shape and labels.shape == (len(x), handle_of(handle).answers))
+    require(x.shape[1] == layer_of(ints, 0).inputs)
+    for row in range(len(x)):
+        active = load_dense(x[row], numbers, ints)
+        point = _top(active, labels[row], scores[row], handle, threshold, numbers, ints, ids, bytes_)
+        if point < 0:
+            return point - 8 * row
+    return 0
 
 
-@njit(cache=True, fastmath=FAST)
-def rows(
-    x: np.ndarray,
+@njit(types.int64(_INDICES, _INDICES, _FLOATS, *_ANSWERS), cache=True, fastmath=FAST)
+def rows_sparse(
     indptr: np.ndarray,
     indices: np.ndarray,
     values: np.ndarray,
     labels: np.ndarray,
     scores: np.ndarray,
-    taken: np.ndarray,
     handle: np.ndarray,
     threshold: float,
 ) -> int:
-    """Answer every row of a ``batch`` into ``labels`` int32 and ``scores`` float32 [n, p], in any thread, in one call.
-
-    ``taken``: int64 [n], the point of each row. Returns the first row without an answer, with its error code in
-    ``taken``, or −1. Raises ``ValueError`` if shapes do not fit.
-    """
-    numbers, ints, ids, bytes_ = _arrays(handle)
-    n, dense = len(labels), x.shape[1] > 0
-    require(labels.shape == scores.shape and labels.shape[1] == handle_of(handle).answers and len(taken) == n)
-    require(len(x) == n and x.shape[1] == layer_of(ints, 0).inputs if dense else len(indptr) == n + 1)
-    require(len(indices) == len(values))
-    for row in range(n):
-        part = slice(0, 0)
-        if dense:
-            active = load_dense(x[row], numbers, ints)
-        else:
-            require(0 <= indptr[row] <= indptr[row + 1] <= len(indices))
-            part = slice(indptr[row], indptr[row + 1])
-            active = load_sparse(indices[part], values[part], numbers, ints)
-        taken[row] = _top(active, handle, threshold, numbers, ints, ids, bytes_) if active >= 0 else active
-        if not dense and active >= 0:
-            unload_sparse(indices[part], numbers, ints)
-        if taken[row] < 0:
-            return row
-        _copy(labels[row], scores[row], handle)
-    return -1
+    """Compute ``rows_dense`` for the rows of a CSR matrix: row pointers, features and values."""
+    require(labels.shape == scores.shape and labels.shape == (len(indptr) - 1, handle_of(handle).answers))
+    require(len(indices) == len(values) and indptr[0] == 0)
+    for row in range(len(labels)):
+        start, end = indptr[row], indptr[row + 1]
+        require(0 <= start <= end <= len(indices))
+        point = _top_of_features(indices[start:end], values[start:end], labels[row], scores[row], handle, threshold)
+        if point < 0:
+            return point - 8 * row
+    return 0
 
 
 @internal_njit(forceinline=True)
-def _copy(labels: np.ndarray, scores: np.ndarray, handle: np.ndarray) -> None:
+def _last_answer(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels and scores that a session's handle names."""
     own = handle_of(handle)
-    wanted = own.answers
-    found = carray(pointer(own.labels_at, np.int32(0)), (wanted,))
-    their = carray(pointer(own.scores_at, np.float32(0)), (wanted,))
-    for i in range(wanted):
-        labels[i], scores[i] = found[i], their[i]
+    return (
+        carray(pointer(own.labels_at, np.int32(0)), (own.answers,)),
+        carray(pointer(own.scores_at, np.float32(0)), (own.answers,)),
+    )
 
 
 @internal_njit(forceinline=True)
@@ -176,7 +184,7 @@ def logits(
     ``ValueError`` where shapes do not fit.
     """
     header, dense = header_of(ints), x.shape[1] > 0
-    require(x.shape[1] == layer_of(ints, 0).inputs if dense else len(indptr) == len(out) + 1)
+    require(x.shape[1] == layer_of(ints, 0).inputs if dense else len(indptr) == len(out) + 1 and indptr[0] == 0)
     require(len(indices) == len(values) and (len(x) == len(out) or not dense))
     require(out.shape[1] == layer_of(ints, header.layers - 1).units and 0 <= point <= header.shares)
     for query in range(len(out)):
@@ -259,8 +267,28 @@ def unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) ->
 
 
 @njit(cache=True, fastmath=FAST, inline="always")
+def _top_of_features(
+    indices: np.ndarray,
+    values: np.ndarray,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    handle: np.ndarray,
+    threshold: float,
+) -> int:
+    numbers, ints, ids, bytes_ = _arrays(handle)
+    active = load_sparse(indices, values, numbers, ints)
+    if active < 0:
+        return active
+    point = _top(active, labels, scores, handle, threshold, numbers, ints, ids, bytes_)
+    unload_sparse(indices, numbers, ints)
+    return point
+
+
+@njit(cache=True, fastmath=FAST, inline="always")
 def _top(
     active: int,
+    labels: np.ndarray,
+    scores: np.ndarray,
     handle: np.ndarray,
     threshold: float,
     numbers: np.ndarray,
@@ -269,16 +297,12 @@ def _top(
     bytes_: np.ndarray,
 ) -> int:
     header = header_of(ints)
-    own = handle_of(handle)
-    wanted, point = own.answers, own.point
-    labels = carray(pointer(own.labels_at, np.int32(0)), (wanted,))
-    scores = carray(pointer(own.scores_at, np.float32(0)), (wanted,))
-    kept = max(wanted, MIN_RESCORED)
+    wanted, kept = len(labels), max(len(labels), MIN_RESCORED)
     best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
     for i in range(kept):
         best[i] = -np.inf
         nodes[i] = -1
-    taken, _ = _propagate(active, point, threshold, kept, numbers, ints, ids, bytes_)
+    taken, _ = _propagate(active, handle_of(handle).point, threshold, kept, numbers, ints, ids, bytes_)
     if taken < 0:
         return taken
     row = layer_of(ints, header.layers - 1)
