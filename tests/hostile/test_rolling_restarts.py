@@ -1,4 +1,4 @@
-"""Two servers behind a real HAProxy, restarted in turn under load: no request is lost."""
+"""Two servers behind a real HAProxy or nginx, restarted in turn under load: no request is lost."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from tests.hostile.proxies import balancer, free_port, running
+from tests.hostile.proxies import balancer, free_port, nginx_balancer, running
 from tests.serving.live_server import until
 from tests.serving.test_serve_command import EXAMPLE, folder, serving
 
 __all__ = ["folder"]  # a fixture
 
-CHECK_MS, CLIENTS = 100, 4
+CHECK_MS, FAIL_S, CLIENTS = 100, 1, 4
 
 
 def load(url: str, ends: threading.Event, answers: Counter[str]) -> None:
@@ -46,14 +48,34 @@ def states(url: str) -> list[str]:
     return []
 
 
-@pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy is not installed")
-def test_rolling_restarts_behind_haproxy_lose_nothing(folder: Path, tmp_path: Path, hostile_seconds: float) -> None:
-    ports, port, statistics = (free_port(), free_port()), free_port(), free_port()
-    command = balancer(tmp_path, port, [f"127.0.0.1:{each}" for each in ports], CHECK_MS)
-    with (tmp_path / "balancer.cfg").open("a") as file:
+def haproxy(folder: Path, port: int, servers: list[str]) -> tuple[list[str], Callable[[int], None]]:
+    """Its command, and the wait until it has seen so many servers ready."""
+    statistics = free_port()
+    command = balancer(folder, port, servers, CHECK_MS)
+    with (folder / "balancer.cfg").open("a") as file:
         file.write(f"frontend stats\n    bind 127.0.0.1:{statistics}\n    stats enable\n    stats uri /\n")
+
+    def wait(up: int) -> None:
+        shown = f"http://127.0.0.1:{statistics}/"
+        until(lambda: states(shown) == ["UP", "UP"] if up == 2 else "DOWN" in states(shown))
+
+    return command, wait
+
+
+def nginx(folder: Path, port: int, servers: list[str]) -> tuple[list[str], Callable[[int], None]]:
+    """Its command, and the wait after which it asks a server again that it found gone."""
+    return nginx_balancer(folder, port, servers, FAIL_S), lambda up: time.sleep(FAIL_S + 0.5 if up == 2 else 0.0)
+
+
+@pytest.mark.parametrize("before", [haproxy, nginx])
+def test_rolling_restarts_behind_a_balancer_lose_nothing(
+    before: Callable[..., Any], folder: Path, tmp_path: Path, hostile_seconds: float
+) -> None:
+    if shutil.which(before.__name__) is None:
+        pytest.skip(f"{before.__name__} is not installed")
+    ports, port = (free_port(), free_port()), free_port()
+    command, wait = before(tmp_path, port, [f"127.0.0.1:{each}" for each in ports])
     answers, ends, stack = Counter[str](), threading.Event(), contextlib.ExitStack()
-    url, shown = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{statistics}/"
 
     def start(at: int) -> subprocess.Popen[str]:
         process, _ = stack.enter_context(serving(folder, "mlp", "--lame-duck", "1h", port=ports[at]))
@@ -61,25 +83,29 @@ def test_rolling_restarts_behind_haproxy_lose_nothing(folder: Path, tmp_path: Pa
 
     with running(command, port), stack:
         servers = [start(at) for at in range(2)]
-        until(lambda: states(shown) == ["UP", "UP"])
+        wait(2)
+        url = f"http://127.0.0.1:{port}"
         clients = [threading.Thread(target=load, args=(url, ends, answers)) for _ in range(CLIENTS)]
         for client in clients:
             client.start()
         try:
             until_s, restarts = time.monotonic() + hostile_seconds, 0
             while restarts < 2 or time.monotonic() < until_s:
-                before, server = answers["200"], servers[restarts % 2]
+                asked, server = answers["200"], servers[restarts % 2]
                 server.send_signal(signal.SIGTERM)
-                # However slow this machine is: the lame duck ends once HAProxy has seen it.
-                until(lambda: "DOWN" in states(shown))
+                ready = f"http://127.0.0.1:{ports[restarts % 2]}/v2/health/ready"
+                until(lambda ready=ready: httpx.get(ready, trust_env=False).status_code == 503)  # type: ignore[misc]
+                # However slow this machine is: the lame duck ends once the balancer has seen it.
+                wait(1)
                 server.send_signal(signal.SIGTERM)
                 assert server.wait(60) == 0
                 servers[restarts % 2] = start(restarts % 2)
-                until(lambda: states(shown) == ["UP", "UP"])
-                assert answers["200"] > before
+                wait(2)
+                assert answers["200"] > asked
                 restarts += 1
         finally:
             ends.set()
             for client in clients:
                 client.join()
+    print(f"{before.__name__}: {restarts} restarts, {answers}")
     assert set(answers) == {"200"}, f"{restarts} restarts: {answers}"

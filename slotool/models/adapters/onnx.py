@@ -72,10 +72,13 @@ class OnnxModel(Model):
         self.device, self.precision = devices.parsed(device), precision
         self._session = _session(path, options, self.device, precision)
         self.name, self._path, self._threads = path.stem, path, threads
-        self.signature = Signature(
-            tuple(_spec(path, tensor) for tensor in self._session.get_inputs()),
-            tuple(_spec(path, tensor) for tensor in self._session.get_outputs()),
+        inputs, outputs = (
+            tuple(_spec(path, tensor) for tensor in side)
+            for side in (self._session.get_inputs(), self._session.get_outputs())
         )
+        if not inputs:
+            raise InputError(f"{path}: it has no input, so that no request could ask it anything")
+        self.signature = Signature(inputs, outputs)
         self._texts = [spec.name for spec in self.signature.inputs if spec.datatype == "BYTES"]
         self._named = _shared_dimensions(self._session.get_inputs())
         self.checks_inputs = bool(self._texts or self._named)
