@@ -243,7 +243,7 @@ def test_train_colocation_predictor_prints_every_protocol(slotool, measured: Pat
     assert finished.exit_code == 0, finished.stderr
     for text in ("Pairs, random", "Pairs unseen", "Trios from pairs", "linear, cannot take these", "noise floor"):
         assert text in finished.stdout
-    assert "kept " in finished.stdout
+    assert "chosen: " in finished.stdout
     artifact = open_artifact(tmp_path / "p", "predictor")
     scores = artifact.json("colocated-scores.json")
     assert list(scores["predictors"]) == names_of(COLOCATED)

@@ -45,10 +45,10 @@ class ColocationTraining(PredictorTraining):
         parts: list[Part] = [table(title, RELATIVE, _cells(predictors))]
         for name, protocol_scores in self.scores["protocols"].items():
             parts.append(table(f"{name[0].upper()}{name[1:]}: {PROTOCOLS[name]}", RELATIVE, _cells(protocol_scores)))
-        why = "it has the lowest MAE on the dev set" if self.model == "auto" else "as asked"
+        why = "lowest MAE on the dev set" if self.model == "auto" else "as requested"
         measured = f"with the measured solo latencies of {counted(self.scores['networks'], 'network')}"
         parts.append(f"labels: {Setting.from_document(self.scores['setting'])}")
-        parts.append(f"kept {self.kept}: {why}; {measured}")
+        parts.append(f"chosen: {self.kept}, {why}; {measured}")
         if self.solo is not None:
             parts.append(f"solo latencies of other networks: the predictor of {self.solo}")
         return parts

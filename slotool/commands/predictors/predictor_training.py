@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 IN_SECONDS = ("MAE s", "label mean s", "label deviation s", "floor s")
 RELATIVE = ("MAE/mean", "MAPE", "±5 %", "±10 %", "Spearman", "90 % covers")
 FLOOR = "noise floor"
-FLOOR_MEANS = f"{FLOOR}: what a predictor that knew every true latency would about score, for labels are measurements"
+FLOOR_MEANS = f"{FLOOR}: about what a perfect predictor would score, as labels are noisy measurements"
 
 
 @result
@@ -61,7 +61,7 @@ class PredictorTraining(Result):
         tested = counted(rows["test"], "held-out network")
         title = f"On {tested} ({kinds}); trained on {rows['train']}, chosen on {rows['dev']}"
         chosen = self.model == "auto" or "," in self.model
-        why = "it has the lowest MAE on the dev set" if chosen else "as asked"
+        why = "lowest MAE on the dev set" if chosen else "as requested"
         seconds = [[name, *in_seconds(score), f"{score['dev_mae_s']:.3g}"] for name, score in predictors.items()]
         shares = [[name, *relative(score)] for name, score in predictors.items()]
         shares.append([FLOOR, *floor_relative(predictors[self.kept])])
@@ -70,7 +70,7 @@ class PredictorTraining(Result):
             table("Relative to the latency", ["predictor", *RELATIVE], shares),
             FLOOR_MEANS,
             f"labels: {Setting.from_document(self.scores['setting'])}",
-            f"kept {self.kept}: {why}",
+            f"chosen: {self.kept}, {why}",
         ]
 
 
