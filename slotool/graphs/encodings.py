@@ -102,16 +102,16 @@ def operator_measures(graph: OperatorGraph) -> np.ndarray:
 
     A missing measure counts as 0 bytes or a size of 1. For many graphs at once: ``OperatorArrays``.
     """
-    cached: np.ndarray | None = vars(graph).get(_KEPT)
+    cached: np.ndarray | None = vars(graph).get(_CACHE_KEY)
     if cached is None:
         cached = np.array([measures_of(operator) for operator in graph.operators], dtype=np.float64)
         cached.setflags(write=False)
         # Cached as by functools.cached_property.
-        vars(graph)[_KEPT] = cached
+        vars(graph)[_CACHE_KEY] = cached
     return cached
 
 
-_KEPT = "operator_measures"
+_CACHE_KEY = "operator_measures"
 
 
 def measures_of(operator: Operator) -> tuple[float, ...]:
@@ -292,6 +292,6 @@ class OperatorArrays:
             return source, target
         keys = self.owners * len(numbers) + called
         order = np.argsort(keys, kind="stable")
-        asked = self.owners[target[far]] * len(numbers) + sources[far]
-        source[far] = order[np.searchsorted(keys, asked, sorter=order)]
+        wanted = self.owners[target[far]] * len(numbers) + sources[far]
+        source[far] = order[np.searchsorted(keys, wanted, sorter=order)]
         return source, target

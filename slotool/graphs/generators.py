@@ -261,10 +261,10 @@ class SearchSpace:
             raise InputError(f"sizes {sizes} are no range within 2^0 to 2^{GREATEST_EXPONENT}")
         if not self.input_shape or min(self.input_shape + self.resolutions) < 1:
             raise InputError(f"input shape {self.input_shape} or a resolution has a size below 1")
-        for what, names, known in (("block", self.blocks, BLOCKS), ("downsampling", self.downsampling, DOWNSAMPLING)):
-            unknown = [name for name in names if name not in known]
+        for what, names, kinds in (("block", self.blocks, BLOCKS), ("downsampling", self.downsampling, DOWNSAMPLING)):
+            unknown = [name for name in names if name not in kinds]
             if unknown or len(set(names)) != len(names) or not names:
-                raise InputError(f"{what} {', '.join(unknown or names)!r}: choose each once, from {', '.join(known)}")
+                raise InputError(f"{what} {', '.join(unknown or names)!r}: choose each once, from {', '.join(kinds)}")
         if len(set(self.resolutions)) != len(self.resolutions):
             raise InputError(f"resolutions {self.resolutions} name one twice")
 

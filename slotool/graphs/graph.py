@@ -330,11 +330,11 @@ def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:
         builder.append(name, entry["op"], tuple(inputs), attributes, stated)
 
 
-def refuse_unknown_keys(what: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
+def refuse_unknown_keys(what: str, entry: Mapping[str, Any], keys: Sequence[str]) -> None:
     """Raise ``GraphError`` for a key that would be ignored: most are misspelt."""
-    unknown = [key for key in entry if key not in known]
+    unknown = [key for key in entry if key not in keys]
     if unknown:
-        raise GraphError(f"{what} has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
+        raise GraphError(f"{what} has an unknown key {unknown[0]!r}; known are {', '.join(keys)}")
 
 
 def stated_form(document: Mapping[str, Any]) -> dict[str, Any]:

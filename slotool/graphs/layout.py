@@ -33,7 +33,7 @@ def distinct_layouts(graphs: Sequence[OperatorGraph]) -> tuple[list[tuple[Operat
     """
     kinds: dict[Hashable, int] = {}
     kind_of: dict[int, int] = {}
-    known: dict[tuple[int, tuple[Strides, ...]], int] = {}
+    indices: dict[tuple[int, tuple[Strides, ...]], int] = {}
     result: list[tuple[Operator, Layout]] = []
     outputs: list[Strides] = []
     numbers = []
@@ -44,7 +44,7 @@ def distinct_layouts(graphs: Sequence[OperatorGraph]) -> tuple[list[tuple[Operat
             if kind is None:
                 kind = kind_of[id(operator)] = kinds.setdefault(_unnamed(operator), len(kinds))
             input_strides = tuple([strides[name] for name in operator.inputs])
-            number = known.setdefault((kind, input_strides), len(result))
+            number = indices.setdefault((kind, input_strides), len(result))
             if number == len(result):
                 inputs = list(zip(operator.input_shapes, input_strides, strict=True))
                 output = _strides(operator, inputs)
@@ -79,7 +79,8 @@ def _strides(operator: Operator, inputs: Sequence[tuple[Shape, Strides]]) -> Str
         return viewed
     kind = _layout_of_type(operator)
     if kind == "values":
-        return next((_alike(shape, own) for each, own in inputs if each == shape and any(own[1:])), _dense(shape))
+        same = [strides for each, strides in inputs if each == shape and any(strides[1:])]
+        return _without_gaps(shape, same[0]) if same else _dense(shape)
     if kind == "image" or (operator.op == "Concatenate" and len(shape) == 3):
         last = all(_is_channels_last(*each) for each in inputs)
         return _dense(shape, CHANNELS_LAST) if last and len(shape) == 3 else _dense(shape)
@@ -122,7 +123,7 @@ def _dense(shape: Shape, order: Iterable[int] | None = None) -> Strides:
     return (step, *strides)
 
 
-def _alike(shape: Shape, strides: Strides) -> Strides:
+def _without_gaps(shape: Shape, strides: Strides) -> Strides:
     """Without gaps, axes in the order of these strides; those of one value first."""
     return _dense(shape, sorted(range(len(shape)), key=lambda axis: (shape[axis] > 1, -strides[axis + 1])))
 
@@ -161,7 +162,7 @@ def _is_channels_last(shape: Shape, strides: Strides) -> bool:
     return True
 
 
-def _is_reordered(operator: Operator, inputs: Sequence[tuple[Shape, Strides]], own: Strides) -> bool:
+def _is_reordered(operator: Operator, inputs: Sequence[tuple[Shape, Strides]], output: Strides) -> bool:
     if not operator.moved:
         return False
     kind = _layout_of_type(operator)
@@ -170,7 +171,7 @@ def _is_reordered(operator: Operator, inputs: Sequence[tuple[Shape, Strides]], o
     if kind == "image":
         return any(not _is_in_rows(*each) and not _is_channels_last(*each) for each in inputs)
     same = [strides for shape, strides in inputs if shape == operator.shape]
-    return any(_alike(operator.shape, strides) != _alike(operator.shape, own) for strides in same)
+    return any(_without_gaps(operator.shape, strides) != _without_gaps(operator.shape, output) for strides in same)
 
 
 def _is_in_rows(shape: Shape, strides: Strides) -> bool:

@@ -127,10 +127,10 @@ def _constant(operator: Operator, indices: Indices, device: str) -> Constant:
     )
 
 
-def _key(name: str, taken: nn.ModuleDict) -> str:
+def _key(name: str, layers: nn.ModuleDict) -> str:
     """Return a free key for a layer; dots would nest it, and names such as ``type`` are methods of the dictionary."""
     key = name.replace(".", "_") or "_"
-    while key in taken or hasattr(taken, key):
+    while key in layers or hasattr(layers, key):
         key += "_"
     return key
 

@@ -33,12 +33,12 @@ class RandomArchitectures(RandomNetworks):
         count: int,
         seed: int = 0,
         limits: NetworkLimits = NO_LIMITS,
-        known: Mapping[str, Architecture] = ARCHITECTURES,
+        architectures: Mapping[str, Architecture] = ARCHITECTURES,
     ):
-        unknown = [kind for kind in kinds if kind not in known]
+        unknown = [kind for kind in kinds if kind not in architectures]
         if unknown or len(set(kinds)) != len(kinds) or not kinds:
-            raise InputError(f"kinds {', '.join(unknown or kinds)!r}: name each once, from {', '.join(known)}")
-        self._kinds: list[Architecture] = [known[kind] for kind in kinds]
+            raise InputError(f"kinds {', '.join(unknown or kinds)!r}: name each once, from {', '.join(architectures)}")
+        self._kinds: list[Architecture] = [architectures[kind] for kind in kinds]
         super().__init__(count, sum(kind.size for kind in self._kinds), seed, limits)
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
         self._left = {kind.name: kind.size for kind in self._kinds}
