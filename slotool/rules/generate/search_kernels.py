@@ -63,7 +63,8 @@ def _sums(
     errors, squares = np.zeros(kinds), np.zeros(kinds)  # of the answer so far
     for row in range(len(error)):
         cell, best_error = 0, error[row, best]
-        errors[:], squares[:] = 0.0, 0.0
+        for kind in range(kinds):
+            errors[kind], squares[kind] = 0.0, 0.0
         for at in range(steps + 1):
             if at:
                 rank = reached[at - 1, row]
@@ -96,14 +97,14 @@ def _sums(
 
 
 @njit(cache=True, nogil=True)
-def _accumulate(sums: np.ndarray, sizes: np.ndarray) -> None:
-    """Sum along every axis of a grid with one cell more than ``sizes`` along each, in place."""
+def _accumulate(sums: np.ndarray, begin: int, end: int, sizes: np.ndarray, axes: int) -> None:
+    """Sum ``begin`` to ``end`` along every axis of a grid with one cell more than the first ``sizes``, in place."""
     stride = 1
-    for axis in range(len(sizes) - 1, -1, -1):
-        for cell in range(stride, len(sums)):
+    for axis in range(axes - 1, -1, -1):
+        for cell in range(stride, end - begin):
             if (cell // stride) % (sizes[axis] + 1):
                 for column in range(sums.shape[1]):
-                    sums[cell, column] += sums[cell - stride, column]
+                    sums[begin + cell, column] += sums[begin + cell - stride, column]
         stride *= sizes[axis] + 1
 
 
@@ -121,16 +122,21 @@ def cascade_means(
     """
     steps, own_columns = len(order), 2 + 2 * shares.shape[1]
     begins = np.zeros(steps + len(lasts) + 1, dtype=np.int64)
+    cells = combinations = 1
     for at in range(steps + len(lasts)):
-        begins[at + 1] = begins[at] + np.prod(sizes[: min(at, steps)] + 1)
+        begins[at + 1] = begins[at] + cells
+        if at < steps:
+            cells *= sizes[at] + 1
+            combinations *= sizes[at]
     sums = _sums(error, latency_s, cost, worth, labels, best, shares, order, lasts, answers, reached, sizes, begins)
     # At threshold t an example goes on when it reaches at most t thresholds.
     for at in range(1, steps + len(lasts)):
-        _accumulate(sums[begins[at] : begins[at + 1]], sizes[: min(at, steps)])
-    combinations, width = np.prod(sizes), sums.shape[1]
-    means, total = np.empty((len(lasts), len(answers), combinations, 2 + own_columns)), np.empty(width)
+        _accumulate(sums, begins[at], begins[at + 1], sizes, min(at, steps))
+    width = sums.shape[1]
+    means, total = np.empty((len(lasts), len(answers), combinations, 2 + own_columns)), np.zeros(width)
     for combination in range(combinations):
-        total[:] = 0.0
+        for column in range(width):
+            total[column] = 0.0
         rest, cell, span = combination, 0, combinations
         for depth in range(steps):
             for column in range(width):
