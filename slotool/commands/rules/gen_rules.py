@@ -14,8 +14,8 @@ from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import above, at_least, prices_per_second
 from slotool.errors import ArgumentError, InputError
-from slotool.printable import duration, name_list, number
-from slotool.progress import Reporting, reporter_of
+from slotool.printable import counted, duration, name_list, number
+from slotool.progress import Reporting, reporter_of, short_phase
 from slotool.sources import FilePath, as_list, loaded, numbers_in
 
 if TYPE_CHECKING:
@@ -118,14 +118,15 @@ def gen_rules(
     if limits and objective == "response-time":
         raise ArgumentError("budgets", "are of cost; the objective is the response time")
     priced_table = priced(loaded(OutcomeTable, outcomes), price, prices)
-    rules = generate_rules(
-        priced_table, numbers_in(tolerances), OBJECTIVES if objective == "both" else (objective,), confidence,
-        method, tolerance_kind, thresholds=thresholds, max_error=max_error, seed=seed, loss_limit=loss_limit, best=best,
-        policies=as_list(policies), group=group,
-    )  # fmt: skip
+    reporter = reporter_of(progress)
+    with short_phase(reporter, f"certifying combinations of {counted(len(priced_table.versions), 'version')}"):
+        rules = generate_rules(
+            priced_table, numbers_in(tolerances), OBJECTIVES if objective == "both" else (objective,), confidence,
+            method, tolerance_kind, thresholds=thresholds, max_error=max_error, seed=seed, loss_limit=loss_limit,
+            best=best, policies=as_list(policies), group=group,
+        )  # fmt: skip
     if out is not None:
         rules.save(Path(out), replace=force)
-    reporter = reporter_of(progress)
     constant = constant_versions(priced_table)
     if len(constant) == len(priced_table.versions):
         reporter.warn("each version has one constant confidence, so no threshold separates requests")
