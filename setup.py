@@ -1,4 +1,4 @@
-"""Packages: slotool, with ``models/`` as slotool.shipped and the demo's and figures' data of ``datasets/``."""
+"""Packages: slotool, with ``models/`` as slotool.shipped and the data of demo, figures and names, of ``datasets/``."""
 
 from setuptools import find_packages, setup
 
@@ -8,7 +8,7 @@ setup(
     package_data={
         "slotool": ["py.typed"],
         "slotool.shipped": ["**/*"],
-        "slotool.shipped_datasets": ["tate-16k/*", "fashion-mnist-supernet-*.parquet"],
+        "slotool.shipped_datasets": ["tate-16k/*", "fashion-mnist-supernet-*.parquet", "timm-networks.parquet"],
         "slotool.serving.front": ["*.html"],
         "slotool.serving.protocol": ["*.json"],
     },

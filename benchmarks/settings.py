@@ -6,9 +6,9 @@ boosted trees on the table's columns (parameters, GMACs, activations, image size
 labels. All of the same networks and folds; nothing was chosen by what is scored here. Devices that have ten labels:
 ``ten_labels``.
 
-timm's networks are known by their features (``datasets/timm-network-features.parquet``). To ship a predictor they
-must be captured, which takes half an hour of two cores and needs timm: ``python -m benchmarks.settings capture
-GRAPHS.parquet`` writes graphs and features; ``python -m benchmarks.settings ship`` then makes
+timm's networks are known by their features (``datasets/timm-network-features.parquet``). ``python -m
+benchmarks.settings capture`` captures them, half an hour of an idle core with timm, and writes the graphs that
+``--networks timm`` knows and their features; ``python -m benchmarks.settings ship`` then makes
 ``models/predictor-devices`` of the features and the tables.
 """
 
@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.graphs import OperatorGraph
+from slotool.graphs.shipped import FILES
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.predictors.features.network_features import FEATURES, network_features
 from slotool.predictors.labels import Setting, SettingsLabelled
@@ -39,6 +40,7 @@ from slotool.predictors.training.many_settings import SettingsRun, hold_out_sett
 
 ROOT = Path(__file__).parents[1]
 SHIPPED, DATASETS = ROOT / "models" / "predictor-devices", ROOT / "datasets"
+FEATURES_FILE = DATASETS / "timm-network-features.parquet"
 # Its throughputs are of batches of 64 to 1,024, the largest that fit: the latency of 256 examples at that rate.
 GPU_BATCH = 256
 
@@ -128,7 +130,7 @@ def of_device(name: str) -> Setting:
 
 def timm_features(folder: Path) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """Features of the captured networks; seconds, float64 [n, S], NaN where there is no label; ``COLUMNS`` [n, 4]."""
-    table = pd.read_parquet(DATASETS / "timm-network-features.parquet").set_index("name", drop=False)
+    table = pd.read_parquet(FEATURES_FILE).set_index("name", drop=False)
     latency_s = np.full((len(table), len(TABLES)), np.nan)
     columns = np.zeros((len(table), len(COLUMNS)))
     for s, (name, rows) in enumerate(published(folder).items()):
@@ -203,42 +205,58 @@ def settings_run(
     return SettingsRun(SettingsLabelled(nameless, settings, latency_s), trained, held_out)
 
 
-def captured(folder: Path) -> Iterator[OperatorGraph]:
-    """Every network of the tables that timm builds without weights and slotool captures, by name and module."""
+def wanted_networks(folder: Path) -> list[tuple[str, int]]:
+    """Models and sides of images in the tables; of each model also the side that timm's own weights take."""
+    from timm.models import get_pretrained_cfg
+
+    rows = [row for rows in published(folder).values() for row in rows]
+    wanted = {(row["model"], int(row["infer_img_size"])) for row in rows}
+    usual = {model: get_pretrained_cfg(model) for model, _ in wanted}
+    return sorted(wanted | {(model, own.input_size[-1]) for model, own in usual.items() if own is not None})
+
+
+def captured(model: str, side: int) -> OperatorGraph | None:
+    """The graph of a network of timm, built without weights; None where it cannot be built or captured."""
     import timm
     import torch
 
     from slotool.graphs.capture import capture_torch
 
-    wanted = {
-        named(row): (row["model"], int(row["infer_img_size"])) for rows in published(folder).values() for row in rows
-    }
-    for name, (model, size) in sorted(wanted.items()):
+    # Networks of patches are built for their images.
+    for options in ({}, {"img_size": side}):
         try:
             with torch.device("meta"):
-                network = timm.create_model(model, pretrained=False).eval()
-            graph = capture_torch(network, (3, size, size))
+                network = timm.create_model(model, pretrained=False, **options).eval()
+            graph = capture_torch(network, (3, side, side))
         except Exception as error:
-            print(f"{name}: {error!r}"[:200], file=sys.stderr)
+            print(f"{model}@{side}: {error!r}"[:200], file=sys.stderr)
             continue
-        module = type(network).__module__.rpartition(".")[2]
-        yield replace(graph, name=name, kind=module)
+        return replace(graph, name=f"{model}@{side}", kind=type(network).__module__.rpartition(".")[2])
+    return None
 
 
-def write_captured(path: Path) -> None:
-    """Graphs of timm's networks to ``path``, and their features to ``datasets/``."""
-    folder = Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm"
-    write_graphs(path, captured(folder))
-    graphs = sorted({graph.id: graph for graph in read_graphs(path)}.values(), key=lambda graph: graph.name)
-    table = pd.DataFrame(network_features(graphs).astype(np.float32), columns=list(FEATURES))
-    table.insert(0, "name", [graph.name for graph in graphs])
-    table.insert(1, "kind", [graph.kind for graph in graphs])
-    table.to_parquet(DATASETS / "timm-network-features.parquet", index=False, compression="zstd")
+def write_networks(graphs: Iterable[OperatorGraph]) -> None:
+    """``datasets/timm-networks.parquet``: these networks, those of the usual side also by the model's name alone, equal
+    ones side by side, which take no space; and their features among those of all networks."""
+    from timm.models import get_pretrained_cfg
+
+    rows = list(graphs)
+    table = pd.read_parquet(FEATURES_FILE).set_index("name", drop=False)
+    features = network_features(rows).astype(np.float32)
+    known = [graph.name in table.index for graph in rows]
+    table.loc[[graph.name for graph, own in zip(rows, known, strict=True) if own], list(FEATURES)] = features[known]
+    table.to_parquet(FEATURES_FILE, index=False, compression="zstd")
+    for graph in list(rows):
+        model, _, side = graph.name.partition("@")
+        if (own := get_pretrained_cfg(model)) is not None and own.input_size[-1] == int(side):
+            rows.append(replace(graph, name=model))
+    write_graphs(DATASETS / FILES["timm"], sorted(rows, key=lambda graph: (graph.id, graph.name)))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["capture"]:
-        write_captured(Path(sys.argv[2]))
+        wanted = wanted_networks(Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm")
+        write_networks(graph for model, side in wanted if (graph := captured(model, side)) is not None)
     elif sys.argv[1:2] == ["ship"]:
         print(ship().scores())
     else:

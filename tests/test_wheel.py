@@ -76,7 +76,8 @@ def test_the_data_of_the_demo_and_of_reproduced_figures_come_with_it(installed: 
     folder = Path(ran.stdout.strip())
     assert sorted(path.name for path in folder.iterdir()) == ["test.txt.gz", "train.txt.gz"]
     tables = sorted(path.name for path in folder.parent.glob("*.parquet"))
-    assert tables == ["fashion-mnist-supernet-latency.parquet", "fashion-mnist-supernet-outcomes.parquet"]
+    figures = ["fashion-mnist-supernet-latency.parquet", "fashion-mnist-supernet-outcomes.parquet"]
+    assert tables == [*figures, "timm-networks.parquet"]
 
 
 def test_the_live_page_comes_with_it(installed: Path, tmp_path: Path) -> None:

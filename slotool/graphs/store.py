@@ -10,7 +10,7 @@ write such files.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,14 @@ def write_graphs(
     return count
 
 
-def read_graphs(path: str | Path) -> Iterator[OperatorGraph]:
-    """Yield the graphs of a file, one after the other. Raises ``GraphError`` naming file, row or line, and operator."""
+def read_graphs(path: str | Path, ids: Collection[str] | None = None) -> Iterator[OperatorGraph]:
+    """Yield the graphs of a file, one after the other. Raises ``GraphError`` naming file, row or line, and operator.
+
+    ``ids``: ids of the graphs to read from a Parquet file, without parsing the others; None: all.
+    """
     path = Path(path)
     require_regular(path, GraphError, "no such graph file")
-    return _read_lines(path) if path.suffix == LINES else _read_parquet(path)
+    return _read_lines(path) if path.suffix == LINES else _read_parquet(path, ids)
 
 
 def _write_parquet(
@@ -108,7 +111,7 @@ def _row(graph: OperatorGraph) -> tuple[Any, ...]:
     return graph.id, graph.kind, graph.name or None, len(graph.operators), graph.weights, graph.flops, graph.text
 
 
-def _read_parquet(path: Path) -> Iterator[OperatorGraph]:
+def _read_parquet(path: Path, ids: Collection[str] | None) -> Iterator[OperatorGraph]:
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -124,7 +127,7 @@ def _read_parquet(path: Path) -> Iterator[OperatorGraph]:
             raise GraphError(f"{path}: column {', '.join(missing)} is missing")
         if file.metadata.num_rows == 0:
             raise GraphError(f"{path}: the file has no graphs")
-        yield from _parse_rows(path, file)
+        yield from _parse_rows(path, file, ids)
 
 
 def _why_no_graphs(path: Path, error: Exception) -> str:
@@ -140,13 +143,14 @@ def _why_no_graphs(path: Path, error: Exception) -> str:
     return f"{path}: no graph file (.parquet or .jsonl); make one: slotool capture {flags} -o {path.stem}.jsonl"
 
 
-def _parse_rows(path: Path, file: pq.ParquetFile) -> Iterator[OperatorGraph]:
+def _parse_rows(path: Path, file: pq.ParquetFile, ids: Collection[str] | None) -> Iterator[OperatorGraph]:
     row = 0
     try:
         for batch in file.iter_batches(ROWS_PER_GROUP, columns=["graph_id", "graph"]):
             for graph_id, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 row += 1
-                yield _parse(text, graph_id, f"{path}: row {row}")
+                if ids is None or graph_id in ids:
+                    yield _parse(text, graph_id, f"{path}: row {row}")
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise GraphError(f"{path}: damaged after row {row} ({' '.join(str(error).split())[:120]})") from error
 

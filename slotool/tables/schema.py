@@ -21,6 +21,7 @@ from slotool.errors import TableError
 from slotool.regular_files import require_regular
 
 Kind = Literal["text", "integer", "number", "flag", "numbers"]
+Prepare = Callable[[pd.DataFrame], pd.DataFrame]
 
 _ARROW: dict[Kind, pa.DataType] = {
     "text": pa.string(),
@@ -96,16 +97,17 @@ class Schema:
     columns: tuple[Column, ...]
     earlier: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
-    def load(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    def load(self, path: Path, prepare: Prepare | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
         """Return the rows and provenance of a Parquet or CSV file.
 
-        Raises ``TableError`` when the file is missing, empty, of another schema or version, or breaks a column.
+        ``prepare`` changes the cells of a CSV file, all text, before they are checked. Raises ``TableError`` when the
+        file is missing, empty, of another schema or version, or breaks a column.
         """
         if path.is_dir():
             raise TableError(f"{path}: a folder, but a table is a file, Parquet or CSV")
         require_regular(path, TableError)
         if path.suffix == ".csv":
-            return self._load_csv(path), {}
+            return self._load_csv(path, prepare), {}
         return self._load_parquet(path)
 
     def save(self, frame: pd.DataFrame, path: Path, provenance: Mapping[str, Any] | None = None) -> None:
@@ -175,7 +177,7 @@ class Schema:
     def _names(self) -> frozenset[str]:
         return frozenset(column.name for column in self.columns)
 
-    def _load_csv(self, path: Path) -> pd.DataFrame:
+    def _load_csv(self, path: Path, prepare: Prepare | None) -> pd.DataFrame:
         with path.open(errors="replace") as file:
             header = file.readline(MAX_HEADER_CHARACTERS)
         _require_columns(header.count(",") + 1, len(header) < MAX_HEADER_CHARACTERS, path)
@@ -186,6 +188,10 @@ class Schema:
             raise TableError(f"{path}: not a CSV table ({_one_line(error)})") from error
         if frame.empty:
             raise TableError(f"{path}: the table has no rows")
+        try:
+            frame = frame if prepare is None else prepare(frame)
+        except TableError as error:
+            raise TableError(f"{path}: {error}") from error
         return self.validate(frame, str(path), first_row=2)
 
     def _load_parquet(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -433,15 +439,15 @@ class Table:
         return cls(cls.schema.frame_of(rows), provenance)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read Parquet or CSV. Raises ``TableError``."""
-        frame, provenance = cls.schema.load(Path(path))
+    def load(cls, path: str | Path, prepare: Prepare | None = None) -> Self:
+        """Read Parquet or CSV, ``prepare`` as in ``Schema.load``. Raises ``TableError``."""
+        frame, provenance = cls.schema.load(Path(path), prepare)
         return cls(frame, provenance, source=str(path))
 
     @classmethod
-    def load_all(cls, paths: Sequence[str | Path]) -> Self:
-        """Return the rows of several files in order as one table. Raises ``TableError``."""
-        tables = [cls.load(path) for path in paths]
+    def load_all(cls, paths: Sequence[str | Path], prepare: Prepare | None = None) -> Self:
+        """Return the rows of several files in order as one table, see ``load``. Raises ``TableError``."""
+        tables = [cls.load(path, prepare) for path in paths]
         if len(tables) == 1:
             return tables[0]
         rows = pd.concat([table.rows for table in tables], ignore_index=True)

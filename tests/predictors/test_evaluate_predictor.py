@@ -126,7 +126,7 @@ def test_evaluate_predictor_needs_a_predictor_and_measured_networks(
     measured = ("--latency", folder / "latency.parquet", "--graphs", folder / "graphs.jsonl")
     for arguments, sentence in (
         ((predictor,), "Missing option '--latency'"),
-        ((predictor, *measured[:2]), "Missing option '--graphs'"),
+        ((predictor, *measured[:2]), "--graphs: give the graph files of the networks or --networks timm"),
         ((tmp_path / "family", *measured, "-o", "x"), "this is a family artifact, expected predictor"),
         ((predictor, *measured, "-o", folder / "latency.parquet"), "is also an input"),
     ):

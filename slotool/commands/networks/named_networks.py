@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from slotool.commands.command_line import command_line
 from slotool.errors import ArgumentError
 from slotool.graphs.capture.networks import KERAS, PackageNetworks
-from slotool.sources import FilePath
+from slotool.sources import FilePath, as_list
 
 if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
     from slotool.graphs.capture.sources import Source
 
 
@@ -25,10 +26,11 @@ def networks_in(
     torchvision: str | None = None,
     timm: str | None = None,
     transformers: str | None = None,
+    networks: str | None = None,
     input_shape: Sequence[str] = (),
     input_dtype: str | None = None,
     factory_arguments: Sequence[str] = (),
-) -> Sequence[Source | Path] | PackageNetworks:
+) -> Sequence[Source | Path | OperatorGraph] | PackageNetworks:
     """Return networks of one sort, or those of a package.
 
     Args:
@@ -39,6 +41,8 @@ def networks_in(
         torchvision: Names with commas, families (one of each), or all.
         timm: Names as for ``torchvision``.
         transformers: Names as for ``torchvision``; types such as bert.
+        networks: timm, all its networks that ship with slotool, or names of some with commas: resnet50,mixnet_s@224.
+            Neither timm nor a capture is needed.
         input_shape: Shape of an example: 3,32,32 or 'ids=128;mask=128'. For ``torch`` and free axes of ``onnx`` and
             ``keras``; one for all or each.
         input_dtype: Type of inputs: int64, 'ids=int64;x=float32'; None: that of the weights.
@@ -47,23 +51,27 @@ def networks_in(
     Raises:
         ArgumentError: Not exactly one sort of networks is given, or an option has no effect on it.
     """
+    from slotool.graphs.shipped import FILES, ShippedNetworks
     from slotool.graphs.store import require_graph_suffix
 
     zoo = {"torchvision": torchvision, "timm": timm, "transformers": transformers}
     packages = {package: names for package, names in zoo.items() if names is not None}
-    if sum(map(bool, (graph, keras, torch, onnx))) + len(packages) != 1:
+    if sum(map(bool, (graph, keras, torch, onnx, networks))) + len(packages) != 1:
         sorts = "--keras, --torch and --onnx, or of the other options that name networks"
         raise ArgumentError("networks", f"give exactly one of {sorts}, once or several times")
-    if not (graph or packages):
+    if not (graph or packages or networks):
         sources = _sources(keras, torch, onnx, input_shape, input_dtype, factory_arguments)
         several = len(keras) == 1 and (keras[0] == "all" or "," in keras[0])
         return PackageNetworks(KERAS, keras[0]) if several else sources
-    sort = next(iter(packages), "graph")
+    sort = next(iter(packages), "graph" if graph else "networks")
     options = {"input_shape": input_shape, "input_dtype": input_dtype, "factory_arguments": factory_arguments}
     for argument in (name for name, value in options.items() if value):
         raise ArgumentError(argument, f"it has no effect with --{sort}; leave it out")
     if packages:
         return PackageNetworks(sort, packages[sort])
+    if networks:
+        shipped = ShippedNetworks.of(networks if networks in FILES else "timm")
+        return shipped.graphs(None if networks in FILES else map(shipped.name_of, as_list(networks)))
     paths = [Path(path) for path in graph]
     for path in paths:
         require_graph_suffix(path)

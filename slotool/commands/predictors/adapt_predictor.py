@@ -12,7 +12,7 @@ from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result
 from slotool.commands.values import Rows, at_least
-from slotool.predictors.training.measured import MeasuredNetworks, unmatched
+from slotool.predictors.training.measured import MeasuredNetworks
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import Paths
 
@@ -74,7 +74,8 @@ def adapt_predictor(
     base: str | Path,
     latency: Paths,
     *,
-    graphs: Paths,
+    graphs: Paths = (),
+    networks: str | None = None,
     out: str | Path | None = None,
     samples: Annotated[int, at_least(3)] | None = None,
     rows: Rows | None = None,
@@ -93,6 +94,7 @@ def adapt_predictor(
         base: Predictor artifact of another device, backend …
         latency: Latency tables (Parquet or CSV) of measured networks in the new setting.
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        networks: timm, if the tables name networks of timm that ship with slotool, in place of ``graphs``.
         out: Artifact to write.
         samples: Adapt to this many labels, chosen to tell most, and score on the others; None: all.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``precision``, ``threads``,
@@ -112,13 +114,13 @@ def adapt_predictor(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.predictors.trained.artifact import TrainedPredictor
-    from slotool.predictors.transfer.adaptation import adapt_and_score
+    from slotool.predictors.transfer.adaptation import adapt_and_score, usual_batch_size
 
     written = None if out is None else Path(out)
-    source = MeasuredNetworks.of(latency, graphs, rows)
     trained: TrainedPredictor[Any] = TrainedPredictor.load(str(base))
+    source = MeasuredNetworks.of(latency, graphs, rows, networks, usual_batch_size(trained))
     labelled = source.labelled()
-    remarks = unmatched(labelled)
+    remarks = source.remarks(labelled)
     if labelled.unstable:
         remarks.append(
             f"{labelled.unstable} of {len(labelled)} labels are unstable: a repetition may differ, and neither the "

@@ -21,7 +21,7 @@ from slotool.commands.predictors.predictor_training import (
 )
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
-from slotool.predictors.training.measured import MeasuredNetworks, unmatched
+from slotool.predictors.training.measured import MeasuredNetworks
 from slotool.printable import duration
 from slotool.sources import FilePath, Paths
 
@@ -104,7 +104,8 @@ def evaluate_predictor(
     predictor: FilePath,
     *,
     latency: Paths,
-    graphs: Paths,
+    graphs: Paths = (),
+    networks: str | None = None,
     device: str | None = None,
     backend: str | None = None,
     precision: str | None = None,
@@ -124,6 +125,7 @@ def evaluate_predictor(
         predictor: Predictor artifact, from ``train_predictor`` or ``adapt_predictor``.
         latency: Latency table (Parquet or CSV) of measured networks; repeatable.
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        networks: timm, if the tables name networks of timm that ship with slotool, in place of ``graphs``.
         device: Device to score, if the predictor covers several. The beginning of its name is enough; a choice that
             leaves several settings is an error.
         backend: Backend to score, if the predictor covers several.
@@ -150,15 +152,15 @@ def evaluate_predictor(
     from slotool.predictors.training.evaluation import differences, evaluate_on, rows_to_pick
 
     written = None if out is None else Path(out)
-    source = MeasuredNetworks.of(latency, graphs)
     path, loaded = str(predictor), TrainedPredictor.load(str(predictor))
     chosen = Chosen(PredictorArtifact(path, loaded, None, {}), path, None, path).of_setting(
         device=device, backend=backend, precision=precision, threads=threads, batch_size=batch_size
     )
     trained = chosen.opened.require_solo()
+    source = MeasuredNetworks.of(latency, graphs, None, networks, trained.setting.batch_size)
     measured = source.table()
     labelled = join_labels(measured, source.read_graphs(), rows_to_pick(measured, trained.setting))
-    remarks = unmatched(labelled)
+    remarks = source.remarks(labelled)
     if chosen.why:
         remarks.append(f"the setting scored is {chosen.why}")
     if differing := differences(trained.setting, labelled.setting):

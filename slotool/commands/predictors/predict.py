@@ -18,7 +18,6 @@ from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
 from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.predictors.sweep import SweepAxis
-from slotool.predictors.training.chosen import is_of_here
 from slotool.progress import Reporter, Reporting, reporter_of, short_phase
 
 if TYPE_CHECKING:
@@ -134,7 +133,6 @@ def predict(
     axis = None if sweep is None else SweepAxis.of(sweep)
     _require_together(explain, axis, out, family, co_runners)
     versions = None if family is None else Versions(family, sources.versions("family"))
-    here = is_of_here(device)
     facts: dict[str, Any] = {
         "backend": backend,
         "device": device,
@@ -164,8 +162,7 @@ def predict(
     prediction = replace(prediction, failed=failed)
     if explain:
         prediction = prediction.explained()
-    if here:
-        prediction = prediction.on_this_machine()
+    prediction = prediction.on_this_machine()
     if written is not None:
         captured = [name not in failed for name in sources.distinct_names]
         predicted = trained.latency_table(prediction.items, prediction.predictions)

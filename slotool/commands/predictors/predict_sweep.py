@@ -12,7 +12,7 @@ from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.errors import ArgumentError, SlotoolError
 from slotool.graphs.capture.networks import Captured, Networks
 from slotool.predictors.sweep import BATCH, SHAPES, THREADS, SweepAxis, SweepPoint
-from slotool.predictors.training.chosen import Chosen, is_of_here, machine_differences
+from slotool.predictors.training.chosen import Chosen, machine_differences
 from slotool.progress import short_phase
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def answers_of(
             else Answer(value, first, size or 1, networks, None, learnt=False, why_not=unknown[value])
             for value in axis.values
         ]
-    return [_only_here(answer) for answer in answers] if is_of_here(facts["device"]) else answers
+    return [_only_here(answer) for answer in answers]
 
 
 def _of_values(

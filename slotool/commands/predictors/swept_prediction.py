@@ -14,7 +14,7 @@ from slotool.commands.predictors.predict_sweep import Answer, answers_of
 from slotool.commands.predictors.prediction import NOT_HERE, Prediction, Versions
 from slotool.graphs.capture.networks import Captured, Networks
 from slotool.predictors.sweep import BATCH, SweepAxis, SweepPoint
-from slotool.predictors.training.chosen import is_of_here, machine_differences, machine_speed
+from slotool.predictors.training.chosen import machine_differences, machine_speed
 from slotool.printable import duration, number
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class SweptPrediction(Prediction):
             predictions=first.predictions,
             slo_s=slo_s,
             failed={name: why or "" for name, why in failed.items()},
-            differences=machine_differences(trained) if is_of_here(facts["device"]) else None,
-            speed=machine_speed(trained) if is_of_here(facts["device"]) else None,
+            differences=machine_differences(trained),
+            speed=machine_speed(trained),
             fact=axis.fact,
             points=points,
             answers=answers,

@@ -12,7 +12,7 @@ from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import PredictorTraining, SettingsTraining
 from slotool.commands.values import ColocatedRows, at_least
 from slotool.errors import ArgumentError
-from slotool.predictors.training.measured import MeasuredNetworks, unmatched
+from slotool.predictors.training.measured import MeasuredNetworks
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import FilePath, Paths, as_list, numbers_in
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def train_predictor(
     latency: Paths,
     *,
-    graphs: Paths,
+    graphs: Paths = (),
+    networks: str | None = None,
     out: str | Path | None = None,
     model: str | Sequence[str] = "auto",
     solo: FilePath | None = None,
@@ -49,6 +50,7 @@ def train_predictor(
     Args:
         latency: Latency tables (Parquet or CSV) of measured networks.
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        networks: timm, if the tables name networks of timm that ship with slotool, in place of ``graphs``.
         out: Artifact to write: the chosen predictor, and the scores of all.
         model: Predictor to choose, such as graph; among several, or with ``"auto"``, the one of lowest dev MAE. The
             baselines ``linear`` and ``three-term`` are always trained too. ``"settings"`` is one predictor of all
@@ -97,7 +99,7 @@ def train_predictor(
         if training_device != devices.CPU:
             raise ArgumentError("training_device", f"{many} trains on the CPU only; leave it out")
     torch_device, searched = devices.required(training_device, "training_device"), numbers_in(depths or DEPTHS)
-    source = MeasuredNetworks.of(latency, graphs, rows)
+    source = MeasuredNetworks.of(latency, graphs, rows, networks)
     reporter, written = reporter_of(progress), None if out is None else Path(out)
     if source.is_colocated():
         opened = None if solo is None else open_artifact(solo, KIND)
@@ -123,7 +125,7 @@ def train_predictor(
     names += [name for name in chosen if name not in (AUTO, *built_in)]
     candidates = new_predictors(names, searched, device=torch_device)
     labelled = source.labelled()
-    for sentence in unmatched(labelled):
+    for sentence in source.remarks(labelled):
         reporter.warn(sentence)
     split = paper_split(labelled.kinds, seed)
     run = train_and_score(

@@ -159,9 +159,9 @@ def is_of_here(device: str | None) -> bool:
 
 
 def machine_differences(trained: TrainedPredictor[Any]) -> Likeness | None:
-    """Return differences between this machine and that of the labels; None if it is the same."""
+    """Return differences between this machine and that of the labels; None if it is the same, or a named device."""
     difference = likeness(trained.setting.machine, trained.facts)
-    return None if difference.same else difference
+    return None if difference.same or not is_of_here(trained.setting.device) else difference
 
 
 def machine_speed(trained: TrainedPredictor[Any]) -> float | None:
@@ -169,4 +169,6 @@ def machine_speed(trained: TrainedPredictor[Any]) -> float | None:
     from slotool.timing.speed import speed_ratio
 
     difference = machine_differences(trained)
-    return None if (difference and difference.differences) or trained.facts is None else speed_ratio(trained.facts)
+    if (difference and difference.differences) or trained.facts is None or not is_of_here(trained.setting.device):
+        return None
+    return speed_ratio(trained.facts)

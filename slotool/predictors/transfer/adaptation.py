@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -88,6 +89,17 @@ def baselines(known: Networks, log_s: np.ndarray, networks: Networks) -> dict[st
     factor = float(np.median(log_s - known.log_answers[:, source]))
     prices = fitted_terms(known.terms, np.exp(log_s))
     return {AS_IS: answers, FACTOR: answers + factor, THREE_TERM: priced_terms(networks.terms, *prices)}
+
+
+def settings_of(base: TrainedPredictor[OperatorGraph]) -> tuple[Setting, ...]:
+    """Return the settings that a base predicts."""
+    learnt = base.predictor
+    return learnt.settings if isinstance(learnt, SettingsPredictor) else (base.setting,)
+
+
+def usual_batch_size(base: TrainedPredictor[OperatorGraph]) -> int:
+    """Return the batch size of most settings of a base."""
+    return Counter(setting.batch_size for setting in settings_of(base)).most_common(1)[0][0]
 
 
 def nearest(known: Networks, log_s: np.ndarray) -> int:
@@ -183,9 +195,8 @@ class AdaptationRun:
     @cached_property
     def sources(self) -> list[tuple[str, float]]:
         """Settings or base, roofline and three terms, with their shares of the prediction, largest first."""
-        base = self.base.predictor
-        settings = base.settings if isinstance(base, SettingsPredictor) else (self.base.setting,)
-        names = [*(f"{each.device} {each.backend} {each.precision}" for each in settings), "a roofline", THREE_TERM]
+        settings = (f"{each.device} {each.backend} {each.precision}" for each in settings_of(self.base))
+        names = [*settings, "a roofline", THREE_TERM]
         shares = self._predictor.labels.shares
         return [(names[i], float(shares[i])) for i in np.argsort(-shares, kind="stable").tolist() if shares[i] >= 0.01]
 
@@ -201,10 +212,8 @@ class AdaptationRun:
     @property
     def base_setting(self) -> Setting:
         """Setting of the base; of many settings, the nearest to the labels."""
-        base, labels = self.base.predictor, self._predictor.labels
-        if not isinstance(base, SettingsPredictor):
-            return self.base.setting
-        return base.settings[nearest(labels.networks, labels.log_s)]
+        labels = self._predictor.labels
+        return settings_of(self.base)[nearest(labels.networks, labels.log_s)]
 
     @property
     def other_backend(self) -> str | None:
