@@ -77,6 +77,7 @@ MAX_CACHED = 16_384
 # Values, weights and FLOPs of one operator: thousands of the largest still add up within 64 bits.
 MAX_OPERATOR_SIZE = 2**50
 _MADE: dict[tuple[Any, ...], Operator] = {}
+_RESOLVED: dict[tuple[Any, ...], tuple[dict[str, Any], Effect]] = {}
 
 
 def infer(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -92,6 +93,17 @@ def resolve(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> tuple[d
     equal attributes however they were written. Raises ``GraphError`` for an unknown operator or attribute, or shapes
     that do not fit.
     """
+    # repr, unlike equality, tells 1 from True and 1.0.
+    key = (op, tuple(map(tuple, inputs)), repr(attributes))
+    if key not in _RESOLVED:
+        if len(_RESOLVED) >= MAX_CACHED:
+            _RESOLVED.clear()
+        _RESOLVED[key] = _resolved(op, attributes, inputs)
+    canonical, effect = _RESOLVED[key]
+    return dict(canonical), effect
+
+
+def _resolved(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> tuple[dict[str, Any], Effect]:
     if op not in OPERATORS:
         raise GraphError(f"unknown operator {op!r}; known are {', '.join(OPERATORS)}")
     kind = OPERATORS[op]

@@ -113,18 +113,16 @@ def uncompiled(module: nn.Module) -> tuple[nn.Module, bool]:
     parts = list(module.modules())
     compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in parts)
     inside = any(isinstance(getattr(part, "_orig_mod", None), nn.Module) for part in parts)
-    return module, compiled or inside or any(map(_has_compiled_functions, parts))
+    owned = any(_is_compiled(value) for part in parts for value in vars(part).values())
+    return module, compiled or inside or owned or any(map(_has_compiled_functions, {type(part) for part in parts}))
 
 
-def _has_compiled_functions(part: nn.Module) -> bool:
-    """True if its attributes, class functions, or their global functions went through ``torch.compile``."""
-    classes = type(part).__mro__[: type(part).__mro__.index(nn.Module)]
-    if any(_is_compiled(value) for scope in (part, *classes) for value in vars(scope).values()):
-        return True
-    functions = [value for scope in classes for value in vars(scope).values() if inspect.isfunction(value)]
-    return any(
-        _is_compiled(function.__globals__.get(name)) for function in functions for name in function.__code__.co_names
-    )
+def _has_compiled_functions(kind: type[nn.Module]) -> bool:
+    """True if its members, or global functions that they call, went through ``torch.compile``."""
+    members = [value for scope in kind.__mro__[: kind.__mro__.index(nn.Module)] for value in vars(scope).values()]
+    functions = filter(inspect.isfunction, members)
+    called = (function.__globals__.get(name) for function in functions for name in function.__code__.co_names)
+    return any(map(_is_compiled, [*members, *called]))
 
 
 def _is_compiled(value: Any) -> bool:
