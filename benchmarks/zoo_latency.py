@@ -31,7 +31,7 @@ from benchmarks.calibrate_shipped import MODELS
 from benchmarks.capture_zoo import PACKAGES, built, names_of
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Examples, Predictor
-from slotool.predictors.features.domain import operator_cost_s
+from slotool.predictors.features.type_costs import OperatorRows
 from slotool.predictors.labels import label_noise_s
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
@@ -171,7 +171,7 @@ def ten_labels(
     adapted.fit(known)
     terms.fit(known)
     scale = float(np.median(known.latency_s / base.predict(known.items)))
-    roofline = [np.array([operator_cost_s(graph).sum() for graph in part.items]) for part in (known, asked)]
+    roofline = [np.array([OperatorRows.of([graph]).cost_s.sum() for graph in part.items]) for part in (known, asked)]
     factor = np.median(known.latency_s / roofline[0])
     found = {"kept": adapted.predict(asked.items), "one_factor": scale * base.predict(asked.items)}
     found |= {"three_term": terms.predict(asked.items), "roofline": factor * roofline[1]}

@@ -328,11 +328,6 @@ def _shares(rows: OperatorRows, types: Sequence[str]) -> np.ndarray:
     return np.asarray(shares[:, [at.get(kind, len(at)) for kind in types]])
 
 
-def operator_cost_s(graph: OperatorGraph) -> np.ndarray:
-    """Return the cost of each operator by the neutral roofline, float64 seconds [operators]."""
-    return OperatorRows.of([graph]).cost_s
-
-
 def _sizes(*sizes: np.ndarray) -> np.ndarray:
     """Return log1p of FLOPs, weights and output values, float64 [n, 3]."""
     return np.asarray(np.log1p(np.column_stack(sizes)))
