@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slotool.commands.predictors.adapt_predictor import adapt_predictor
     from slotool.commands.predictors.calibrate import calibrate
     from slotool.commands.predictors.evaluate_predictor import evaluate_predictor
+    from slotool.commands.predictors.pareto import pareto
     from slotool.commands.predictors.predict import predict
     from slotool.commands.predictors.predict_points import predict_points
     from slotool.commands.predictors.train_predictor import train_predictor
@@ -67,6 +68,7 @@ __all__ = [
     "import_outcomes",
     "load",
     "loadtest",
+    "pareto",
     "plan",
     "predict",
     "predict_points",

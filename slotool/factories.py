@@ -64,7 +64,7 @@ def make(
                 raise error(f"{name} is neither {what} nor a function making one, but of type {kind}")
             keywords = dict(arguments or {})
             shown = ", ".join(f"{key}={value!r}" for key, value in keywords.items())
-            member = _guarded(partial(member, **keywords), f"calling {name}({shown})", error)
+            member = guarded(partial(member, **keywords), f"calling {name}({shown})", error)
     return member
 
 
@@ -169,11 +169,11 @@ def _imported(name: str, folder: Path, error: type[InputError]) -> Any:
     if not found:
         where = "the current directory" if folder == Path.cwd() else folder
         raise error(f"no module {name} in {where} or installed")
-    return _guarded(lambda: importlib.import_module(name), f"importing {name}", error)
+    return guarded(lambda: importlib.import_module(name), f"importing {name}", error)
 
 
-def _guarded(run: Callable[[], Any], doing: str, error: type[InputError]) -> Any:
-    """Run code of the user's; whatever it raises becomes one sentence."""
+def guarded(run: Callable[[], Any], doing: str, error: type[InputError]) -> Any:
+    """Return what code of the user's returns; whatever it raises becomes one sentence as ``error``."""
     try:
         return run()
     except (Exception, SystemExit) as raised:

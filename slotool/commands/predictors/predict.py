@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +51,7 @@ def predictor_in(text: str) -> Path:
 )
 @writes("out")
 def predict(
-    networks: Network | Sequence[Network] | Mapping[str, Network] | PackageNetworks,
+    networks: Network | Sequence[Network] | Mapping[str, Network] | Iterator[tuple[str, Network]] | PackageNetworks,
     *,
     predictor: str | Path | None = None,
     input_shape: Shapes | None = None,
@@ -84,9 +84,9 @@ def predict(
     Example: slotool predict predictor --torch nets:tiny --torch nets:wide --input-shape 3,32,32 --slo 2ms
 
     Args:
-        networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
-            keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
-            or a graph file.
+        networks: One, several, or several by name, as a mapping or a generator of pairs: each a ``torch.nn.Module``, a
+            ``keras.Model``, a name in keras.applications, an .onnx or .keras file, ``"module:factory"`` of one torch
+            module or of several, an ``OperatorGraph``, or a graph file.
         predictor: Predictor artifact; None: operators measured here, or the shipped predictor of ``device``.
         input_shape: Shape of one example without the batch, for torch modules and free axes of ONNX and Keras; one for
             all, or one for each.
@@ -153,6 +153,8 @@ def predict(
         trained: TrainedPredictor[Any] = opened.require_colocated() if co_runners else opened.require_solo()
     failed: dict[str, str] = {}
     graphs = sources.graphs(limits, failed)
+    if versions is not None and len(versions.names) != len(graphs) + len(failed):
+        raise ArgumentError("family", "versions are named one by one, and a factory makes several")
     others = _others(co_runners, [] if sources.framework else graphs, limits, reporter)
     if others:
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)

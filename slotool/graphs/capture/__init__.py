@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from slotool.graphs.capture.loading import load_keras, load_torch
     from slotool.graphs.capture.onnx.capture import capture_onnx
     from slotool.graphs.capture.sources import Source
-    from slotool.graphs.capture.subprocess_capture import Limits, all_captured_apart, captured_apart
+    from slotool.graphs.capture.subprocess_capture import Limits, all_captured_apart
     from slotool.graphs.capture.torch.capture import capture_torch
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "capture_keras",
     "capture_onnx",
     "capture_torch",
-    "captured_apart",
     "load_keras",
     "load_torch",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +31,49 @@ def load_torch(name: str, arguments: Mapping[str, Any] | None = None) -> nn.Modu
     The factory is an ``nn.Module``, or makes one when called with these ``arguments``. Raises ``GraphError`` if module
     or factory are missing, fail, or return no ``nn.Module``.
     """
-    module = factories.make(name, is_made=_is_module, what="a torch.nn.Module", error=GraphError, arguments=arguments)
     from torch import nn
 
+    module = load_torch_modules(name, arguments)
     if not isinstance(module, nn.Module):
-        hint = f": a Keras model is captured by --keras {name}" if _is_keras_model(module) else ""
-        raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(module).__name__}{hint}")
+        raise GraphError(f"{name} makes several modules, and one is needed")
     return module
 
 
-def _is_module(value: Any) -> bool:
+def load_torch_modules(
+    name: str, arguments: Mapping[str, Any] | None = None
+) -> nn.Module | Iterator[tuple[str, nn.Module]]:
+    """Load as ``load_torch`` a module, or several by name that the factory holds or makes one after another.
+
+    Several are a mapping by name, or a list or iterator of modules or of pairs of name and module; modules without a
+    name are called by their number, such as ``nets:make[3]``.
+    """
     from torch import nn
 
-    return isinstance(value, nn.Module)
+    is_made = partial(_is_one_or_several, nn.Module)
+    made = factories.make(name, is_made=is_made, what="a torch.nn.Module", error=GraphError, arguments=arguments)
+    several = isinstance(made, Iterable) and not isinstance(made, str | bytes) and not _is_keras_model(made)
+    if not isinstance(made, nn.Module) and not several:
+        hint = f": a Keras model is captured by --keras {name}" if _is_keras_model(made) else ""
+        raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(made).__name__}{hint}")
+    return made if isinstance(made, nn.Module) else _named(name, made)
+
+
+def _is_one_or_several(kind: type, value: Any) -> bool:
+    return isinstance(value, kind | Mapping | list | tuple)
+
+
+def _named(name: str, made: Iterable[Any]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules by name. Raises ``GraphError`` for anything else, and where the code that makes them fails."""
+    from torch import nn
+
+    entries = iter(made.items() if isinstance(made, Mapping) else made)
+    at = 0
+    while (entry := factories.guarded(lambda: next(entries, None), f"making {name}[{at}]", GraphError)) is not None:
+        called, module = entry if isinstance(entry, tuple) and len(entry) == 2 else (f"{name}[{at}]", entry)
+        if not isinstance(module, nn.Module):
+            raise GraphError(f"{called} of {name} is no torch.nn.Module, but of type {type(module).__name__}")
+        yield str(called), module
+        at += 1
 
 
 def _is_keras_model(value: Any) -> bool:

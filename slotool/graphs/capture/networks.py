@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -120,9 +121,10 @@ class Networks:
         """Return one network, several, several by name, or those of a package, as ``Networks``.
 
         Each is an ``OperatorGraph``, a graph file (.parquet or .jsonl, all graphs in it), an .onnx file, a .keras file,
-        a name in keras.applications, ``module:factory`` of a torch module, a ``torch.nn.Module``, a ``keras.Model``, or
-        a ``Source``. ``input_shape``, of one example without the batch, is for torch modules, and where there is none
-        for free axes of .onnx files, .keras files and Keras models: one for all, or one for each.
+        a name in keras.applications, ``module:factory`` of one or several torch modules, a ``torch.nn.Module``, a
+        ``keras.Model``, or a ``Source``; several by name are a mapping, or pairs of a name and a network.
+        ``input_shape``, of one example without the batch, is for torch modules, and where there is none for free axes
+        of .onnx files, .keras files and Keras models: one for all, or one for each.
 
         Raises ``ArgumentError`` for anything else, and where shapes do not belong to these one for one.
         """
@@ -130,6 +132,14 @@ class Networks:
             from slotool.graphs.capture import Source
 
             networks = [Source(networks.package, name) for name in networks.chosen()]
+        if isinstance(networks, Iterator):
+            networks = list(networks)
+        if isinstance(networks, list) and networks and all(map(_is_named, networks)):
+            if twice := next(
+                (name for name, count in Counter(name for name, _ in networks).items() if count > 1), None
+            ):
+                raise ArgumentError(argument, f"two networks are named {twice}")
+            networks = dict(networks)
         called = tuple(networks) if isinstance(networks, Mapping) else ()
         if isinstance(networks, Mapping):
             networks = list(networks.values())
@@ -216,10 +226,12 @@ class Networks:
             answer = next(apart) if isinstance(part, Source) else _captured_here(part)
             if steps is not None and _is_model(part):
                 steps.advance()
-            if isinstance(answer, SlotoolError):
-                yield Captured(name, error=answer)
-            else:
-                yield Captured(name, replace(answer, name=name) if self.called else answer)
+            several = isinstance(answer, list)
+            for called, one in answer if several else [(name, answer)]:
+                if isinstance(one, SlotoolError):
+                    yield Captured(called, error=one)
+                else:
+                    yield Captured(called, replace(one, name=name) if self.called and not several else one)
 
     def graphs(self, limits: Limits | None = None, failed: dict[str, str] | None = None) -> list[OperatorGraph]:
         """Return all graphs in order; see ``captured``.
@@ -245,7 +257,7 @@ class Networks:
 
     def not_captured(self, errors: Mapping[str, SlotoolError]) -> SlotoolError:
         """Return one error for networks that could not be captured; equal reasons are named once."""
-        if len(self.parts) == 1:
+        if len(self.parts) == 1 == len(errors):
             return next(iter(errors.values()))
         reasons: dict[str, str] = {}
         for name, error in errors.items():
@@ -306,6 +318,11 @@ def _needs_shape(one: Network) -> bool:
 def _is_torch_module(value: Any) -> bool:
     """True if it is one and no Keras model, which is a module too where torch is Keras' backend."""
     return _is_instance(value, "torch", "nn", "Module") and not _is_instance(value, "keras", "Model")
+
+
+def _is_named(one: Any) -> bool:
+    """True if it is a pair of a name and a network."""
+    return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
 
 
 def _may_take_dtype(one: Network) -> bool:

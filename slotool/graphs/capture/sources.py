@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotool.factories import is_factory
 from slotool.graphs.capture.zoo import PACKAGES, capture_network
 from slotool.graphs.graph import OperatorGraph
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# Name of one of several networks, and a function that captures it.
+Candidate = tuple[str, Callable[[], OperatorGraph]]
 
 
 @dataclass(frozen=True)
@@ -45,15 +52,29 @@ class Source:
         return cls(**{**document, "input_shape": read})
 
 
-def capture_source(source: Source) -> OperatorGraph:
-    """Return the source's graph, named after it; factories are run. Raises errors of loading and capturing."""
-    if source.framework == "torch":
-        from slotool.graphs.capture.loading import load_torch
-        from slotool.graphs.capture.torch.capture import capture_torch
+def captured(source: Source) -> OperatorGraph | Iterator[Candidate]:
+    """Return the source's graph, named after it, or candidates where a torch factory makes several modules.
 
-        module = load_torch(source.name, source.arguments)
-        graph = capture_torch(module, source.input_shape, source.input_dtype)
-        return replace(graph, name=source.called)
+    Factories are run. Raises errors of loading and capturing.
+    """
+    if source.framework != "torch":
+        return capture_source(source)
+    from slotool.graphs.capture.loading import load_torch_modules
+
+    made = load_torch_modules(source.name, source.arguments)
+    if isinstance(made, Iterator):
+        return ((name, partial(_captured_module, source, name, module)) for name, module in made)
+    return _captured_module(source, source.called, made)
+
+
+def _captured_module(source: Source, name: str, module: nn.Module) -> OperatorGraph:
+    from slotool.graphs.capture.torch.capture import capture_torch
+
+    return replace(capture_torch(module, source.input_shape, source.input_dtype), name=name)
+
+
+def capture_source(source: Source) -> OperatorGraph:
+    """Return the graph of a source of one network that is no torch module; see ``captured``."""
     if source.framework in PACKAGES:
         return capture_network(source.framework, source.name)
     if source.framework == "onnx":

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,12 +22,14 @@ import slotool
 import slotool.errors
 import slotool.process
 from slotool import strict_json
-from slotool.errors import RunError, SlotoolError, TimedOut, WorkerError
+from slotool.errors import GraphError, RunError, SlotoolError, TimedOut, WorkerError
 from slotool.graphs.capture.sources import Source
 from slotool.graphs.graph import OperatorGraph
 from slotool.machine import usable_memory
 
 DEFAULT_TIMEOUT_S = 600.0
+# Graph of a source, the error of its capture, or such an answer for each of several networks that it makes, by name.
+Answer = OperatorGraph | SlotoolError | list[tuple[str, OperatorGraph | SlotoolError]]
 # Share of the memory available at the start for a capture.
 MEMORY_SHARE = 0.9
 # Networks that one process captures before another begins afresh: imports are paid for once, and memory is given back.
@@ -47,22 +49,10 @@ class Limits:
     memory_bytes: int | None = None
 
 
-def captured_apart(source: Source, limits: Limits | None = None) -> OperatorGraph:
-    """Return the graph of one source, captured in a process of its own.
-
-    Raises errors of capturing, ``TimedOut`` after too long, ``RunError`` for too much memory, and ``WorkerError`` if
-    its process dies.
-    """
-    (answer,) = all_captured_apart([source], limits)
-    if isinstance(answer, SlotoolError):
-        raise answer
-    return answer
-
-
 def all_captured_apart(
     sources: Sequence[Source], limits: Limits | None = None, stop: threading.Event | None = None
-) -> Iterator[OperatorGraph | SlotoolError]:
-    """Yield the graphs of all sources in order, or the error of each that fails, until ``stop`` is set.
+) -> Iterator[Answer]:
+    """Yield the answers of all sources in order, until ``stop`` is set.
 
     One process does all of one module, so that libraries are imported once; after a death another continues with the
     rest. Output of the models' code, on stdout too, goes to stderr.
@@ -85,12 +75,12 @@ def all_captured_apart(
 
 def captured_side_by_side(
     sources: Sequence[Source], limits: Limits | None = None, processes: int = 1
-) -> Iterator[tuple[Source, OperatorGraph | SlotoolError]]:
+) -> Iterator[tuple[Source, Answer]]:
     """Yield every source with its graph or error, in order of completion, with several ``processes``.
 
     Closing the iterator, or an interrupt, ends the processes.
     """
-    results: SimpleQueue[tuple[Source, OperatorGraph | SlotoolError] | BaseException] = SimpleQueue()
+    results: SimpleQueue[tuple[Source, Answer] | BaseException] = SimpleQueue()
     stop = threading.Event()
     size = max(1, min(CHUNK, len(sources) // max(1, processes)))
     chunks = [sources[first : first + size] for first in range(0, len(sources), size)]
@@ -151,14 +141,17 @@ class _Worker:
         self._process, self._answers, self._unread = process, answers, b""
         self.alive_and_well = True
 
-    def answer(
-        self, source: Source, limits: Limits, stop: threading.Event | None = None
-    ) -> OperatorGraph | SlotoolError:
+    def answer(self, source: Source, limits: Limits, stop: threading.Event | None = None) -> Answer:
         """Return the worker's result for the next source, or the reason for none."""
         allowed = limits.memory_bytes or int(MEMORY_SHARE * usable_memory())
-        try:
+
+        def read() -> dict[str, Any]:
             line = self._line(source, time.monotonic() + limits.timeout_s, limits.timeout_s, allowed, stop)
-            return _read(strict_json.decode(line))
+            return strict_json.convert(strict_json.decode(line), dict[str, Any])
+
+        try:
+            first = read()
+            return _several(source, first["processes"], read) if "processes" in first else _read(first)
         except SlotoolError as error:
             self.alive_and_well = False
             if not isinstance(error, strict_json.JsonError):
@@ -209,6 +202,19 @@ class _Worker:
             f"capturing {source.name}: the model's code {how} before there was a graph; "
             "see whether it can be built and called in a Python of its own"
         )
+
+
+def _several(source: Source, processes: int, read: Callable[[], dict[str, Any]]) -> Answer:
+    """Return the networks of a source in order, from lines until every process has ended its own."""
+    by_place: dict[int, tuple[str, OperatorGraph | SlotoolError]] = {}
+    while processes:
+        if answer := read():
+            by_place[int(answer["at"])] = (str(answer["name"]), _read(answer))
+        else:
+            processes -= 1
+    if not by_place:
+        return GraphError(f"{source.called} makes no network")
+    return [by_place[place] for place in sorted(by_place)]
 
 
 def _read(answer: dict[str, Any]) -> OperatorGraph | SlotoolError:
