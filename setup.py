@@ -9,6 +9,7 @@ setup(
         "slotool": ["py.typed"],
         "slotool.shipped": ["**/*"],
         "slotool.shipped_datasets": ["tate-16k/*", "fashion-mnist-supernet-*.parquet", "timm-networks.parquet"],
+        "slotool.predictors.settings": ["*.toml"],
         "slotool.serving.front": ["*.html"],
         "slotool.serving.protocol": ["*.json"],
     },

@@ -18,11 +18,14 @@ from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
 from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.predictors.sweep import SweepAxis
+from slotool.predictors.training.chosen import is_of_here
 from slotool.progress import Reporter, Reporting, reporter_of, short_phase
+from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.graphs.capture import Limits
+    from slotool.predictors.settings.sheets import DeviceSheet
     from slotool.predictors.trained.artifact import TrainedPredictor
 
 
@@ -58,6 +61,7 @@ def predict(
     input_dtype: Dtypes | None = None,
     backend: str | None = None,
     device: str | None = None,
+    device_sheet: FilePath | None = None,
     precision: str | None = None,
     threads: Annotated[int, at_least(1)] | None = None,
     batch_size: Annotated[int, at_least(1)] | None = None,
@@ -95,6 +99,8 @@ def predict(
         backend: torch, keras or onnx; None: as the networks. It also selects a setting of the predictor.
         device: cpu, cuda:0, or a shipped one such as rtx4090. It also selects a setting of the predictor; the beginning
             of a name is enough.
+        device_sheet: TOML file of facts of a device without labels: its latencies are those of the nearest one, scaled
+            by peak bandwidth and FLOPs. Common devices need none: ``device`` names them.
         precision: Number format: here float32, bf16, fp16, or on a GPU tf32; of a shipped device also amp.
         threads: Compute threads; None: all usable cores.
         batch_size: Examples in a call.
@@ -133,6 +139,8 @@ def predict(
     axis = None if sweep is None else SweepAxis.of(sweep)
     _require_together(explain, axis, out, family, co_runners)
     versions = None if family is None else Versions(family, sources.versions("family"))
+    sheet = None if device_sheet is None else _sheet(device_sheet, device, sweep)
+    device = device if sheet is None else sheet.name
     facts: dict[str, Any] = {
         "backend": backend,
         "device": device,
@@ -148,7 +156,11 @@ def predict(
     # Before models are opened, which takes seconds.
     with short_phase(reporter, "opening the predictor"):
         general, facts_left = chosen_predictor(predictor, sources, colocated=bool(co_runners), measure=measure, **facts)
-        chosen = general.of_setting(scaling=not co_runners, **facts_left, batch_size=batch_size)
+        facts_left["batch_size"] = batch_size
+        if sheet is None:
+            chosen = general.of_setting(scaling=not co_runners, **facts_left)
+        else:
+            chosen = general.of_sheet(sheet, **facts_left)
         opened = chosen.opened
         trained: TrainedPredictor[Any] = opened.require_colocated() if co_runners else opened.require_solo()
     failed: dict[str, str] = {}
@@ -170,6 +182,18 @@ def predict(
         predicted = trained.latency_table(prediction.items, prediction.predictions)
         (predicted if versions is None else versions.table(predicted, captured)).save(written)
     return prediction
+
+
+def _sheet(path: FilePath, device: str | None, sweep: object) -> DeviceSheet:
+    """Return the sheet of a file. Raises ``ArgumentError`` for arguments that it excludes."""
+    from slotool.predictors.settings.sheets import DeviceSheet
+
+    if device is not None or sweep is not None:
+        raise ArgumentError("device_sheet", "it names the device, and goes with neither --device nor --sweep")
+    sheet = DeviceSheet.read(path)
+    if is_of_here(sheet.name):
+        raise ArgumentError("device_sheet", f"{sheet.name} is a device of this machine, whose operators are measured")
+    return sheet
 
 
 def _require_together(

@@ -16,8 +16,12 @@ from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples
 from slotool.predictors.labels import Setting
 from slotool.predictors.registry import ADAPTED_BEFORE
 from slotool.predictors.settings.model import OPERATORS, Encoded, SettingsModel
+from slotool.predictors.settings.sheets import device_errors
 from slotool.predictors.trained.bounds import raised, raised_in_words
 from slotool.predictors.trained.residuals import Residuals
+
+# Limit of what devices by their sheets are off, in log, where labels agree with sheets exactly.
+MIN_SPREAD = 1e-6
 
 
 class SettingsPredictor(Predictor[OperatorGraph]):
@@ -26,6 +30,8 @@ class SettingsPredictor(Predictor[OperatorGraph]):
     The spread is the Gaussian process's deviation of log latency, a label's noise included, which grows with the
     distance from the training networks. ``known_residuals``: errors on held-out families of networks in units of the
     spread, for each setting.
+
+    ``log_factor`` and ``device_spread`` scale predictions to a device without labels, see ``scaled``.
     """
 
     name = "settings"
@@ -35,6 +41,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
     def __init__(self, model: SettingsModel | None = None, chosen: int = 0):
         self.model, self.chosen = model, chosen
         self.known_residuals: tuple[Residuals, ...] = ()
+        self.log_factor = self.device_spread = 0.0
         self._last: tuple[tuple[OperatorGraph, ...], Encoded] | None = None
 
     @property
@@ -49,6 +56,19 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         other = SettingsPredictor(self._learnt, setting)
         other.known_residuals = self.known_residuals
         return other
+
+    def scaled(self, log_factor: float) -> tuple[SettingsPredictor, Residuals | None]:
+        """Return the predictor of another device, and its residuals; None with labels of fewer than two families.
+
+        Args:
+            log_factor: log(latency there ÷ latency in the chosen setting), by ``nearest_known``.
+        """
+        other, errors = self.at(self.chosen), device_errors(self.settings, self._learnt.log_s)
+        other.log_factor = log_factor
+        if not len(errors):
+            return other, None
+        other.device_spread = max(float(np.sqrt(np.mean(errors**2))), MIN_SPREAD)
+        return other, Residuals.of(np.exp(errors), np.ones(len(errors)), other.device_spread)
 
     def fit(
         self,
@@ -74,7 +94,8 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0), np.empty(0)
         networks = self._encoded(graphs)
-        return self._raised(networks, self._answer_s(networks)), self._learnt.spread(networks, self.chosen)
+        spread = np.hypot(self._learnt.spread(networks, self.chosen), self.device_spread)
+        return self._raised(networks, self._answer_s(networks)), spread
 
     def below_measured(self, graphs: Sequence[OperatorGraph]) -> list[str | None]:
         """Describe networks that are predicted faster per operator than any label of the setting."""
@@ -102,7 +123,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
     @property
     def _min_operator_s(self) -> float:
         """Smallest seconds per operator in any label of the chosen setting."""
-        return float(self._learnt.min_operator_s[self.chosen])
+        return float(self._learnt.min_operator_s[self.chosen] * np.exp(self.log_factor))
 
     @property
     def min_operator_s(self) -> float:
@@ -111,7 +132,9 @@ class SettingsPredictor(Predictor[OperatorGraph]):
 
     def _answer_s(self, networks: Encoded) -> np.ndarray:
         """Predict without the lower limit, float64 seconds [n]."""
-        return np.asarray(np.exp(self._learnt.answer(networks)[:, self.chosen]))
+        # Labels of a network elsewhere are nearer to it than what all labels say of it.
+        answers = self._learnt.labels_or_answers if self.log_factor else self._learnt.answer
+        return np.asarray(np.exp(answers(networks)[:, self.chosen] + self.log_factor))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = self._learnt.state()

@@ -13,6 +13,7 @@ from slotool.machine import Likeness, likeness, usable_cores
 if TYPE_CHECKING:
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import Setting
+    from slotool.predictors.settings.sheets import DeviceSheet
     from slotool.predictors.trained.artifact import TrainedPredictor
 
 TORCH, KERAS = "torch", "keras"
@@ -72,11 +73,15 @@ class Chosen:
         ``scaling``: see ``fitting``. Raises ``ArgumentError`` where none fits, naming the nearest, or several do.
         """
         from slotool.predictors.settings.predictor import SettingsPredictor, parting_facts, usual
+        from slotool.predictors.settings.sheets import shipped_sheets
         from slotool.predictors.trained.explanation import BatchScaledPredictor
         from slotool.predictors.training.many_settings import of_setting
 
         settings, numbers, size = self.settings, self.fitting(scaling=scaling, **facts), facts.get("batch_size")
         if not numbers:
+            sheet = shipped_sheets().get(str(facts.get("device")).lower())
+            if sheet is not None and sheet.name not in [setting.device for setting in settings]:
+                return self.of_sheet(sheet, **facts)
             raise not_covered(self, **facts)
         number = usual(settings, numbers)
         if number is None:
@@ -94,6 +99,29 @@ class Chosen:
         if trained is not None and size not in (None, settings[number].batch_size):
             trained = BatchScaledPredictor.of(trained, size)
         return replace(self, opened=replace(self.opened, solo=trained), why=", ".join(why) or None)
+
+    def of_sheet(self, sheet: DeviceSheet, **facts: Any) -> Chosen:
+        """Return the nearest device's setting that fits ``facts``, scaled to the device of ``sheet``.
+
+        Raises ``ArgumentError`` where no device of its kind has labels.
+        """
+        from slotool.predictors.settings.predictor import SettingsPredictor, matching
+        from slotool.predictors.settings.sheets import nearest_known
+
+        others = {**facts, "device": None, "batch_size": None}
+        near = nearest_known(sheet, self.settings, matching(self.settings, **others))
+        solo = self.opened.solo
+        if near is None or solo is None or not isinstance(solo.predictor, SettingsPredictor):
+            raise not_covered(self, **{**facts, "device": sheet.name})
+        source = self.settings[near[0]]
+        chosen = self.of_setting(scaling=True, **{**facts, "device": source.device, "backend": source.backend})
+        trained = chosen.opened.require_solo()
+        assert isinstance(trained.predictor, SettingsPredictor)
+        predictor, residuals = trained.predictor.scaled(near[1])
+        setting = replace(trained.setting, device=sheet.name)
+        trained = replace(trained, predictor=predictor, residuals=residuals, setting=setting)
+        why = f"no labels of {sheet.name}: those of {source.device} × {math.exp(near[1]):.3g}, by bandwidth and FLOPs"
+        return replace(chosen, opened=replace(chosen.opened, solo=trained), why=why)
 
 
 def not_covered(one: Chosen, **facts: Any) -> ArgumentError:
@@ -127,7 +155,8 @@ def not_covered(one: Chosen, **facts: Any) -> ArgumentError:
     alternatives = f"the nearest there are: {in_words(nearest)}"
     if "device" in conditions and not matching(one.settings, device=conditions["device"]):
         # Names of devices have no distance: the nearest of a GPU would be a CPU.
-        alternatives = f"the devices there are: {', '.join(dict.fromkeys(setting.device for setting in one.settings))}"
+        devices = ", ".join(dict.fromkeys(setting.device for setting in one.settings))
+        alternatives = f"the devices there are: {devices}; --device-sheet scales from the nearest"
     return ArgumentError(
         argument,
         f"{one.path} has no labels of {in_words(conditions)}; {alternatives}; to measure the others: "
