@@ -44,6 +44,7 @@ BENCHMARKS = (
     "zoo_latency",
     "settings",
     "ten_labels",
+    "device_sheets",
     "certificates",
     "ray_cluster",
     "decision",

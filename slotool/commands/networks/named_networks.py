@@ -36,7 +36,8 @@ def networks_in(
     Args:
         graph: Graph file (.parquet or .jsonl); repeatable.
         keras: Application, .keras file or factory; repeatable. Several with commas, or all.
-        torch: Factory of a module: net.py:make; repeatable. It runs in another process.
+        torch: Factory of a module: net.py:make, or of several (a list, a mapping, or a generator of pairs of name and
+            module); repeatable. It runs in other processes.
         onnx: An .onnx file; repeatable.
         torchvision: Names with commas, families (one of each), or all.
         timm: Names as for ``torchvision``.
