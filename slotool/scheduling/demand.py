@@ -15,8 +15,9 @@ from slotool.tables import OperatingPoint
 
 # The longest call that queries share: they wait for no other that is longer.
 SHARED_US = 1_000.0
-# The share of the latest call in what an example is taken to cost.
-LATEST = 0.125
+# The share of the latest call in what an example is taken to cost, and how many times the cost before it counts as at
+# most: a call that another process interrupted says nothing of the next.
+LATEST, MOST = 0.125, 2.0
 
 
 class FixedPoint(Policy):
@@ -54,7 +55,7 @@ class FixedPoint(Policy):
         if point == self._point:
             latest_us = max(took_us / examples, 1.0)
             before_us = self._example_us if math.isfinite(self._example_us) else latest_us
-            self._example_us = before_us + LATEST * (latest_us - before_us)
+            self._example_us = before_us + LATEST * (min(latest_us, MOST * before_us) - before_us)
 
 
 # Permanent reason to reject any minimum, unlike others.

@@ -392,6 +392,26 @@ def test_a_query_that_cannot_be_in_time_by_the_calls_before_costs_no_call() -> N
     assert batch.planned_us == 600.0
 
 
+def test_an_interrupted_call_does_not_end_the_sharing_of_calls() -> None:
+    state, point = Dispatcher(FixedPoint(ControlSpace([GRID.points[0]])), 1), GRID.points[0]
+    for took_us in (20.0, 20.0, 10_000.0):
+        state.observe(point, 1, took_us)
+    for at in range(40):
+        state.arrive(Query(str(at), 0.0))
+    batch, _ = state.next_batch(0.0)
+    assert batch is not None
+    assert len(batch.queries) == 40
+
+    for _ in range(60):  # calls that are this long every time are not shared
+        state.observe(point, 1, 10_000.0)
+    state.finished(batch.worker, 1.0)
+    for at in range(2):
+        state.arrive(Query(f"later-{at}", 1.0))
+    later, _ = state.next_batch(1.0)
+    assert later is not None
+    assert len(later.queries) == 1
+
+
 def test_an_estimate_that_rules_out_all_queries_is_tried_again() -> None:
     """A stall must not make a service refuse all later requests: nothing would show that it is over."""
     state, point = Dispatcher(FixedPoint(ControlSpace([GRID.points[0]])), 1), GRID.points[0]
