@@ -13,7 +13,7 @@ INPUTS := pyproject.toml constraints.txt
 # What compares times is alone on the machine, whatever make is asked for.
 .NOTPARALLEL:
 
-.PHONY: demo test test-shared test-alone test-long hostile check style types format test-minimum test-newest bench bench-record bench-peers predictors gpu gpu-carry reproduce docs docs-outputs clean
+.PHONY: demo test test-shared test-alone test-long hostile check style types format test-minimum test-newest bench bench-record bench-peers predictors gpu gpu-carry reproduce docs docs-outputs dist clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
@@ -118,6 +118,12 @@ gpu-carry:
 # The site, in site/; a broken link or reference ends it.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+# What a release uploads, in dist/: source archive and wheel.
+dist: $(VENV)/.installed-dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
 
 # Run the examples of README, tutorials and how-to guides, and write what they print into the pages.
 docs-outputs: $(VENV)/.installed-test

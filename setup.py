@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["slotool*"]), "slotool.shipped", "slotool.shipped_datasets"],
     package_dir={"slotool.shipped": "models", "slotool.shipped_datasets": "datasets"},
+    include_package_data=False,  # or folders of models count as packages
     package_data={
         "slotool": ["py.typed"],
         "slotool.shipped": ["**/*"],
