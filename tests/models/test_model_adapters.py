@@ -14,7 +14,7 @@ import torch
 from onnx import TensorProto, helper
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_wine
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
@@ -287,6 +287,41 @@ def test_several_inputs_are_given_by_name() -> None:
         InputError, match=r"texts has several inputs \(input_ids, attention_mask\): give arrays by name"
     ):
         model(TOKENS["input_ids"])
+
+
+class _Several(torch.nn.Module):
+    """Outputs in a dictionary, or in nested tuples."""
+
+    def __init__(self, is_named: bool) -> None:
+        super().__init__()
+        self._is_named = is_named
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"twice": 2 * x, "positive": x > 0} if self._is_named else (2 * x, (x > 0, -x))
+
+
+@pytest.mark.parametrize(
+    ("is_named", "names"), [(True, ["twice", "positive"]), (False, ["output_0", "output_1", "output_2"])]
+)
+def test_programs_name_the_outputs_of_dictionaries_and_count_those_of_tuples(
+    is_named: bool, names: list[str], tmp_path: Path
+) -> None:
+    x = RANDOM.normal(size=(2, 3)).astype(np.float32)
+    sizes = {"x": {0: torch.export.Dim("batch")}}
+    program = torch.export.export(_Several(is_named).eval(), (torch.from_numpy(x),), dynamic_shapes=sizes)
+    torch.export.save(program, tmp_path / "several.pt2")
+    model = load(tmp_path / "several.pt2")
+    found = model({"x": x})
+    assert [spec.name for spec in model.signature.outputs] == list(found) == names
+    for array, expected in zip(found.values(), (2 * x, x > 0, -x), strict=False):
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_a_regressor_of_several_values_says_so() -> None:
+    forest = RandomForestRegressor(2, random_state=0).fit(X, np.column_stack([Y, 2 * Y]))
+    model = SklearnModel(forest)
+    assert model.signature.outputs[0].shape[1:] == (2,)
+    np.testing.assert_allclose(model(X[:5])["value"], forest.predict(X[:5]))
 
 
 @pytest.mark.parametrize("name", ["a.onnx", "a.pt2", "a.keras", "a.skops", "a.ubj", "a.txt"])

@@ -6,6 +6,7 @@ import gc
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -72,8 +73,10 @@ class SklearnModel(Model):
 
     def _output_specs(self) -> tuple[TensorSpec, ...]:
         if self.classes is None:
-            outputs = np.shape(getattr(self._estimator, "coef_", 0))[:-1]
-            return (TensorSpec("value", "FP64", (FREE, *outputs) if len(outputs) == 1 else (FREE,)),)
+            outputs: tuple[int, ...] = ()
+            with suppress(Exception):  # some know no category 0
+                outputs = np.shape(self._estimator.predict(np.zeros((1, self._estimator.n_features_in_))))[1:]
+            return (TensorSpec("value", "FP64", (FREE, *outputs)),)
         if isinstance(self.classes, list):
             raise InputError(f"{self.name}: a classifier of several targets at once is not supported")
         count = len(self.classes)

@@ -46,8 +46,9 @@ _DATATYPES = {
 
 
 class TorchProgramModel(Model):
-    """Program in a ``.pt2`` file, with its module's arguments as inputs and ``output``, or ``output_0`` …, as outputs.
+    """Program in a ``.pt2`` file, with its module's arguments as inputs.
 
+    Outputs are ``output``, or ``output_0`` … of several in the order of nested tuples; of a dictionary its keys.
     Such a file is a program: its operators run. Only pure ones of ATen do, unless code of artifacts is allowed; pickles
     in it are never read. Raises ``InputError`` if the file cannot be read, holds other operators, or cannot be moved to
     ``device``.
@@ -185,14 +186,13 @@ class _Runner:
             raise RunError(f"{self._name}: torch failed ({reason(error)})") from error
 
     def _computed(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        import torch
+        from torch.utils._pytree import tree_leaves
 
         types = [self._types[spec.datatype] for spec in self._signature.inputs]
         outputs = self._module(*(value.to(dtype) for value, dtype in zip(tensors, types, strict=True)))
-        if isinstance(outputs, torch.Tensor):
-            outputs = [outputs]
         specs = self._signature.outputs
-        values = [outputs[spec.name] for spec in specs] if isinstance(outputs, Mapping) else list(outputs)
+        is_named = isinstance(outputs, Mapping) and all(spec.name in outputs for spec in specs)
+        values = [outputs[spec.name] for spec in specs] if is_named else tree_leaves(outputs)
         return [value.float() if spec.datatype == "BF16" else value for spec, value in zip(specs, values, strict=True)]
 
 
@@ -218,7 +218,11 @@ def _signature(path: Path, program: ExportedProgram) -> Signature:
     nodes = {node.name: node.meta.get("val") for node in program.graph.nodes}
     signature = program.graph_signature
     outputs = list(signature.user_outputs)
-    names = ["output"] if len(outputs) == 1 else [f"output_{at}" for at in range(len(outputs))]
+    structure = program.call_spec.out_spec
+    if structure is not None and structure.type is dict and len(structure.context) == len(outputs):
+        names = list(map(str, structure.context))
+    else:
+        names = ["output"] if len(outputs) == 1 else [f"output_{at}" for at in range(len(outputs))]
     return Signature(
         tuple(_spec(path, str(name), nodes.get(str(name))) for name in signature.user_inputs),
         tuple(_spec(path, name, nodes.get(str(node))) for name, node in zip(names, outputs, strict=True)),
