@@ -75,11 +75,11 @@ PROXIES: dict[str, tuple[str, Callable[[Path, int, str, str], list[str]], str]] 
 }
 
 
-def nginx_balancer(folder: Path, port: int, servers: Sequence[str], fail_s: int) -> list[str]:
+def nginx_balancer(folder: Path, port: int, servers: Sequence[str]) -> list[str]:
     """The command of an nginx before ``servers``, as ``docs/how-to/behind-a-balancer.md`` configures it."""
     command = _nginx(folder, port, servers[0], "on")
     path = folder / "nginx.conf"
-    listed = "".join(f"server {server} max_fails=1 fail_timeout={fail_s}s; " for server in servers)
+    listed = "".join(f"server {server} max_fails=0; " for server in servers)
     text = path.read_text().replace(f"server {servers[0]};", f"least_conn; {listed}")
     path.write_text(
         text.replace("proxy_pass", "proxy_next_upstream error timeout non_idempotent;\n            proxy_pass")
