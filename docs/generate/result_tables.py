@@ -570,8 +570,7 @@ def settings(figures: Figures) -> list[Table]:
 
 
 def ten_labels(figures: Figures) -> list[Table]:
-    """Show error and coverage on all other networks after ten random labels, mean and range over the draws, and the
-    mean error of baselines fitted to the same labels."""
+    """Show error and coverage on all other networks after ten random labels, and the mean error of baselines."""
     baselines = {
         "nearest × factor": "factor_mape",
         "three terms": "three_term_mape",

@@ -13,7 +13,7 @@ import pandas as pd
 
 from slotool.errors import TableError
 from slotool.tables.labels import label_texts
-from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Prepare, Schema, Table, list_of
+from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema, Table, list_of
 
 OUTCOME_SCHEMA = Schema(
     "outcome",
@@ -73,8 +73,8 @@ class OutcomeTable(Table):
         return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **labels)
 
     @classmethod
-    def load(cls, path: str | Path, prepare: Prepare | None = None) -> Self:
-        frame, provenance = cls.schema.load(Path(path), prepare)
+    def load(cls, path: str | Path) -> Self:
+        frame, provenance = cls.schema.load(Path(path))
         if Path(path).suffix == ".csv":
             frame = frame.assign(**{name: _as_numbers(frame[name]) for name in _further(frame)})
         return cls(frame, provenance, source=str(path))

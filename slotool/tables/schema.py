@@ -439,19 +439,26 @@ class Table:
         return cls(cls.schema.frame_of(rows), provenance)
 
     @classmethod
-    def load(cls, path: str | Path, prepare: Prepare | None = None) -> Self:
-        """Read Parquet or CSV, ``prepare`` as in ``Schema.load``. Raises ``TableError``."""
-        frame, provenance = cls.schema.load(Path(path), prepare)
-        return cls(frame, provenance, source=str(path))
+    def load(cls, path: str | Path) -> Self:
+        """Read Parquet or CSV. Raises ``TableError``."""
+        return cls._prepared(path, None)
 
     @classmethod
     def load_all(cls, paths: Sequence[str | Path], prepare: Prepare | None = None) -> Self:
-        """Return the rows of several files in order as one table, see ``load``. Raises ``TableError``."""
-        tables = [cls.load(path, prepare) for path in paths]
+        """Return the rows of several files in order as one table, ``prepare`` as in ``Schema.load``.
+
+        Raises ``TableError``.
+        """
+        tables = [cls.load(path) if prepare is None else cls._prepared(path, prepare) for path in paths]
         if len(tables) == 1:
             return tables[0]
         rows = pd.concat([table.rows for table in tables], ignore_index=True)
         return cls(rows, {str(path): table.provenance for path, table in zip(paths, tables, strict=True)})
+
+    @classmethod
+    def _prepared(cls, path: str | Path, prepare: Prepare | None) -> Self:
+        frame, provenance = cls.schema.load(Path(path), prepare)
+        return cls(frame, provenance, source=str(path))
 
     def save(self, path: str | Path) -> None:
         """Write Parquet or, under a name that ends in ``.csv``, CSV without provenance; atomically."""
