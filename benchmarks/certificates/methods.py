@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import permutations
 from typing import Any, ClassVar, Protocol
 
@@ -83,11 +84,8 @@ class ClopperPearson:
     def fit(self, rows: OutcomeTable, best: str, tolerance: float, confidence: float) -> Route:
         """Return the last threshold before the first that fails."""
 
-        def kept(error: np.ndarray) -> bool:
-            return bool(bdtr(error.sum(), len(error), allowed) <= 1.0 - confidence)
-
         allowed = min(1.0, error_of(rows, best) + tolerance)
-        return first_pair(rows, best, kept)
+        return first_pair(rows, best, lambda errors, n: bdtr(errors, n, allowed) <= 1.0 - confidence)
 
 
 class RouteLLM:
@@ -100,7 +98,7 @@ class RouteLLM:
     def fit(self, rows: OutcomeTable, best: str, tolerance: float, confidence: float) -> Route:
         """Return the last threshold whose observed error is low enough."""
         allowed = error_of(rows, best) + tolerance
-        return first_pair(rows, best, lambda error: bool(error.mean() <= allowed + 1e-12))
+        return first_pair(rows, best, lambda errors, n: errors / n <= allowed + 1e-12)
 
 
 class LearnThenTest:
@@ -132,9 +130,7 @@ class Mapie:
         """Return the cheapest pair that MAPIE calls valid."""
         from mapie.risk_control import BinaryClassificationController, accuracy
 
-        learnt, _, staircase = halves(rows)
-        whole = Replays(rows, 2, levels=learnt.levels)
-        right = [1.0 - whole.replay(*learnt.settings[at])[0] for at in staircase]
+        learnt, right, staircase = staircase_answers(rows)
         first, second = half_rows(rows)
         controller = BinaryClassificationController(
             lambda x, place, _: right[int(place)][x[:, 0]],
@@ -232,22 +228,36 @@ def tree_of(point: Any) -> Tree:
     return in_turn((str(point.get("first")), str(point.get("second"))), (float(point.get("threshold")),), "surer")
 
 
-def first_pair(rows: OutcomeTable, best: str, kept: Callable[[np.ndarray], bool]) -> Route:
+def first_pair(rows: OutcomeTable, best: str, kept: Callable[[np.ndarray, int], np.ndarray]) -> Route:
     """The cheapest version of varying confidence and then ``best``, by the lowest of 200 thresholds before the first
-    whose errors are not ``kept``."""
+    whose errors, in a number of rows, are not ``kept``."""
+    path = pair_path(rows, best)
+    serves = alone(best)
+    if path is not None:
+        cheap, levels, errors, cheaper = path
+        failed = np.flatnonzero(~kept(errors, len(rows.examples)))
+        useful = np.flatnonzero(cheaper[: failed[0] if len(failed) else len(levels)])
+        if len(useful):
+            serves = in_turn((cheap, best), (float(levels[useful[-1]]),))
+    return [(1.0, serves)]
+
+
+@lru_cache(maxsize=2)
+def pair_path(rows: OutcomeTable, best: str) -> tuple[str, np.ndarray, np.ndarray, np.ndarray] | None:
+    """The version that is asked first, its thresholds from the highest on, and by threshold the number of errors and
+    whether it costs less than ``best`` alone; nothing where no confidence varies."""
     error, sure, cost = (rows.matrix(column) for column in ("error", "confidence", "cost"))
     varied = [at for at in range(len(rows.versions)) if np.ptp(sure[:, at]) > 0 and rows.versions[at] != best]
-    serves = alone(best)
-    if varied:
-        cheap, dear = min(varied, key=lambda at: float(cost[:, at].mean())), rows.versions.index(best)
-        levels = np.unique(np.quantile(sure[:, cheap], np.linspace(0, 1, 200), method="lower"))[::-1]
-        for level in levels:
-            early = sure[:, cheap] >= level
-            if not kept(np.where(early, error[:, cheap], error[:, dear])):
-                break
-            if cost[:, cheap].mean() + (cost[:, dear] * ~early).mean() < cost[:, dear].mean():
-                serves = in_turn((rows.versions[cheap], best), (float(level),))
-    return [(1.0, serves)]
+    if not varied:
+        return None
+    first, then = min(varied, key=lambda at: float(cost[:, at].mean())), rows.versions.index(best)
+    levels = np.unique(np.quantile(sure[:, first], np.linspace(0, 1, 200), method="lower"))[::-1]
+    order = np.argsort(sure[:, first])
+    unsure = np.searchsorted(sure[order, first], levels)
+    # Those below a threshold are answered by the second version.
+    errors = np.append(0.0, (error[order, then] - error[order, first]).cumsum())[unsure] + error[:, first].sum()
+    spent = np.append(0.0, cost[order, then].cumsum())[unsure] + cost[:, first].sum()
+    return rows.versions[first], levels, errors, spent < cost[:, then].sum()
 
 
 class Replays:
@@ -256,13 +266,11 @@ class Replays:
     ``settings``: versions and thresholds of each; ``means``: float64 [settings, 2], error and cost.
     """
 
-    def __init__(self, rows: OutcomeTable, length: int, grid: int = GRID, levels: Sequence[np.ndarray] | None = None):
+    def __init__(self, rows: OutcomeTable, length: int, grid: int = GRID):
         self.names = rows.versions
         self.error, self.cost, self.confidence = (rows.matrix(c) for c in ("error", "cost", "confidence"))
         versions, shares = range(len(self.names)), np.linspace(0, 1, grid)
-        self.levels = levels or [
-            np.unique(np.quantile(self.confidence[:, v], shares, method="lower")) for v in versions
-        ]
+        self.levels = [np.unique(np.quantile(self.confidence[:, v], shares, method="lower")) for v in versions]
         chains = [chain for count in range(1, length + 1) for chain in permutations(versions, count)]
         self.settings = [(chain, at) for chain in chains for at in self._thresholds(chain)]
         self._reached = [np.searchsorted(own, self.confidence[:, v], side="right") for v, own in enumerate(self.levels)]
@@ -320,6 +328,7 @@ def half_rows(rows: OutcomeTable) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
+@lru_cache(maxsize=2)
 def halves(rows: OutcomeTable) -> tuple[Replays, Replays, list[int]]:
     """Pairs on one half, replays of the other, and those pairs that nothing cheaper is as accurate as, dearest
     first."""
@@ -330,6 +339,14 @@ def halves(rows: OutcomeTable) -> tuple[Replays, Replays, list[int]]:
         if not kept or learnt.means[at, 0] < learnt.means[kept[-1], 0]:
             kept.append(int(at))
     return learnt, Replays(second, 1), kept[::-1]
+
+
+@lru_cache(maxsize=2)
+def staircase_answers(rows: OutcomeTable) -> tuple[Replays, list[np.ndarray], list[int]]:
+    """``halves``, with the right answers of each pair among all rows, float64 [rows], in place of replays."""
+    learnt, _, staircase = halves(rows)
+    whole = Replays(rows, 1)
+    return learnt, [1.0 - whole.replay(*learnt.settings[at])[0] for at in staircase], staircase
 
 
 def hoeffding_bentkus(mean: float, size: int, allowed: float) -> float:

@@ -105,12 +105,11 @@ def sparse_rows(name: str, x: Any, width: int) -> Any:
     each feature is one that ``name`` has, are left to the compiled calls, and elsewhere to ``check_rows``.
     """
     csr = x.tocsr()
-    indptr, indices, data = csr.indptr, csr.indices, csr.data
-    as_it_is = data.dtype == _FLOAT and indices.dtype == _INTEGER and indptr.dtype == _INTEGER
-    if len(indptr) != csr.shape[0] + 1 or len(indices) != len(data) or not (as_it_is or _in_order(csr)):
-        raise InputError(f"{name}: a sparse input of {dims(csr.shape)} whose parts do not belong together")
-    if as_it_is:
+    indptr, indices, data, whole = csr.indptr, csr.indices, csr.data, len(csr.indptr) == csr.shape[0] + 1
+    if whole and data.dtype == _FLOAT and indices.dtype == _INTEGER and indptr.dtype == _INTEGER:
         return csr
+    if not whole or not _in_order(csr):
+        raise InputError(f"{name}: a sparse input of {dims(csr.shape)} whose parts do not belong together")
     if data.dtype.kind not in NUMBERS:
         raise InputError(f"{name} takes numbers, not {data.dtype}")
     if indices.dtype.kind not in "iu":
@@ -126,8 +125,8 @@ def sparse_rows(name: str, x: Any, width: int) -> Any:
 
 
 def _in_order(csr: Any) -> bool:
-    """True if its row pointers begin at 0, never decrease, and end within its entries."""
-    indptr = csr.indptr
-    if indptr.dtype.kind not in "iu" or indptr[0] != 0 or indptr[-1] > len(csr.indices):
+    """True if its row pointers begin at 0, never decrease, and end within its entries, each of which has a value."""
+    indptr, entries = csr.indptr, len(csr.indices)
+    if indptr.dtype.kind not in "iu" or indptr[0] != 0 or indptr[-1] > entries or entries != len(csr.data):
         return False
     return bool((np.diff(indptr) >= 0).all())
