@@ -306,6 +306,23 @@ def test_hindsight_brings_no_less_than_value_iteration_where_a_deadline_is_hundr
         assert hindsight >= by_value - 0.005
 
 
+@pytest.mark.parametrize("size", [8, 16])
+def test_hindsight_brings_no_less_than_value_iteration_where_queries_come_together(size: int) -> None:
+    """Its tables are of queries that come one by one: clumps cost it up to 2 % of the best possible."""
+    points = [OperatingPoint.of(depth=depth) for depth in range(12)]
+    times_us = np.geomspace(1_600.0, 8_000.0, len(points))
+    latency_us = {(p, n): us * (n + 2) / 3 for p, us in zip(points, times_us, strict=True) for n in (1, 2, 4, 8, 16)}
+    accuracy = dict(zip(points, np.linspace(0.740, 0.802, len(points)).tolist(), strict=True))
+    grid = ControlGrid(ControlSpace(points, latency_us, accuracy))
+    gaps_s = np.random.default_rng(1).exponential(size / (0.1 * grid.best_rate_per_s.max()), 2_400 // size)
+    scenario = Scenario.of(np.repeat(np.cumsum(gaps_s), size), 0.036)
+    hindsight, by_value = (
+        simulate(make_policy(name, grid, 36_000.0), scenario).summary()["effective_accuracy"]
+        for name in ("hindsight", "value-iteration")
+    )
+    assert hindsight >= by_value - 7e-4
+
+
 @pytest.mark.parametrize("seed", [1, 9, 10])
 def test_hindsight_brings_no_less_than_slackfit_where_points_lie_far_apart(seed: int) -> None:
     """Tables too coarse for a profile lost to SlackFit there; a rehearsal says which of the two is to decide."""

@@ -36,6 +36,8 @@ _HEAD = 7
 # Header: length of SlackFit's plan, and the deciding policy by state: hindsight, by value, or SlackFit.
 _SLACK_FIT, _DECIDING = 0, 1
 _BY_VALUE, _BY_SLACK_FIT = 1, 2
+# Number of the last arrivals that are looked at for clumps; two within this share of a deadline are of one instant.
+_RECALLED, _INSTANT = 128, 1e-5
 
 
 @njit(cache=True)
@@ -140,6 +142,15 @@ def choose_by_hindsight(
     return other
 
 
+@njit(cache=True)
+def _come_together(arrived_us: Any, deadline_us: float) -> bool:
+    """True if most of the last arrivals came at the instant of the one before."""
+    first, together = max(1, len(arrived_us) - _RECALLED), 0
+    for i in range(first, len(arrived_us)):
+        together += arrived_us[i] - arrived_us[i - 1] <= _INSTANT * deadline_us
+    return 2 * together > len(arrived_us) - first
+
+
 @chooser
 def choose_as_rehearsed(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
@@ -160,7 +171,7 @@ def choose_as_rehearsed(
     load = plan[hindsight + _UNIT] * arrival_rate_per_us(now_us, arrived_us, window_us, deadline_us) / workers
     spread = nearest(REHEARSED_CV2, dispersion(now_us, arrived_us, window_us, BIN * deadline_us))
     cell = (int(workers > 1) * len(REHEARSED_CV2) + spread) * len(REHEARSED_LOADS) + nearest(REHEARSED_LOADS, load)
-    which = plan[_DECIDING + cell]
+    which = _BY_VALUE if _come_together(arrived_us, deadline_us) else plan[_DECIDING + cell]
     choice: int = REJECT
     if which == _BY_VALUE:
         choice = choose_by_value(
@@ -186,7 +197,8 @@ class Hindsight(ValueIteration):
     (``hindsight_values``). With several workers value iteration decides. So does it, or SlackFit, at loads where they
     are clearly better on drawn arrivals, tried when the policy is made (``rehearsal``); and value iteration at all
     loads if the whole is then worse than it, as with calls hundreds of times shorter than a deadline, for which the
-    tables are too coarse. Parameters and errors are those of ``ValueIteration``.
+    tables are too coarse. Tables and trials are of queries that come one by one: where most come several at an instant,
+    as from a batch job, value iteration decides too. Parameters and errors are those of ``ValueIteration``.
     """
 
     name: ClassVar[str] = "hindsight"
