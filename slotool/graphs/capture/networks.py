@@ -226,12 +226,11 @@ class Networks:
             answer = next(apart) if isinstance(part, Source) else _captured_here(part)
             if steps is not None and _is_model(part):
                 steps.advance()
-            several = isinstance(answer, list)
-            for called, one in answer if several else [(name, answer)]:
+            for called, one in answer if isinstance(answer, list) else [(name, answer)]:
                 if isinstance(one, SlotoolError):
                     yield Captured(called, error=one)
                 else:
-                    yield Captured(called, replace(one, name=name) if self.called and not several else one)
+                    yield Captured(called, replace(one, name=called) if self.called else one)
 
     def graphs(self, limits: Limits | None = None, failed: dict[str, str] | None = None) -> list[OperatorGraph]:
         """Return all graphs in order; see ``captured``.

@@ -47,6 +47,7 @@ def captured_package(
                         rows[source.name] = {"name": source.name, "error": str(answer)}
                         reporter.warn(f"{source.name} is left out: {answer}")
                     else:
+                        assert isinstance(answer, OperatorGraph)  # a package's names are of one network each
                         rows[source.name] = {"name": source.name, "graph": answer.text}
                     if journal is not None:
                         journal.append(rows[source.name])

@@ -80,7 +80,7 @@ class DeviceSheet:
         if product not in self.tflops or product not in other.tflops:
             raise InputError(f"the sheets of {self.name} and {other.name} have FLOPs of no common number format")
         flops = self.tflops[product] / other.tflops[product]
-        return np.log([self.memory_gb_s / other.memory_gb_s, flops])
+        return np.asarray(np.log([self.memory_gb_s / other.memory_gb_s, flops]))
 
 
 @cache
