@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ from slotool.graphs.capture.torch.nodes import (
     plain_name,
     position_of,
     shape_of,
+    signature,
     values_of,
 )
 from slotool.graphs.capture.torch.values import Call, Emitter, Untranslatable, Value
@@ -62,6 +63,10 @@ LAYER_OPERATORS = {
 }
 
 
+# Operators that calls are, by all that their translation depends on: networks repeat their layers, and candidates those
+# of others. Inputs and outputs are places among the call's sources, the operators before, and an empty name.
+MAX_KNOWN = 16_384
+_KNOWN: dict[Any, tuple[list[tuple[str, list[int], Any, Shape]], list[int], bool]] = {}
 INT8 = "int8"
 TURNS = ("permute", "transpose", "movedim", "swapaxes", "moveaxis", "t")
 # Calls that use a tensor's type and device, not its numbers.
@@ -296,7 +301,51 @@ class NetworkWalk:
 
     def _translated(self, node: fx.Node, name: str, *, turned: bool) -> bool:
         """Translate as ``_as_operators``; ``turned`` views images stored channels last as channels first."""
-        emit = Emitter(self._drafts, self._prefix + node.name)
+        emit, sources = Emitter(self._drafts, self._prefix + node.name), self._sources(node)
+        key: Any = None
+        if all(value.meta.get("val") is not None for value in node.all_input_nodes):
+            kinds = [(value in self._last, bool(self._fixed_flops.get(value))) for value in node.all_input_nodes]
+            shapes = [self._drafts.shape(source) if source else None for source in sources]
+            values = [node.all_input_nodes.index(value) for value in _nodes((node.args, node.kwargs))]
+            said = signature(node.args), signature(node.kwargs), signature(node.meta["val"]), tuple(values)
+            alike = tuple(map(sources.index, sources)), tuple(kinds), tuple(shapes), bool(self._stood_in)
+            key = (node.target, self._batch, turned, self._layers_alone, said, alike)
+        if key is not None and key in _KNOWN:
+            steps, places, product = _KNOWN[key]
+            for op, inputs, attributes, shape in steps:
+                names = [*sources, *emit.added]
+                emit.added.append(self._drafts.add(emit.label, op, [names[at] for at in inputs], attributes, shape))
+            outputs: Sequence[str] = [[*sources, *emit.added, ""][at] for at in places]
+        else:
+            layers, stood_in = len(self._drafts.layers), len(self._stood_in)
+            outputs, product = self._translation(node, name, emit, turned=turned), bool(emit.product_flops)
+            alone = len(self._drafts.layers) == layers + len(emit.added) and len(self._stood_in) == stood_in
+            names = [*sources, *emit.added, ""]
+            added = [self._drafts.layers[each] for each in emit.added]
+            if key is not None and alone and {*outputs}.union(*(draft.inputs for draft in added)) <= {*names}:
+                if len(_KNOWN) >= MAX_KNOWN:
+                    _KNOWN.clear()
+                steps = [
+                    (draft.op, [*map(names.index, draft.inputs)], draft.attributes, draft.shape) for draft in added
+                ]
+                _KNOWN[key] = steps, [*map(names.index, outputs)], product
+        if not outputs:
+            return False
+        self._note_forms(node, name, is_product=product)
+        self.names[node] = outputs[0]
+        if isinstance(node.meta.get("val"), tuple | list):
+            self._parts[node] = list(outputs)
+        if turned and self._value(node, values_of(node)[0], turned=True).turned:
+            self._last.add(node)
+        return True
+
+    def _sources(self, node: fx.Node) -> list[str]:
+        """Return the operator behind each input of a call, empty for those that depend on no input of the program."""
+        names = (self.names.get(value) for value in node.all_input_nodes)
+        return ["" if name is None else self._drafts.source(name) for name in names]
+
+    def _translation(self, node: fx.Node, name: str, emit: Emitter, *, turned: bool) -> Sequence[str]:
+        """Append the operators of a call and return its outputs; nothing where no operators are the call."""
         try:
             outs = tuple(self._value(node, val, turned=turned) for val in values_of(node))
             arguments = self._arguments(node, turned=turned)
@@ -307,16 +356,10 @@ class NetworkWalk:
             )
         except (Untranslatable, GraphError, KeyError, TypeError, ValueError, IndexError, AttributeError):
             right = False
-        if not right or not self._flops_agree(node, emit) or (self._layers_alone and not self._is_layer(emit)):
-            emit.undo()
-            return False
-        self._note_forms(node, name, is_product=bool(emit.product_flops))
-        self.names[node] = outputs[0]
-        if isinstance(node.meta.get("val"), tuple | list):
-            self._parts[node] = outputs
-        if turned and outs[0].turned:
-            self._last.add(node)
-        return True
+        if right and self._flops_agree(node, emit) and (not self._layers_alone or self._is_layer(emit)):
+            return outputs
+        emit.undo()
+        return ()
 
     def _is_layer(self, emit: Emitter) -> bool:
         """True if what was appended is at most one operator, a layer, beside which no constant stands."""
@@ -489,6 +532,15 @@ class NetworkWalk:
         self._inline(node, *parts)
         self._within = outer
         return True
+
+
+def _nodes(value: Any) -> Iterator[fx.Node]:
+    """Yield the nodes in arguments, in order."""
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _nodes(each)
 
 
 def axes_of_turn(node: Any, rank: int) -> list[int] | None:

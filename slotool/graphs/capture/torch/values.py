@@ -76,7 +76,7 @@ class Emitter:
     """Appends operators to drafts, their shapes inferred; ``undo`` takes back what it appended."""
 
     def __init__(self, drafts: Drafts, label: str):
-        self._drafts, self._label = drafts, label
+        self._drafts, self.label = drafts, label
         self.added: list[str] = []
         self.weights = self.product_flops = 0
 
@@ -89,12 +89,12 @@ class Emitter:
         effect: Effect = infer(op, present, [self._drafts.shape(name) for name in sources])
         self.weights += effect.weights
         self.product_flops += effect.flops if OPERATORS[op].is_product else 0
-        name = self._drafts.add(self._label, op, sources, present, effect.shape)
+        name = self._drafts.add(self.label, op, sources, present, effect.shape)
         self.added.append(name)
         return name
 
     def activation(self, source: str, activation: str) -> str:
-        name = self._drafts.add_activation(self._label, activation, [source], self.shape(source))
+        name = self._drafts.add_activation(self.label, activation, [source], self.shape(source))
         self.added.append(name)
         return name
 
