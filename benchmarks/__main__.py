@@ -45,6 +45,7 @@ BENCHMARKS = (
     "settings",
     "ten_labels",
     "device_sheets",
+    "candidates",
     "certificates",
     "ray_cluster",
     "decision",
