@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 from types import MappingProxyType
@@ -72,8 +72,7 @@ class _Tensor(NamedTuple):
         return values.of_raw(self.spec, raw[self.start : self.stop], self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """Content of a request's JSON. Requests with the same JSON share it: never change it."""
 
     tensors: tuple[_Tensor, ...]
