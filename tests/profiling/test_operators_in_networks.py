@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.profiling.backends import backend_class
+from slotool.profiling.bench import Bench
 from slotool.profiling.operator_calls import operator_calls
-from slotool.profiling.operators import NetworkTimer, OperatorTime, OperatorTimes
+from slotool.profiling.operators import RULE, NetworkTimer, OperatorTime, OperatorTimes
+from slotool.profiling.subjects import graph_subject
 
 
 def network(units: int = 512) -> OperatorGraph:
@@ -103,3 +106,34 @@ def test_times_of_several_processes_are_kept_and_a_damaged_file_is_measured_anew
     assert not OperatorTimes.load(tmp_path, "torch", "cpu", 2).times
     one.path.write_text("{")
     assert not OperatorTimes.load(tmp_path, "torch", "cpu", 1).times
+
+
+def test_time_that_other_processes_took_is_no_time_of_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy:
+        """Others have the core for half of each piece."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self.lost_s = 0.0
+
+        def look_again(self) -> None: ...
+
+        idle_s = look_again
+
+        def __call__(self) -> float:
+            lost_s, self.lost_s = self.lost_s, 0.0
+            return lost_s
+
+    busy = Busy()
+    monkeypatch.setattr("slotool.profiling.bench.Interference", lambda *_, **__: busy)
+    backend = backend_class("torch")("cpu", 1, 0, None)
+
+    def walk(count: int) -> np.ndarray:
+        seconds = np.tile([1e-3, 2e-3], (count, 1))
+        busy.lost_s += 0.5 * float(seconds.sum())
+        return seconds
+
+    monkeypatch.setattr(backend, "walk", lambda *_: walk)
+    subject = {"subject": dict(graph_subject(network()).request), "batch_size": 1}
+    answer = Bench(backend, [0], RULE).answer({"do": "operators", **subject})
+    assert answer["interrupted"]
+    assert answer["calls_s"] == pytest.approx([0.5e-3, 1e-3])
