@@ -186,9 +186,17 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         )
 
     def measure(self, graphs: Sequence[OperatorGraph]) -> None:
-        """Run each of ``graphs`` that has an unknown operator, and store the times of its operators."""
-        times = self.predictor.times
-        unknown = [graph for graph in graphs if not times.knows(self.predictor.calls(graph))]
+        """Run each of ``graphs`` that has an operator without undisturbed time, and store the times of its operators.
+
+        What is still disturbed then is not measured for the next of ``graphs``.
+        """
+        times, calls = self.predictor.times, {graph.id: self.predictor.calls(graph) for graph in graphs}
+        disturbed = {key for key, time in times.times.items() if time.disturbed}
+
+        def is_due(graph: OperatorGraph) -> bool:
+            return not times.knows(calls[graph.id]) or any(call and call.key in disturbed for call in calls[graph.id])
+
+        unknown = list(filter(is_due, graphs))
         if not unknown:
             return
         reporter = self.reporter or Quiet()
@@ -198,8 +206,9 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         ):
             for graph in unknown:
                 # Networks before it may have had the same operators.
-                if not times.knows(self.predictor.calls(graph)):
-                    times.measure(graph, self.predictor.calls(graph), self.predictor.batch_size, timer)
+                if is_due(graph):
+                    times.measure(graph, calls[graph.id], self.predictor.batch_size, timer)
+                    disturbed -= {call.key for call in calls[graph.id] if call}
                 steps.advance()
         times.save()
 
