@@ -158,7 +158,7 @@ class Prediction(Result):
         interval = f", and its 90 % interval{of_whom}" if bounded else ""
         by = "summed over its operators" if self.measured else f"predicted by {self.trained.predictor.name}"
         title = f"Latency {what}{by}{interval}"
-        parts: list[Part] = [self._whose, table(title, self._titles, [_cells(row) for row in shown])]
+        parts: list[Part] = [self._whose, table(title, self._titles, [_cells(row, self.measured) for row in shown])]
         if any(row.get("solo_measured") is False for row in shown):
             parts.append("~: predicted solo latency; the others were measured")
         parts += _no_intervals(shown)
@@ -203,6 +203,9 @@ class Prediction(Result):
     @property
     def _whose(self) -> str:
         """First line: the setting of the latencies, and differences of this machine."""
+        if self.measured:
+            checked = (self.chosen.why or "").partition("; ")[2]
+            return f"for {self.trained.setting}, which is this one; {checked}"
         why = f" ({self.chosen.path}: {self.chosen.why})" if self.chosen.why else ""
         line = f"for {self.trained.setting}{why}"
         if self.speed is not None and abs(self.speed - 1.0) > SAME_SPEED:
@@ -264,7 +267,7 @@ class Prediction(Result):
 
     @property
     def _titles(self) -> list[str]:
-        titles = ["graph", "kind", "FLOPs", "latency", "from", "to", "measured" if self.measured else "like training"]
+        titles = ["graph", "kind", "FLOPs", "latency", "from", "to", "operators" if self.measured else "like training"]
         if self.others:
             titles[3:4] = ["solo", "latency", "ratio"]
         return titles if self.slo_s is None else [*titles, f"P(≤ {duration(self.slo_s)})"]
@@ -314,7 +317,7 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, measured: bool) -> list[str]:
     latency = duration(row["latency_s"])
     if row["low_s"] is None:
         latency = f"~{duration(float(format(row['latency_s'], '.2g')))}"  # its error is unknown
@@ -323,11 +326,18 @@ def _cells(row: Row) -> list[str]:
     if "solo_s" in row:
         alone = ("" if row["solo_measured"] else "~") + duration(row["solo_s"])
         cells[3:4] = [alone, latency, f"{row['degradation_ratio']:.2f}×"]
-    cells.append("yes" if row["outside"] is None else _share_alike(row))
+    cells.append(_operators(row) if measured else "yes" if row["outside"] is None else _share_alike(row))
     if "probability_within_slo" in row:
         chance = row["probability_within_slo"]
         cells.append("–" if chance is None else f"{chance:.1%}")
     return cells
+
+
+def _operators(row: Row) -> str:
+    """Return the state of the times of operators that were added up."""
+    if row["outside"] is None:
+        return "measured"
+    return "partly estimated" if "estimated" in row["outside"] else "disturbed"
 
 
 def _share_alike(row: Row) -> str:
