@@ -105,7 +105,8 @@ def sparse_rows(name: str, x: Any, width: int) -> Any:
     each feature is one that ``name`` has, are left to the compiled calls, and elsewhere to ``check_rows``.
     """
     csr = x.tocsr()
-    indptr, indices, data, whole = csr.indptr, csr.indices, csr.data, len(csr.indptr) == csr.shape[0] + 1
+    indptr, indices, data = csr.indptr, csr.indices, csr.data
+    whole = len(indptr) == csr.shape[0] + 1 and len(indices) == len(data)
     if whole and data.dtype == _FLOAT and indices.dtype == _INTEGER and indptr.dtype == _INTEGER:
         return csr
     if not whole or not _in_order(csr):
@@ -125,8 +126,8 @@ def sparse_rows(name: str, x: Any, width: int) -> Any:
 
 
 def _in_order(csr: Any) -> bool:
-    """True if its row pointers begin at 0, never decrease, and end within its entries, each of which has a value."""
-    indptr, entries = csr.indptr, len(csr.indices)
-    if indptr.dtype.kind not in "iu" or indptr[0] != 0 or indptr[-1] > entries or entries != len(csr.data):
+    """True if its row pointers begin at 0, never decrease, and end within its entries."""
+    indptr = csr.indptr
+    if indptr.dtype.kind not in "iu" or indptr[0] != 0 or indptr[-1] > len(csr.indices):
         return False
     return bool((np.diff(indptr) >= 0).all())
