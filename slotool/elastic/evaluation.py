@@ -67,7 +67,7 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class Taken:
+class TimedAnswers:
     """Answers of every point to every example: ``labels`` int32, ``scores`` float32 [points, n, answers], best first.
 
     ``turns``: the timed calls, points as variants.
@@ -84,7 +84,7 @@ def ask_all(
     points: Sequence[OperatingPoint],
     repeats: int,
     progress: Callable[[], None] = lambda: None,
-) -> Taken:
+) -> TimedAnswers:
     """Ask for each row of ``x`` [n, *input_shape], an array or CSR, at each point."""
     n, count = x.shape[0], min(ANSWERS, model.classes)
     sessions = [model.session(point, count) for point in points]
@@ -100,7 +100,7 @@ def ask_all(
 
     calls = [session.run for session in sessions]
     turns = in_turns(calls, queries, n, repeats=repeats, received=received, progress=progress)
-    return Taken(labels, scores, turns)
+    return TimedAnswers(labels, scores, turns)
 
 
 def accuracy_by_target(
@@ -187,7 +187,7 @@ def precision(labels: np.ndarray, y: Any, p: int) -> np.ndarray:
 def _table(
     points: Sequence[OperatingPoint],
     split: Any,
-    answered: Taken,
+    answered: TimedAnswers,
     metric: str,
     provenance: Mapping[str, Any] | None,
 ) -> OutcomeTable:
@@ -266,11 +266,11 @@ def outcome_table(
     truth: Any,
     prices: Mapping[str, float],
     provenance: Mapping[str, Any] | None = None,
-    kept: Mapping[str, np.ndarray] | None = None,
+    columns: Mapping[str, np.ndarray] | None = None,
 ) -> OutcomeTable:
     """Return the outcome table of responses to examples whose answers should be ``truth``.
 
-    ``kept``: further columns, by example.
+    ``columns``: further columns, by example.
     """
     import pandas as pd
 
@@ -298,7 +298,7 @@ def outcome_table(
         part = {"example": [str(i) for i in range(len(each))], "version": name, "error": errors, "confidence": sure}
         cost = {"cost": prices[name]} if name in prices else {}
         assert answered.turns is not None
-        parts.append(pd.DataFrame({**part, **timing_columns(answered.turns, p), **cost, **(kept or {})}))
+        parts.append(pd.DataFrame({**part, **timing_columns(answered.turns, p), **cost, **(columns or {})}))
     return OutcomeTable(pd.concat(parts, ignore_index=True), provenance)
 
 
@@ -314,6 +314,6 @@ def _located(error: SlotoolError, point: OperatingPoint, example: int, rows: np.
     return kind(f"version {version_name(point)}, {where} of the data: {error}")
 
 
-def _confidence(known: np.ndarray | None) -> float:
+def _confidence(confidences: np.ndarray | None) -> float:
     """Return the confidence of one answer; without one, it is certain, so that no other version is called."""
-    return 1.0 if known is None else float(known[0])
+    return 1.0 if confidences is None else float(confidences[0])

@@ -124,7 +124,7 @@ class Family(ElasticModel):
         """Return the checksum of the version's file, or its server's declaration, with that of its calibration."""
         if self._are_networks:
             return self.identity
-        version = next(own for own in self.versions if own.name == point.get("version"))
+        version = next(candidate for candidate in self.versions if candidate.name == point.get("version"))
         identity, calibration = version.sha256 or version.declared, self._calibration[point]
         if calibration is None or not identity:
             return identity
@@ -205,8 +205,8 @@ class Family(ElasticModel):
         if not isinstance(self.task, Classification):
             raise InputError(f"{self.name} answers {self.task.name}, which has no scores of classes")
         if self.task.scores == "labels":
-            known = self.answers(outputs)[:, None] == np.arange(self.classes)
-            return np.where(known, 0.0, -np.inf).astype(np.float32)
+            is_answer = self.answers(outputs)[:, None] == np.arange(self.classes)
+            return np.where(is_answer, 0.0, -np.inf).astype(np.float32)
         logits = self.task.logits(outputs)
         if logits.shape != (count, self.classes):
             raise InputError(f"{point}: {self.task.output} has shape {list(logits.shape)}, expected one score a class")
@@ -331,7 +331,7 @@ class Family(ElasticModel):
                 "task": self.task.document(),
                 "labels": list(self.labels),
                 "examples": {name: list(array.shape) for name, array in arrays.items()},
-                "calibrations": {name: made.document() for name, made in self.calibrations.items()},
+                "calibrations": {name: calibration.document() for name, calibration in self.calibrations.items()},
                 "reading": self.data_options.document(),
                 "signatures": {name: signature.document() for name, signature in self.signatures.items()},
             }

@@ -58,10 +58,10 @@ def _load_models(artifact: Artifact) -> Family:
         if is_code(location):
             factories.require_allowed(f"{artifact.path}: version {version.name} is {location}", ArtifactError)
         _require_same(artifact, version, location)
-        known = stored.signatures.get(version.name)
-        if "://" in location and known is not None:
+        signature = stored.signatures.get(version.name)
+        if "://" in location and signature is not None:
             # The server may be down for now: its calls fail, and the other versions serve.
-            model: Model = open_remote(location, signature=Signature.of_document(known))
+            model: Model = open_remote(location, signature=Signature.of_document(signature))
         else:
             model = load(location, threads=torch_threads())
         model = batched(model)

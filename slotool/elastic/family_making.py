@@ -85,7 +85,7 @@ class Measuring:
                 answers = Responses({point: _answered(family, self.learning.x, point) for point in family.points})
                 family = self._reading(answers)
                 learnt = self._learnt(family, answers, true_answers(family, self.learning.y), steps)
-            selected = {name: found.calibration for name, found in learnt.items() if self.keep or found.helps}
+            selected = {name: result.calibration for name, result in learnt.items() if self.keep or result.helps}
             family = family.with_calibrations(selected)
         versions, examples = counted(len(family.points), "version"), counted(len(self.examples), "example")
         title = f"evaluating {versions} on {examples}"
@@ -105,7 +105,7 @@ class Measuring:
         formats = {point: scores_held(task, outputs) for point, outputs in joined.items()}
         for version, (point, scores) in zip(family.versions, formats.items(), strict=False):
             if scores != formats[family.points[0]]:
-                name = {ours: own for own, ours in version.outputs.items()}.get(task.output, task.output)
+                name = {ours: native for native, ours in version.outputs.items()}.get(task.output, task.output)
                 raise InputError(
                     f"{point}: its output {name!r} holds {scores} by its values, that of {family.points[0]} "
                     f"{formats[family.points[0]]}; save all versions with or all without a softmax at their end"

@@ -96,5 +96,5 @@ def _numbered_classes(
 def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
     """Raise ``InputError`` where a data set that is no table has other classes than the models know."""
     if classes and tuple(dataset.labels) != tuple(classes):
-        actual, known = name_list(dataset.labels), name_list(classes)
-        raise InputError(f"{dataset.name} has the classes {actual}; the models know {known}")
+        actual, expected = name_list(dataset.labels), name_list(classes)
+        raise InputError(f"{dataset.name} has the classes {actual}; the models know {expected}")

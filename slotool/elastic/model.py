@@ -212,8 +212,8 @@ class ElasticModel(ABC):
     def expected_accuracies(self, x: Any) -> np.ndarray | None:
         """Return ``expected_accuracy`` of inputs [n, *input_shape], an array or CSR: float64 [n, points]; or None."""
         rows = [self.expected_accuracy(x[i : i + 1]) for i in range(x.shape[0])]
-        known = [[row[point] for point in self.points] for row in rows if row is not None]
-        return np.array(known) if known and len(known) == len(rows) else None
+        estimates = [[row[point] for point in self.points] for row in rows if row is not None]
+        return np.array(estimates) if estimates and len(estimates) == len(rows) else None
 
     def cheapest(self, x: Any, accuracy: float) -> np.ndarray | None:
         """Return the index of the cheapest point for ``accuracy`` by input, int [n]; −1 if it cannot be met.
@@ -260,5 +260,5 @@ def version_name(point: OperatingPoint) -> str:
 
 def identities(model: ElasticModel) -> dict[str, str]:
     """Return ``ElasticModel.identity_of`` by version, of those that have one."""
-    found = {version_name(point): model.identity_of(point) for point in model.points}
-    return {version: identity for version, identity in found.items() if identity}
+    by_version = {version_name(point): model.identity_of(point) for point in model.points}
+    return {version: identity for version, identity in by_version.items() if identity}

@@ -39,36 +39,36 @@ class Pipeline(ElasticModel):
         requested: dict[str, TensorSpec] = {}
         # By step, the tensor of the request or of a step before that each input is.
         self._sources: list[dict[str, str]] = []
-        made: dict[str, TensorSpec] = {}
+        produced: dict[str, TensorSpec] = {}
         for number, step in enumerate(self._steps):
             if not step.max_batch or step.remote_points:
                 why = "is behind another server" if step.remote_points else "computes one request a call"
                 raise InputError(f"{name}: step {step.name} {why}, so it is no step of a pipeline")
-            sources = self._connected(number, made)
+            sources = self._connected(number, produced)
             for spec in step.signature.inputs:
                 if spec.name not in sources:
                     sources[spec.name] = requested.setdefault(spec.name, spec).name
             self._sources.append(sources)
-            made |= {spec.name: spec for spec in step.signature.outputs}
+            produced |= {spec.name: spec for spec in step.signature.outputs}
         self.signature = Signature(tuple(requested.values()), last.signature.outputs)
         self.input_shape = next(iter(requested.values())).shape[1:] if len(requested) == 1 else ()
         self.examples = self._steps[0].examples if self._takes_first(requested) else None
 
-    def _connected(self, number: int, made: Mapping[str, TensorSpec]) -> dict[str, str]:
+    def _connected(self, number: int, produced: Mapping[str, TensorSpec]) -> dict[str, str]:
         """Return the output of an earlier step by each input of the step that is one."""
         step = self._steps[number]
         inputs = step.signature.inputs
-        sources = {spec.name: spec.name for spec in inputs if spec.name in made}
+        sources = {spec.name: spec.name for spec in inputs if spec.name in produced}
         if number and not sources:
             before = self._steps[number - 1].signature.outputs
             if len(inputs) != 1 or len(before) != 1:
-                names, there = (", ".join(spec.name for spec in specs) for specs in (inputs, made.values()))
+                names, available = (", ".join(spec.name for spec in specs) for specs in (inputs, produced.values()))
                 raise InputError(
-                    f"{self.name}: step {step.name} takes {names}, none of which the steps before make: {there}"
+                    f"{self.name}: step {step.name} takes {names}, none of which the steps before make: {available}"
                 )
             sources = {inputs[0].name: before[0].name}
         for spec in inputs:
-            source = made.get(sources.get(spec.name, ""))
+            source = produced.get(sources.get(spec.name, ""))
             if source is not None and not spec.takes(source):
                 raise InputError(
                     f"{self.name}: step {step.name} takes {spec.name} as {spec}, but {source.name} is made as {source}"
@@ -98,8 +98,8 @@ class Pipeline(ElasticModel):
         self.require(point)
         values, outputs = dict(inputs), dict[str, np.ndarray]()
         for step, sources in zip(self._steps, self._sources, strict=True):
-            own = {spec.name: spec.conform(values[sources[spec.name]]) for spec in step.signature.inputs}
-            outputs = step.run(own, point if step is self._steps[-1] else step.full)
+            step_inputs = {spec.name: spec.conform(values[sources[spec.name]]) for spec in step.signature.inputs}
+            outputs = step.run(step_inputs, point if step is self._steps[-1] else step.full)
             values |= outputs
         return outputs
 

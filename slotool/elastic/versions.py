@@ -63,8 +63,8 @@ def open_versions(
         if name not in locations:
             raise InputError(f"rename: no version is called {name!r}; there are {', '.join(locations)}")
     models = {
-        name: load(given, threads=threads) if isinstance(given, str) else model_of(given, name=name)
-        for name, given in locations.items()
+        name: load(source, threads=threads) if isinstance(source, str) else model_of(source, name=name)
+        for name, source in locations.items()
     }
     ask_shared_outputs(list(models.values()), [renames_by_version.get(name, {}) for name in models])
     opened: list[tuple[ModelVersion, Model]] = []
@@ -135,9 +135,9 @@ def common_signature(models: Sequence[tuple[str, Model]]) -> Signature:
     return common
 
 
-def _advice(name: str, service: Signature, own: Signature) -> str:
+def _advice(name: str, service: Signature, native: Signature) -> str:
     """Return advice for tensors that differ in name."""
-    for ours, theirs in ((service.inputs, own.inputs), (service.outputs, own.outputs)):
+    for ours, theirs in ((service.inputs, native.inputs), (service.outputs, native.outputs)):
         missing = [spec for spec in ours if spec.name not in {each.name for each in theirs}]
         other = [spec for spec in theirs if spec.name not in {each.name for each in ours}]
         for spec, same in product(missing, other):
@@ -153,17 +153,17 @@ def with_names(options: DataOptions, versions: Sequence[tuple[ModelVersion, Mode
     """
     features = _common([(version.name, model.feature_names) for version, model in versions])
     classes = _common([(version.name, model.class_names) for version, model in versions])
-    known = classes if options.target == "class" and not options.classes else options.classes
-    return replace(options, features=features, classes=known)
+    names = classes if options.target == "class" and not options.classes else options.classes
+    return replace(options, features=features, classes=names)
 
 
 def _common(names: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
     """Return the names of the versions that know any, which are the same."""
-    known = [(version, own) for version, own in names if own]
-    for version, own in known[1:]:
-        if own != known[0][1]:
+    named = [(version, names_of) for version, names_of in names if names_of]
+    for version, names_of in named[1:]:
+        if names_of != named[0][1]:
             raise InputError(
-                f"version {version} is none of the same service as {known[0][0]}: it names {', '.join(own[:20])}, "
-                f"expected {', '.join(known[0][1][:20])}"
+                f"version {version} is none of the same service as {named[0][0]}: it names {', '.join(names_of[:20])}, "
+                f"expected {', '.join(named[0][1][:20])}"
             )
-    return known[0][1] if known else ()
+    return named[0][1] if named else ()

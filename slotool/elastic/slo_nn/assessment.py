@@ -304,8 +304,8 @@ class FixedList:
         lists = NodeLists(np.zeros((1, 1), dtype=np.uint16), order[None, :1], order)
         activators = {len(mlp.layers) - 1: Activator(RandomOrder(), lists)}
         none = ConfidenceTables(np.zeros((1, 1), dtype=np.float32))
-        known: dict[str, Any] = {"int8": int8, "sparse": model.sparse}
-        listed = SloNN(model.name, mlp, (1.0,), activators, none, model.calibration, {}, **known)
+        options: dict[str, Any] = {"int8": int8, "sparse": model.sparse}
+        listed = SloNN(model.name, mlp, (1.0,), activators, none, model.calibration, {}, **options)
         return cls(listed, names, 0 if int8 else 1)
 
     def labels(self, x: Any) -> np.ndarray:

@@ -319,7 +319,7 @@ class _Layer:
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
         """Return the activator, and the entropy of its bucket occupancy in bits."""
         layer = self.subject.mlp.layers[self.at]
-        scores, counts = self.subject.activations(self.at), self._seen()
+        scores, counts = self.subject.activations(self.at), self._training_inputs()
         # Inputs at several k are fitted as one; a single k needs no copy.
         inputs = counts[0] if len(counts) == 1 else np.concatenate(counts)
         ranker = kind.fit(layer, inputs, scores, tables=tables, bits=bits, rng=rng)
@@ -349,7 +349,7 @@ class _Layer:
         enough = accuracy >= accuracy[-1] - self.settings.allowed_loss
         return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
 
-    def _seen(self) -> list[Any]:
+    def _training_inputs(self) -> list[Any]:
         """Return the layer's training inputs at every k of the grid; only once if no earlier layer drops nodes."""
         mlp, train = self.subject.mlp, self.subject.train
         counts = []
@@ -448,8 +448,8 @@ def with_weight_dtype(
     split = data.validation
     if weight_dtype == "auto":
         target = float(model.calibration.by_point[-1]) - allowed_loss
-        own, its = (right(m.top(split.x, accuracy=target)[0], split.y).mean() for m in (model, quantized))
-        if its < own - QUANTIZATION_LOSS:
+        exact, its = (right(m.top(split.x, accuracy=target)[0], split.y).mean() for m in (model, quantized))
+        if its < exact - QUANTIZATION_LOSS:
             return model
     if model.calibration.estimates is None:
         return model.at_int8()

@@ -173,8 +173,8 @@ class SloNN(ElasticModel):
     ) -> SloNN:
         """Return the same network and k grid with other tables; ``int8`` None: weights as they are read here."""
         rows = self.int8 if int8 is None else int8
-        known: dict[str, Any] = {"measure": self.measure, "mean_k": self.mean_k, "int8": rows, "sparse": self.sparse}
-        return SloNN(self.name, self.mlp, self.shares, activators, confidence, calibration, self.entropy, **known)
+        options: dict[str, Any] = {"measure": self.measure, "mean_k": self.mean_k, "int8": rows, "sparse": self.sparse}
+        return SloNN(self.name, self.mlp, self.shares, activators, confidence, calibration, self.entropy, **options)
 
     def stating(self, confidence: float) -> SloNN:
         """Return a copy that promises with ``confidence`` by default. Raises ``InputError`` outside 0 to 1."""

@@ -157,8 +157,8 @@ def make(
     if imported is None or imported.fresh:
         return MadeSupernet(model, {})
     subnets, x = model.subnets.values(), data.train.x
-    known = partial(network.statistics, space)
-    return MadeSupernet(model, score(space, imported.module(), x, data.test, subnets, progress, known))
+    statistics = partial(network.statistics, space)
+    return MadeSupernet(model, score(space, imported.module(), x, data.test, subnets, progress, statistics))
 
 
 def _require_classes(data: Dataset) -> None:

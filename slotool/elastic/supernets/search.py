@@ -42,11 +42,11 @@ def chosen(
     scored. ``statistics``: batch statistics that are known, of which others are measured; new for each subnet.
     """
     costs = costs or partial(_flops, space)
-    known = score(space, module, data.train.x, data.validation, evenly(space, SCORED, seed=seed), progress, statistics)
-    results = search(space, SubnetRegression(space, known), costs, points, seed=seed)
+    sample = score(space, module, data.train.x, data.validation, evenly(space, SCORED, seed=seed), progress, statistics)
+    results = search(space, SubnetRegression(space, sample), costs, points, seed=seed)
     subnets = [each.subnet for each in results]
-    validation = known | score(
-        space, module, data.train.x, data.validation, [s for s in subnets if s not in known], progress, statistics
+    validation = sample | score(
+        space, module, data.train.x, data.validation, [s for s in subnets if s not in sample], progress, statistics
     )
     subnets = _proven_front(subnets, validation, costs)
     norm = statistics()
@@ -104,18 +104,18 @@ class SubnetRegression:
     not positive).
     """
 
-    def __init__(self, space: Space, known: Mapping[Subnet, float], *, log: bool = False):
+    def __init__(self, space: Space, scores: Mapping[Subnet, float], *, log: bool = False):
         from sklearn.linear_model import RidgeCV
         from sklearn.preprocessing import StandardScaler
 
-        values = np.array(list(known.values()), dtype=np.float64)
+        values = np.array(list(scores.values()), dtype=np.float64)
         if len(values) < 3 or not np.isfinite(values).all() or (log and (values <= 0).any()):
             raise InputError(
                 f"{len(values)} subnets with finite{' positive' if log else ''} values are too few to learn from"
             )
         self._space, self._log = space, log
         self._scaler = StandardScaler()
-        features = self._scaler.fit_transform(_features(space, list(known)))
+        features = self._scaler.fit_transform(_features(space, list(scores)))
         self._model = RidgeCV(alphas=np.logspace(-3, 3, 13)).fit(features, np.log(values) if log else values)
 
     def predict(self, subnets: Sequence[Subnet]) -> np.ndarray:

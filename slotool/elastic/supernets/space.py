@@ -197,8 +197,8 @@ class Space:
     def from_document(cls, document: Mapping[str, Any]) -> Space:
         """Read the JSON form back. Raises ``KeyError`` or ``TypeError`` for anything else."""
         # Supernets written before this name call them dials.
-        own = document["dimensions"] if "dimensions" in document else document["dials"]
-        dimensions = strict_json.convert(own, tuple[Dimension, ...])
+        stored = document["dimensions"] if "dimensions" in document else document["dials"]
+        dimensions = strict_json.convert(stored, tuple[Dimension, ...])
         graph = OperatorGraph.from_document(document["graph"])
         epsilon = strict_json.convert(document.get("epsilon", {}), dict[str, float])
         _require_consistent(graph, dimensions)
@@ -225,9 +225,9 @@ def _require_consistent(graph: OperatorGraph, dimensions: Sequence[Dimension]) -
 
 def _require_normalisations(graph: OperatorGraph, epsilon: Mapping[str, float]) -> None:
     """Raise ``InputError`` unless each is a small number of a normalisation of this network."""
-    known = {operator.name for operator in graph.operators if operator.op in NORMALISATIONS}
+    names = {operator.name for operator in graph.operators if operator.op in NORMALISATIONS}
     for name, value in epsilon.items():
-        if name not in known or not 0 <= value <= 1:
+        if name not in names or not 0 <= value <= 1:
             raise InputError(f"epsilon of {name[:40]!r} is {value:g}; expected 0 to 1, of a normalisation")
 
 
@@ -362,8 +362,8 @@ class _Groups:
         if operator.op == "Flatten":
             # Channels stay together only at the front.
             return len(shapes[0]) != 2
-        alike = len({shape[channel_axis(shape)] for shape in shapes}) == 1
-        return operator.op in CHANNELWISE and operator.attributes.get("multiplier", 1) == 1 and alike
+        has_equal_channels = len({shape[channel_axis(shape)] for shape in shapes}) == 1
+        return operator.op in CHANNELWISE and operator.attributes.get("multiplier", 1) == 1 and has_equal_channels
 
     @staticmethod
     def _sizes_itself(operator: Operator) -> bool:

@@ -100,8 +100,8 @@ class Supernet(ElasticModel):
     def require(self, point: OperatingPoint) -> None:
         """Check a point as ``ElasticModel.require``; name another choice of points that would have it."""
         if point not in self.subnets:
-            known = ", ".join(str(p) for p in self.points[:4]) + (", …" if len(self.points) > 4 else "")
-            raise InputError(f"{self.name} has no operating point {point}; it has {len(self.points)}: {known}")
+            some = ", ".join(str(p) for p in self.points[:4]) + (", …" if len(self.points) > 4 else "")
+            raise InputError(f"{self.name} has no operating point {point}; it has {len(self.points)}: {some}")
 
     def extract(self, subnet: Subnet) -> GraphModule:
         """Return the subnet as an ordinary network: the first part of each weight copied, its own batch statistics."""

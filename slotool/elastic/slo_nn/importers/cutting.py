@@ -77,21 +77,22 @@ class Features:
         return output.astype(np.float32, copy=False)
 
 
-def _arrangement(name: str, given: tuple[int, ...], wanted: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+def _arrangement(name: str, shape_in: tuple[int, ...], wanted: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
     """Return the function that reshapes examples to the model's shape."""
 
     def fits(shape: tuple[int, ...]) -> bool:
         return len(shape) == len(wanted) and all(w in (FREE, s) for s, w in zip(shape, wanted, strict=True))
 
-    if fits(given):
+    if fits(shape_in):
         return lambda x: x
-    channels_last = (*given[1:], given[0]) if len(given) == 3 else ()
-    if channels_last and given[0] > 1 and fits(channels_last):
+    channels_last = (*shape_in[1:], shape_in[0]) if len(shape_in) == 3 else ()
+    if channels_last and shape_in[0] > 1 and fits(channels_last):
         return lambda x: np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    for shape in (tuple(size for size in given if size != 1), channels_last, (math.prod(given),), (1, *given)):
+    squeezed = tuple(size for size in shape_in if size != 1)
+    for shape in (squeezed, channels_last, (math.prod(shape_in),), (1, *shape_in)):
         if shape and fits(shape):
             return lambda x, shape=shape: x.reshape(len(x), *shape)  # type: ignore[misc]
-    raise InputError(f"{name} takes inputs {list(wanted)}, and the data have {list(given)}")
+    raise InputError(f"{name} takes inputs {list(wanted)}, and the data have {list(shape_in)}")
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,8 @@ def cut_keras(path: Path, folder: Path) -> Cut:
     while _passes_on(last):
         last = last.input._keras_history.operation
     activation = getattr(getattr(last, "activation", None), "__name__", "linear")
-    known = type(last).__name__ == "Dense" and activation in ("linear", "softmax") and len(last.input.shape) in (2, 3)
-    if not known or getattr(last, "quantization_mode", None):
+    is_dense = type(last).__name__ == "Dense" and len(last.input.shape) in (2, 3)
+    if not is_dense or activation not in ("linear", "softmax") or getattr(last, "quantization_mode", None):
         raise InputError(
             f"{path}: the last layer {last.name!r} is a {type(last).__name__} with activation {activation}, not a "
             "dense layer that ends in logits or a softmax"

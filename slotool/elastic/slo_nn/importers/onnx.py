@@ -94,8 +94,8 @@ def _add(chain: Chain, node: Node, arrays: list[Any], reading: Reading) -> None:
         chain.scale(node.name, factor, arrays[2] - arrays[3] * factor)
     elif node.op in ARITHMETIC and _fits(node.op, arrays, reading.shapes[node.outputs[0]]):
         other = np.asarray(arrays[1] if arrays[0] is None else arrays[0], dtype=np.float64)
-        known = {"Add": (1.0, other), "Sub": (1.0, -other), "Mul": (other, 0.0)}
-        chain.scale(node.name, *(known[node.op] if node.op in known else (1.0 / other, 0.0)))
+        scales = {"Add": (1.0, other), "Sub": (1.0, -other), "Mul": (other, 0.0)}
+        chain.scale(node.name, *(scales[node.op] if node.op in scales else (1.0 / other, 0.0)))
     elif node.op in ("Softmax", "LogSoftmax"):
         chain.softmax(node.name)
     elif node.op in RESHAPING and len(reading.shapes[node.outputs[0]]) == 2:
@@ -180,8 +180,8 @@ def _last_layer(path: Path, graph: Any) -> tuple[Any, DenseLayer, int]:
         if len(inputs) == 1 and inputs[0] in producers:
             (constant,) = (name for name in node.input if name in constants)
             node, bias = producers[inputs[0]], constants[constant]
-    known = node is not None and node.op_type in ("Gemm", "MatMul") and node.input[0] not in constants
-    if node is None or not known or node.input[1] not in constants:
+    is_product = node is not None and node.op_type in ("Gemm", "MatMul") and node.input[0] not in constants
+    if node is None or not is_product or node.input[1] not in constants:
         what = "an input" if node is None else node.op_type
         raise InputError(f"{path}: the last layer is {what}, not a dense layer with weights of its own")
     datatype = np_dtype_to_tensor_dtype(constants[node.input[1]].dtype)

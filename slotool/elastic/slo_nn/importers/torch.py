@@ -136,8 +136,8 @@ def _scores(name: str, program: ExportedProgram) -> Any:
     outputs = program.graph_signature.user_outputs
     scores = outputs[0]
     if len(outputs) != 1:
-        made = _answers(program)
-        named = made.get("logits") if isinstance(made, Mapping) else None
+        answers = _answers(program)
+        named = answers.get("logits") if isinstance(answers, Mapping) else None
         require_one_output(name, 1 if isinstance(named, str) else len(outputs))
         scores = named
     nodes = {node.name: node for node in program.graph.nodes}
@@ -176,11 +176,11 @@ def _end_at(front: Any, features: str, *, last_position: bool) -> None:
 
     graph = front.graph
     output = next(node for node in graph.nodes if node.op == "output")
-    made = next(node for node in graph.nodes if node.name == features)
+    call = next(node for node in graph.nodes if node.name == features)
     if last_position:
-        with graph.inserting_after(made):
-            made = graph.call_function(torch.ops.aten.select.int, (made, 1, -1))
-    output.args = ((made,),)
+        with graph.inserting_after(call):
+            call = graph.call_function(torch.ops.aten.select.int, (call, 1, -1))
+    output.args = ((call,),)
     graph.eliminate_dead_code()
     graph._codegen = torch.fx.graph.CodeGen()
     front.delete_all_unused_submodules()

@@ -59,8 +59,8 @@ def _answerable(compiled: Compiled, x: Any) -> bool:
     if x.indptr[0] < 0 or x.indptr[-1] > len(x.indices) or (lengths < 0).any() or lengths.max(initial=0) > width:
         # SciPy would take such a matrix apart without a look.
         return False
-    known = not len(x.indices) or (x.indices.min() >= 0 and x.indices.max() < width)
-    return bool(known and np.isfinite(x.data).all())
+    is_inside = not len(x.indices) or (x.indices.min() >= 0 and x.indices.max() < width)
+    return bool(is_inside and np.isfinite(x.data).all())
 
 
 def _logits(compiled: Compiled, x: Any) -> np.ndarray:

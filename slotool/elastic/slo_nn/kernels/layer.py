@@ -229,8 +229,8 @@ def columns_of(row: Layer, active: int, target: int, numbers: np.ndarray, ints: 
 
 
 @internal_njit(fastmath=FAST)
-def hash_nodes(row: Layer, known: bool, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray) -> None:
-    """Choose first the nodes that the keys read; their values come from ALL if they are ``known``."""
+def hash_nodes(row: Layer, from_all: bool, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray) -> None:
+    """Choose first the nodes that the keys read; their values come from ALL if ``from_all``."""
     header = header_of(ints)
     chosen, output = ints[header.chosen_at :], numbers[header.output_at :]
     everything, inputs = numbers[header.all_at :], row.inputs
@@ -238,7 +238,7 @@ def hash_nodes(row: Layer, known: bool, numbers: np.ndarray, ints: np.ndarray, i
     for i in range(row.hashed):
         node = np.int64(ids[row.hashed_at + i])
         chosen[i] = node
-        if known:
+        if from_all:
             output[i] = everything[node]
         else:
             at = row.rows_at + node * inputs

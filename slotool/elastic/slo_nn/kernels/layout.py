@@ -67,7 +67,7 @@ BY_CONFIDENCE = -1
 
 def require_results(labels: np.ndarray, scores: np.ndarray) -> None:
     """Raise ``ValueError`` unless compiled code may write answers there: int32 and float32 [p], contiguous."""
-    alike = labels.dtype == np.int32 and scores.dtype == np.float32 and labels.shape == scores.shape == (len(labels),)
+    fits = labels.dtype == np.int32 and scores.dtype == np.float32 and labels.shape == scores.shape == (len(labels),)
     whole = labels.flags.carray and scores.flags.carray
-    if not (alike and whole and len(labels) <= MAX_ANSWERS):
+    if not (fits and whole and len(labels) <= MAX_ANSWERS):
         raise ValueError(f"results must be int32 and float32 [p], contiguous, with p at most {MAX_ANSWERS}")

@@ -137,21 +137,21 @@ def rows_sparse(
 @internal_njit(forceinline=True)
 def _last_answer(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels and scores that a session's handle names."""
-    own = handle_of(handle)
+    fields = handle_of(handle)
     return (
-        carray(pointer(own.labels_at, np.int32(0)), (own.answers,)),
-        carray(pointer(own.scores_at, np.float32(0)), (own.answers,)),
+        carray(pointer(fields.labels_at, np.int32(0)), (fields.answers,)),
+        carray(pointer(fields.scores_at, np.float32(0)), (fields.answers,)),
     )
 
 
 @internal_njit(forceinline=True)
 def _arrays(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    own = handle_of(handle)
+    fields = handle_of(handle)
     return (
-        carray(pointer(own.numbers_at, np.float32(0)), (own.numbers_length,)),
-        carray(pointer(own.ints_at, np.int64(0)), (own.ints_length,)),
-        carray(pointer(own.ids_at, np.uint32(0)), (own.ids_length,)),
-        carray(pointer(own.bytes_at, np.int8(0)), (own.bytes_length,)),
+        carray(pointer(fields.numbers_at, np.float32(0)), (fields.numbers_length,)),
+        carray(pointer(fields.ints_at, np.int64(0)), (fields.ints_length,)),
+        carray(pointer(fields.ids_at, np.uint32(0)), (fields.ids_length,)),
+        carray(pointer(fields.bytes_at, np.int8(0)), (fields.bytes_length,)),
     )
 
 
@@ -297,36 +297,36 @@ def _top(
     bytes_: np.ndarray,
 ) -> int:
     header = header_of(ints)
-    wanted, kept = len(labels), max(len(labels), MIN_RESCORED)
+    wanted, candidates = len(labels), max(len(labels), MIN_RESCORED)
     best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
-    for i in range(kept):
+    for i in range(candidates):
         best[i] = -np.inf
         nodes[i] = -1
-    taken, _ = _propagate(active, handle_of(handle).point, threshold, kept, numbers, ints, ids, bytes_)
-    if taken < 0:
-        return taken
+    point, _ = _propagate(active, handle_of(handle).point, threshold, candidates, numbers, ints, ids, bytes_)
+    if point < 0:
+        return point
     row = layer_of(ints, header.layers - 1)
-    if row.int8_at >= 0 and taken < header.shares:
-        score_again(row, kept, best, nodes, numbers, ints)
+    if row.int8_at >= 0 and point < header.shares:
+        score_again(row, candidates, best, nodes, numbers, ints)
     for i in range(wanted):
         labels[i] = nodes[i]
         scores[i] = best[i]
-    return taken
+    return point
 
 
 @internal_njit(fastmath=FAST)
 def score_again(
-    row: Layer, kept: int, best: np.ndarray, nodes: np.ndarray, numbers: np.ndarray, ints: np.ndarray
+    row: Layer, candidates: int, best: np.ndarray, nodes: np.ndarray, numbers: np.ndarray, ints: np.ndarray
 ) -> None:
     """Score the best from their float32 rows and put them in order again."""
     header = header_of(ints)
     inputs, start = row.inputs, row.rows_at
     x = numbers[header.input_at : header.input_at + inputs]
-    for i in range(kept):
+    for i in range(candidates):
         if nodes[i] >= 0:
             for line in range(0, inputs, FLOATS_PER_LINE):
                 prefetch(numbers, start + nodes[i] * inputs + line)
-    for i in range(kept):
+    for i in range(candidates):
         node = nodes[i]
         if node < 0:
             return
@@ -344,7 +344,7 @@ def _propagate(
     active: int,
     point: int,
     threshold: float,
-    kept: int,
+    candidates: int,
     numbers: np.ndarray,
     ints: np.ndarray,
     ids: np.ndarray,
@@ -352,7 +352,7 @@ def _propagate(
 ) -> tuple[int, int]:
     """Compute from the loaded input to OUTPUT, in the order of CHOSEN unless that is all nodes.
 
-    ``kept``: number of best labels to keep in BEST. Returns the point taken (or NOT_FINITE), and the number of computed
+    ``candidates``: number of best labels to keep in BEST. Returns the point (or NOT_FINITE), and the number of computed
     output nodes.
     """
     header = header_of(ints)
@@ -360,7 +360,7 @@ def _propagate(
     chosen = 0
     for layer in range(layers):
         row = layer_of(ints, layer)
-        keep = kept if layer == layers - 1 else 0
+        keep = candidates if layer == layers - 1 else 0
         after = layer_of(ints, layer + 1)
         if row.kind == NONE or point == full:
             chosen = compute_all(row, active, keep, numbers, ints)
@@ -440,8 +440,8 @@ def evaluate_nested(
             best[query, share] = at
             probability[query, share] = np.exp(highest - log_partition[query])
             missing = max(0.0, 1.0 - mass)
-            own = mass * np.log(mass) if mass > 0.0 else 0.0
-            closeness[query, share] = weighted - own + missing * _LOG_MIN_PROBABILITY
+            entropy = mass * np.log(mass) if mass > 0.0 else 0.0
+            closeness[query, share] = weighted - entropy + missing * _LOG_MIN_PROBABILITY
 
 
 @njit(cache=True, fastmath=FAST)

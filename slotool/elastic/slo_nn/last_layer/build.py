@@ -203,8 +203,8 @@ class LastLayerSource:
     @cached_property
     def data(self) -> Any:
         splits = {name: getattr(self.original, name) for name in ("train", "validation", "test")}
-        made = {name: replace(split, x=self.features(split.x)) for name, split in splits.items()}
-        return replace(self.original, **made)
+        featured = {name: replace(split, x=self.features(split.x)) for name, split in splits.items()}
+        return replace(self.original, **featured)
 
     @property
     def subject(self) -> TableSubject:

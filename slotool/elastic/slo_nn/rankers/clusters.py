@@ -95,8 +95,8 @@ class Clusters(Ranker):
     @cached_property
     def fine_offset(self) -> np.ndarray:
         """Offset −½‖c‖², float32 [c, f]; far below all for an empty place."""
-        here = np.arange(self.fine.shape[1]) < self.sizes[:, None]
-        return np.where(here, _offset(self.fine, self.fine_scale), NOWHERE)
+        occupied = np.arange(self.fine.shape[1]) < self.sizes[:, None]
+        return np.where(occupied, _offset(self.fine, self.fine_scale), NOWHERE)
 
     def check(self, layer: DenseLayer) -> None:
         super().check(layer)
