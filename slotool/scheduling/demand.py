@@ -78,18 +78,20 @@ class AccuracyConstrained(Policy):
         if query is None or query.min_accuracy is None:
             return None
         expected = {point: self._expected(query, point) for point in self.points}
-        known = {point: accuracy for point, accuracy in expected.items() if accuracy is not None}
-        if not known:
+        accuracies = {point: accuracy for point, accuracy in expected.items() if accuracy is not None}
+        if not accuracies:
             return CannotMeet(ACCURACY_UNKNOWN)
-        enough = [point for point, accuracy in known.items() if accuracy >= query.min_accuracy]
+        enough = [point for point, accuracy in accuracies.items() if accuracy >= query.min_accuracy]
         if not enough:
-            best = max(known.values())
+            best = max(accuracies.values())
             return CannotMeet(f"accuracy {query.min_accuracy:g} is out of reach; the most to expect is {best:.4g}")
         slack_us = query.slack_us(now_us)
         for point in enough:
             if self._space.fits(point, query.examples, slack_us):
                 whose = "of this input" if query.expected_accuracy else "on average"
-                reason = f"cheapest point that reaches accuracy {query.min_accuracy:g} ({known[point]:.4g} {whose})"
+                reason = (
+                    f"cheapest point that reaches accuracy {query.min_accuracy:g} ({accuracies[point]:.4g} {whose})"
+                )
                 return Decision(point, query.examples, reason)
         return CannotMeet(self._space.too_slow(enough, query.examples, slack_us))
 
@@ -128,10 +130,10 @@ class LatencyConstrained(Policy):
         return self._space.latency_us(point, examples) or 0.0
 
     def _most_accurate(self, query: Query, fitting: list[OperatingPoint]) -> OperatingPoint:
-        own = query.expected_accuracy
-        expected = [own.get(p) if own is not None else self._space.accuracy(p) for p in fitting]
-        known = [accuracy for accuracy in expected if accuracy is not None]
-        return fitting[known.index(max(known))] if len(known) == len(fitting) else fitting[-1]
+        of_query = query.expected_accuracy
+        expected = [of_query.get(p) if of_query is not None else self._space.accuracy(p) for p in fitting]
+        accuracies = [accuracy for accuracy in expected if accuracy is not None]
+        return fitting[accuracies.index(max(accuracies))] if len(accuracies) == len(fitting) else fitting[-1]
 
 
 # The operating system hands out slices of some milliseconds, so a share of a core shows over many of them only.

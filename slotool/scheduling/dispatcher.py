@@ -159,19 +159,19 @@ class Dispatcher:
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
         """Return the expected time of a call by the policy, or else by earlier calls; 0 without any."""
-        planned_us = self._said("planned_us", float, 0.0, point, examples)
+        planned_us = self._call_policy("planned_us", float, 0.0, point, examples)
         self.measured_us = 0.0 if planned_us else self._times.of(point, examples)
         return planned_us or self.measured_us
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
         """Note how long a call took."""
         self._times.observe(point, examples, took_us)
-        self._said("observe", _anything, None, point, examples, took_us)
+        self._call_policy("observe", _anything, None, point, examples, took_us)
 
     def _needs_us(self, query: Query, point: OperatingPoint) -> float:
         """Return how long a call is expected to take of which the policy does not know it, in µs; 0 for others."""
         needs_us = self._times.of(point, query.examples) if math.isfinite(query.deadline_us) else 0.0
-        return 0.0 if needs_us and self._said("planned_us", float, 0.0, point, query.examples) else needs_us
+        return 0.0 if needs_us and self._call_policy("planned_us", float, 0.0, point, query.examples) else needs_us
 
     def _too_late(self, query: Query, point: OperatingPoint, now_us: float) -> Drop | None:
         """Return the drop of a query that cannot be in time by the calls before; None if it can."""
@@ -182,7 +182,7 @@ class Dispatcher:
             self._times.doubt(point, query.examples)
         return self._dropped(query, RequestOutcome.EXPIRED, f"a call takes {needs_us:.0f} µs")
 
-    def _said(self, method: str, read: Callable[[Any], _T], otherwise: _T, *arguments: object) -> _T:
+    def _call_policy(self, method: str, read: Callable[[Any], _T], otherwise: _T, *arguments: object) -> _T:
         """Call a policy's method and return ``read`` of the result, or ``otherwise`` if either fails.
 
         The policy may be a user's, and the call goes on.
@@ -219,7 +219,7 @@ class Dispatcher:
     def _shed(self, now_us: float) -> list[Drop]:
         """Shed queries and return them; none, or no more, if the policy fails."""
         dropped = []
-        while (candidate := self._said("shed_candidate", self._removed, None, now_us, self.queue)) is not None:
+        while (candidate := self._call_policy("shed_candidate", self._removed, None, now_us, self.queue)) is not None:
             dropped.append(self._dropped(candidate, RequestOutcome.SHED, "more important queries need the time"))
         return dropped
 
@@ -252,7 +252,7 @@ class Dispatcher:
         return batch
 
     def _decision_for(self, query: Query, decision: Decision) -> Decision:
-        return self._said("decision_for", _decision, decision, query, decision)
+        return self._call_policy("decision_for", _decision, decision, query, decision)
 
     def _may_pass(self, first: Query, point: OperatingPoint, query: Query) -> bool:
         """True if others may pass ``query`` to join the batch of ``first``, because it never could."""
@@ -262,14 +262,14 @@ class Dispatcher:
         return own_point(query) is not None and own_point(first) is not None and not self._serves(point, query)
 
     def _serves(self, point: OperatingPoint, query: Query) -> bool:
-        return self._said("serves", bool, False, point, query)
+        return self._call_policy("serves", bool, False, point, query)
 
     def _own_point(self, query: Query) -> OperatingPoint | None:
-        point_of_query: OperatingPoint | None = self._said("own_point", _anything, None, query)
+        point_of_query: OperatingPoint | None = self._call_policy("own_point", _anything, None, query)
         return point_of_query
 
-    def _fitting(self, first: Query, room: int, taken: int, point: OperatingPoint, now_us: float) -> list[Query]:
-        """Take queries like ``first`` from behind others, to fill a batch of ``taken`` examples.
+    def _fitting(self, first: Query, room: int, count: int, point: OperatingPoint, now_us: float) -> list[Query]:
+        """Take queries like ``first`` from behind others, to fill a batch of ``count`` examples.
 
         As many as let every query that they pass begin in time at its own point, by default the same one, once the
         batch has ended.
@@ -284,9 +284,9 @@ class Dispatcher:
                 if passed > MAX_PASSED:
                     break
                 continue
-            taken += query.examples
-            in_time = now_us + self.planned_us(point, taken) <= ends_by_us
-            if taken > room or not in_time or not self._serves(point, query):
+            count += query.examples
+            in_time = now_us + self.planned_us(point, count) <= ends_by_us
+            if count > room or not in_time or not self._serves(point, query):
                 break
             was_waiting.append(query)
         for query in was_waiting:

@@ -58,13 +58,13 @@ class LatencyProfile:
         selected = table.where(subject=subject, status="ok", batch_size=1, **conditions).of_devices(devices).rows
         selected = selected[selected["point"].isin([point.key for point in points])]
         counts = {text: copies_in(subject, text) for text in selected["co_runners"].unique()}
-        known = {text: count for text, count in counts.items() if count is not None}
-        rows = selected[selected["co_runners"].isin(list(known))]
+        copies = {text: count for text, count in counts.items() if count is not None}
+        rows = selected[selected["co_runners"].isin(list(copies))]
         if rows.empty:
             raise InputError(f"the latency table has no row of {subject}, solo or co-located with copies of itself")
         planned: dict[int, Mapping[OperatingPoint, float]] = {}
         mean: dict[int, Mapping[OperatingPoint, float]] = {}
-        for text, co_runners in sorted(known.items(), key=lambda item: item[1]):
+        for text, co_runners in sorted(copies.items(), key=lambda item: item[1]):
             rows_there = LatencyTable(rows[rows["co_runners"] == text])
             space = ControlSpace.of_tables(subject, points, rows_there, quantile=quantile, devices=devices)
             times = {point: space.latency_us(point) for point in points}

@@ -115,9 +115,9 @@ class ControlSpace:
         They reach up to the largest at which each version's latency is known; 1 alone if one has none.
         """
         versions = (point,) if point in self._batch_sizes else self._consulted(point)[1]
-        known = [self._batch_sizes[version] or [1] for version in versions]
-        largest = min((sizes[-1] for sizes in known), default=1)
-        return tuple(sorted({1, *(size for sizes in known for size in sizes if size <= largest)}))
+        sizes_of = [self._batch_sizes[version] or [1] for version in versions]
+        largest = min((sizes[-1] for sizes in sizes_of), default=1)
+        return tuple(sorted({1, *(size for sizes in sizes_of for size in sizes if size <= largest)}))
 
     def accuracy(self, point: OperatingPoint) -> float | None:
         """Return the mean accuracy at ``point``, None when unknown."""
@@ -142,10 +142,10 @@ class ControlSpace:
 
     def _worst_case_us(self, ensemble: OperatingPoint, batch_size: int) -> float | None:
         kind, versions = self._consulted(ensemble)
-        known = [time for version in versions if (time := self.latency_us(version, batch_size)) is not None]
-        if not versions or len(known) < len(versions):
+        times_us = [time for version in versions if (time := self.latency_us(version, batch_size)) is not None]
+        if not versions or len(times_us) < len(versions):
             return None
-        return max(known) if kind == Conc.kind else sum(known)
+        return max(times_us) if kind == Conc.kind else sum(times_us)
 
     def _consulted(self, ensemble: OperatingPoint) -> tuple[str, tuple[OperatingPoint, ...]]:
         cached = self._ensembles.get(ensemble)
@@ -158,8 +158,8 @@ class ControlSpace:
         if all(ensemble.get(name) is None for name in ("policy", "tree")):
             return "", ()
         policy, by_version = from_point(ensemble), {version_name(point): point for point in self.points}
-        known = set(policy.versions) <= by_version.keys()
-        return policy.kind, tuple(by_version[name] for name in policy.versions) if known else ()
+        is_complete = set(policy.versions) <= by_version.keys()
+        return policy.kind, tuple(by_version[name] for name in policy.versions) if is_complete else ()
 
 
 def _latencies_us(
@@ -170,7 +170,7 @@ def _latencies_us(
     devices: Sequence[str],
     conditions: Mapping[str, Any],
 ) -> dict[tuple[OperatingPoint, int], float]:
-    known: dict[tuple[OperatingPoint, int], float] = {}
+    latency_us: dict[tuple[OperatingPoint, int], float] = {}
     # Compare keys, which round numbers: a k of sixteen digits changes by parsing.
     by_key = {point.key: point for point in points}
     rows = table.where(subject=subject, status="ok", **conditions).of_devices(devices).rows
@@ -178,8 +178,8 @@ def _latencies_us(
         point = by_key.get(row["point"])
         if point is not None:
             cell = point, int(row["batch_size"])
-            known[cell] = max(known.get(cell, 0.0), 1e6 * _upper(row, quantile))
-    return known
+            latency_us[cell] = max(latency_us.get(cell, 0.0), 1e6 * _upper(row, quantile))
+    return latency_us
 
 
 def _upper(row: Mapping[Any, Any], quantile: float) -> float:

@@ -36,7 +36,7 @@ def worst_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -
 def first_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -> list[float]:
     """Return µs of a call of each size of the first version of ``point``, as ``worst_us``."""
     version = from_point(point).versions[0]
-    first = next((own for own in space.points if version_name(own) == version), point)
+    first = next((candidate for candidate in space.points if version_name(candidate) == version), point)
     longest_us = worst_us(space, point, sizes)
     return [min(pair) for pair in zip(worst_us(space, first, sizes), longest_us, strict=True)]
 
@@ -114,17 +114,17 @@ class ToleranceTiers(Policy):
     def __init__(self, rules: RuleSet, space: ControlSpace):
         self._rules, self._space = rules, space
         self._best = OperatingPoint.of(policy="osfa", version=rules.best_version)
-        own = [rule.point for rule in rules.rules]
+        ensembles = [rule.point for rule in rules.rules]
         self._tiers = {
             objective: sorted((r for r in rules.rules if r.objective == objective), key=lambda rule: -rule.tolerance)
             for objective in {rule.objective for rule in rules.rules}
         }
-        self._in_turn = {point: other for point in own if (other := points.in_turn(point)) is not None}
+        self._in_turn = {point: other for point in ensembles if (other := points.in_turn(point)) is not None}
         # Per tolerance and objective, what is offered, as points and as calls; per ensemble, its calls.
         self._offered: dict[tuple[float, str], list[tuple[OperatingPoint, OperatingPoint]]] = {}
         self._offered_calls: dict[tuple[float | None, str], list[tuple[EnsembleCalls, EnsembleCalls]]] = {}
         self._calls: dict[OperatingPoint, EnsembleCalls] = {}
-        self.points = tuple(dict.fromkeys([*own, *self._in_turn.values(), self._best]))
+        self.points = tuple(dict.fromkeys([*ensembles, *self._in_turn.values(), self._best]))
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         query = queue.peek()
@@ -163,13 +163,13 @@ class ToleranceTiers(Policy):
         return offered[0][1] if offered else None
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
-        own = self.own_point(query)
-        return own is not None and own == self._in_turn.get(point, point)
+        preferred = self.own_point(query)
+        return preferred is not None and preferred == self._in_turn.get(point, point)
 
     def decision_for(self, query: Query, decision: Decision) -> Decision:
         if self.serves(decision.point, query):
-            own = next(self._candidates(query))
-            return decision._replace(reason=own.reason, rule=own.rule)
+            preferred = next(self._candidates(query))
+            return decision._replace(reason=preferred.reason, rule=preferred.rule)
         return decision
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
@@ -189,12 +189,12 @@ class ToleranceTiers(Policy):
         """Return the reason to reject ``query`` for others, rather than answer at ``point`` in a call of ``room``."""
         one_idle = queue.concurrent_slots() < 2
         pairs = self._calls_offered(query)
-        own = pairs[0][one_idle]
-        if not own.is_known or query.alone:
+        preferred = pairs[0][one_idle]
+        if not preferred.is_known or query.alone:
             return None
-        is_own = self._calls_of(point) is own
+        is_own = self._calls_of(point) is preferred
         size, is_all, passed_us = self._gathered(pairs[0], one_idle, room, now_us, queue)
-        if is_own and (is_all or size >= own.enough):
+        if is_own and (is_all or size >= preferred.enough):
             return None
         if not self._loses_others([pair[one_idle] for pair in pairs], passed_us, now_us, queue):
             return None
@@ -211,23 +211,23 @@ class ToleranceTiers(Policy):
         first, calls = queue.peek(), pair[one_idle]
         assert first is not None
         examples, passed, ends_by_us, passed_us = 0, 0, math.inf, 0.0
-        tolerance, objective, own = first.tolerance, first.objective, self._own_calls(first)
+        tolerance, objective, preferred = first.tolerance, first.objective, self._own_calls(first)
         for query in queue:
             if query.tolerance != tolerance or query.objective != objective:
                 # The tier mostly equals the previous query's.
-                tolerance, objective, own = query.tolerance, query.objective, self._own_calls(query)
-            if own is not pair[1] or query.alone or query.batch_key != first.batch_key:
-                if own is not None:
-                    needs_us = own.longest_us(query.examples)
+                tolerance, objective, preferred = query.tolerance, query.objective, self._own_calls(query)
+            if preferred is not pair[1] or query.alone or query.batch_key != first.batch_key:
+                if preferred is not None:
+                    needs_us = preferred.longest_us(query.examples)
                     ends_by_us, passed_us = min(ends_by_us, query.deadline_us - needs_us), max(passed_us, needs_us)
                 passed += 1
                 if passed > MAX_PASSED:
                     break
                 continue
-            taken = examples + query.examples
-            if taken > room or (passed and begins_us + calls.longest_us(taken) > ends_by_us):
+            count = examples + query.examples
+            if count > room or (passed and begins_us + calls.longest_us(count) > ends_by_us):
                 return examples, False, passed_us
-            examples = taken
+            examples = count
         return examples, True, passed_us
 
     def _loses_others(self, offered: list[EnsembleCalls], passed_us: float, now_us: float, queue: EdfQueue) -> bool:
@@ -279,8 +279,8 @@ class ToleranceTiers(Policy):
         if cached is None:
             if len(self._offered) > MAX_KNOWN:
                 self._offered.clear()
-            known = query.objective in self._tiers
-            cached = self._offered[key] = self.choices(*key) if known else []
+            has_objective = query.objective in self._tiers
+            cached = self._offered[key] = self.choices(*key) if has_objective else []
         return cached
 
     def choices(self, tolerance: float, objective: str = RESPONSE_TIME) -> list[tuple[OperatingPoint, OperatingPoint]]:
@@ -303,11 +303,11 @@ class ToleranceTiers(Policy):
             return
         # Most requests take the first: do not search a hundred tiers for it.
         at = bisect_left(tiers, -query.tolerance - 1e-12, key=lambda rule: -rule.tolerance)
-        own = tiers[at]
+        requested = tiers[at]
         for rule in tiers[at:]:
-            if rule is own or _keeps(rule.bound, own):
+            if rule is requested or _keeps(rule.bound, requested):
                 yield self._decision(query, rule)
-        if not _keeps(self._rules.best_bound, own):
+        if not _keeps(self._rules.best_bound, requested):
             return
         reason = f"every tier for tolerance {query.tolerance:g} could miss the deadline: the best version"
         yield Decision(self._best, query.examples, reason)

@@ -84,6 +84,6 @@ class Autoscaler:
             self._rates.popleft()
         return rate_per_s
 
-    def _change(self, workers: int, seen: str, before: int) -> Scaling:
+    def _change(self, workers: int, reason: str, before: int) -> Scaling:
         good_for = f"a worker is good for {self.per_worker_per_s:.4g}"
-        return Scaling(workers, f"{before} to {workers} workers: {seen}, and {good_for}")
+        return Scaling(workers, f"{before} to {workers} workers: {reason}, and {good_for}")

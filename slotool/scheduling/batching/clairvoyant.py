@@ -49,10 +49,10 @@ def look_back(
     """
     queries, step_us, reach = len(arrival_us), deadline_us / steps, len(best)
     for i in range(end - 1, first - 1, -1):
-        here = best[i % reach]
-        here[:] = 0.0
+        values = best[i % reach]
+        values[:] = 0.0
         # Dropped. A worker free later than a deadline after the next arrival would be of no use to it either.
-        _improve(here, best[(i + 1) % reach], 0.0, _step(-_gap_us(arrival_us, i, i + 1), step_us, rounding), 0, steps)
+        _improve(values, best[(i + 1) % reach], 0.0, _step(-_gap_us(arrival_us, i, i + 1), step_us, rounding), 0, steps)
         for c in range(len(counts)):
             behind = i + counts[c]
             if behind > queries:
@@ -69,9 +69,9 @@ def look_back(
             waits = min(int(ready_us / step_us), steps)
             value = gain + value_at(onward, _step(ready_us + times_us[c] - gap_us, step_us, rounding))
             for t in range(waits + 1):
-                here[t] = value if value > here[t] else here[t]
+                values[t] = value if value > values[t] else values[t]
             last = min(int((deadline_us + 1e-3 - times_us[c]) / step_us), steps)
-            _improve(here, onward, gain, _step(times_us[c] - gap_us, step_us, rounding), waits + 1, last)
+            _improve(values, onward, gain, _step(times_us[c] - gap_us, step_us, rounding), waits + 1, last)
 
 
 @njit(cache=True, inline="always")
@@ -86,7 +86,7 @@ def value_at(row: Any, at: float) -> float:
 
 
 @njit(cache=True)
-def _improve(here: Any, onward: Any, gain: float, shift: float, first: int, last: int) -> None:
+def _improve(values: Any, onward: Any, gain: float, shift: float, first: int, last: int) -> None:
     """Raise ``here[t]`` to ``gain`` plus ``onward`` at t + shift if that is more, for t from ``first`` to ``last``.
 
     As ``value_at``, in three plain loops, which compilers vectorise.
@@ -96,14 +96,14 @@ def _improve(here: Any, onward: Any, gain: float, shift: float, first: int, last
     inside, beyond = min(max(first, -whole), last + 1), min(max(first, steps - whole), last + 1)
     soonest, latest = gain + onward[0], gain + onward[steps]
     for t in range(first, inside):
-        here[t] = soonest if soonest > here[t] else here[t]
-    middle, end = here[inside:beyond], max(beyond, inside)
+        values[t] = soonest if soonest > values[t] else values[t]
+    middle, end = values[inside:beyond], max(beyond, inside)
     shifted, later = onward[inside + whole : end + whole], onward[inside + whole + 1 : end + whole + 1]
     for t in range(len(middle)):
         value = gain + shifted[t] * (1.0 - part) + later[t] * part
         middle[t] = value if value > middle[t] else middle[t]
     for t in range(max(beyond, first), last + 1):
-        here[t] = latest if latest > here[t] else here[t]
+        values[t] = latest if latest > values[t] else values[t]
 
 
 @njit(cache=True, inline="always")
@@ -136,7 +136,7 @@ _BEHIND = 400
 # Calls of more queries than this are not thought of.
 _MOST = 128
 # Calls as long as each other within so many steps count as the most accurate of them.
-_ALIKE = 2
+_SAME_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> 
     """
     unit_us = float((grid.quickest_us / grid.sizes).min())
     calls = useful_calls(grid.latency_us, grid.accuracy, grid.sizes, deadline_us)
-    counts, gains, times_us = _thinned(*calls, _ALIKE * deadline_us / _STEPS)
+    counts, gains, times_us = _thinned(*calls, _SAME_STEPS * deadline_us / _STEPS)
     values = np.zeros((len(GAP_CV2), len(LOADS), len(WAITING), len(AGES), _STEPS + 1))
     for f, cv2 in enumerate(GAP_CV2):
         for r, load in enumerate(LOADS):

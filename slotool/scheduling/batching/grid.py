@@ -100,9 +100,9 @@ class ControlGrid:
         for point in self.space.points:
             profiled = self.space.batch_sizes(point)
             if not profiled or profiled[-1] < self.sizes[-1]:
-                known = f"known up to batch size {profiled[-1]} only" if profiled else "not known at all"
+                reach = f"known up to batch size {profiled[-1]} only" if profiled else "not known at all"
                 raise InputError(
-                    f"the latency of {point} is {known}, while others reach {self.sizes[-1]}: a hole that cannot be "
+                    f"the latency of {point} is {reach}, while others reach {self.sizes[-1]}: a hole that cannot be "
                     "filled safely; profile it there, or leave the point or the size out"
                 )
             holes += len(self.sizes) - len(profiled)
@@ -145,13 +145,13 @@ class ControlGrid:
 
     def _medians(self, latency_us: np.ndarray) -> np.ndarray:
         """Return ``latency_us`` with medians where they are known."""
-        known = [[self.space.median_us(point, int(size)) for size in self.sizes] for point in self.space.points]
-        medians = np.array(known, dtype=np.float64)
+        rows = [[self.space.median_us(point, int(size)) for size in self.sizes] for point in self.space.points]
+        medians = np.array(rows, dtype=np.float64)
         return np.where(np.isnan(medians), latency_us, medians)
 
     def _accuracies(self) -> np.ndarray:
-        known = [self.space.accuracy(point) for point in self.space.points]
-        for point, value in zip(self.space.points, known, strict=True):
+        accuracies = [self.space.accuracy(point) for point in self.space.points]
+        for point, value in zip(self.space.points, accuracies, strict=True):
             if value is None:
                 raise InputError(
                     f"the accuracy of {point} is not known: give an outcome table of every point, or the latencies a "
@@ -159,7 +159,7 @@ class ControlGrid:
                 )
             if math.isnan(value) or not 0.0 <= value <= 1.0:
                 raise InputError(f"the accuracy of {point} is {value:g}, which is not within 0 and 1")
-        return np.array(known, dtype=np.float64)
+        return np.array(accuracies, dtype=np.float64)
 
 
 def _raised(latency_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

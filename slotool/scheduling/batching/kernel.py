@@ -51,8 +51,8 @@ def chooser(function: Callable[..., Any]) -> Any:
 @njit(cache=True, forceinline=True)
 def fits(cells: tuple[int, ...], points: int, sizes: int, waiting: int, lowest: int, narrowest: int) -> bool:
     """True if a query waits, and rows and columns fit one grid. ``cells``: shape of the latencies."""
-    alike = (cells[0] == points) & (cells[1] == sizes) & (waiting > 0)
-    return alike & (lowest >= 0) & (lowest < points) & (narrowest >= 0) & (narrowest < sizes)
+    is_consistent = (cells[0] == points) & (cells[1] == sizes) & (waiting > 0)
+    return is_consistent & (lowest >= 0) & (lowest < points) & (narrowest >= 0) & (narrowest < sizes)
 
 
 @njit(cache=True, inline="always")
@@ -176,9 +176,9 @@ def working(free_us: Any) -> int:
 
 @njit(cache=True)
 def max_call_us(
-    now_us: float, deadlines_us: Any, taken: int, fastest_us: float, fastest_size: int, free_us: Any, workers: int
+    now_us: float, deadlines_us: Any, count: int, fastest_us: float, fastest_size: int, free_us: Any, workers: int
 ) -> float:
-    """Return the longest call of ``taken`` queries that leaves the queries behind it in time, in the fastest batches.
+    """Return the longest call of ``count`` queries that leaves the queries behind it in time, in the fastest batches.
 
     With several workers by Graham's bound for lists: a batch starts no later than when all work before it, shared
     equally, is done.
@@ -188,9 +188,9 @@ def max_call_us(
         if now_us < at_us < np.inf:
             others_us += at_us - now_us
     allowed_us, batch = np.inf, 0
-    while taken + batch * fastest_size < len(deadlines_us):
+    while count + batch * fastest_size < len(deadlines_us):
         after = batch + 1 + batch // _RUNS
-        left_us = deadlines_us[taken + batch * fastest_size] - now_us - fastest_us
+        left_us = deadlines_us[count + batch * fastest_size] - now_us - fastest_us
         allowed_us = min(allowed_us, workers * left_us - others_us - (after - 1) * fastest_us)
         batch = after
     return allowed_us

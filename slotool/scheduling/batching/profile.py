@@ -30,14 +30,14 @@ class Profile:
     def up_to(self, max_batch: int) -> Profile:
         """Return the same points in batches of at most ``max_batch``."""
         grid = self.grid
-        known = {
+        latency_us = {
             (point, int(size)): float(grid.latency_us[row, column])
             for row, point in enumerate(grid.points)
             for column, size in enumerate(grid.sizes)
             if size <= max_batch
         }
-        space = ControlSpace(grid.points, known, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
-        samples_us = {cell: own for cell, own in self.samples_us.items() if cell[1] <= max_batch}
+        space = ControlSpace(grid.points, latency_us, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
+        samples_us = {cell: samples for cell, samples in self.samples_us.items() if cell[1] <= max_batch}
         return Profile(self.subject, ControlGrid(space, all_points=True), samples_us, self.energy_j)
 
     def request_j(self, points: Sequence[OperatingPoint], row: np.ndarray, batch: np.ndarray) -> float | None:
@@ -71,10 +71,10 @@ def read_profile(
     in ``LatencyTable.of_devices``; rows with co-runners are left out. Raises ``InputError``, also for what
     ``ControlGrid`` rejects.
     """
-    known, subject = _rows_of(latency, subject, devices, conditions)
-    rows = known.rows
+    selected, subject = _rows_of(latency, subject, devices, conditions)
+    rows = selected.rows
     points = [OperatingPoint.parse(key) for key in dict.fromkeys(rows["point"])]
-    space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile, devices=devices)
+    space = ControlSpace.of_tables(subject, points, selected, outcomes, quantile=quantile, devices=devices)
     if outcomes is None and "accuracy" in rows:
         known_of = _accuracies(rows)
         space = space.with_accuracy({point: known_of[point.key] for point in points if point.key in known_of})
@@ -85,20 +85,20 @@ def read_samples(
     latency: LatencyTable, *, subject: str | None = None, devices: Sequence[str] = (), **conditions: Any
 ) -> tuple[str, dict[tuple[OperatingPoint, int], np.ndarray]]:
     """Return the subject, and the µs measured of it per point and batch size; as ``read_profile``."""
-    known, subject = _rows_of(latency, subject, devices, conditions)
-    return subject, _samples_us(known.rows)
+    selected, subject = _rows_of(latency, subject, devices, conditions)
+    return subject, _samples_us(selected.rows)
 
 
 def _rows_of(
     latency: LatencyTable, subject: str | None, devices: Sequence[str], conditions: dict[str, Any]
 ) -> tuple[LatencyTable, str]:
     """Return the rows of ``subject`` or of the only one, and its name."""
-    known = latency.where(status="ok", co_runners="", **conditions)
-    subjects = sorted(set(known.rows["subject"]))
+    solo = latency.where(status="ok", co_runners="", **conditions)
+    subjects = sorted(set(solo.rows["subject"]))
     if subject is None and len(subjects) != 1:
         raise InputError(f"name a subject; the latency table holds {', '.join(subjects) or 'no rows of this kind'}")
     subject = subject or subjects[0]
-    selected = known.where(subject=subject)
+    selected = solo.where(subject=subject)
     if selected.rows.empty:
         raise InputError(f"the latency table has no rows of {subject}; it holds {', '.join(subjects)}")
     return selected.of_devices(devices), subject
@@ -114,8 +114,8 @@ def _samples_us(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], np.ndarr
 def _energy_j(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], float]:
     if "energy_j" not in rows:
         return {}
-    known = rows.dropna(subset="energy_j").groupby(["point", "batch_size"], as_index=False)["energy_j"].mean()
-    cells = zip(known["point"], known["batch_size"], known["energy_j"], strict=True)
+    means = rows.dropna(subset="energy_j").groupby(["point", "batch_size"], as_index=False)["energy_j"].mean()
+    cells = zip(means["point"], means["batch_size"], means["energy_j"], strict=True)
     return {(OperatingPoint.parse(key), int(size)): float(joules) for key, size, joules in cells}
 
 

@@ -22,8 +22,8 @@ from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
 POLICIES: dict[str, type[BatchingPolicy]] = {
-    made.name: made
-    for made in (Hindsight, ValueIteration, SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, FixedBatching)
+    policy.name: policy
+    for policy in (Hindsight, ValueIteration, SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, FixedBatching)
 }
 registry: Registry[type[BatchingPolicy]] = Registry("policies", POLICIES, BatchingPolicy)
 

@@ -184,20 +184,20 @@ def _solve(
     """Iterate ``values`` and ``after`` in place; return the average accuracy of a query."""
     before, drift = average, 0.0
     for turn in range(_ROUNDS):
-        found = 0.0
+        change = 0.0
         for _ in range(_SWEEPS):
             _expect(values, after, level, place, weight, lost, average + aversion)
             _choose(values, after, queues, gains, sizes, levels_us, quickest_us, average)
-            found = values[-1, 1]
-            _lower(values, found)
-        if turn > 0 and abs(found) < _SETTLED:
+            change = values[-1, 1]
+            _lower(values, change)
+        if turn > 0 and abs(change) < _SETTLED:
             break
         # The gain per call falls by one accuracy per query in it as the average rises.
         slope = -per_call
         if turn > 0 and abs(average - before) > 1e-7:
-            slope = min((found - drift) / (average - before), -1.0)
-        before, drift = average, found
-        average = min(1.0, max(0.0, average - found / slope))
+            slope = min((change - drift) / (average - before), -1.0)
+        before, drift = average, change
+        average = min(1.0, max(0.0, average - change / slope))
     return average
 
 
