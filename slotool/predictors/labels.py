@@ -128,11 +128,11 @@ def join_labels(
     Raises ``InputError`` when nothing joins, rows of several settings remain, or different graphs share a measured
     name; ``TableError`` for a label that is not a finite number.
     """
-    given = list(graphs)
-    by_id = {graph.id: graph for graph in given}
+    all_graphs = list(graphs)
+    by_id = {graph.id: graph for graph in all_graphs}
     measured = measured_rows(table, picked or {}, colocated=False)
-    known = graphs_by_name(given, measured["subject"])
-    measured = measured.assign(subject=[known[name].id if name in known else name for name in measured["subject"]])
+    by_name = graphs_by_name(all_graphs, measured["subject"])
+    measured = measured.assign(subject=[by_name[name].id if name in by_name else name for name in measured["subject"]])
     rows = measured[measured["subject"].isin(by_id)]
     subjects = measured["subject"].nunique()
     if rows.empty:

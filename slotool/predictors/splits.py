@@ -48,21 +48,21 @@ def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng
     """Split each group at random; ``held_out`` maps its size to the rows of the dev set, and of the test set."""
     train, dev, test = [], [], []
     for group in groups:
-        rows, held = rng.permutation(group), held_out(len(group))
-        dev.append(rows[:held])
-        test.append(rows[held : 2 * held])
-        train.append(rows[2 * held :])
+        rows, size = rng.permutation(group), held_out(len(group))
+        dev.append(rows[:size])
+        test.append(rows[size : 2 * size])
+        train.append(rows[2 * size :])
     return RowSplit(*(np.sort(np.concatenate(part)) for part in (train, dev, test)))
 
 
 def split_known(
-    known: np.ndarray, test: np.ndarray, dev_share: float, seed: int, what: str = "labelled graphs"
+    labelled: np.ndarray, test: np.ndarray, dev_share: float, seed: int, what: str = "labelled graphs"
 ) -> RowSplit:
-    """Split the ``known`` rows into training and dev set, ``dev_share`` of them dev, for a given test set.
+    """Split the ``labelled`` rows into training and dev set, ``dev_share`` of them dev, for a given test set.
 
     Raises ``InputError`` when the rows are too few, or the test set is empty.
     """
-    rows = np.random.default_rng(seed).permutation(known)
+    rows = np.random.default_rng(seed).permutation(labelled)
     dev = max(MIN_DEV_ROWS, round(dev_share * len(rows)))
     if len(rows) < 2 * dev or not len(test):
         raise InputError(f"too few {what} to learn from: {len(rows)}, of which {dev} would be the dev set")

@@ -31,26 +31,26 @@ class SweepAxis:
     values: tuple[int, ...]
 
     @classmethod
-    def of(cls, given: str | Mapping[str, Sequence[int]]) -> Self:
+    def of(cls, sweep: str | Mapping[str, Sequence[int]]) -> Self:
         """Parse ``"batch=1:64"``, or ``{"batch": [1, 4]}``; raises ``ArgumentError`` for anything else.
 
         A range a:b counts up for threads and doubles for other facts, up to b; a:b:step counts by step.
         """
-        if isinstance(given, str):
-            fact, _, text = given.partition("=")
-            values = [value for part in text.split(",") for value in _range(part, fact.strip(), given)]
-        elif len(given) == 1:
-            ((fact, numbers),) = given.items()
+        if isinstance(sweep, str):
+            fact, _, text = sweep.partition("=")
+            values = [value for part in text.split(",") for value in _range(part, fact.strip(), sweep)]
+        elif len(sweep) == 1:
+            ((fact, numbers),) = sweep.items()
             values = [*numbers]
         else:
-            raise ArgumentError("sweep", f"{len(given)} facts are given, but one is swept at a time: {EXPECTED}")
+            raise ArgumentError("sweep", f"{len(sweep)} facts are given, but one is swept at a time: {EXPECTED}")
         fact = fact.strip()
         if fact not in FACTS:
             raise ArgumentError("sweep", f"{fact!r} is none of {', '.join(FACTS)}: {EXPECTED}")
         if not values or not all(0 < value <= MAX_VALUE for value in values):
-            raise ArgumentError("sweep", f"{given!r} holds no whole numbers from 1 on: {EXPECTED}")
+            raise ArgumentError("sweep", f"{sweep!r} holds no whole numbers from 1 on: {EXPECTED}")
         if len(values) > MAX_VALUES:
-            raise ArgumentError("sweep", f"{given!r} holds {len(values):,} values, at most {MAX_VALUES} are predicted")
+            raise ArgumentError("sweep", f"{sweep!r} holds {len(values):,} values, at most {MAX_VALUES} are predicted")
         return cls(fact, tuple(sorted(set(values))))
 
     def reshaped(self, networks: Networks) -> list[Networks]:
@@ -102,7 +102,7 @@ class SweepAxis:
         return ArgumentError("sweep", f"--input-shape is {shape}, but a {self.fact} is that of {example}")
 
 
-def _range(text: str, fact: str, given: str) -> list[int]:
+def _range(text: str, fact: str, sweep: str) -> list[int]:
     try:
         pieces = [int(piece) for piece in text.split(":")]
     except ValueError:
@@ -110,7 +110,7 @@ def _range(text: str, fact: str, given: str) -> list[int]:
     if len(pieces) == 1:
         return pieces
     if len(pieces) not in (2, 3) or not 0 < pieces[0] <= pieces[1] <= MAX_VALUE or pieces[-1] < 1:
-        raise ArgumentError("sweep", f"{given!r} is no range of whole numbers: {EXPECTED}")
+        raise ArgumentError("sweep", f"{sweep!r} is no range of whole numbers: {EXPECTED}")
     start, stop = pieces[:2]
     if len(pieces) == 3 or fact == THREADS:
         # One value more than allowed is enough to reject a range of millions.

@@ -100,7 +100,7 @@ def test_packed_graphs_multiplies_as_torch_does(monkeypatch: pytest.MonkeyPatch)
     expected = learnt(packed)
     monkeypatch.setattr(packed_graphs, "MIN_ROWS", 1)
     assert_close(learnt(packed, packed_graphs.linear), expected)
-    monkeypatch.setattr(packed_graphs, "_there", lambda: False)
+    monkeypatch.setattr(packed_graphs, "_is_available", lambda: False)
     assert_close(learnt(packed, packed_graphs.linear), expected, 0.0)
 
 

@@ -240,7 +240,7 @@ class _Setting:
                 yield {"point": row["point"], "batch_size": row["batch_size"], "copies": int(row["copies"]), **errors}
 
     def _calls_s(self, learnt: dict[int, CoRunnerEffect], row: dict[Any, Any], copies: int) -> np.ndarray:
-        nearest = min(learnt, key=lambda known: abs(np.log(known / copies)))
+        nearest = min(learnt, key=lambda measured: abs(np.log(measured / copies)))
         rng = np.random.default_rng([self._seed, copies])
         return learnt[nearest].at(copies, self._others).calls_s(np.asarray(self._alone[_place(row)]["samples_s"]), rng)
 

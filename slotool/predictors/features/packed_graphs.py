@@ -140,7 +140,7 @@ def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def exchange(source: np.ndarray, target: np.ndarray, first: np.ndarray, classes: np.ndarray) -> tuple[Ones, Ones]:
-    """Return ``Packed.gather`` and ``.scatter`` of classes of operators (``alike``); each gathers as its first does.
+    """Return ``Packed.gather`` and ``.scatter`` of classes of operators (``group``); each gathers as its first does.
 
     Edges, int64 [e], go from operator ``source`` to operator ``target``.
     """
@@ -153,7 +153,7 @@ def exchange(source: np.ndarray, target: np.ndarray, first: np.ndarray, classes:
     return Ones.of(to, gathered, GATHERED * len(first)), Ones.of(gathered, to, len(first))
 
 
-def alike(features: np.ndarray, source: np.ndarray, target: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+def group(features: np.ndarray, source: np.ndarray, target: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Group operators that ``rounds`` of messages cannot tell apart.
 
     Operators are of one class if their ``features``, float64 [n, width], are equal, and the inputs and users are, as
@@ -192,7 +192,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     The operator is that of torch's compiler; where it is missing, as on a GPU, and for few rows, this is
     ``torch.nn.functional.linear``.
     """
-    if len(x) < MIN_ROWS or x.is_cuda or not _there():
+    if len(x) < MIN_ROWS or x.is_cuda or not _is_available():
         return nn.functional.linear(x, weight, bias)
     product: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return product
@@ -211,7 +211,7 @@ class _Linear(torch.autograd.Function):
         return of_x, _product(gradient.t(), x.t()), gradient.sum(dim=0)
 
 
-def _there() -> bool:
+def _is_available() -> bool:
     return bool(torch.backends.mkldnn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 

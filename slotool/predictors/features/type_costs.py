@@ -19,7 +19,7 @@ SECONDS_PER_CALL = 5e-6
 CALLS, FLOPS, BYTES = "calls", "flops", "bytes"
 COST_TERMS = (CALLS, FLOPS, BYTES)
 # Log corrections of a type's term: a part common to the term, one common to the type, one of its own (deviations).
-COMMON_TO_TERM, COMMON_TO_TYPE, OWN = 1.0, 1.5, 1.0
+COMMON_TO_TERM, COMMON_TO_TYPE, TYPE_ALONE = 1.0, 1.5, 1.0
 Column = tuple[str, str]
 # Log of the price of a type's calls, FLOPs and bytes.
 Prices = tuple[float, float, float]
@@ -163,7 +163,7 @@ class TypeCosts:
 def covariance(first: Sequence[Column], second: Sequence[Column]) -> np.ndarray:
     """Return the prior covariance of log prices of columns, float64 [first, second]."""
     prior = COMMON_TO_TERM**2 * _same(first, second, 0) + COMMON_TO_TYPE**2 * _same(first, second, 1)
-    return np.asarray(prior + OWN**2 * same_columns(first, second), dtype=np.float64)
+    return np.asarray(prior + TYPE_ALONE**2 * same_columns(first, second), dtype=np.float64)
 
 
 def same_columns(first: Sequence[Column], second: Sequence[Column]) -> np.ndarray:

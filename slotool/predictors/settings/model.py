@@ -118,12 +118,12 @@ class SettingsModel:
         level = np.array([target[rows, s].mean() for s, rows in enumerate(labelled.T)])
         target = np.where(labelled, target - level, 0.0)
         with threadpool_limits(2):
-            known = Encoder(mean, deviation, 1.0, 0.1, 0.01).encoded(features).astype(np.float32).astype(np.float64)
-            encoder = _likeliest(known, target, labelled, mean, deviation)
-            weights, variance, _ = _solved(encoder, encoder.kernel(known, known), target, labelled)
+            encoded = Encoder(mean, deviation, 1.0, 0.1, 0.01).encoded(features).astype(np.float32).astype(np.float64)
+            encoder = _likeliest(encoded, target, labelled, mean, deviation)
+            weights, variance, _ = _solved(encoder, encoder.kernel(encoded, encoded), target, labelled)
         work_prices = (all_prices, of_totals, min_operator_s)
         labels = np.where(labelled, log_s, np.nan)
-        return cls(tuple(settings), encoder, known, labels, weights, level, variance, *work_prices)
+        return cls(tuple(settings), encoder, encoded, labels, weights, level, variance, *work_prices)
 
     def features(self, graphs: Sequence[OperatorGraph]) -> Encoded:
         return self.encode(network_features(graphs))
@@ -203,15 +203,15 @@ class SettingsModel:
             raise InputError("the predictor was trained with other features of networks than this slotool has: retrain")
         numbers = strict_json.convert(document["encoder"], dict[str, float])
         settings = tuple(map(Setting.from_document, document["settings"]))
-        known, weights = tensors["known"].astype(np.float64), tensors["weights"]
-        shape = (len(known), len(settings))
+        encoded, weights = tensors["known"].astype(np.float64), tensors["weights"]
+        shape = (len(encoded), len(settings))
         labelled = tensors["labelled"].astype(bool)
         work = tensors["prices_s"], tensors["total_prices_s"]
         if [prices.shape for prices in work] != [(len(AMOUNTS), len(settings)), (len(WORK), len(settings))]:
             raise InputError(f"the prices of work do not fit the {len(settings)} settings")
         shapes = {weights.shape, labelled.shape, tensors["log_s"].shape}
-        if known.shape[1:] != (len(FEATURES),) or shapes != {shape}:
-            raise InputError(f"the weights of {len(known)} networks do not fit the {len(settings)} settings")
+        if encoded.shape[1:] != (len(FEATURES),) or shapes != {shape}:
+            raise InputError(f"the weights of {len(encoded)} networks do not fit the {len(settings)} settings")
         log_s = np.where(labelled, tensors["log_s"], np.nan)
         encoder = Encoder(tensors["mean"], tensors["deviation"], **numbers)
         # Models of earlier versions have none.
@@ -219,7 +219,7 @@ class SettingsModel:
         if min_operator_s.shape != (len(settings),):
             raise InputError(f"the seconds of an operator do not fit the {len(settings)} settings")
         levels = (tensors["level"], tensors["variance"])
-        return cls(settings, encoder, known, log_s, weights, *levels, *work, min_operator_s)
+        return cls(settings, encoder, encoded, log_s, weights, *levels, *work, min_operator_s)
 
 
 @dataclass(frozen=True)
@@ -266,12 +266,12 @@ def _by_mask(labelled: np.ndarray) -> dict[bytes, list[int]]:
 
 
 def _likeliest(
-    known: np.ndarray, target: np.ndarray, labelled: np.ndarray, mean: np.ndarray, deviation: np.ndarray
+    encoded: np.ndarray, target: np.ndarray, labelled: np.ndarray, mean: np.ndarray, deviation: np.ndarray
 ) -> Encoder:
     """Return the encoder of greatest likelihood of all labels, by a search along one number at a time."""
     # A sample of many networks is enough.
-    some = np.sort(np.random.default_rng(0).permutation(len(known))[:600])
-    sample, labels, is_labelled = known[some], target[some], labelled[some]
+    some = np.sort(np.random.default_rng(0).permutation(len(encoded))[:600])
+    sample, labels, is_labelled = encoded[some], target[some], labelled[some]
     best = Encoder(mean, deviation, 0.7, 0.1, 0.003)
     tried: dict[tuple[float, float, float], float] = {}
 

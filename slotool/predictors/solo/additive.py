@@ -77,9 +77,9 @@ class AdditivePredictor(Predictor[OperatorGraph]):
         operators = OperatorArrays.of(graphs)
         at = {op: i for i, op in enumerate(self._types)}
         kinds = operators.each([at.get(operator.op, -1) for operator in operators.distinct])
-        known, width = kinds >= 0, len(self._types)
-        cells = (operators.owners * width + kinds)[known]
-        sums = [np.bincount(cells, term[known], len(graphs) * width) for term in _costs(operators)]
+        has_type, width = kinds >= 0, len(self._types)
+        cells = (operators.owners * width + kinds)[has_type]
+        sums = [np.bincount(cells, term[has_type], len(graphs) * width) for term in _costs(operators)]
         return np.column_stack([np.ones(len(graphs)), np.stack(sums, axis=1).reshape(len(graphs), -1)])
 
 

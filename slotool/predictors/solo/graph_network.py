@@ -21,7 +21,7 @@ from slotool.graphs.encodings import MEASURES, OperatorArrays
 from slotool.llvm import without_late_triton
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.features import packed_graphs
-from slotool.predictors.features.packed_graphs import Packed, Picker, alike, exchange
+from slotool.predictors.features.packed_graphs import Packed, Picker, exchange, group
 
 DENSE, RECURRENT = "Dense", ("LSTM", "GRU", "SimpleRNN")
 # Time of a step of a recurrent layer in one kernel, as a share of a call: 1.1 µs for 16 units in torch on a two-core
@@ -270,7 +270,7 @@ class GraphScaling:
         cost = costs_s(arrays, roofline_terms(arrays.measures), slots, self.types, self.prices)
         first = classes = np.arange(len(slots))
         if merge:
-            first, classes = alike(np.column_stack([owners, slots, numbers]), *edges, ROUNDS)
+            first, classes = group(np.column_stack([owners, slots, numbers]), *edges, ROUNDS)
             cost = np.bincount(classes, cost)
         one_hot, ends = np.eye(len(self.types) + 1)[slots[first]], np.zeros((len(first), 1))
         operators = torch.from_numpy(np.hstack([one_hot, numbers[first], ends]).astype(np.float32))

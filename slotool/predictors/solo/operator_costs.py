@@ -18,7 +18,7 @@ from slotool.predictors.features.operator_terms import OPERATOR_FEATURES, OPERAT
 CALL_S, FLOPS_PER_SECOND, BYTES_PER_SECOND, NETWORK_S = 3e-6, 5e10, 1e10, 2e-5
 # Standard deviations of log prices: of products and of all else, of a kind around these, and of the change by one
 # deviation of a feature. Chosen on held-out kinds of random architectures.
-COMMON, OWN, BY_FEATURE = 2.0, 1.5, 0.15
+COMMON, TYPE_ALONE, BY_FEATURE = 2.0, 1.5, 0.15
 # Log errors beyond this count linearly, smaller ones by their square.
 DELTA = 0.1
 ITERATIONS, FEW_ITERATIONS, HISTORY = 150, 40, 30
@@ -186,7 +186,7 @@ def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iter
     rows = len(shapes.kinds) + 2
     sizes = {"common": (2, len(OPERATOR_TERMS)), "own": (rows, len(OPERATOR_TERMS)), "network": (1,)}
     sizes["shape"] = (rows, features.shape[1], len(OPERATOR_TERMS) - 1)
-    deviations = {"common": COMMON, "own": OWN, "shape": BY_FEATURE, "network": 1.0}
+    deviations = {"common": COMMON, "own": TYPE_ALONE, "shape": BY_FEATURE, "network": 1.0}
     prices = {name: torch.zeros(size, dtype=torch.float64, requires_grad=True) for name, size in sizes.items()}
 
     def loss_of() -> torch.Tensor:

@@ -201,7 +201,7 @@ class TrainedPredictor(Generic[Asked]):
             return [True] * len(distances)
         factors = np.array([distance.factors for distance in distances]).reshape(len(distances), -1)
         beyond = np.any(factors[:, : len(self.like)] > self.like + 1e-9, axis=1)
-        return [bool(own.form or own.inputs) or far for own, far in zip(distances, beyond.tolist(), strict=True)]
+        return [bool(each.form or each.inputs) or far for each, far in zip(distances, beyond.tolist(), strict=True)]
 
     def _why_none(self, distance: Distance, far: bool) -> str | None:
         if not far:

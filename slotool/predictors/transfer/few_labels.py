@@ -15,7 +15,7 @@ from slotool.predictors.solo.three_term import fitted_terms, left_out_terms, pri
 
 # Deviations of log(seconds). SHIFT is common to all networks; each combination of the others is one hypothesis.
 SHIFT = 2.0
-ALIKE, PRICES, SIZES, SOURCES = (0.0, 0.1, 0.3), (0.0, 0.3), (0.0, 0.3), (0.0, 0.3, 1.0)
+LIKENESSES, PRICES, SIZES, SOURCES = (0.0, 0.1, 0.3), (0.0, 0.3), (0.0, 0.3), (0.0, 0.3, 1.0)
 NOISES = (0.03, 0.08, 0.2, 0.5)
 # Length scales: of likeness (a Hellinger distance × √2), of size (logarithms of calls, FLOPs and bytes), and of the
 # element type (logarithm of its bytes), which parts quantized networks from others.
@@ -84,7 +84,7 @@ class FewLabels:
         self._middle = answers.mean(axis=0)
         self._points = self._centred(answers)
         means, likely_before = _means(answers.shape[1])
-        strengths = np.array(list(product(ALIKE, PRICES, SIZES, SOURCES, NOISES))) ** 2
+        strengths = np.array(list(product(LIKENESSES, PRICES, SIZES, SOURCES, NOISES))) ** 2
         variances, noise = strengths[:, :-1], strengths[:, -1]
         # Small matrices gain nothing from more threads, and lose much on a busy machine.
         with threadpool_limits(1, user_api="blas"):
@@ -103,7 +103,7 @@ class FewLabels:
 
     def mean(self, networks: Networks) -> np.ndarray:
         """Return the mean of log(seconds), float64 [m], faster than ``answer``."""
-        answers, kernels = self._seen(networks)
+        answers, kernels = self._answers_and_kernels(networks)
         pulled = (self._weights[:, None] * self._variances).T @ self._alpha
         shift = SHIFT**2 * self._weights @ self._alpha.sum(axis=1)
         return np.asarray(answers @ (self._weights @ self._means) + shift + np.einsum("kmn,kn->m", kernels, pulled))
@@ -117,7 +117,7 @@ class FewLabels:
         return mean, variance
 
     def _answer(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
-        answers, kernels = self._seen(networks)
+        answers, kernels = self._answers_and_kernels(networks)
         across = SHIFT**2 + np.tensordot(self._variances, kernels, axes=1)
         means = self._means @ answers.T + (across @ self._alpha[:, :, None])[:, :, 0]
         before = SHIFT**2 + self._variances @ _diagonals(networks, self._centred(answers))
@@ -125,7 +125,7 @@ class FewLabels:
         mean = self._weights @ means
         return mean, self._weights @ (remaining + self._noise[:, None] + (means - mean) ** 2)
 
-    def _seen(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
+    def _answers_and_kernels(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
         """Return predictions of all sources [m, S + 2], and kernels with the labels [4, m, n]."""
         answers = np.column_stack([networks.answers, priced_terms(networks.terms, *self._terms)])
         return answers, _kernels(networks, self._centred(answers), self.networks, self._points)
@@ -148,12 +148,12 @@ class FewLabels:
         return mean, variance
 
 
-def covariance_before(networks: Networks, known: Networks | None = None) -> tuple[np.ndarray, float]:
+def covariance_before(networks: Networks, labelled: Networks | None = None) -> tuple[np.ndarray, float]:
     """Return the covariance [n, n] of log(seconds) in a new setting, and the variance of a label's noise.
 
     Args:
         networks: Networks without a label.
-        known: Networks that have one.
+        labelled: Networks that have one.
     """
     noise, middle = NOISE_BEFORE**2, networks.answers.mean(axis=0)
 
@@ -163,9 +163,9 @@ def covariance_before(networks: Networks, known: Networks | None = None) -> tupl
         return np.asarray(SHIFT**2 + np.tensordot(np.array(BEFORE) ** 2, kernels, axes=1))
 
     prior = between(networks, networks)
-    if known is None:
+    if labelled is None:
         return prior, noise
-    across, inner = between(networks, known), between(known, known)
+    across, inner = between(networks, labelled), between(labelled, labelled)
     return prior - across @ np.linalg.solve(inner + noise * np.eye(len(inner)), across.T), noise
 
 
@@ -188,13 +188,13 @@ def _apart(answers: np.ndarray) -> np.ndarray:
 def _kernels(first: Networks, points: np.ndarray, second: Networks, others: np.ndarray) -> np.ndarray:
     """Return kernels of likeness, prices, sizes and sources, float64 [4, n, m]; ``points`` are of ``_apart``."""
     columns, other_columns = first.costs.columns, second.costs.columns
-    alike = np.sqrt(first.shares) @ same_columns(columns, other_columns) @ np.sqrt(second.shares).T
+    likeness = np.sqrt(first.shares) @ same_columns(columns, other_columns) @ np.sqrt(second.shares).T
     far = np.sum((first.sizes[:, None] - second.sizes) ** 2, axis=2)
     types_apart = np.log(first.value_bytes)[:, None] - np.log(second.value_bytes)
     same_type = np.exp(-(types_apart**2) / (2 * VALUES**2))
     return np.stack(
         [
-            np.exp(-np.maximum(1 - alike, 0.0) / LIKENESS**2) * same_type,
+            np.exp(-np.maximum(1 - likeness, 0.0) / LIKENESS**2) * same_type,
             first.shares @ covariance(columns, other_columns) @ second.shares.T,
             np.exp(-far / (2 * SIZE**2)) * same_type,
             points @ others.T,
