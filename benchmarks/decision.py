@@ -117,7 +117,7 @@ ANSWERS = [Outputs(SCORES, _Answered(), np.array([0.9 + at / 100])) for at in ra
 def _run(cascade: Cascade) -> object:
     run = cascade_run(cascade, X)
     while run.next_rows is not None:
-        run.given(ANSWERS[run.step])
+        run.record(ANSWERS[run.step])
     return run.answers()
 
 

@@ -77,20 +77,20 @@ def combined(first: Outputs, unsure: np.ndarray, second: Outputs) -> Outputs:
     return Outputs(tensors, first.model, confidence)
 
 
-def gathered(parts: Sequence[tuple[np.ndarray, Outputs | None]], own: np.ndarray) -> Outputs:
+def gathered(parts: Sequence[tuple[np.ndarray, Outputs | None]], chosen: np.ndarray) -> Outputs:
     """Gather a batch from several versions' answers.
 
-    ``parts``: per version its examples (int, ascending) and answers; ``own``: int [n], each example's part. Raises
+    ``parts``: per version its examples (int, ascending) and answers; ``chosen``: int [n], each example's part. Raises
     ``RunError`` when the versions' output shapes do not fit in one batch.
     """
-    taken = []
+    selected = []
     for number, (rows, part) in enumerate(parts):
-        here = np.flatnonzero(own == number)
-        if len(here):
+        examples = np.flatnonzero(chosen == number)
+        if len(examples):
             assert part is not None
-            taken.append((here, part.take(np.searchsorted(rows, here))))
-    order = np.argsort(np.concatenate([rows for rows, _ in taken]))
-    answers = [part for _, part in taken]
+            selected.append((examples, part.take(np.searchsorted(rows, examples))))
+    order = np.argsort(np.concatenate([rows for rows, _ in selected]))
+    answers = [part for _, part in selected]
     sure = [part.confidence for part in answers if part.confidence is not None]
     confidence = np.concatenate(sure)[order] if len(sure) == len(answers) else None
     first = answers[0]

@@ -209,18 +209,18 @@ def require_single(headers: Sequence[tuple[bytes, bytes]], more: Sequence[str] =
             raise bad_request(f"header {name}: it is given {names.count(name)} times, expected once")
 
 
-def _options(kind: str, given: Mapping[str, Any], table: Mapping[str, Option]) -> RequestOptions:
-    for name in given:
+def _options(kind: str, values: Mapping[str, Any], table: Mapping[str, Option]) -> RequestOptions:
+    for name in values:
         if name not in table and (meant := misspelt(name, tuple(table)) or _parameter_of(name, table)):
             raise bad_request(f"{kind} {shown(name)} is no option: did you mean {meant}?")
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, option in table.items():
-        if given.get(name) is not None:
-            value = option.read(given[name], f"{kind} {name}")
-            stated = found.setdefault(option.field, value)
+        if values.get(name) is not None:
+            value = option.read(values[name], f"{kind} {name}")
+            stated = fields.setdefault(option.field, value)
             if option.field == "timeout_us":
-                found["timeout_us"] = min(value, stated)
-    return RequestOptions(**found) if found else DEFAULT_OPTIONS
+                fields["timeout_us"] = min(value, stated)
+    return RequestOptions(**fields) if fields else DEFAULT_OPTIONS
 
 
 def _parameter_of(name: str, table: Mapping[str, Option]) -> str | None:

@@ -70,16 +70,16 @@ class ServedModel:
         An ensemble's error is the best version's plus the observed degradation of its rule, if that is of the mean
         error.
         """
-        known = dict(self.accuracy)
+        accuracies = dict(self.accuracy)
         if self.rules is None or self.rules.tolerance_kind == "quantile":
-            return known
+            return accuracies
         for rule in self.rules.rules:
             best = self.rules.best_error
             more = rule.degradation * (best if self.rules.tolerance_kind == "relative" else 1.0)
             for point in (rule.point, in_turn(rule.point)):
                 if point is not None:
-                    known.setdefault(point, 1.0 - best - more)
-        return known
+                    accuracies.setdefault(point, 1.0 - best - more)
+        return accuracies
 
     def accuracy_for(self, x: Inputs) -> dict[OperatingPoint, float] | None:
         """Return per point the lowest expected accuracy of any example of ``x``; None if the model has none."""
@@ -87,10 +87,10 @@ class ServedModel:
             return None
         rows: Any = x
         estimates = [self.model.expected_accuracy(rows[i : i + 1]) for i in range(len(x))]
-        known = [expected for expected in estimates if expected is not None]
-        if len(known) < len(estimates):
+        expectations = [expected for expected in estimates if expected is not None]
+        if len(expectations) < len(estimates):
             return None
-        return {point: min(expected.get(point, 0.0) for expected in known) for point in known[0]}
+        return {point: min(expected.get(point, 0.0) for expected in expectations) for point in expectations[0]}
 
 
 LABEL, CLASS, CONFIDENCE = "label", "class", "confidence"
@@ -194,9 +194,9 @@ class Interface:
             ("input", self.inputs, other.inputs),
             ("output", (*self.outputs, *self.on_request), (*other.outputs, *other.on_request)),
         ):
-            for here, there in zip_longest(ours, theirs):
-                if here != there:
-                    stated = [f"{tensor.name} {tensor}" if tensor else "none" for tensor in (there, here)]
+            for our, their in zip_longest(ours, theirs):
+                if our != their:
+                    stated = [f"{tensor.name} {tensor}" if tensor else "none" for tensor in (their, our)]
                     return f"its {kind} is {stated[0]} where the one in use has {stated[1]}"
         if dict(self.parameters) != dict(other.parameters):
             return "it takes other parameters of requests than the one in use"

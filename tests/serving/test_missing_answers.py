@@ -38,7 +38,7 @@ def _served(cascade: Cascade, labels: np.ndarray, sure: np.ndarray, missing: np.
     while run.next_rows is not None:
         version = NAMES.index(cascade.versions[run.step])
         logits = np.eye(3, dtype=np.float32)[[labels[version]]]
-        run.missing() if missing[version] else run.given(_outputs(logits, sure[[version]]))
+        run.missing() if missing[version] else run.record(_outputs(logits, sure[[version]]))
     return 1.0 if run.unanswered else float(run.answers().answers[0] != 0)
 
 
@@ -58,8 +58,8 @@ def test_what_is_missing_is_answered_no_worse_than_counted(answer: str, second: 
 def test_an_answer_whose_confidence_is_no_number_is_not_sure() -> None:
     cascade = Cascade((Step("a", Sure("a", 0.0)), Step("b")), "surer")
     run = cascade_run(cascade, np.zeros((2, 4), np.float32))
-    run.given(_outputs(np.eye(3, dtype=np.float32)[[1, 1]], np.array([np.nan, 0.0])))
+    run.record(_outputs(np.eye(3, dtype=np.float32)[[1, 1]], np.array([np.nan, 0.0])))
     assert run.next_rows is not None
     assert run.next_rows.tolist() == [0]
-    run.given(_outputs(np.eye(3, dtype=np.float32)[[2]], np.array([-5.0])))
+    run.record(_outputs(np.eye(3, dtype=np.float32)[[2]], np.array([-5.0])))
     assert run.answers().answers.tolist() == [2, 1]

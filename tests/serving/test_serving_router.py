@@ -418,13 +418,13 @@ def test_a_version_that_gives_no_answer_is_passed_over(three: ThreeLinear) -> No
     scores = [PointRunner(three, []).run(x, point) for point in POINTS]
     run = cascade_run(cascade, x)
     run.missing()
-    run.given(scores[1])
-    run.given(scores[2].take(run.next_rows))
+    run.record(scores[1])
+    run.record(scores[2].take(run.next_rows))
     sure = scores[1].confidence >= 0.7
     np.testing.assert_array_equal(run.answers().answers, np.where(sure, scores[1].answers, scores[2].answers))
     late = cascade_run(cascade, x)
     for answers in (scores[0], None, None):
-        late.missing() if answers is None else late.given(answers)
+        late.missing() if answers is None else late.record(answers)
     assert not late.unanswered
     np.testing.assert_array_equal(late.answers().answers, scores[0].answers)
     none = cascade_run(cascade, x)

@@ -23,7 +23,7 @@ class OneCascadeRun:
 
     def __init__(self, cascade: Cascade, x: Inputs, names: Sequence[str] = ()):
         self.cascade, self.x, self._names = cascade, x, names
-        self._given: dict[str, Outputs | None] = {}
+        self._answered: dict[str, Outputs | None] = {}
         # Values that conditions have read: most read them again.
         self._confidences: dict[str, float] = {}
         self._labels: dict[str, str] = {}
@@ -33,19 +33,19 @@ class OneCascadeRun:
     @property
     def step(self) -> int:
         """Index of the next version to ask."""
-        return len(self._given)
+        return len(self._answered)
 
     @property
-    def asked(self) -> dict[str, tuple[np.ndarray, Outputs | None]]:
+    def answered(self) -> dict[str, tuple[np.ndarray, Outputs | None]]:
         """The example and its answer, by version asked."""
-        return {name: (_THE_ONE, answers) for name, answers in self._given.items()}
+        return {name: (_THE_ONE, answers) for name, answers in self._answered.items()}
 
     @property
     def next_rows(self) -> np.ndarray | None:
         """The example, while a further version must be asked; else None."""
         return None if self._over else _THE_ONE
 
-    def given(self, answers: Outputs) -> None:
+    def record(self, answers: Outputs) -> None:
         """Record the next version's answer. Raises ``InputError`` if the conditions need more outputs."""
         self._take(answers)
 
@@ -64,28 +64,28 @@ class OneCascadeRun:
         return self._picked
 
     def _take(self, answers: Outputs | None) -> None:
-        step = self.cascade.steps[len(self._given)]
-        self._given[step.version] = answers
+        step = self.cascade.steps[len(self._answered)]
+        self._answered[step.version] = answers
         if step.accept is not None and not step.accept.holds_one(self):
             return
         self._over = True
-        names = self.cascade.versions[: len(self._given)]
-        self._picked = self._given[names[self.cascade.choose_one(self, names)]]
+        names = self.cascade.versions[: len(self._answered)]
+        self._picked = self._answered[names[self.cascade.choose_one(self, names)]]
 
     def confidence(self, version: str) -> float:
-        known = self._confidences.get(version)
-        if known is None:
-            answers = self._given[version]
-            known = math.nan if answers is None else float(_confidence_of(version, answers)[0])
-            self._confidences[version] = known
-        return known
+        cached = self._confidences.get(version)
+        if cached is None:
+            answers = self._answered[version]
+            cached = math.nan if answers is None else float(_confidence_of(version, answers)[0])
+            self._confidences[version] = cached
+        return cached
 
     def label(self, version: str) -> str:
-        known = self._labels.get(version)
-        if known is None:
-            answers = self._given[version]
-            known = self._labels[version] = "" if answers is None else label_of(answers.first, self._names)
-        return known
+        cached = self._labels.get(version)
+        if cached is None:
+            answers = self._answered[version]
+            cached = self._labels[version] = "" if answers is None else label_of(answers.first, self._names)
+        return cached
 
     def feature(self, name: str) -> float:
         return float(_feature_of(self.x, name, _THE_ONE)[0])
@@ -96,12 +96,12 @@ _THE_ONE.flags.writeable = False
 
 
 class BatchCascadeRun:
-    """Run of batch ``x``: ``next_rows`` and ``given`` (or ``missing``) alternate until no rows are left."""
+    """Run of batch ``x``: ``next_rows`` and ``record`` (or ``missing``) alternate until no rows are left."""
 
     def __init__(self, cascade: Cascade, x: Inputs, names: Sequence[str] = ()):
         self.cascade, self.x, self.names = cascade, x, names
         # By version: its examples and answers.
-        self.asked: dict[str, tuple[np.ndarray, Outputs | None]] = {}
+        self.answered: dict[str, tuple[np.ndarray, Outputs | None]] = {}
         # By version, values that conditions have read: making them costs more than comparing.
         self.labels: dict[str, np.ndarray] = {}
         self._rows = np.arange(len(x))
@@ -111,14 +111,14 @@ class BatchCascadeRun:
     @property
     def step(self) -> int:
         """Index of the next version to ask."""
-        return len(self.asked)
+        return len(self.answered)
 
     @property
     def next_rows(self) -> np.ndarray | None:
         """Examples for the next version: int [any], all at first; None when no version need be asked."""
-        return self._rows if len(self._rows) and len(self.asked) < len(self.cascade.steps) else None
+        return self._rows if len(self._rows) and len(self.answered) < len(self.cascade.steps) else None
 
-    def given(self, answers: Outputs) -> None:
+    def record(self, answers: Outputs) -> None:
         """Record answers to ``next_rows``. Raises ``InputError`` if the conditions need more outputs."""
         self._take(answers)
 
@@ -133,56 +133,56 @@ class BatchCascadeRun:
 
     def answers(self) -> Outputs:
         """Return the batch of answers to send. Raises ``RunError`` when the versions' outputs make no batch."""
-        parts = list(self.asked.values())
+        parts = list(self.answered.values())
         _, answers = parts[int(self._picked[0])]
         return answers if len(self._picked) == 1 and answers is not None else gathered(parts, self._picked)
 
     def _take(self, answers: Outputs | None) -> None:
-        rows, step = self._rows, self.cascade.steps[len(self.asked)]
+        rows, step = self._rows, self.cascade.steps[len(self.answered)]
         self._complete &= answers is not None
-        self.asked[step.version] = rows, answers
-        seen = _Seen(self, rows)
+        self.answered[step.version] = rows, answers
+        answers_so_far = _Answers(self, rows)
         if step.accept is not None:
-            done = step.accept.holds(seen)
+            done = step.accept.holds(answers_so_far)
             enough = np.count_nonzero(done)
             if not enough:
                 return
             if enough < len(rows):
                 self._rows, rows = rows[~done], rows[done]
-                seen = _Seen(self, rows)
+                answers_so_far = _Answers(self, rows)
             else:
                 self._rows = rows[:0]
         else:
             self._rows = rows[:0]
-        picked = self.cascade.choose(seen, len(self.asked))
+        picked = self.cascade.choose(answers_so_far, len(self.answered))
         if self._complete:
             self._picked[rows] = picked
         else:
-            answered = np.array([answers is not None for _, answers in self.asked.values()])
+            answered = np.array([answers is not None for _, answers in self.answered.values()])
             self._picked[rows] = np.where(answered[picked], picked, -1)
 
 
-class _Seen:
+class _Answers:
     """Answers to ``rows`` so far, as conditions read them."""
 
     def __init__(self, run: BatchCascadeRun, rows: np.ndarray):
         self._run, self._rows = run, rows
 
     def confidence(self, version: str) -> np.ndarray:
-        rows, answers = self._run.asked[version]
+        rows, answers = self._run.answered[version]
         if answers is None:
             return np.full(len(self._rows), np.nan)
         confidence = _confidence_of(version, answers)
         return confidence if len(rows) == len(self._rows) else confidence[np.searchsorted(rows, self._rows)]
 
     def label(self, version: str) -> np.ndarray:
-        rows, answers = self._run.asked[version]
-        known = self._run.labels.get(version)
-        if known is None:
+        rows, answers = self._run.answered[version]
+        cached = self._run.labels.get(version)
+        if cached is None:
             names = self._run.names
             texts = [""] * len(rows) if answers is None else [label_of(a, names) for a in answers.answers.tolist()]
-            known = self._run.labels[version] = np.array(texts, dtype=object)
-        return known if len(rows) == len(self._rows) else known[np.searchsorted(rows, self._rows)]
+            cached = self._run.labels[version] = np.array(texts, dtype=object)
+        return cached if len(rows) == len(self._rows) else cached[np.searchsorted(rows, self._rows)]
 
     def feature(self, name: str) -> np.ndarray:
         return _feature_of(self._run.x, name, self._rows)
@@ -198,8 +198,8 @@ def cascade_run(cascade: Cascade, x: Inputs, names: Sequence[str] = ()) -> Casca
 
 def class_names(cascades: Iterable[Cascade], names: Sequence[str]) -> Sequence[str]:
     """Return ``names`` of classes where thresholds of ``cascades`` are by name; empty where they are by number."""
-    known = frozenset(names)
-    return names if any(not cascade.labels.isdisjoint(known) for cascade in cascades) else ()
+    all_names = frozenset(names)
+    return names if any(not cascade.labels.isdisjoint(all_names) for cascade in cascades) else ()
 
 
 def label_of(answer: object, names: Sequence[str]) -> str:

@@ -70,14 +70,14 @@ class PointRunner:
 
     def __init__(self, model: ElasticModel, points: Iterable[OperatingPoint]):
         self.model = model
-        self._own = _own(model)
+        self._versions = _versions_of(model)
         self._plans: dict[OperatingPoint, EnsemblePlan] = {}
         self._quiet = _quiet_context()
         self.add([*model.points, *points])
 
     def add(self, points: Iterable[OperatingPoint]) -> None:
         """Answer at these points too. Raises ``InputError`` as the constructor does; then none is added."""
-        self._plans |= {point: _plan(self.model, self._own, point) for point in points}
+        self._plans |= {point: _plan(self.model, self._versions, point) for point in points}
 
     def run(self, x: Inputs, point: OperatingPoint) -> Outputs:
         """Return the model's outputs for ``x``; one version runs after the other.
@@ -103,7 +103,7 @@ class PointRunner:
     def _run_cascade(self, x: Inputs, plan: EnsemblePlan, cascade: Cascade) -> Outputs:
         run = cascade_run(cascade, x, plan.names)
         while (rows := run.next_rows) is not None:
-            run.given(_computed(self.model, x if len(rows) == len(x) else x[rows], plan.points[run.step]))
+            run.record(_computed(self.model, x if len(rows) == len(x) else x[rows], plan.points[run.step]))
         return run.answers()
 
     def warm(self, batch_sizes: Sequence[int] = ()) -> None:
@@ -184,25 +184,25 @@ def warm_up_example(model: ElasticModel) -> Inputs:
 
 def ensemble_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan:
     """Return the plan for answers at ``point``. Raises ``InputError`` as ``PointRunner`` does."""
-    return _plan(model, _own(model), point)
+    return _plan(model, _versions_of(model), point)
 
 
 def _takes_any_size_or_text(model: ElasticModel) -> bool:
     return any(FREE in spec.shape[1:] or spec.datatype == "BYTES" for spec in model.signature.inputs)
 
 
-def _own(model: ElasticModel) -> dict[str, OperatingPoint]:
+def _versions_of(model: ElasticModel) -> dict[str, OperatingPoint]:
     return {version_name(point): point for point in model.points}
 
 
-def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingPoint) -> EnsemblePlan:
+def _plan(model: ElasticModel, versions: dict[str, OperatingPoint], point: OperatingPoint) -> EnsemblePlan:
     if point in model.points:
         return EnsemblePlan(point)
     policy = from_point(point)
-    missing = [version for version in policy.versions if version not in own]
+    missing = [version for version in policy.versions if version not in versions]
     if missing:
-        raise InputError(f"{model.name} has no version {missing[0]!r}; it has {', '.join(own)}")
-    first, *second = (own[version] for version in policy.versions)
+        raise InputError(f"{model.name} has no version {missing[0]!r}; it has {', '.join(versions)}")
+    first, *second = (versions[version] for version in policy.versions)
     if isinstance(policy, Cascade):
         names = tuple(class_names([policy], model.labels))
         return EnsemblePlan(first, cascade=policy, later=tuple(second), names=names)

@@ -131,8 +131,8 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         raising: list[asyncio.TimerHandle] = []
         self._staged = staged
         try:
-            for worker, own in enumerate(self._cores(count, threads)):
-                staged.append(self._new(worker, models, own, threads, low_priority=True))
+            for worker, cores in enumerate(self._cores(count, threads)):
+                staged.append(self._new(worker, models, cores, threads, low_priority=True))
                 raising.append(loop.call_later(LOW_PRIORITY_S, staged[-1].raise_priority))
             async with asyncio.timeout(START_TIMEOUT_S):
                 for process in staged:

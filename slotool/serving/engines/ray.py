@@ -141,8 +141,8 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         since_s = time.monotonic() - START_TIMEOUT_S
         if any(place.lost_s is not None and place.lost_s > since_s for place in self._replicas):
             return None
-        there = sum(not place.is_removed for place in self._replicas[:workers])
-        return min(workers, there + workers_that_fit(self._ray, self._threads))
+        present = sum(not place.is_removed for place in self._replicas[:workers])
+        return min(workers, present + workers_that_fit(self._ray, self._threads))
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._loaded.models[model].model, points)
@@ -229,16 +229,16 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
                 continue
             place = loading.pop(done[0])
             try:
-                kind, *said = self._ray.get(done[0])
+                kind, *message = self._ray.get(done[0])
             except self._ray.exceptions.RayError as error:
                 self._require_to_come(place, error)
                 time.sleep(ASK_AGAIN_S)
                 loading[place.loaded.on(place.actor)] = place
                 continue
             if kind == FAILED:
-                raise RunError(f"a worker cannot run its models: {said[0]}")
+                raise RunError(f"a worker cannot run its models: {message[0]}")
             if kind == MISSING:
-                loading[place.loaded.on(place.actor, said[0])] = place
+                loading[place.loaded.on(place.actor, message[0])] = place
 
     def _require_to_come(self, place: _Place, error: Exception) -> None:
         """Raise ``RunError`` for a worker lost while it started, unless ray starts it again by itself."""
@@ -279,14 +279,14 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         if place.life != life or place.call is None:
             return  # already counted as lost
         call, place.call = place.call, None
-        kind, *said = answer
+        kind, *message = answer
         if kind == DONE:
             self._hang.observe(*call.terms, time.monotonic() - call.begun_s)
-            outcome: Outputs | Exception = outputs_of_tensors(unpack(said[0]), call.model)
+            outcome: Outputs | Exception = outputs_of_tensors(unpack(message[0]), call.model)
         elif kind == CANCELLED:
             outcome = CallCancelled("the call was cancelled")
         else:
-            outcome = RowCountError(said[0]) if kind == MISCOUNTED else RunError(said[0])
+            outcome = RowCountError(message[0]) if kind == MISCOUNTED else RunError(message[0])
         if worker in self._successors:  # before the worker is given another call
             self._put(worker, self._successors.pop(worker))
         call.done(outcome)

@@ -101,13 +101,13 @@ class Worker:
     def _unpacked(self, entry: Mapping[str, Any], files: Files) -> list[str]:
         """Write received files to folders that last as long as this worker; return the models' paths."""
         paths = list(entry["paths"])
-        for at, held in enumerate(files):
-            if held:
+        for at, contents in enumerate(files):
+            if contents:
                 self._received.append(tempfile.TemporaryDirectory(prefix="slotool-"))
                 folder = Path(self._received[-1].name)
-                for name, content in held.items():
+                for name, content in contents.items():
                     (folder / Path(name).name).write_bytes(content)
-                paths[at] = str(folder if MANIFEST in held else folder / Path(paths[at]).name)
+                paths[at] = str(folder if MANIFEST in contents else folder / Path(paths[at]).name)
         return paths
 
 
@@ -142,10 +142,10 @@ class Load:
         return actor.load.remote(self._entries, self.threads, missing and self._files(missing))
 
     def _files(self, names: list[str]) -> dict[str, Files]:
-        return {name: list(map(_held, _paths(self.models[name]))) for name in names}
+        return {name: list(map(_contents, _paths(self.models[name]))) for name in names}
 
 
-def _held(path: Path) -> dict[str, bytes]:
+def _contents(path: Path) -> dict[str, bytes]:
     """Return the files of an artifact, or a model's file; none of code."""
     files = list(path.iterdir()) if path.is_dir() else [] if is_code(str(path)) else [path]
     return {file.name: file.read_bytes() for file in files}

@@ -77,9 +77,9 @@ class WorkerProcess:
         self.loaded = models
         self._tensors = SharedTensors()
         self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        own_device, there = devices.alone(device, os.environ)
+        own_device, device_inside = devices.alone(device, os.environ)
         options = {
-            "device": there,
+            "device": device_inside,
             "precision": precision,
             "parent": os.getpid(),
             "threads": threads,

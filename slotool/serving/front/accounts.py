@@ -266,10 +266,10 @@ class Accounts:
         if groups:
             self._metrics.unknown_groups.labels(name).inc(groups.total())
         for group in new:
-            known = ", ".join(rules.config.get("groups", ())) or "none"
+            names = ", ".join(rules.config.get("groups", ())) or "none"
             self._events.emit(
                 "group-unknown",
-                f"{name}: requests name group {printable(group)!r}, which the rules do not know; they know {known}",
+                f"{name}: requests name group {printable(group)!r}, which the rules do not know; they know {names}",
                 model=name,
                 group=group,
             )

@@ -129,9 +129,9 @@ def _answer(answer: InferenceResult) -> dict[str, Any]:
         return {"label": int(label.ravel()[0])}
     answers = np.asarray(answer.labels[0])
     if answers.dtype.kind == "f":  # JSON has neither NaN nor infinity
-        known = np.isfinite(answers)
+        is_finite = np.isfinite(answers)
         answers = answers.astype(np.object_)
-        answers[~known] = None
+        answers[~is_finite] = None
     plain = answers.tolist()
     return {"answer": plain.decode(errors="replace") if isinstance(plain, bytes) else plain}
 

@@ -181,18 +181,18 @@ class FrontEnd:
         """Return a served model. Raises ``Rejection`` (404) for an unknown model or version."""
         served = self.router.model(name)
         if served is None:
-            there = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
+            available = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
             # Triton's words, which its clients parse, as below.
-            raise rejections.not_found(f"Request for unknown model: {name[:80]!r} is not found; {there}")
+            raise rejections.not_found(f"Request for unknown model: {name[:80]!r} is not found; {available}")
         if version in (None, served.version):
             return served
         if (other := self.router.model(f"{name}/{version}")) is not None:
             return other
-        there = ", ".join(self.versions(served))
+        available = ", ".join(self.versions(served))
         if not str(version).isdecimal():
             what = f"failed to get model version from specified version string {str(version)[:80]!r}"
-            raise rejections.not_found(f"{what}: a number is expected; model {name} has {there}")
-        raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {there}")
+            raise rejections.not_found(f"{what}: a number is expected; model {name} has {available}")
+        raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {available}")
 
     def versions(self, served: ServedModel) -> list[str]:
         """Return the served versions of a model."""

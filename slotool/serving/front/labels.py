@@ -47,7 +47,7 @@ class FeedbackEndpoint:
             authorization = request.headers.get("authorization")
             may_all = self._front.has_role(authorization, LABELS)
             client = None if may_all else self._front.client_name(authorization)
-            self._front.accounts.feedback[served.name].label(served, *_asked(body, names), client)
+            self._front.accounts.feedback[served.name].label(served, *_report(body, names), client)
             await self._look(served)
         return json_response(self._front.accounts.feedback[served.name].summary())
 
@@ -83,12 +83,12 @@ class _Names:
             raise rejections.bad_request("labels: the model knows no names of classes; send their numbers")
         for label in labels:
             if label not in self._number:
-                known = ", ".join(list(self._number)[:20])
-                raise rejections.bad_request(f"labels: {printable(label[:40])} is no class; there are {known}")
+                names = ", ".join(list(self._number)[:20])
+                raise rejections.bad_request(f"labels: {printable(label[:40])} is no class; there are {names}")
         return [self._number[label] for label in labels]
 
 
-def _asked(body: bytes, names: _Names) -> tuple[str, np.ndarray, list[str] | None]:
+def _report(body: bytes, names: _Names) -> tuple[str, np.ndarray, list[str] | None]:
     document = json_object(body)
     request, labels = document.get("request"), document.get("labels")
     if not isinstance(request, str):
@@ -103,7 +103,7 @@ def _asked(body: bytes, names: _Names) -> tuple[str, np.ndarray, list[str] | Non
     return request, np.array(labels, dtype=np.int64), _groups(document.get("group"))
 
 
-def _groups(given: object) -> list[str] | None:
-    if given is None or given == []:
+def _groups(value: object) -> list[str] | None:
+    if value is None or value == []:
         return None
-    return [group_of(name, "group") for name in (given if isinstance(given, list) else [given])]
+    return [group_of(name, "group") for name in (value if isinstance(value, list) else [value])]

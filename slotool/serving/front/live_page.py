@@ -174,8 +174,8 @@ class LivePage:
         }
 
 
-def _whole(asked: dict[str, Any], key: str, default: int) -> int:
-    value = asked.get(key, default)
+def _whole(request: dict[str, Any], key: str, default: int) -> int:
+    value = request.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise bad_request(f"{key}: a whole number from 1 on is expected")
     return value

@@ -57,8 +57,8 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # gr
     async def Check(self, request: Any, context: Any) -> Any:
         """Return the status of a service; ``NOT_FOUND`` for an unknown one."""
         if request.service not in self._services:
-            here = ", ".join(name or '""' for name in self._services)
-            sentence = f'there is no service "{printable(request.service[:_SHOWN])}" here; there are {here}'
+            names = ", ".join(name or '""' for name in self._services)
+            sentence = f'there is no service "{printable(request.service[:_SHOWN])}" here; there are {names}'
             await context.abort(grpc.StatusCode.NOT_FOUND, sentence)
         return v1.HealthCheckResponse(status=self._status(request.service))
 
@@ -94,10 +94,10 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # gr
             pass
 
     def _status(self, service: str) -> int:
-        known = v1.HealthCheckResponse
+        statuses = v1.HealthCheckResponse
         if service not in self._services:
-            return int(known.SERVICE_UNKNOWN)
-        return int(known.SERVING if self._is_ready() else known.NOT_SERVING)
+            return int(statuses.SERVICE_UNKNOWN)
+        return int(statuses.SERVING if self._is_ready() else statuses.NOT_SERVING)
 
 
 EXTENSIONS = ["classification", "model_configuration", "statistics", "model_repository"]

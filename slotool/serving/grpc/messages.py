@@ -108,7 +108,7 @@ def parse_infer(request: Any, interface: Interface, regions: Regions | None = No
     bounds.require_id(request.id)
     sent = {spec.name: (spec, shape, entry) for spec, shape, entry in tensors.matched(_entries(request), interface)}
     arrays = {
-        spec.name: _array(spec, shape, entry["given"], entry["raw"], entry["place"], regions)
+        spec.name: _array(spec, shape, entry["tensor"], entry["raw"], entry["place"], regions)
         for spec, shape, entry in (sent[spec_of.name] for spec_of in interface.inputs)
     }
     document = {"outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs]}
@@ -124,10 +124,10 @@ def parse_infer(request: Any, interface: Interface, regions: Regions | None = No
 def _entries(request: Any) -> list[dict[str, Any]]:
     """Return each input with its raw bytes or None, and its place in shared memory or None. Raises ``Rejection``."""
     entries: list[dict[str, Any]] = []
-    for given in request.inputs:
-        place = Place.of(parameters_of(given.parameters), f"input {given.name[:80]}") if given.parameters else None
-        entry = {"name": given.name, "datatype": given.datatype, "shape": list(given.shape), "raw": None}
-        entries.append({**entry, "given": given, "place": place})
+    for tensor in request.inputs:
+        place = Place.of(parameters_of(tensor.parameters), f"input {tensor.name[:80]}") if tensor.parameters else None
+        entry = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape), "raw": None}
+        entries.append({**entry, "tensor": tensor, "place": place})
     bounds.require_few_shared(sum(entry["place"].size for entry in entries if entry["place"] is not None))
     raw = request.raw_input_contents
     if raw:
@@ -143,16 +143,16 @@ def _entries(request: Any) -> list[dict[str, Any]]:
 def _array(
     spec: TensorSpec,
     shape: tuple[int, ...],
-    given: Any,
+    tensor: Any,
     raw: bytes | None,
     place: Place | None,
     regions: Regions | None,
 ) -> np.ndarray:
     if place is not None:
         return tensors.shared_array(spec, place, shape, regions)
-    filled = [field.name for field, _ in given.contents.ListFields()]
+    filled = [field.name for field, _ in tensor.contents.ListFields()]
     if raw is None:
-        return _typed(spec, given.contents, filled, shape)
+        return _typed(spec, tensor.contents, filled, shape)
     if filled:
         raise bad_request(f"input {spec.name}: exactly one of {filled[0]} and raw_input_contents is expected")
     return values.of_raw(spec, raw, shape)
@@ -200,21 +200,21 @@ def format_infer(
     return response
 
 
-def _set(parameters: Any, given: Mapping[str, str | int]) -> None:
-    for name, value in given.items():
+def _set(parameters: Any, values: Mapping[str, str | int]) -> None:
+    for name, value in values.items():
         if isinstance(value, str):
             parameters[name].string_param = value
         else:
             parameters[name].int64_param = value
 
 
-def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain values of ``InferParameter``s; one without a value is None, as if it were absent.
 
     Raises ``Rejection`` (400) when there are too many.
     """
-    bounds.require_few(len(given), bounds.MAX_PARAMETERS, "parameters")
-    chosen = ((name, parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in given.items())
+    bounds.require_few(len(parameters), bounds.MAX_PARAMETERS, "parameters")
+    chosen = ((name, parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in parameters.items())
     return {name: getattr(parameter, choice) if choice else None for name, parameter, choice in chosen}
 
 

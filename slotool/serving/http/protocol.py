@@ -286,10 +286,10 @@ class HttpProtocol(asyncio.Protocol):
 
     def _resume(self) -> None:
         if self._exchange is self._incoming or self._exchange is None:
-            held, self._held = self._held, b""
+            data, self._held = self._held, b""
             self._flow.resume_reading()
-            if held and not self._transport.is_closing():
-                self._feed(held)
+            if data and not self._transport.is_closing():
+                self._feed(data)
 
     # Answering.
 

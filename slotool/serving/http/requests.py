@@ -85,10 +85,10 @@ class KnownHeads:
     def find(self, data: bytes) -> tuple[HttpRequest, memoryview] | None:
         """Return the request and its body if ``data`` is exactly one request with a cached head; else None."""
         end = data.find(b"\r\n\r\n", 0, MAX_KNOWN_BYTES) + 4
-        known = self._requests.get(data[:end])
-        if known is None or known[1] != len(data) - end:
+        cached = self._requests.get(data[:end])
+        if cached is None or cached[1] != len(data) - end:
             return None
-        return known[0], memoryview(data)[end:]
+        return cached[0], memoryview(data)[end:]
 
     def remember(self, data: bytes, request: HttpRequest) -> None:
         """Remember the head of ``request``, which was all of ``data``."""
@@ -109,8 +109,8 @@ class RequestReader:
     trailers, without the packet in which the body began.
     """
 
-    def __init__(self, receiver: Receiver, known: KnownHeads | None = None):
-        self._receiver, self._known = receiver, known or KnownHeads()
+    def __init__(self, receiver: Receiver, heads: KnownHeads | None = None):
+        self._receiver, self._known = receiver, heads or KnownHeads()
         self._completed: HttpRequest | None = None
         self._request: HttpRequest | None = None
         self._add_header: Callable[[tuple[bytes, bytes]], None] = _ignore
@@ -126,8 +126,8 @@ class RequestReader:
         if self._stopped:
             return True
         is_between = self.is_between_requests
-        if is_between and (found := self._known.find(data)) is not None:
-            self._report(*found)
+        if is_between and (cached := self._known.find(data)) is not None:
+            self._report(*cached)
             return True
         self._completed = None
         was_in_head, was_in_body = self.in_head, not self.in_head and self._request is not None

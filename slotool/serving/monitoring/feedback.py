@@ -122,20 +122,20 @@ class Guarantees:
         rules = served.rules
         if rules is None or len(self._unseen) < LOOK_EVERY or self._looking:
             return []
-        taken, self._unseen, self._looking = self._unseen, [], True
+        inputs, self._unseen, self._looking = self._unseen, [], True
         if self._watcher is None or self._watcher.rules is not rules:
             if self._watcher is not None:
                 self._inputs.clear()
             self._watcher, self._watched, self._labelled = Watcher(rules, ALARM_CONFIDENCE), [], Counter()
         watcher, before = self._watcher, self._watched
         try:
-            watched = await asyncio.to_thread(_look, served.model, watcher, taken)
+            watched = await asyncio.to_thread(_look, served.model, watcher, inputs)
         except SlotoolError:
             return []
         finally:
             self._looking = False
         self._watched = watched
-        self._labelled.update(_group_of(name, rules) for one in taken for name in one.groups)
+        self._labelled.update(_group_of(name, rules) for one in inputs for name in one.groups)
         return _events(served.name, rules, before, watched)
 
 
@@ -200,7 +200,7 @@ def _features(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
 
 def _joined(parts: Sequence[Columns]) -> list[Columns]:
     """Concatenate examples of equal shapes, in the same order, for fewer calls."""
-    return [Columns.concatenate(list(alike)) for _, alike in groupby(parts, key=lambda x: x.batch_key)]
+    return [Columns.concatenate(list(group)) for _, group in groupby(parts, key=lambda x: x.batch_key)]
 
 
 def _group_of(name: str, rules: RuleSet) -> str:
@@ -215,10 +215,10 @@ def _events(
     model: str, rules: RuleSet, before: Sequence[Watched], after: Sequence[Watched]
 ) -> list[tuple[str, str, dict[str, Any]]]:
     """Return the events of guarantees that are newly violated or confirmed."""
-    known = {(tier.point, tier.group): (tier.alarm_at, tier.confirmed_at) for tier in before}
+    reached = {(tier.point, tier.group): (tier.alarm_at, tier.confirmed_at) for tier in before}
     command, events = rules.certify_again, []
     for tier in after:
-        alarmed, confirmed = known.get((tier.point, tier.group), (None, None))
+        alarmed, confirmed = reached.get((tier.point, tier.group), (None, None))
         fields = {"model": model, **_named(tier)}
         if tier.alarm_at is not None and alarmed is None:
             sentence = f"{model}: {tier.alarm(rules)}; certify again with fresh outcomes: {command}"

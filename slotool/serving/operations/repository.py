@@ -75,18 +75,18 @@ class ModelConfig:
         """Name of the model's file in each version's folder; empty for the default."""
         return str(self._config.default_model_filename)
 
-    def versions(self, there: list[int]) -> list[int]:
+    def versions(self, numbers: list[int]) -> list[int]:
         """Return the versions that the version policy selects, ascending. Raises ``InputError`` for a missing one."""
         policy = self._config.version_policy
         kind = policy.WhichOneof("policy_choice")
         if kind == "all":
-            return there
+            return numbers
         if kind == "specific":
             for version in policy.specific.versions:
-                if version not in there:
+                if version not in numbers:
                     raise InputError(f"{self.path}: version_policy: there is no version {version}")
-            return sorted(set(policy.specific.versions)) or there[-1:]
-        return there[-max(policy.latest.num_versions, 1) :]
+            return sorted(set(policy.specific.versions)) or numbers[-1:]
+        return numbers[-max(policy.latest.num_versions, 1) :]
 
     def apply(self, model: ElasticModel) -> None:
         """Give classes without names those of the file of ``label_filename``, a line each.
@@ -184,9 +184,9 @@ def _numbers(folder: Path) -> list[int]:
 
 def _versions(folder: Path) -> Iterator[RepositoryModel]:
     """Yield the served versions of the model in this folder, the latest under the model's name."""
-    name, there = folder.resolve().name, _numbers(folder)
+    name, numbers = folder.resolve().name, _numbers(folder)
     config = ModelConfig(folder / CONFIG, name) if (folder / CONFIG).is_file() else None
-    served = there[-1:] if config is None else config.versions(there)
+    served = numbers[-1:] if config is None else config.versions(numbers)
     for version in served:
         location = _location(folder / str(version), "" if config is None else config.filename)
         key = name if version == served[-1] else f"{name}/{version}"

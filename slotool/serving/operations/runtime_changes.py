@@ -242,10 +242,10 @@ def good_for_per_s(served: ServedModel) -> float | None:
     space = served.space
     if space is None:
         return None
-    known = [(space.accuracy(point) or 0.0, point) for point in space.points if space.batch_sizes(point)]
-    if not known:
+    points = [(space.accuracy(point) or 0.0, point) for point in space.points if space.batch_sizes(point)]
+    if not points:
         return None
-    best = max(known, key=lambda pair: pair[0])[1]
+    best = max(points, key=lambda pair: pair[0])[1]
     latencies = ((size, space.latency_us(best, size)) for size in space.batch_sizes(best))
     return USABLE_SHARE * max(1e6 * size / us for size, us in latencies if us)
 

@@ -148,7 +148,7 @@ def read_models(
     }
     for number, model in enumerate(tables):
         where = f"{file}: models[{number}]"
-        settings = {**stated, **_given(model), **overriding}
+        settings = {**stated, **_stated(model), **overriding}
         if steps := settings.pop("steps", None):
             settings["artifact"], settings["before"] = (
                 artifacts.get(steps[-1], steps[-1]),
@@ -165,7 +165,7 @@ def read_models(
 
 def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, common: Sources) -> Sources:
     *before, artifact = (
-        _model(given, where, file.parent) for given in (*settings.get("before", ()), settings["artifact"])
+        _model(location, where, file.parent) for location in (*settings.get("before", ()), settings["artifact"])
     )
     paths = {key: _file(key, settings[key], where, file.parent) for key in _FILES if settings.get(key)}
     deadline_ms = settings.get("deadline-ms")
@@ -188,11 +188,11 @@ def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, com
     )
 
 
-def _model(given: str, where: str, folder: Path) -> Path:
+def _model(location: str, where: str, folder: Path) -> Path:
     """Return the path of a model. Raises ``InputError``."""
-    path = folder / given
+    path = folder / location
     if is_code(str(path)):
-        factories.require_allowed(f"{where}.artifact is {given}")
+        factories.require_allowed(f"{where}.artifact is {location}")
     elif not path.is_dir() and not path.is_file():
         raise InputError(f"{where}.artifact: there is no folder {path}; an artifact, or a model's file, is expected")
     return path
@@ -228,14 +228,14 @@ def sentence_of(message: str, where: str, kind: type[msgspec.Struct] = ModelEntr
     return f"{where}: {message}"
 
 
-def _given(model: ModelEntry) -> dict[str, Any]:
+def _stated(model: ModelEntry) -> dict[str, Any]:
     """Return the stated values by key."""
     values: dict[str, Any] = msgspec.to_builtins(model)
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _file(key: str, given: str | Path, where: str, folder: Path) -> Path:
-    path = folder / given
+def _file(key: str, location: str | Path, where: str, folder: Path) -> Path:
+    path = folder / location
     if not path.is_file():
         raise InputError(f"{where}.{key}: there is no file {path}; {_FILES[key]} is expected")
     return path

@@ -139,8 +139,8 @@ class Sources:
         return self._match(named, warn)
 
     def _read(self, path: Path) -> _Read:
-        if (held := file_bytes(path)) > (free := usable_memory()):
-            raise InputError(f"{path}: its files hold {size_text(held)}, and {size_text(free)} of memory are left here")
+        if (size := file_bytes(path)) > (free := usable_memory()):
+            raise InputError(f"{path}: its files hold {size_text(size)}, and {size_text(free)} of memory are left here")
         # Before the model, so that a model written meanwhile is noticed next time.
         manifest = self._manifest(path)
         max_batch = None if self.config is None else self.config.max_batch
@@ -204,7 +204,7 @@ class Sources:
             conditions = _conditions(model, latency, self.threads, self.devices, self.precision, warn)
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
             policy = self._policy(model, space, fitting, latency, conditions)
-            accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
+            accuracy = {point: mean for point in model.points if (mean := space.accuracy(point)) is not None}
             served[name] = ServedModel(
                 name, model, policy, fitting, path, accuracy, space, manifest, self.version, self.before
             )
@@ -322,8 +322,8 @@ class CombinedSources:
         """Raise ``InputError`` for an unknown model, loaded or not."""
         names = sorted({part.model_name for part in self.parts})
         if name not in names:
-            there = f"there are {', '.join(names)}{did_you_mean(name, names)}"
-            raise InputError(f"no model is called {printable(name[:80])!r}; {there}")
+            available = f"there are {', '.join(names)}{did_you_mean(name, names)}"
+            raise InputError(f"no model is called {printable(name[:80])!r}; {available}")
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -475,8 +475,8 @@ def _conditions(
         return {}
     rows = LatencyTable(rows, source=latency.source).of_devices(devices).rows
     for device in devices:
-        if device not in (there := set(rows["device"])) and UNKNOWN_DEVICE not in there:
-            warn(f"the latencies of {model.name} were not measured on {device}; those of {', '.join(there)} count")
+        if device not in (measured := set(rows["device"])) and UNKNOWN_DEVICE not in measured:
+            warn(f"the latencies of {model.name} were not measured on {device}; those of {', '.join(measured)} count")
     alone["devices"] = devices
     formats = set(rows["precision"]) if "precision" in rows else {FLOAT32}
     if precision not in formats:
@@ -486,9 +486,9 @@ def _conditions(
         rows = rows[rows["precision"] == precision]
     if threads not in set(rows["threads"]):
         warn(f"the latencies of {model.name} were measured with other threads than {threads}; the slowest count")
-    known = [likeness(machine, latency.provenance.get("machine_facts")) for machine in sorted(set(rows["machine"]))]
-    if not any(each.same for each in known):
-        warn(f"the latencies of {model.name} were measured on {known[0]}")
+    machines = [likeness(machine, latency.provenance.get("machine_facts")) for machine in sorted(set(rows["machine"]))]
+    if not any(each.same for each in machines):
+        warn(f"the latencies of {model.name} were measured on {machines[0]}")
     return {**alone, "threads": threads} if threads in set(rows["threads"]) else alone
 
 
@@ -504,7 +504,7 @@ def _co_located_policy(
     if not any(copies_in(model.name, text) for text in rows["co_runners"].unique()):
         return None
     profile = LatencyProfile.of_table(model.name, model.points, latency, devices=devices, **narrowed)
-    accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
+    accuracy = {point: mean for point in model.points if (mean := space.accuracy(point)) is not None}
     spaces = {
         co_runners: ControlSpace(model.points, {(point, 1): time_us for point, time_us in planned.items()}, accuracy)
         for co_runners, planned in profile.planned_us.items()

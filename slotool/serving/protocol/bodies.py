@@ -66,8 +66,8 @@ class Intake:
     def grown(self, count: int) -> None:
         self.held_bytes += count
         if self.held_bytes > self._max_bytes:
-            held = sum(body.size for body in self._bodies if body.rejection is None)
-            if held > self._max_bytes:
+            in_use = sum(body.size for body in self._bodies if body.rejection is None)
+            if in_use > self._max_bytes:
                 largest = max((body for body in self._bodies if body.rejection is None), key=lambda body: body.size)
                 largest.end(rejections.too_many_bytes(self._max_bytes))
 

@@ -72,7 +72,7 @@ class _Tensor(NamedTuple):
         return values.of_raw(self.spec, raw[self.start : self.stop], self.shape)
 
 
-class _Asked(NamedTuple):
+class _Parsed(NamedTuple):
     """Content of a request's JSON. Requests with the same JSON share it: never change it."""
 
     tensors: tuple[_Tensor, ...]
@@ -111,7 +111,7 @@ class InferenceReader:
         request = InferRequest(x, message.outputs, message.id, message.options, message.classes)
         return request if not message.places else request._replace(destinations=destinations(message.places, regions))
 
-    def _read(self, head: bytes) -> _Asked:
+    def _read(self, head: bytes) -> _Parsed:
         bounds.require_countable_for(self.interface, head)
         document = json_object(head)
         request_id = document.get("id")
@@ -124,7 +124,7 @@ class InferenceReader:
         outputs = wanted(document, parameters, self.interface)
         classes = wanted_classes(document, self.interface)
         options = from_parameters(parameters)
-        return _Asked(tensors, raw_bytes, outputs, request_id, parameters, options, classes, wanted_places(document))
+        return _Parsed(tensors, raw_bytes, outputs, request_id, parameters, options, classes, wanted_places(document))
 
     def _tensors(self, entries: Any) -> tuple[tuple[_Tensor, ...], int]:
         """Return tensors in the model's order, and the number of bytes after the JSON."""
@@ -238,8 +238,8 @@ def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface
 def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str, bool]:
     name = entry.get("name") if isinstance(entry, dict) else entry
     if not isinstance(entry, dict) or not isinstance(name, str) or name not in interface.output_by_name:
-        known = _listed(interface.output_by_name.values(), name)
-        raise bad_request(f"outputs: no output is called {shown(name)}; {known}")
+        names = _listed(interface.output_by_name.values(), name)
+        raise bad_request(f"outputs: no output is called {shown(name)}; {names}")
     parameters = _parameters(entry, f"output {name}")
     wanted = parameters.get("binary_data", binary)
     if not isinstance(wanted, bool):
@@ -393,9 +393,9 @@ def answered(name: str, outputs: Mapping[str, np.ndarray | None]) -> np.ndarray:
 
 def _listed(tensors: Collection[TensorSpec], unknown: object) -> str:
     """List the tensors for a sentence that rejects an ``unknown`` name."""
-    known = [tensor.name for tensor in tensors]
-    names = ", ".join(known)
-    meant = did_you_mean(unknown, known) if isinstance(unknown, str) else ""
+    choices = [tensor.name for tensor in tensors]
+    names = ", ".join(choices)
+    meant = did_you_mean(unknown, choices) if isinstance(unknown, str) else ""
     return f"there {'is' if len(tensors) == 1 else 'are'} {names if len(names) <= 120 else f'{names[:120]}…'}{meant}"
 
 

@@ -243,7 +243,7 @@ class RemoteCall:
         while (rows := run.next_rows) is not None:
             point, then = plan.points[run.step], (*plan.points, self._fallback())[run.step + 1]
             try:
-                run.given(await self._ask(point, self._x if len(rows) == len(self._x) else self._x[rows], then))
+                run.record(await self._ask(point, self._x if len(rows) == len(self._x) else self._x[rows], then))
             except RemoteFailure as failure:
                 failed = failure
                 run.missing()
@@ -252,7 +252,7 @@ class RemoteCall:
             return await self._instead(self._fallback(), None, failed)
         if failed is None:
             return run.answers(), ""
-        first, *others = [name for name, (_, answers) in run.asked.items() if answers is not None]
+        first, *others = [name for name, (_, answers) in run.answered.items() if answers is not None]
         who = f"{first} answered alone" if not others else f"{first} and {' and '.join(others)} answered"
         return run.answers(), f"{failed}; {who}"
 
@@ -269,7 +269,7 @@ class RemoteCall:
         try:
             other = (await second).take(unsure) if second else await self._ask(plan.second, self._x[unsure])
         except RemoteFailure as failure:
-            return first, _said(failure, plan.first)
+            return first, _reason(failure, plan.first)
         return combined(first, unsure, other), ""
 
     async def _instead(
@@ -278,11 +278,11 @@ class RemoteCall:
         """Answer at ``point``, which may be ``running`` already, after the first version's failure."""
         try:
             if point is not None:
-                return await (running or self._ask(point, self._x, self._fallback())), _said(failure, point)
+                return await (running or self._ask(point, self._x, self._fallback())), _reason(failure, point)
         except RemoteFailure as also:
             point, failure = self._fallback(), also
             if point is not None:
-                return await self._ask(point, self._x), _said(failure, point)
+                return await self._ask(point, self._x), _reason(failure, point)
         raise rejections.no_version(str(failure))
 
     async def _ask(self, point: OperatingPoint, x: Inputs, then: OperatingPoint | None = None) -> Outputs:
@@ -312,5 +312,5 @@ class RemoteCall:
         return self._deadline_us - self._now_us()
 
 
-def _said(failure: RemoteFailure, answered: OperatingPoint) -> str:
+def _reason(failure: RemoteFailure, answered: OperatingPoint) -> str:
     return f"{failure}; {version_name(answered)} answered alone"
