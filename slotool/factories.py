@@ -163,10 +163,10 @@ def _require_from(module: Any, folder: Path, name: str, error: type[InputError])
 
 def _imported(name: str, folder: Path, error: type[InputError]) -> Any:
     try:
-        found = find_spec(name) is not None
+        exists = find_spec(name) is not None
     except (ImportError, ValueError):
-        found = False
-    if not found:
+        exists = False
+    if not exists:
         where = "the current directory" if folder == Path.cwd() else folder
         raise error(f"no module {name} in {where} or installed")
     return guarded(lambda: importlib.import_module(name), f"importing {name}", error)

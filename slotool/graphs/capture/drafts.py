@@ -224,10 +224,10 @@ def outputs_of(steps: Iterable[Step]) -> list[str]:
 
 def effects_of(steps: Iterable[Step], shapes: Mapping[str | int, Shape]) -> dict[str, Effect]:
     """Return the effect of each step on inputs of these shapes. Raises ``GraphError`` where one does not fit."""
-    known, effects = dict(shapes), dict[str, Effect]()
+    all_shapes, effects = dict(shapes), dict[str, Effect]()
     for name, op, attributes, sources in steps:
-        effects[name] = resolve(op, attributes, [known[source] for source in sources])[1]
-        known[name] = effects[name].shape
+        effects[name] = resolve(op, attributes, [all_shapes[source] for source in sources])[1]
+        all_shapes[name] = effects[name].shape
     return effects
 
 
@@ -357,7 +357,7 @@ def _reordered(inner: str, outer: str) -> Steps:
     if inner[:1] != outer[:1] or len(set(inner)) != len(inner) or not set(outer) <= set(inner):
         return None
     summed = tuple(at for at, each in enumerate(inner[1:]) if each not in outer)
-    left = [each for each in inner[1:] if each in outer]
+    remaining = [each for each in inner[1:] if each in outer]
     steps: list[Step] = [("sum", "Sum", {"axes": summed}, (0,))] if summed else []
-    axes = tuple(map(left.index, outer[1:]))
+    axes = tuple(map(remaining.index, outer[1:]))
     return [*steps, (OUTPUT, "Transpose", {"axes": axes}, ("sum" if steps else 0,))]

@@ -95,7 +95,7 @@ def load_keras(name: str, arguments: Mapping[str, Any] | None = None) -> keras.M
     file and a factory that fails, ``MissingPackageError`` without Keras or TensorFlow.
     """
     if factories.is_factory(name):
-        return _made(name, arguments)
+        return _by_factory(name, arguments)
     path = Path(name)
     is_file = path.suffix in (".keras", ".h5", ".hdf5") or os.path.lexists(path) or os.sep in name
     if is_file:
@@ -112,7 +112,7 @@ def load_keras(name: str, arguments: Mapping[str, Any] | None = None) -> keras.M
         return _saved(keras, path) if is_file else _application(keras, name)
 
 
-def _made(name: str, arguments: Mapping[str, Any] | None) -> keras.Model:
+def _by_factory(name: str, arguments: Mapping[str, Any] | None) -> keras.Model:
     with standard_error_closed():
         keras = _keras()
         if keras.backend.backend() == "tensorflow":
@@ -136,24 +136,24 @@ def application_names() -> list[str]:
 
 def chosen_applications(names: str) -> list[str]:
     """Return ``all``, or comma-separated names, each once. Raises ``GraphError`` for one that Keras lacks."""
-    known = application_names()
-    chosen = known if names == "all" else [name.strip() for name in names.split(",")]
+    all_names = application_names()
+    chosen = all_names if names == "all" else [name.strip() for name in names.split(",")]
     for name in chosen:
         if name.endswith(".keras"):
             raise GraphError(
                 f"{name}: only members of keras.applications are taken here; make a graph file of it: "
                 f"slotool capture --keras {name} -o {Path(name).stem}.jsonl"
             )
-        if name not in known:
-            raise GraphError(f"{name!r} is not in keras.applications; {_meant(name, known)}")
+        if name not in all_names:
+            raise GraphError(f"{name!r} is not in keras.applications; {_meant(name, all_names)}")
     return list(dict.fromkeys(chosen))
 
 
-def _meant(name: str, known: Sequence[str]) -> str:
+def _meant(name: str, names: Sequence[str]) -> str:
     """Return the member for a misspelt name, else all members."""
-    alike = [each for each in known if each.lower() == name.lower()]
-    suggestion = alike[0] if alike else nearest(name, known)
-    return f"did you mean {suggestion}?" if suggestion else f"there are {', '.join(known)}"
+    same = [each for each in names if each.lower() == name.lower()]
+    suggestion = same[0] if same else nearest(name, names)
+    return f"did you mean {suggestion}?" if suggestion else f"there are {', '.join(names)}"
 
 
 def _keras() -> Any:

@@ -221,8 +221,8 @@ def _read(answer: dict[str, Any]) -> OperatorGraph | SlotoolError:
     if "graph" in answer:
         return OperatorGraph.from_document(strict_json.decode(answer["graph"]))
     kind = getattr(slotool.errors, str(answer["error"]), RunError)
-    known = isinstance(kind, type) and issubclass(kind, SlotoolError)
-    return (kind if known else RunError)(str(answer["sentence"]))
+    is_ours = isinstance(kind, type) and issubclass(kind, SlotoolError)
+    return (kind if is_ours else RunError)(str(answer["sentence"]))
 
 
 def _resident_bytes(process: int) -> int:

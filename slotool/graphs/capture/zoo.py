@@ -46,23 +46,23 @@ def chosen_networks(package: str, names: str) -> list[str]:
     Raises ``GraphError`` for a name that the package does not have, ``MissingPackageError`` where it is not installed.
     """
     with _imported(package) as module:
-        known = _names(module, package)
+        families = _names(module, package)
     if names == ALL:
-        return list(known)
+        return list(families)
     if names == FAMILIES:
         first: dict[str, str] = {}
-        for name, family in known.items():
+        for name, family in families.items():
             first.setdefault(family, name)
         return list(first.values())
     chosen = list(dict.fromkeys(name.strip() for name in names.split(",")))
     for name in chosen:
-        if name not in known:
-            begins = [each for each in known if each.startswith(name)][:_MAX_MEANT]
-            similar = begins or get_close_matches(name, known, _MAX_MEANT)
+        if name not in families:
+            begins = [each for each in families if each.startswith(name)][:_MAX_MEANT]
+            similar = begins or get_close_matches(name, families, _MAX_MEANT)
             hint = (
                 f"did you mean {' or '.join(similar)}?"
                 if similar
-                else f"it has {len(known)}, such as {next(iter(known))}"
+                else f"it has {len(families)}, such as {next(iter(families))}"
             )
             raise GraphError(f"{package} has no network {name!r}; {hint}")
     return chosen
@@ -131,13 +131,15 @@ def _can_be_imported(package: str) -> bool:
     return True
 
 
-def _names(found: Any, package: str) -> dict[str, str]:
+def _names(library: Any, package: str) -> dict[str, str]:
     """Return every network of a package, and the family that it is of."""
     if package == "timm":
-        return {name: module for module in sorted(found.list_modules()) for name in found.list_models(module=module)}
+        return {
+            name: module for module in sorted(library.list_modules()) for name in library.list_models(module=module)
+        }
     if package == "torchvision":
-        names = found.models.list_models(module=found.models)
-        return {name: str(found.models.get_model_builder(name).__module__) for name in names}
+        names = library.models.list_models(module=library.models)
+        return {name: str(library.models.get_model_builder(name).__module__) for name in names}
     mapped = import_module("transformers.models.auto.modeling_auto").MODEL_MAPPING_NAMES
     return {str(name): str(name) for name in sorted(mapped)}
 

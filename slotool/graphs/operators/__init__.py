@@ -76,7 +76,7 @@ __all__ = [
 MAX_CACHED = 16_384
 # Values, weights and FLOPs of one operator: thousands of the largest still add up within 64 bits.
 MAX_OPERATOR_SIZE = 2**50
-_MADE: dict[tuple[Any, ...], Operator] = {}
+_CACHE: dict[tuple[Any, ...], Operator] = {}
 _RESOLVED: dict[tuple[Any, ...], tuple[dict[str, Any], Effect]] = {}
 
 
@@ -137,11 +137,11 @@ def make_operator(
         # repr, unlike equality, tells 1 from True and 1.0.
         shapes = tuple(shapes)
         key = (name, op, inputs, shapes, repr(attributes))
-        if key not in _MADE:
-            if len(_MADE) >= MAX_CACHED:
-                _MADE.clear()
-            _MADE[key] = _countable(_known_operator(name, op, inputs, shapes, attributes))
-        return _MADE[key]
+        if key not in _CACHE:
+            if len(_CACHE) >= MAX_CACHED:
+                _CACHE.clear()
+            _CACHE[key] = _countable(_known_operator(name, op, inputs, shapes, attributes))
+        return _CACHE[key]
     if stated is None:
         raise GraphError(f"operator {name!r}: {op!r} is unknown, so its shape must be stated")
     return _countable(_operator(name, op, inputs, shapes, dict(attributes), stated))
@@ -164,8 +164,8 @@ def _countable(operator: Operator) -> Operator:
         if size > MAX_OPERATOR_SIZE:
             limit = f"at most {MAX_OPERATOR_SIZE:.3g} can be counted"
             # No float holds the largest that a file may state.
-            said = f"{float(size):.3g}" if size < sys.float_info.max else "more than 1e308"
-            raise GraphError(f"operator {operator.name!r}: {said} {what}, {limit}")
+            number = f"{float(size):.3g}" if size < sys.float_info.max else "more than 1e308"
+            raise GraphError(f"operator {operator.name!r}: {number} {what}, {limit}")
     return operator
 
 

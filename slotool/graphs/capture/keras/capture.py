@@ -161,11 +161,11 @@ class _Walk:
         if written is not None:
             outputs = self.run(sized(written, node.input_tensors), inputs, f"{label}.")
         else:
-            outputs = self._known(node, label, names) or self._made(node, label, inputs)
+            outputs = self._of_known_layer(node, label, names) or self._of_contents(node, label, inputs)
             outputs = outputs or self._by_name(node, label, names)
         names.update(zip(map(id, node.outputs), outputs, strict=True))
 
-    def _known(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
+    def _of_known_layer(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
         """Return the outputs of an operation or a layer of Keras that slotool knows; none of any other."""
         layer = node.operation
         if is_operation(layer):
@@ -175,7 +175,7 @@ class _Walk:
         inputs = self._images(node, names)
         return self._stepwise(node, layer, label, inputs) or self._added(node, layer, label, inputs)
 
-    def _made(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
+    def _of_contents(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
         """Return the outputs of a layer from the contents of its ``call``.
 
         Symbols come first; torch's record is next if these fail or leave unknown operators.
@@ -186,10 +186,10 @@ class _Walk:
         outputs = [] if inner is None else self._inside(inner, node, label, inputs)
         if outputs and not folds_batch(inner) and not self._layout.unknown_since(before):
             return outputs
-        left = self._layout.unknown_since(before)
+        unknown = self._layout.unknown_since(before)
         self._layout.undo(before)
         traced = self._layout.traced(node, label, inputs)
-        if traced and (not outputs or folds_batch(inner) or self._layout.unknown_since(before) < left):
+        if traced and (not outputs or folds_batch(inner) or self._layout.unknown_since(before) < unknown):
             self._idle(node.operation, f"{label}.", taken_since(self._drafts, before.layers))
             return traced
         self._layout.undo(before)

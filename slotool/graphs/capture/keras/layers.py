@@ -180,8 +180,8 @@ def _recurrent(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, A
     both = type(layer).__name__ == "Bidirectional"
     inner = layer.forward_layer if both else layer
     op = type(inner).__name__
-    known = op in RECURRENT and type(inner).__module__.startswith("keras.")
-    if not known or (both and (inner.return_state or len(inputs) > 1 or layer.merge_mode not in MERGED)):
+    is_keras = op in RECURRENT and type(inner).__module__.startswith("keras.")
+    if not is_keras or (both and (inner.return_state or len(inputs) > 1 or layer.merge_mode not in MERGED)):
         return None
     biases = {} if getattr(inner, "reset_after", False) else {"biases": 1}
     settings = {"units": inner.units, "bidirectional": both, "bias": bool(inner.use_bias), **biases}
@@ -212,10 +212,10 @@ def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str
     inner, outer = layer.equation.replace(" ", "").split("->")
     first, weight = inner.split(",")
     contracted = "".join(letter for letter in weight if letter not in outer)
-    made = "".join(letter for letter in weight if letter in outer)
-    if weight != contracted + made or not first.endswith(contracted) or not outer.endswith(made):
+    outputs = "".join(letter for letter in weight if letter in outer)
+    if weight != contracted + outputs or not first.endswith(contracted) or not outer.endswith(outputs):
         return None
-    leading, units = len(shape) - len(made), math.prod(shape[len(shape) - len(made) :])
+    leading, units = len(shape) - len(outputs), math.prod(shape[len(shape) - len(outputs) :])
     bias = layer.bias is not None
     if bias and math.prod(layer.bias.shape) != units:
         return None
@@ -225,7 +225,7 @@ def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str
         steps.append(("flat", "Reshape", {"shape": (*flat, math.prod(inputs[0][len(flat) :]))}, (0,)))
     dense = {**trained(layer), "units": units, "bias": bias}
     steps.append(("product", "Dense", dense, ("flat" if steps else 0,)))
-    if len(made) > 1:
+    if len(outputs) > 1:
         steps.append(("output", "Reshape", {"shape": shape}, ("product",)))
     return steps if leading == len(flat) else None
 
@@ -262,11 +262,11 @@ def _encoded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any
 
 def _each(function: str) -> Callable[..., Steps]:
     def steps(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-        made: list[Step] = []
+        parts: list[Step] = []
         for at in range(1, len(inputs)):
             name = "output" if at == len(inputs) - 1 else f"part{at}"
-            made.append((name, "Elementwise", {"function": function}, (made[-1][0] if made else 0, at)))
-        return made or None
+            parts.append((name, "Elementwise", {"function": function}, (parts[-1][0] if parts else 0, at)))
+        return parts or None
 
     return steps
 

@@ -134,7 +134,7 @@ def layers_inside(node: Any) -> Any:
     Its inputs are in the order of ``node.input_tensors``.
     """
     layer = node.operation
-    batch = batch_size([_known(each.shape) for each in node.input_tensors])
+    batch = batch_size([_fixed_sizes(each.shape) for each in node.input_tensors])
     sizes = {id(each): tuple(each.shape) for each in node.input_tensors}
     if () in sizes.values():
         # A number that is the same for every example has no batch.
@@ -151,7 +151,7 @@ def layers_inside(node: Any) -> Any:
         return None
 
 
-def _known(shape: Sequence[int | None]) -> tuple[int, ...]:
+def _fixed_sizes(shape: Sequence[int | None]) -> tuple[int, ...]:
     """Return the sizes of one example that are no free axes."""
     return tuple(size for size in shape[1:] if size)
 

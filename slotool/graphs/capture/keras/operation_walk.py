@@ -62,12 +62,12 @@ class OperationWalk:
         tensors = {id(each) for each in node.input_tensors}
         fixed = tuple(id(each) not in tensors for each in arrays)
         whole = max((tuple(each.shape) for each in node.input_tensors), key=len, default=())
-        shapes = tuple(_shape(each, own, whole) for each, own in zip(arrays, fixed, strict=True))
+        shapes = tuple(_shape(each, is_fixed, whole) for each, is_fixed in zip(arrays, fixed, strict=True))
         outputs = tuple(_shape(each, False, whole) for each in node.outputs)
         if any(size is None for shape in (*shapes, *outputs) for size in shape):
             return []
         call = Call(operation, shapes, fixed, outputs, tuple(node.arguments.args))
-        sources = [None if own else names[id(each)] for each, own in zip(arrays, fixed, strict=True)]
+        sources = [None if is_fixed else names[id(each)] for each, is_fixed in zip(arrays, fixed, strict=True)]
         try:
             window = window_of(call) if sources and sources[0] is not None else None
             if window is not None:
@@ -128,13 +128,13 @@ class OperationWalk:
     ) -> list[str]:
         if steps is None:
             return []
-        here = self._here(steps, call, attributes)
+        images_first = self._images_first(steps, call, attributes)
         sources = {at: name for at, name in enumerate(attributes) if name is not None}
-        if here is None:
+        if images_first is None:
             sources = {at: self._as_keras(name) for at, name in sources.items()}
-        return self._added(here or steps, call, arrays, sources, label, here is not None)
+        return self._added(images_first or steps, call, arrays, sources, label, images_first is not None)
 
-    def _here(self, steps: list[Step], call: Call, inputs_given: list[str | None]) -> list[Step] | None:
+    def _images_first(self, steps: list[Step], call: Call, inputs_given: list[str | None]) -> list[Step] | None:
         """Return the one step of images that may stay channels first, or None."""
         if not self._channels_last or len(steps) > 1 or steps[0][1] not in _ANYWHERE:
             return None
@@ -142,8 +142,8 @@ class OperationWalk:
             return None
         name, op, attributes, sources = steps[0]
         if "axes" in attributes and not attributes.get("keepdims", op in ("Roll", "Flip")):
-            left = [axis for axis in range(3) if axis not in attributes["axes"]]
-            if 2 in left and len(left) == 2:
+            remaining = [axis for axis in range(3) if axis not in attributes["axes"]]
+            if 2 in remaining and len(remaining) == 2:
                 return None
         moved = dict(attributes)
         if "axis" in moved:

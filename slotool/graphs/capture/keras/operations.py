@@ -149,8 +149,8 @@ def operation_steps(call: Call) -> Steps:
     if not call.inputs or all(call.fixed):
         return None
     name = type(call.operation).__name__
-    if (known := OPERATIONS.get(name)) is not None:
-        return known(call)
+    if (convert := OPERATIONS.get(name)) is not None:
+        return convert(call)
     steps = captured_as("keras", name, call)
     return None if steps is None else [one(steps[0], **steps[1])]
 
@@ -298,7 +298,7 @@ def _indexed(call: Call) -> Steps:
     return [*steps, (OUTPUT, "Reshape", {"shape": call.shape}, (steps[-1][0] if steps else 0,))]
 
 
-def _taken(call: Call) -> Steps:
+def _take(call: Call) -> Steps:
     """Return the rows of values, or of a fixed table, by their numbers."""
     axis = call.operation.axis
     if len(call.inputs) == 1 and axis is not None:
@@ -482,7 +482,7 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     **dict.fromkeys(("OneHot", "MultiHot"), _one_hot),
     **dict.fromkeys(("Split", "Unstack"), _parted),
     "GetItem": _indexed,
-    "Take": _taken,
+    "Take": _take,
     "TakeAlongAxis": _taken_along,
     "Glu": _gated,
     "ReLU": _clipped,

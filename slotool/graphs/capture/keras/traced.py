@@ -51,8 +51,8 @@ def part_of(node: Any) -> Part | None:
     operation, arguments = node.operation, node.arguments
     tensors = list({id(each): each for each in node.input_tensors}.values())
 
-    def call(*given: Any) -> Any:
-        args, kwargs = arguments.fill_in({id(each): value for each, value in zip(tensors, given, strict=True)})
+    def call(*values: Any) -> Any:
+        args, kwargs = arguments.fill_in({id(each): value for each, value in zip(tensors, values, strict=True)})
         if getattr(operation, "_call_has_training_arg", False):
             kwargs = {**kwargs, "training": False}
         return operation(*args, **kwargs)
@@ -65,8 +65,8 @@ def part_of(node: Any) -> Part | None:
 def whole_of(functional: Any) -> Part | None:
     """Return a functional model; None where it cannot be recorded."""
 
-    def call(*given: Any) -> Any:
-        return functional(keras.tree.pack_sequence_as(functional._inputs_struct, list(given)), training=False)
+    def call(*values: Any) -> Any:
+        return functional(keras.tree.pack_sequence_as(functional._inputs_struct, list(values)), training=False)
 
     return _part(call, functional.inputs, functional.variables)
 
@@ -128,9 +128,9 @@ def _module_of(part: Part) -> nn.Module:
             super().__init__()
             self.weights = nn.ParameterList([each.value for each in part.weights])
 
-        def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
             with keras.StatelessScope(state_mapping=list(zip(part.weights, self.weights, strict=True))):
-                return tuple(_tensors(part.call(*given)))
+                return tuple(_tensors(part.call(*values)))
 
     return Called().eval()
 

@@ -38,8 +38,8 @@ def window_of(call: Call) -> Window | None:
 
     None if it is no window, or its kernel differs by example.
     """
-    known = OPERATIONS.get(type(call.operation).__name__)
-    return None if known is None or call.fixed[0] or not all(call.fixed[1:]) else known(call)
+    convert = OPERATIONS.get(type(call.operation).__name__)
+    return None if convert is None or call.fixed[0] or not all(call.fixed[1:]) else convert(call)
 
 
 def has_channels_last(value: Any) -> bool:
@@ -130,8 +130,8 @@ def _spreading(value: Any, kernel: Shape, size: Shape, wanted: Shape) -> dict[st
     """
     stride, dilation = sides(value.strides, len(kernel)), sides(value.dilation_rate, len(kernel))
     padding, extra = [], []
-    for length, made, reach, step, spread in zip(size, wanted, kernel, stride, dilation, strict=True):
-        over = (length - 1) * step + (reach - 1) * spread + 1 - made
+    for length, output, reach, step, spread in zip(size, wanted, kernel, stride, dilation, strict=True):
+        over = (length - 1) * step + (reach - 1) * spread + 1 - output
         side = max(0, -(-over // 2))
         padding.append(side)
         extra.append(2 * side - over)

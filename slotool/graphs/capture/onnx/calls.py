@@ -45,7 +45,7 @@ class Batched:
 class Call:
     """ONNX node in a capture.
 
-    ``values``: inputs that depend on the network's input, and ``constants``, both by position; ``made``: the output.
+    ``values``: inputs that depend on the network's input, and ``constants``, both by position; ``output``: the output.
     ``inputs`` and ``shape`` are those of one example, channels first also if the model has them last
     (``channels_last``).
     """
@@ -53,7 +53,7 @@ class Call:
     node: Node
     values: Mapping[int, Batched]
     constants: Mapping[int, Constant]
-    made: Batched
+    output: Batched
     opset: int
     inputs: tuple[Shape, ...] = ()
     channels_last: bool = False
@@ -65,11 +65,11 @@ class Call:
     @property
     def is_plain(self) -> bool:
         """True if the first axis of all inputs and of the output is the batch and nothing else."""
-        return all(value.axis == 0 and value.windows == 1 for value in (*self.values.values(), self.made))
+        return all(value.axis == 0 and value.windows == 1 for value in (*self.values.values(), self.output))
 
     @property
     def shape(self) -> Shape:
-        shape = self.made.example
+        shape = self.output.example
         return (shape[2], shape[0], shape[1]) if self.channels_last and len(shape) == 3 else shape
 
     def attribute(self, name: str, default: Any = None) -> Any:

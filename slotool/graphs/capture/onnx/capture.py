@@ -70,9 +70,9 @@ def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape =
     values = [walk.names[name] for name in reading.inputs]
     if all(walk.drafts.source(name) in values for name in outputs):
         raise GraphError(f"{reading.name}: computes nothing from its input")
-    shared, left = walk.weights_apart()
-    if reading.idle_weights + left:
-        walk.drafts.idle_weights(reading.idle_weights + left)
+    shared, unused = walk.weights_apart()
+    if reading.idle_weights + unused:
+        walk.drafts.idle_weights(reading.idle_weights + unused)
     graph = walk.drafts.graph([*outputs], "onnx", walk.starts)
     return replace(graph, element_type=reading.element_type, shared_weights=min(shared, graph.weights))
 
@@ -120,7 +120,7 @@ class _Walk:
             node=node,
             values=self._values(node),
             constants={at: self.constants[name] for at, name in enumerate(node.inputs) if name in self.constants},
-            made=self.batched[node.outputs[0]],
+            output=self.batched[node.outputs[0]],
             opset=self._reading.opset,
             inputs=tuple(self.drafts.shape(name) for name in inputs),
             channels_last=last,
@@ -179,7 +179,7 @@ class _Walk:
             return None
         sources = inputs
         if takes_constants and not call.channels_last:
-            sources = self._with_constants(node, call.made, call.constants)
+            sources = self._with_constants(node, call.output, call.constants)
         shapes = [self.drafts.shape(source) for source in sources]
         steps, trained = [], 0
         for op, attributes in chain:
@@ -204,7 +204,7 @@ class _Walk:
 
     def _stepped(self, call: Call, inputs: list[str]) -> str | None:
         """Translate a node into steps, of which several may take one value."""
-        node, output, constants = call.node, call.made, call.constants
+        node, output, constants = call.node, call.output, call.constants
         sources, weights = inputs, weights_of(node, constants)
         steps = STEPS[node.op](call) if node.op in STEPS else None
         if node.op == "Einsum":
@@ -297,9 +297,9 @@ class _Walk:
 
     def _derived(self, node: Node, output: str) -> Constant:
         """Return a node's result from constants; a part of a constant has only its share of weights."""
-        known = [self.constants[name] for name in node.inputs if name in self.constants]
-        weights, shape = sum(constant.weights for constant in known), self._reading.shapes.get(output)
-        values = known[0].values if known and node.op in RESHAPING else None
+        constants = [self.constants[name] for name in node.inputs if name in self.constants]
+        weights, shape = sum(constant.weights for constant in constants), self._reading.shapes.get(output)
+        values = constants[0].values if constants and node.op in RESHAPING else None
         return Constant(shape or (), weights if shape is None else min(weights, math.prod(shape)), values)
 
     def _input_channels_last(self) -> set[str]:
@@ -417,11 +417,11 @@ def weights_apart(nodes: Sequence[Node], constants: Mapping[str, Constant], orig
 
     Unused are parts of constants, such as positions of longer texts.
     """
-    shared = left = 0
+    shared = unused = 0
     for sources, used in _by_origin(_uses(nodes, constants), origins):
         whole = sum(constants[name].weights for name in sources if not constants[name].single)
-        shared, left = shared + max(0, used - whole), left + max(0, whole - used)
-    return shared, left
+        shared, unused = shared + max(0, used - whole), unused + max(0, whole - used)
+    return shared, unused
 
 
 def _uses(nodes: Sequence[Node], constants: Mapping[str, Constant]) -> Iterator[tuple[str, int]]:

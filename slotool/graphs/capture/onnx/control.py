@@ -29,10 +29,10 @@ class Inlining:
 
     def add_weights(self, inner: onnx.GraphProto, prefix: str) -> dict[str, str]:
         """Make the inner graph's weights those of the graph around; their names there by their own."""
-        known = {tensor.name for tensor in self.graph.initializer}
+        existing = {tensor.name for tensor in self.graph.initializer}
         names = {tensor.name: prefix + tensor.name for tensor in inner.initializer}
         for tensor in inner.initializer:
-            if names[tensor.name] not in known:
+            if names[tensor.name] not in existing:
                 self._add(tensor, names[tensor.name])
         return names
 
@@ -176,17 +176,17 @@ def unrolled(inlining: Inlining, node: onnx.NodeProto, trips: int, prefix: str, 
         of_loop = {condition: inlining.add_constant(f"{prefix}on", True)}
     along, backwards = (_numbers(node, f"scan_input_{what}", len(scanned)) for what in ("axes", "directions"))
     for trip in range(trips):
-        here = f"{prefix}{trip}/"
+        trip_prefix = f"{prefix}{trip}/"
         values_in = {**weights, **of_loop, **dict(zip(names, values, strict=False))}
         if of_loop:
-            values_in[number] = inlining.add_constant(f"{here}trip", trip)
+            values_in[number] = inlining.add_constant(f"{trip_prefix}trip", trip)
         for at, source in enumerate(scanned):
-            row = inlining.add_constant(f"{here}row_{at}", trips - 1 - trip if backwards[at] else trip)
-            values_in[names[len(values) + at]] = f"{here}part_{at}"
-            yield onnx.helper.make_node("Gather", [source, row], [f"{here}part_{at}"], axis=along[at])
-        after = [f"{here}carried_{at}" for at in range(len(values))] if trip < trips - 1 else carried
-        parts = [f"{here}made_{at}" if name else "" for at, name in enumerate(outputs)]
-        yield from inlining.nodes(body, values_in, [*([""] if of_loop else []), *after, *parts], here)
+            row = inlining.add_constant(f"{trip_prefix}row_{at}", trips - 1 - trip if backwards[at] else trip)
+            values_in[names[len(values) + at]] = f"{trip_prefix}part_{at}"
+            yield onnx.helper.make_node("Gather", [source, row], [f"{trip_prefix}part_{at}"], axis=along[at])
+        after = [f"{trip_prefix}carried_{at}" for at in range(len(values))] if trip < trips - 1 else carried
+        parts = [f"{trip_prefix}made_{at}" if name else "" for at, name in enumerate(outputs)]
+        yield from inlining.nodes(body, values_in, [*([""] if of_loop else []), *after, *parts], trip_prefix)
         values = after
     axes, turned = (_numbers(node, f"scan_output_{what}", len(outputs)) for what in ("axes", "directions"))
     for at, name in enumerate(outputs):
@@ -270,9 +270,9 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
     for node in graph.node:
         prefix = f"{node.name or f'{node.op_type.lower()}_{number + opened}'}/"
         if branches_of(node):
-            chosen, left = branch_taken(inlining, node, prefix, shapes, constants)
+            chosen, unused = branch_taken(inlining, node, prefix, shapes, constants)
             nodes += chosen
-            idle += left
+            idle += unused
         elif body_of(node) is not None:
             try:
                 trips = trips_of(node, shapes, constants, opset)

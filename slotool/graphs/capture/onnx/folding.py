@@ -53,11 +53,11 @@ def _pass_on_shapes(graph: onnx.GraphProto) -> bool:
 
     These are versions from before the operators were standard.
     """
-    values, known = {value.name: value for value in (*graph.value_info, *graph.output)}, dict(known_shapes(graph))
+    values, shapes = {value.name: value for value in (*graph.value_info, *graph.output)}, dict(known_shapes(graph))
     sources = {value.name: value for value in (*graph.input, *values.values())}
     changed = False
     for node in graph.node:
-        if node.op_type not in KEEP_SHAPE or node.input[0] not in known or node.output[0] in known:
+        if node.op_type not in KEEP_SHAPE or node.input[0] not in shapes or node.output[0] in shapes:
             continue
         info = values.get(node.output[0]) or graph.value_info.add(name=node.output[0])
         info.type.CopyFrom(sources[node.input[0]].type)
@@ -100,20 +100,20 @@ def _fold(model: onnx.ModelProto, empty: Iterable[str]) -> bool:
             values[tensor.name] = onnx.numpy_helper.to_array(tensor)
     numbers = dict(_numbers(graph))
     values |= numbers
-    shapes, left, folded = dict(known_shapes(graph)), [], False
+    shapes, nodes, folded = dict(known_shapes(graph)), [], False
     dims = {value.name: value.type.tensor_type.shape.dim for value in graph.input}
     shapes |= {name: tuple(axis.dim_value for axis in dims[name]) for name in empty}
     for node in graph.node:
         info = _computed(node, values, shapes, opsets)
         if info is None or (info.dtype.kind == "f" and not _is_size(node, values, numbers)):
-            left.append(node)
+            nodes.append(node)
             continue
         folded = True
         values[node.output[0]] = info
         graph.initializer.append(onnx.numpy_helper.from_array(info, node.output[0]))
     if folded:
         del graph.node[:]
-        graph.node.extend(left)
+        graph.node.extend(nodes)
     return folded
 
 

@@ -79,9 +79,9 @@ def _over_windows(value: Batched, attributes: dict[str, Any]) -> Chain:
     if value.axis != 0 or rank > MAX_WINDOW_AXES or isinstance(attributes["padding"], str):
         return None
     more = {name: [1, *attributes[name]] for name in ("kernel", "stride", "dilation")}
-    given = {**attributes, **more, "padding": [0, *attributes["padding"]]}
+    folded = {**attributes, **more, "padding": [0, *attributes["padding"]]}
     turned = {"axes": (1, 0, *range(2, rank + 1))}
-    return [("Transpose", turned), (f"Conv{rank}D", given), ("Transpose", turned)]
+    return [("Transpose", turned), (f"Conv{rank}D", folded), ("Transpose", turned)]
 
 
 def _transposed(call: Call) -> Chain:
@@ -155,7 +155,7 @@ def _global_pool(op: str, pooling: str) -> Callable[[Call], Chain]:
 
 
 def _resize(call: Call) -> Chain:
-    before, shape = call.first.example, call.made.example
+    before, shape = call.first.example, call.output.example
     if len(before) != len(shape) or before[:1] != shape[:1]:
         return None
     mode = call.attribute("mode", "nearest")
@@ -173,10 +173,10 @@ def _recurrent(op: str) -> Callable[[Call], Chain]:
         chain: list[tuple[str, dict[str, object]]] = [(op, layer)]
         if value.windows > 1:
             return _of_several(call, chain, value, directions) if value.axis == 1 and len(call.values) == 1 else None
-        if len(call.made.shape) < SEQUENCE_RANK:
+        if len(call.output.shape) < SEQUENCE_RANK:
             chain.append(("Slice", {"axis": 0, "start": steps - 1, "size": 1}))
-        if call.made.example != (steps, directions * units):
-            chain.append(("Reshape", {"shape": call.made.example}))
+        if call.output.example != (steps, directions * units):
+            chain.append(("Reshape", {"shape": call.output.example}))
         return chain
 
     return recurrent
@@ -186,7 +186,7 @@ def _of_several(call: Call, layer: list[tuple[str, dict[str, Any]]], value: Batc
     """Over several sequences of each example, which ours has before their steps."""
     (steps, sequences, _), units = value.example, call.attribute("hidden_size", 0)
     begin: list[tuple[str, dict[str, Any]]] = [("Transpose", {"axes": (1, 0, 2)}), *layer]
-    if len(call.made.shape) == SEQUENCE_RANK:
+    if len(call.output.shape) == SEQUENCE_RANK:
         every = ("Reshape", {"shape": (sequences, steps, directions, units)})
         return [*begin, every, ("Transpose", {"axes": (1, 2, 0, 3)})]
     last = ("Slice", {"axis": 1, "start": steps - 1, "size": 1})
@@ -199,7 +199,7 @@ def deformable_convolution(call: Call) -> Steps:
     weight, groups = call.constants.get(1), call.attribute("group", 1)
     if weight is None or len(weight.shape) != 4 or not call.is_plain or call.attribute("offset_group", 1) != 1:
         return None
-    (channels, *_), (filters, *size) = call.inputs[0], call.made.example
+    (channels, *_), (filters, *size) = call.inputs[0], call.output.example
     places = math.prod(weight.shape[2:])
     grid = (places * size[0], size[1], 2)
     steps: list[Step] = [

@@ -27,8 +27,8 @@ def chain_of(call: Call) -> Chain:
     """Return a node as our operators."""
     if not call.values:
         return None
-    if (known := OPERATORS.get(call.node.op)) is not None:
-        return known(call)
+    if (convert := OPERATORS.get(call.node.op)) is not None:
+        return convert(call)
     steps = captured_as("onnx", call.node.op, call)
     return None if steps is None else [steps]
 
@@ -77,8 +77,8 @@ def _mat_mul(call: Call) -> Chain:
         example = call.first.example
         rank = len(example)
         turned = [] if weight else [("Transpose", {"axes": [*range(rank - 2), rank - 1, rank - 2]})]
-        return [*turned, ("Dense", {"units": 1, "bias": False}), _without_last_axis(call.made.example)]
-    return None if call.has(2) or len(call.made.example) < 2 else [("MatMul", {})]
+        return [*turned, ("Dense", {"units": 1, "bias": False}), _without_last_axis(call.output.example)]
+    return None if call.has(2) or len(call.output.example) < 2 else [("MatMul", {})]
 
 
 def _without_last_axis(shape: Shape) -> tuple[str, dict[str, Any]]:
@@ -146,7 +146,7 @@ def _transpose(call: Call) -> Chain:
 
 
 def _reshape(call: Call) -> Chain:
-    shape = call.made.example
+    shape = call.output.example
     if shape == call.first.example:
         return []
     if math.prod(shape) != math.prod(call.first.example):
@@ -180,7 +180,7 @@ def _slice(call: Call) -> Chain:
         if call.is_plain and inner > 0 and step == 1:
             cropped[2 * inner - 2 : 2 * inner] = first, size - past
     is_crop = len(value.example) == 3 and chain and all(op == "Slice" for op, _ in chain)
-    if is_crop and all(given["axis"] > 0 and given["step"] == 1 for _, given in chain) and call.is_plain:
+    if is_crop and all(attributes["axis"] > 0 and attributes["step"] == 1 for _, attributes in chain) and call.is_plain:
         return [("Cropping2D", {"cropping": cropped})]
     return chain
 
@@ -199,7 +199,7 @@ def _gather(call: Call) -> Chain:
         start = int(places.values[0]) % call.values[0].shape[axis % len(call.values[0].shape)]
         return [("Slice", {"axis": inner, "start": start, "size": 1, "keepdims": False})]
     folded = axis % len(call.values[0].shape) == call.values[0].axis
-    return [("Gather", {"axis": inner}), *([("Reshape", {"shape": call.made.example})] if folded else [])]
+    return [("Gather", {"axis": inner}), *([("Reshape", {"shape": call.output.example})] if folded else [])]
 
 
 def _along(op: str, usual: int) -> Callable[[Call], Chain]:
@@ -213,7 +213,7 @@ def _along(op: str, usual: int) -> Callable[[Call], Chain]:
 
 
 def _expand(call: Call) -> Chain:
-    shape = call.made.example
+    shape = call.output.example
     return [] if shape == call.first.example else [("Expand", {"shape": shape})]
 
 
@@ -290,8 +290,8 @@ def _cast(call: Call) -> Chain:
 
 def _one_hot(call: Call) -> Steps:
     """Return a comparison with the number of each class."""
-    depth, shape = call.numbers(1), call.made.example
-    if depth is None or call.attribute("axis", -1) not in (-1, len(call.made.shape) - 1):
+    depth, shape = call.numbers(1), call.output.example
+    if depth is None or call.attribute("axis", -1) not in (-1, len(call.output.shape) - 1):
         return None
     return [
         ("column", "Reshape", {"shape": (*shape[:-1], 1)}, (0,)),

@@ -31,10 +31,10 @@ def without_empty(reading: Reading) -> Reading:
 
 
 def _without(empty: Container[str], node: Node) -> Node:
-    left = tuple(name for name in node.inputs if name not in empty)
-    if node.op != "Concat" or left == node.inputs:
+    remaining = tuple(name for name in node.inputs if name not in empty)
+    if node.op != "Concat" or remaining == node.inputs:
         return node
-    return replace(node, op="Concat" if len(left) > 1 else "Identity", inputs=left)
+    return replace(node, op="Concat" if len(remaining) > 1 else "Identity", inputs=remaining)
 
 
 class _Joining:

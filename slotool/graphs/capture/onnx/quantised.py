@@ -14,7 +14,7 @@ from slotool.graphs.capture.onnx.fused import MICROSOFT, TO_FIRST, TO_LAST
 if TYPE_CHECKING:
     import onnx
 
-OWN = ("", "ai.onnx", MICROSOFT)
+DOMAINS = ("", "ai.onnx", MICROSOFT)
 
 
 def in_floats(model: onnx.ModelProto, max_values: int) -> None:
@@ -32,7 +32,7 @@ def in_floats(model: onnx.ModelProto, max_values: int) -> None:
 
 def is_quantised(node: onnx.NodeProto) -> bool:
     """True if a node quantises, scales back, or computes on whole numbers."""
-    return node.domain in OWN and (node.op_type in _REWRITES or node.op_type in ("QuantizeLinear", "DequantizeLinear"))
+    return node.domain in DOMAINS and node.op_type in {*_REWRITES, "QuantizeLinear", "DequantizeLinear"}
 
 
 class _Rewriting:
@@ -55,10 +55,10 @@ class _Rewriting:
 
     def run(self) -> _Rewriting:
         for node in self._graph.node:
-            rewrite = _REWRITES.get(node.op_type) if node.domain in OWN else None
-            if node.domain in OWN and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            rewrite = _REWRITES.get(node.op_type) if node.domain in DOMAINS else None
+            if node.domain in DOMAINS and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
                 self._add("Identity", [node.input[0]], node)
-            elif node.domain in OWN and node.op_type == "DynamicQuantizeLinear":
+            elif node.domain in DOMAINS and node.op_type == "DynamicQuantizeLinear":
                 self._add("Identity", [node.input[0]], node)
                 self._scales |= {*node.output[1:]}
                 self.ones += node.output[1:]
@@ -75,9 +75,9 @@ class _Rewriting:
             self.weights |= self._small.intersection(node.input)
             self.values |= {*node.output}
 
-    def _rewrite(self, node: onnx.NodeProto, op: str, kept: tuple[int, ...], bias: int | None) -> None:
+    def _rewrite(self, node: onnx.NodeProto, op: str, positions: tuple[int, ...], bias: int | None) -> None:
         inputs = [*node.input, *[""] * 10]
-        moved = [*node.input[2::3]] if op == "Concat" else [inputs[at] for at in kept]
+        moved = [*node.input[2::3]] if op == "Concat" else [inputs[at] for at in positions]
         last = inputs[bias] if bias is not None else ""
         if op in ("Conv", "Gemm") and last:
             moved, last = [*moved, last], ""

@@ -256,20 +256,20 @@ def _of_example(axes: Sequence[Any], place: int | None) -> list[Any]:
 
 
 def _set_sizes(
-    graph: onnx.GraphProto, name: str, given: InputShape, places: Mapping[str, int | None]
+    graph: onnx.GraphProto, name: str, shapes_in: InputShape, places: Mapping[str, int | None]
 ) -> frozenset[str]:
     """Set the sizes of the inputs' axes except the batch's; return the names of inputs without elements.
 
     Fixed axes must have these sizes already.
     """
     inputs = {value.name: _axes(value, name) for value in _inputs(graph)}
-    if given and not isinstance(given, Mapping):
+    if shapes_in and not isinstance(shapes_in, Mapping):
         if len(inputs) != 1:
             raise GraphError(
                 f"{name}: it takes {len(inputs)} inputs ({', '.join(inputs)}): say the shape of each by its name"
             )
-        given = {next(iter(inputs)): given}
-    shapes: Mapping[str, Sequence[int]] = given or {}  # type: ignore[assignment]
+        shapes_in = {next(iter(inputs)): shapes_in}
+    shapes: Mapping[str, Sequence[int]] = shapes_in or {}  # type: ignore[assignment]
     for label, sizes in shapes.items():
         if label not in inputs:
             raise GraphError(f"{name}: it takes no input {label!r}, but {', '.join(inputs)}")

@@ -146,8 +146,8 @@ class Calls:
 
     def moved(self, node: fx.Node, values: dict[fx.Node, Tensor]) -> Any:
         """Return the result of a call that only moves ``values``, with constants unchanged."""
-        known = {**self._constants, **values}
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+        all_values = {**self._constants, **values}
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), all_values.__getitem__)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def run(self, x: Tensor) -> Tensor:

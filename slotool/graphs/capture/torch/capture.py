@@ -105,10 +105,10 @@ def capture_torch(
     )
 
 
-def _input_layer(drafts: Drafts, given: TorchInput, example: torch.Tensor) -> tuple[str, str]:
+def _input_layer(drafts: Drafts, tensor: TorchInput, example: torch.Tensor) -> tuple[str, str]:
     """Return an input as a layer, and its values; its type is said where it is no float."""
     kind = {} if example.is_floating_point() else {"dtype": str(example.dtype).removeprefix("torch.")}
-    return drafts.add_input(given.label, given.shape, **kind)
+    return drafts.add_input(tensor.label, tensor.shape, **kind)
 
 
 def _refusal(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype, error: Exception) -> GraphError:
@@ -149,8 +149,8 @@ def _require_inputs(module: nn.Module, names: Sequence[str]) -> None:
     takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
     strange = [name for name in names if name and name not in {each.name for each in parameters}]
     if strange and not takes_any:
-        known = ", ".join(each.name for each in parameters)
-        raise GraphError(f"{type(module).__name__} takes no input {strange[0]!r}; its forward has {known}")
+        names_taken = ", ".join(each.name for each in parameters)
+        raise GraphError(f"{type(module).__name__} takes no input {strange[0]!r}; its forward has {names_taken}")
     lacking = [name for name in needed if name not in names] if names != [""] else []
     if lacking:
         raise GraphError(f"{type(module).__name__} needs the input {lacking[0]!r}, of which no shape is said")

@@ -228,8 +228,8 @@ def parts_of(node: fx.Node) -> Inner | None:
 
     def run(*tensors: torch.Tensor) -> Any:
         at = dict(zip(inputs, tensors, strict=True))
-        known = lambda each: at.get(each, each.meta.get("val"))  # noqa: E731
-        args, kwargs = fx.node.map_arg(node.args, known), fx.node.map_arg(node.kwargs, known)
+        value_of = lambda each: at.get(each, each.meta.get("val"))  # noqa: E731
+        args, kwargs = fx.node.map_arg(node.args, value_of), fx.node.map_arg(node.kwargs, value_of)
         return target(*args, **kwargs)  # type: ignore[operator]
 
     try:

@@ -185,7 +185,7 @@ def _recorded(module: nn.Module, examples: Sequence[Tensor], compiled: bool) -> 
     state = parameters | {name: buffer for name, buffer in module.named_buffers() if buffer.numel() > 1}
     with torch.no_grad(), without_late_triton(), without_fast_paths(), _as_exporting(compiled):
         forward = partial(torch.func.functional_call, module)
-        graph, places = record(lambda held, *inputs: forward(held, inputs), state, examples)
+        graph, places = record(lambda tensors, *inputs: forward(tensors, inputs), state, examples)
     return Recording(graph, dict(zip(places, parameters, strict=False)), places[len(state) :], len(examples[0]))
 
 
@@ -233,9 +233,9 @@ def require_products_of_one_kind(recording: Recording, called: str) -> None:
             continue
         types = [dtype_of(value) for value in node.all_input_nodes]
         if len({dtype.is_floating_point or dtype.is_complex for dtype in types}) > 1:
-            said = " and ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in types))
+            kinds = " and ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in types))
             raise GraphError(
-                f"{called} multiplies {said} in {plain_name(node)}, which torch does not: say another element type of "
+                f"{called} multiplies {kinds} in {plain_name(node)}, which torch does not: say another element type of "
                 "its input, as --input-dtype float32"
             )
 

@@ -20,7 +20,7 @@ from slotool.graphs.capture.torch.nodes import signature
 
 # Outputs of calls on the meta device by what they take: networks repeat their layers, and candidates those of others.
 MAX_KNOWN = 16_384
-_KNOWN: dict[Any, tuple[bool, list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]]] = {}
+_RESULTS: dict[Any, tuple[bool, list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]]] = {}
 
 
 class _NeedsDevice(Exception):
@@ -207,8 +207,8 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     if on_meta and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
         raise _NeedsDevice
     key = (func, signature(args), signature(kwargs)) if on_meta and not func._schema.is_mutable else None
-    if key in _KNOWN:
-        single, outputs = _KNOWN[key]
+    if key in _RESULTS:
+        single, outputs = _RESULTS[key]
         results = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in outputs]
         return results[0] if single else tuple(results)
     with no_python_dispatcher():
@@ -217,9 +217,9 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
         result = _as_on_cpus(result, args)
     results = [result] if isinstance(result, Tensor) else result
     if key is not None and results and all(isinstance(each, Tensor) and each.is_meta for each in results):
-        if len(_KNOWN) >= MAX_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[key] = isinstance(result, Tensor), [(tuple(o.shape), o.stride(), o.dtype) for o in results]
+        if len(_RESULTS) >= MAX_KNOWN:
+            _RESULTS.clear()
+        _RESULTS[key] = isinstance(result, Tensor), [(tuple(o.shape), o.stride(), o.dtype) for o in results]
     return result
 
 
@@ -239,7 +239,7 @@ def _record_block(op: Any, recorder: Recorder, *args: Any, **kwargs: Any) -> Any
     inner = {at: recorder.inner(each, examples) for at, each in enumerate(args) if callable(each)}
     # A loop has a condition before its body; branches make the same.
     results = [*inner.values()][-1][1]
-    result = tuple(_MADE[name](args, results) if name in _MADE else results)
+    result = tuple(_OUTPUTS[name](args, results) if name in _OUTPUTS else results)
     arguments = [inner[at][0] if at in inner else each for at, each in enumerate(args)]
     recorder.append(op, recorder.noted(arguments), recorder.noted(kwargs), result, name)
     return result
@@ -272,10 +272,10 @@ _EXAMPLES: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
     "flex_attention": _flexible,
 }
 # Results of a call, by its arguments and its function's results.
-_MADE: dict[str, Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]] = {
-    "map_impl": lambda args, made: _rows(made, len(args[1][0])),
-    "scan": lambda args, made: [*made[: len(args[1])], *_rows(made[len(args[1]) :], len(args[2][0]))],
-    "associative_scan": lambda args, made: _rows(made, len(args[1][0])),
+_OUTPUTS: dict[str, Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]] = {
+    "map_impl": lambda args, results: _rows(results, len(args[1][0])),
+    "scan": lambda args, results: [*results[: len(args[1])], *_rows(results[len(args[1]) :], len(args[2][0]))],
+    "associative_scan": lambda args, results: _rows(results, len(args[1][0])),
     "flex_attention": lambda args, _: [
         args[0].new_empty((*args[0].shape[:-1], args[2].shape[-1])), *[args[0].new_empty(args[0].shape[:-1])] * 2
     ],
