@@ -60,9 +60,9 @@ def capture(
 
     Args:
         networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
-            keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
-            or a graph file; or ``PackageNetworks``, those of a package. Models given by name are captured in another
-            process, model objects in this one.
+            keras.applications, an .onnx or .keras file, ``"module:factory"`` of one torch module or of several, an
+            ``OperatorGraph``, or a graph file; or ``PackageNetworks``, those of a package. Models given by name are
+            captured in other processes, model objects in this one.
         out: Graph file to write: .jsonl or .parquet.
         input_shape: Shape of one example without the batch, in the model's own order of axes: for torch modules, free
             axes of ONNX and Keras, and Keras models that are not built, which this builds; one for all, or one for
