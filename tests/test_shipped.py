@@ -75,8 +75,8 @@ def test_the_shipped_predictor_of_devices_answers_without_them() -> None:
     assert fast.latency_s[0] < fast.latency_s[1] < fast.latency_s[2]
     assert np.isfinite(fast.interval_s).any()
     assert np.all(slotool.predict(asked, device="rtx5090").latency_s < fast.latency_s)
-    with pytest.raises(ArgumentError, match=r"device h100\b.* i9-10940x, .*rtx5090"):
-        slotool.predict(asked, device="h100")
+    with pytest.raises(ArgumentError, match=r"device tpu9\b.* i9-10940x, .*rtx5090"):
+        slotool.predict(asked, device="tpu9")
 
 
 def test_intervals_of_real_networks_hold_though_only_random_ones_calibrated_them() -> None:
