@@ -63,11 +63,8 @@ def _further_column(table: ColumnSource, name: str) -> np.ndarray:
         raise DataError(f"{table.source}: column {name!r} holds {field}; what is kept is text or a number of each row")
     values = np.asarray(table.read([name], np.arange(len(table)))[name]).tolist()
     names = field.class_names
-    texts = [
-        names[value] if names else value.decode(errors="replace") if isinstance(value, bytes) else value
-        for value in values
-    ]
-    return np.array([value if isinstance(value, str) else label_text(value) for value in texts], dtype=object)
+    texts = ((names[x] if names else x.decode(errors="replace") if isinstance(x, bytes) else x) for x in values)
+    return np.array([text if isinstance(text, str) else label_text(text) for text in texts], dtype=object)
 
 
 def _label_column(table: ColumnSource, options: DataOptions) -> str:

@@ -215,13 +215,11 @@ def verdict(promise: Promise, planned: Mapping[str, Any], log: RequestLog, busy_
         least = min(promise.accuracy, planned["accuracy"])
         results.append(_judged("mean accuracy", right.astype(bool), least, promise))
     promises_kept = False if any(each.kept is False for each in results) else all(each.kept for each in results) or None
-    sentence = _SENTENCES[promises_kept]
+    text = _SENTENCES[promises_kept]
     if promises_kept is False and busy_cores >= QUIET_CORES:
         promises_kept = None
-        sentence = (
-            f"{NOT_DECIDED}, as other processes kept {busy_cores:.1f} cores busy; verify again on an idle machine"
-        )
-    return ServedVerdict(promises_kept, f"{sentence}: {'; '.join(each.sentence for each in results)}")
+        text = f"{NOT_DECIDED}, as other processes kept {busy_cores:.1f} cores busy; verify again on an idle machine"
+    return ServedVerdict(promises_kept, f"{text}: {'; '.join(each.sentence for each in results)}")
 
 
 def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> ServedVerdict:

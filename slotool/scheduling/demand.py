@@ -89,9 +89,8 @@ class AccuracyConstrained(Policy):
         for point in enough:
             if self._space.fits(point, query.examples, slack_us):
                 whose = "of this input" if query.expected_accuracy else "on average"
-                reason = (
-                    f"cheapest point that reaches accuracy {query.min_accuracy:g} ({accuracies[point]:.4g} {whose})"
-                )
+                value = accuracies[point]
+                reason = f"cheapest point that reaches accuracy {query.min_accuracy:g} ({value:.4g} {whose})"
                 return Decision(point, query.examples, reason)
         return CannotMeet(self._space.too_slow(enough, query.examples, slack_us))
 

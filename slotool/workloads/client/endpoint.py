@@ -208,9 +208,8 @@ class ServedSignature:
                 firsts[LABEL] = int(class_numbers(outputs[LABEL].ravel()[:1], self._classes)[0])
             return ServerAnswer.of(firsts, parameters)
         if self._task.scores == "labels":
-            return ServerAnswer.of(
-                {LABEL: int(class_numbers(outputs[self._task.output], self._classes)[0])}, parameters
-            )
+            number = class_numbers(outputs[self._task.output], self._classes)[0]
+            return ServerAnswer.of({LABEL: int(number)}, parameters)
         scores = outputs[self._task.output].reshape(1, -1)
         return ServerAnswer.of({LABEL: int(self._task.answers({self._task.output: scores})[0])}, parameters)
 
