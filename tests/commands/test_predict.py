@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 import slotool
+from slotool.commands.predictors.measured_here import MeasuredPredictor
 from slotool.errors import ArgumentError, GraphError
+from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
+from slotool.profiling.operators import OperatorTime, OperatorTimes
+from slotool.progress import Quiet
 from slotool.testing.predictors import random_networks
 
 MLPS = random_networks(3, seed=0)
@@ -154,3 +158,20 @@ def test_the_size_of_a_keras_model_with_free_axes_is_that_of_its_rows_and_column
 def test_the_shape_of_a_graph_is_not_chosen() -> None:
     with pytest.raises(ArgumentError, match="of models alone can be chosen, not of graphs"):
         slotool.predict(MLPS[0], sweep="length=4,8")
+
+
+def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    times = OperatorTimes.load(folder, "torch", "cpu", 1)
+    graphs = random_networks(3, seed=5)
+
+    def measured(self: OperatorTimes, graph: OperatorGraph, *_: object) -> None:
+        if graph is graphs[2]:
+            raise KeyboardInterrupt
+        self.times[f"of {graph.id}"] = OperatorTime(1e-6, 0.0, False, "Dense", 1, 1, graph.id)
+
+    monkeypatch.setattr(OperatorTimes, "measure", measured)
+    with pytest.raises(KeyboardInterrupt):
+        MeasuredPredictor.of(times, 1, Quiet(), True).measure(graphs)
+    kept = OperatorTimes.load(folder, "torch", "cpu", 1).times
+    assert set(kept) == {f"of {graph.id}" for graph in graphs[:2]}

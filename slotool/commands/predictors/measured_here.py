@@ -209,8 +209,9 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
                 if is_due(graph):
                     times.measure(graph, calls[graph.id], self.predictor.batch_size, timer)
                     disturbed -= {call.key for call in calls[graph.id] if call}
+                    # An interrupt loses nothing that was measured before.
+                    times.save()
                 steps.advance()
-        times.save()
 
     def predict(self, graphs: Sequence[OperatorGraph], unsure: np.ndarray | float = 0.0) -> Predictions:
         if self.measures:
