@@ -353,7 +353,9 @@ class FamilyMade(Result):
         if self.learnt is not None:
             columns.append(Column("calibration_error_before", form=".4f"))
             columns.append(Column("calibration_error", "after", ".4f"))
-        columns.append(Column("dominated", "", lambda lost: "slower and less accurate than another" if lost else ""))
+        columns.append(
+            Column("dominated", "note", lambda lost: "slower and less accurate than another" if lost else "")
+        )
         versions, examples = counted(len(self.rows), "version"), counted(len(self.outcomes.examples), "example")
         learnt = (
             []

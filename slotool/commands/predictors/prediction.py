@@ -161,7 +161,7 @@ class Prediction(Result):
         parts: list[Part] = [self._whose, table(title, self._titles, [_cells(row, self.measured) for row in shown])]
         if any(row.get("solo_measured") is False for row in shown):
             parts.append("~: predicted solo latency; the others were measured")
-        parts += _no_intervals(shown)
+        parts += _no_intervals(shown, self.slo_s)
         for explanation, row in zip(self.explanations[:MAX_EXPLAINED], self._rows, strict=False):
             weights, outputs = (row[key] / 1e6 for key in ("weight_bytes", "peak_activation_bytes"))
             parts.append(_explained(explanation))
@@ -299,7 +299,7 @@ def _not_explained(explanations: Sequence[Explanation]) -> list[str]:
     return lines
 
 
-def _no_intervals(rows: Sequence[Row]) -> list[str]:
+def _no_intervals(rows: Sequence[Row], slo_s: float | None) -> list[str]:
     """Return a line for each reason why intervals are missing, unless the first line gives it."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
@@ -309,7 +309,8 @@ def _no_intervals(rows: Sequence[Row]) -> list[str]:
     for why, names in reasons.items():
         of = "" if len(names) == len(rows) and len(reasons) == 1 else f" of {', '.join(names[:3])}"
         more = f" and {len(names) - 3} more" if of and len(names) > 3 else ""
-        lines.append(f"no interval{of}{more}: {why}")
+        chance = "" if slo_s is None else f", so no probability of {duration(slo_s)}"
+        lines.append(f"no interval{of}{more}{chance}: {why}")
     return lines
 
 
