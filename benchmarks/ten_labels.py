@@ -36,7 +36,7 @@ from slotool.predictors.features.network_features import CATEGORIES, FEATURES, n
 from slotool.predictors.features.type_costs import TypeCosts
 from slotool.predictors.labels import LabelledSet, Setting, join_labels
 from slotool.predictors.settings.model import SettingsModel
-from slotool.predictors.solo.three_term import three_terms
+from slotool.predictors.solo.three_term import MIN_SHARE, three_terms
 from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, TrainedPredictor
 from slotool.predictors.transfer.adaptation import FACTOR, THREE_TERM, adapt, baselines
 from slotool.predictors.transfer.adapted import AdaptedPredictor, held_out_residuals
@@ -162,8 +162,7 @@ def over_devices(known: Networks, log_s: np.ndarray, asked: Networks, truth: np.
     from sklearn.ensemble import GradientBoostingRegressor
 
     weights, _ = nnls(np.exp(known.log_answers - log_s[:, None]), np.ones(len(log_s)))
-    # Of no weight at all the shortest label is left.
-    squares = np.log(np.maximum(np.exp(asked.log_answers) @ weights, np.exp(log_s.min())))
+    squares = np.log(np.maximum(np.exp(asked.log_answers) @ weights, MIN_SHARE * np.exp(log_s.min())))
     trees = GradientBoostingRegressor(random_state=0).fit(known.answers, log_s)
     factor = float(np.median(log_s - known.answers[:, -1]))
     return {
