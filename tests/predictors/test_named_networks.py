@@ -83,6 +83,7 @@ def test_ten_names_and_rates_predict_the_other_networks_of_a_device(slotool, rat
     assert done.exit_code == 0, done.stderr
     assert done.document["scores"]["all"]["mape"] < 0.12
     assert done.stderr.count("'no_such_net' is none of the") == 1
+    assert "device unknown" not in done.stderr
 
 
 def test_a_name_may_state_weights_and_the_side_of_images(timm: ShippedNetworks) -> None:
@@ -98,6 +99,11 @@ def test_a_name_may_state_weights_and_the_side_of_images(timm: ShippedNetworks) 
     ("table", "options", "sentence"),
     [
         ("model,images/s\nno_such_net,3\nnor_this,4\n", ["--networks", "timm"], "2 of 2 networks are unknown"),
+        (
+            "model,images/s\nresnet50,3\nno_such_net,4\n",
+            ["--networks", "timm"],
+            "takes 3; 'no_such_net' is none",
+        ),
         ("model,images/s\nresnet18,0\n", ["--networks", "timm"], "row 2, column images/s: '0' is not a rate above 0"),
         (
             "model,images/s\nresnet18,9\n",

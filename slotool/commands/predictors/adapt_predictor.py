@@ -12,6 +12,7 @@ from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result
 from slotool.commands.values import Rows, at_least
+from slotool.errors import InputError
 from slotool.predictors.training.measured import MeasuredNetworks
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import Paths
@@ -115,12 +116,16 @@ def adapt_predictor(
     """
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.transfer.adaptation import adapt_and_score, usual_batch_size
+    from slotool.predictors.transfer.adapted import MIN_LABELS
 
     written = None if out is None else Path(out)
     trained: TrainedPredictor[Any] = TrainedPredictor.load(str(base))
     source = MeasuredNetworks.of(latency, graphs, rows, networks, usual_batch_size(trained))
     labelled = source.labelled()
     remarks = source.remarks(labelled)
+    if len(labelled) < MIN_LABELS:
+        few = f"{len(labelled)} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}"
+        raise InputError("; ".join([few, *remarks]))
     if labelled.unstable:
         remarks.append(
             f"{labelled.unstable} of {len(labelled)} labels are unstable: a repetition may differ, and neither the "

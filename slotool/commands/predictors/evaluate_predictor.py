@@ -127,7 +127,7 @@ def evaluate_predictor(
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
         networks: timm, if the tables name networks of timm that ship with slotool, in place of ``graphs``.
         device: Device to score, if the predictor covers several. The beginning of its name is enough; a choice that
-            leaves several settings is an error.
+            leaves several settings is an error. What a CSV table lacks is taken to be as these options say.
         backend: Backend to score, if the predictor covers several.
         precision: Precision to score, such as ``"amp"``.
         threads: Number of compute threads to score.
@@ -157,7 +157,9 @@ def evaluate_predictor(
         device=device, backend=backend, precision=precision, threads=threads, batch_size=batch_size
     )
     trained = chosen.opened.require_solo()
-    source = MeasuredNetworks.of(latency, graphs, None, networks, trained.setting.batch_size)
+    selected = {"device": device, "backend": backend, "precision": precision, "threads": threads}
+    stated = {name: getattr(trained.setting, name) for name, value in selected.items() if value is not None}
+    source = MeasuredNetworks.of(latency, graphs, stated, networks, trained.setting.batch_size)
     measured = source.table()
     labelled = join_labels(measured, source.read_graphs(), rows_to_pick(measured, trained.setting))
     remarks = source.remarks(labelled)
