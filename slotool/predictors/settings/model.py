@@ -170,7 +170,10 @@ class SettingsModel:
         key = rows.tobytes()
         if key not in self._factors:
             kernel = self.encoder.kernel(self.known[rows], self.known[rows])
-            self._factors[key] = np.linalg.cholesky(kernel + (self.encoder.noise + JITTER) * np.eye(len(kernel)))
+            try:
+                self._factors[key] = np.linalg.cholesky(kernel + (self.encoder.noise + JITTER) * np.eye(len(kernel)))
+            except np.linalg.LinAlgError:
+                raise InputError("the predictor's file is damaged: its covariances are none; train it again") from None
         return self._factors[key]
 
     @cached_property

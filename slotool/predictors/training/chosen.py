@@ -187,10 +187,17 @@ def is_of_here(device: str | None) -> bool:
     return device is None or device.lower() == CPU or device.lower().startswith("cuda:")
 
 
+def _is_of_a_machine(trained: TrainedPredictor[Any]) -> bool:
+    """True if the labels are of a machine's own device, or of one without a name, not of a named device anywhere."""
+    from slotool.tables.latency import UNKNOWN_DEVICE
+
+    return is_of_here(trained.setting.device) or trained.setting.device == UNKNOWN_DEVICE
+
+
 def machine_differences(trained: TrainedPredictor[Any]) -> Likeness | None:
     """Return differences between this machine and that of the labels; None if it is the same, or a named device."""
     difference = likeness(trained.setting.machine, trained.facts)
-    return None if difference.same or not is_of_here(trained.setting.device) else difference
+    return None if difference.same or not _is_of_a_machine(trained) else difference
 
 
 def machine_speed(trained: TrainedPredictor[Any]) -> float | None:
@@ -198,6 +205,6 @@ def machine_speed(trained: TrainedPredictor[Any]) -> float | None:
     from slotool.timing.speed import speed_ratio
 
     difference = machine_differences(trained)
-    if (difference and difference.differences) or trained.facts is None or not is_of_here(trained.setting.device):
+    if (difference and difference.differences) or trained.facts is None or not _is_of_a_machine(trained):
         return None
     return speed_ratio(trained.facts)
