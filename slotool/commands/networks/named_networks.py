@@ -36,14 +36,14 @@ def networks_in(
     Args:
         graph: Graph file (.parquet or .jsonl); repeatable.
         keras: Application, .keras file or factory; repeatable. Several with commas, or all.
-        torch: Factory of a module: net.py:make, or of several (a list, a mapping, or a generator of pairs of name and
-            module); repeatable. It runs in other processes.
+        torch: Factory of modules: net.py:make; repeatable. It makes one, or several as a list, a mapping, or a
+            generator of pairs of name and module. It runs in other processes.
         onnx: An .onnx file; repeatable.
         torchvision: Names with commas, families (one of each), or all.
         timm: Names as for ``torchvision``.
         transformers: Names as for ``torchvision``; types such as bert.
-        networks: timm, all its networks that ship with slotool, or names of some with commas: resnet50,mixnet_s@224.
-            Neither timm nor a capture is needed.
+        networks: timm, or some of it: resnet50,mixnet_s@224. These ship with slotool: neither timm nor a capture is
+            needed.
         input_shape: Shape of an example: 3,32,32 or 'ids=128;mask=128'. For ``torch`` and free axes of ``onnx`` and
             ``keras``; one for all or each.
         input_dtype: Type of inputs: int64, 'ids=int64;x=float32'; None: that of the weights.

@@ -78,14 +78,13 @@ def predict(
 ) -> Prediction:
     """Predict the latency of networks, solo or co-located.
 
-    On this machine it is the sum of the network's operators, which are timed in the network at first use. For another
-    device a trained predictor is used. The latency is that of the network built from standard operators, not of a
-    module's own code. It has a 90 % interval, or a sentence why it has none. Networks that cannot be captured are left
-    out and named, with exit code 1.
+    On this machine it is the sum of the network's operators, timed in the network at first use; for another device a
+    trained predictor is used. It is that of standard operators, not of a module's own code, with a 90 % interval or a
+    sentence why it has none. Networks that cannot be captured are left out and named, with exit code 1.
 
     Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
 
-    Example: slotool predict predictor --torch nets:tiny --torch nets:wide --input-shape 3,32,32 --slo 2ms
+    Example: slotool predict predictor --onnx model.onnx --slo 2ms
 
     Args:
         networks: One, several, or several by name, as a mapping or a generator of pairs: each a ``torch.nn.Module``, a
@@ -99,9 +98,9 @@ def predict(
         backend: torch, keras or onnx; None: as the networks. It also selects a setting of the predictor.
         device: cpu, cuda:0, or a shipped one such as rtx4090. It also selects a setting of the predictor; the beginning
             of a name is enough.
-        device_sheet: TOML file of facts of a device without labels: its latencies are those of the nearest one, scaled
+        device_sheet: TOML file of facts of a device without labels. Its latencies are those of the nearest one, scaled
             by peak bandwidth and FLOPs. Common devices need none: ``device`` names them.
-        precision: Number format: here float32, bf16, fp16, or on a GPU tf32; of a shipped device also amp.
+        precision: Number format: float32, bf16, fp16, tf32 or amp. tf32 needs a GPU, amp a shipped device.
         threads: Compute threads; None: all usable cores.
         batch_size: Examples in a call.
         co_runners: Co-runner, as ``keras`` or ``graph``; for points 0:3. Several run at the same time.
