@@ -44,8 +44,6 @@ BENCHMARKS = (
     "zoo_latency",
     "settings",
     "ten_labels",
-    "device_sheets",
-    "candidates",
     "certificates",
     "ray_cluster",
     "decision",
