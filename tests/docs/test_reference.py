@@ -33,7 +33,13 @@ def test_every_column_command_and_metric_has_its_row() -> None:
 
 def test_every_result_and_package_is_described() -> None:
     page = results.page()
-    functions = {name for name in slotool.__all__ if name.islower()} - {"__version__", "errors", "load", "save"}
+    functions = {name for name in slotool.__all__ if name.islower()} - {
+        "__version__",
+        "errors",
+        "load",
+        "pareto",
+        "save",
+    }
     assert {line.removeprefix("## slotool.") for line in page.splitlines() if line.startswith("## ")} == functions
     assert "| `latency_s` | Predicted latencies, float64 [n], seconds. |" in page
     assert "| torch | 2.6 | " in versions.filled(versions.MARK)
