@@ -19,15 +19,17 @@ ROUNDS, CALLS = 400, 200
 @njit(single.DENSE, cache=True, fastmath=FAST)
 def unchecked_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     numbers, ints, ids, bytes_ = single._arrays(handle)
-    answer = single._last_answer(handle)
-    return single._top(single.load_dense(x, numbers, ints), *answer, handle, threshold, numbers, ints, ids, bytes_)
+    labels, scores = single._last_answer(handle)
+    active = single.load_dense(x, numbers, ints)
+    return single._top(active, labels, scores, handle, threshold, numbers, ints, ids, bytes_)
 
 
 @njit(single.SPARSE, cache=True, fastmath=FAST)
 def unchecked_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     numbers, ints, ids, bytes_ = single._arrays(handle)
     active = single.load_sparse(indices, values, numbers, ints)
-    point = single._top(active, *single._last_answer(handle), handle, threshold, numbers, ints, ids, bytes_)
+    labels, scores = single._last_answer(handle)
+    point = single._top(active, labels, scores, handle, threshold, numbers, ints, ids, bytes_)
     single.unload_sparse(indices, numbers, ints)
     return point
 
