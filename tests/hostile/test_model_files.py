@@ -258,7 +258,7 @@ def test_forged_text_models_answer_or_are_refused(tmp_path: Path, hostile_second
     trees.booster_.save_model(text)
     random, until_s, first = np.random.default_rng(seed()), time.monotonic() + hostile_seconds, True
     while first or time.monotonic() < until_s:
-        first, paths = False, [tmp_path / f"{number}.txt" for number in range(AT_ONCE // 2)]
+        first, paths = False, [tmp_path / f"{number}.txt" for number in range(AT_ONCE // 8)]
         for path in paths:
             path.write_text(altered_text(text.read_text(), random))
         outcomes([text, *paths])
