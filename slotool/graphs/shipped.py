@@ -52,11 +52,11 @@ class ShippedNetworks:
         model = stated.partition(".")[0]
         if (name := f"{model}@{side}" if side else model) in self.ids:
             return name
-        models = [known for known in self.ids if "@" not in known]
+        models = [name for name in self.ids if "@" not in name]
         if model in models:
-            sides = " and ".join(known.partition("@")[2] for known in self.ids if known.startswith(f"{model}@"))
+            sides = " and ".join(name.partition("@")[2] for name in self.ids if name.startswith(f"{model}@"))
             raise GraphError(f"{model} is known with images of {sides}, not of {side}")
-        begins = [known for known in models if known.startswith(model)][:MAX_SIMILAR]
+        begins = [name for name in models if name.startswith(model)][:MAX_SIMILAR]
         similar = begins or get_close_matches(model, models, MAX_SIMILAR)
         hint = f"did you mean {' or '.join(similar)}?" if similar else "capture it, and name the file with --graphs"
         raise GraphError(f"{stated!r} is none of the {len(models)} models of {self.package} that ship; {hint}")
@@ -64,5 +64,5 @@ class ShippedNetworks:
     def graphs(self, names: Iterable[str] | None = None) -> list[OperatorGraph]:
         """Return the graphs of ``names``, as ``name_of`` returns them, in the order of the file; None: all."""
         chosen = set(self.ids if names is None else names)
-        found = read_graphs(self.path, {self.ids[name] for name in chosen})
-        return [graph for graph in found if graph.name in chosen]
+        graphs = read_graphs(self.path, {self.ids[name] for name in chosen})
+        return [graph for graph in graphs if graph.name in chosen]

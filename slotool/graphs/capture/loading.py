@@ -50,23 +50,23 @@ def load_torch_modules(
     from torch import nn
 
     is_made = partial(_is_one_or_several, nn.Module)
-    made = factories.make(name, is_made=is_made, what="a torch.nn.Module", error=GraphError, arguments=arguments)
-    several = isinstance(made, Iterable) and not isinstance(made, str | bytes) and not _is_keras_model(made)
-    if not isinstance(made, nn.Module) and not several:
-        hint = f": a Keras model is captured by --keras {name}" if _is_keras_model(made) else ""
-        raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(made).__name__}{hint}")
-    return made if isinstance(made, nn.Module) else _named(name, made)
+    product = factories.make(name, is_made=is_made, what="a torch.nn.Module", error=GraphError, arguments=arguments)
+    several = isinstance(product, Iterable) and not isinstance(product, str | bytes) and not _is_keras_model(product)
+    if not isinstance(product, nn.Module) and not several:
+        hint = f": a Keras model is captured by --keras {name}" if _is_keras_model(product) else ""
+        raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(product).__name__}{hint}")
+    return product if isinstance(product, nn.Module) else _named(name, product)
 
 
 def _is_one_or_several(kind: type, value: Any) -> bool:
     return isinstance(value, kind | Mapping | list | tuple)
 
 
-def _named(name: str, made: Iterable[Any]) -> Iterator[tuple[str, nn.Module]]:
+def _named(name: str, product: Iterable[Any]) -> Iterator[tuple[str, nn.Module]]:
     """Yield modules by name. Raises ``GraphError`` for anything else, and where the code that makes them fails."""
     from torch import nn
 
-    entries = iter(made.items() if isinstance(made, Mapping) else made)
+    entries = iter(product.items() if isinstance(product, Mapping) else product)
     at = 0
     while (entry := factories.guarded(lambda: next(entries, None), f"making {name}[{at}]", GraphError)) is not None:
         called, module = entry if isinstance(entry, tuple) and len(entry) == 2 else (f"{name}[{at}]", entry)

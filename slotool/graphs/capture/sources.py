@@ -61,10 +61,10 @@ def captured(source: Source) -> OperatorGraph | Iterator[Candidate]:
         return capture_source(source)
     from slotool.graphs.capture.loading import load_torch_modules
 
-    made = load_torch_modules(source.name, source.arguments)
-    if isinstance(made, Iterator):
-        return ((name, partial(_captured_module, source, name, module)) for name, module in made)
-    return _captured_module(source, source.called, made)
+    loaded = load_torch_modules(source.name, source.arguments)
+    if isinstance(loaded, Iterator):
+        return ((name, partial(_captured_module, source, name, module)) for name, module in loaded)
+    return _captured_module(source, source.called, loaded)
 
 
 def _captured_module(source: Source, name: str, module: nn.Module) -> OperatorGraph:

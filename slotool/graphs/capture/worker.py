@@ -44,9 +44,9 @@ def main() -> None:
 
 
 def _answer(answers: TextIO, source: Source) -> None:
-    made, error = _tried(source.name, partial(captured, source))
-    if not isinstance(made, Iterator):
-        _write(answers, error or {"graph": made.text})
+    result, error = _tried(source.name, partial(captured, source))
+    if not isinstance(result, Iterator):
+        _write(answers, error or {"graph": result.text})
         return
     parent, processes, number = os.getpid(), usable_cores(), 0
     _write(answers, {"processes": processes})
@@ -57,7 +57,7 @@ def _answer(answers: TextIO, source: Source) -> None:
         else:
             die_with_parent(parent)
             number = len(forked) + 1
-    _, error = _tried(source.name, partial(_share, answers, made, number, processes))
+    _, error = _tried(source.name, partial(_share, answers, result, number, processes))
     if error is not None and number == 0:
         _write(answers, {"at": sys.maxsize, "name": source.called, **error})
     _write(answers, {})

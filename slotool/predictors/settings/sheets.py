@@ -98,13 +98,13 @@ def nearest_known(
     The latency is inversely proportional to the geometric mean of peak bandwidth and FLOPs. ``strange``: leave out
     settings of the device's own family.
     """
-    found = []
+    candidates = []
     for number in among:
-        known = shipped_sheets().get(settings[number].device)
-        if known is not None and known.kind == sheet.kind and not (strange and known.family == sheet.family):
-            speedups = sheet.speedups(known, settings[number].precision)
-            found.append((float(np.linalg.norm(speedups)), number, -float(speedups.mean())))
-    return min(found)[1:] if found else None
+        other = shipped_sheets().get(settings[number].device)
+        if other is not None and other.kind == sheet.kind and not (strange and other.family == sheet.family):
+            speedups = sheet.speedups(other, settings[number].precision)
+            candidates.append((float(np.linalg.norm(speedups)), number, -float(speedups.mean())))
+    return min(candidates)[1:] if candidates else None
 
 
 def device_errors(settings: Sequence[Setting], log_s: np.ndarray) -> np.ndarray:
@@ -116,8 +116,8 @@ def device_errors(settings: Sequence[Setting], log_s: np.ndarray) -> np.ndarray:
     for number, setting in enumerate(settings):
         sheet = shipped_sheets().get(setting.device)
         facts = {name: getattr(setting, name) for name in ("backend", "precision", "batch_size")}
-        alike = [i for i, other in enumerate(settings) if all(getattr(other, name) == facts[name] for name in facts)]
-        near = None if sheet is None else nearest_known(sheet, settings, alike, strange=True)
+        peers = [i for i, other in enumerate(settings) if all(getattr(other, name) == facts[name] for name in facts)]
+        near = None if sheet is None else nearest_known(sheet, settings, peers, strange=True)
         if near is not None:
             errors.append(log_s[:, number] - log_s[:, near[0]] - near[1])
     together = np.concatenate(errors) if errors else np.empty(0)

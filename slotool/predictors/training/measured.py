@@ -119,10 +119,10 @@ class MeasuredNetworks:
 
         if self._shipped is None:
             return (graph for path in self.graphs for graph in read_graphs(path))
-        known = [name for name in self._names.values() if isinstance(name, str)]
-        if not known and self._unknown is not None:
+        names = [name for name in self._names.values() if isinstance(name, str)]
+        if not names and self._unknown is not None:
             raise self._unknown
-        return iter(self._shipped.graphs(known))
+        return iter(self._shipped.graphs(names))
 
     def _completed(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return a CSV table with the columns of a latency table: latencies of rates, and facts that ``rows`` state."""
