@@ -11,8 +11,9 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import OPERATORS, Operator
 
-# Weights of a network up to the first size stay in a cache between two calls, and weights up to the second in any.
-CACHED_BYTES, SMALL_BYTES = 4 << 20, 64 << 10
+# Code and values of an inference that touches up to the first size stay in the nearest caches; its weights stay in any
+# up to the second size, and weights of an operator up to the third always.
+NEAR_BYTES, CACHED_BYTES, SMALL_BYTES = 1 << 20, 4 << 20, 64 << 10
 # Rough rates by which operators share a time that is known for all of them only.
 FLOPS_PER_S, BYTES_PER_S, CALL_S = 5e10, 1e10, 3e-6
 
@@ -41,9 +42,26 @@ class OperatorCall:
         return CALL_S + self.flops / FLOPS_PER_S + self.bytes / BYTES_PER_S
 
 
-def heat(own_bytes: int, network_bytes: int) -> str:
-    """Return the end of a key, which tells if weights of ``own_bytes`` leave the caches between two calls."""
-    return " cold" if network_bytes > CACHED_BYTES and own_bytes > SMALL_BYTES else ""
+def touched_bytes(graph: OperatorGraph, batch_size: int) -> int:
+    """Return the bytes that an inference reads and writes, weights included."""
+    return batch_size * graph.moved_bytes + graph.weight_bytes
+
+
+def heat(weight_bytes: int, network_bytes: int) -> str:
+    """Return the end of the key of a call with such weights, which states in which caches it runs.
+
+    Args:
+        weight_bytes: Size of its weights.
+        network_bytes: ``touched_bytes`` of its network.
+    """
+    if network_bytes <= NEAR_BYTES:
+        return " hot"
+    return " cold" if network_bytes > CACHED_BYTES and weight_bytes > SMALL_BYTES else ""
+
+
+def network_call(graph: OperatorGraph, batch_size: int) -> OperatorCall:
+    """Return the call of a network beyond its operators; it takes equally long for networks in the same caches."""
+    return OperatorCall("network" + heat(0, touched_bytes(graph, batch_size)), "", 0, 0)
 
 
 def with_the_rest(calls_s: np.ndarray, total_s: np.ndarray) -> np.ndarray:
@@ -66,6 +84,7 @@ def with_the_rest(calls_s: np.ndarray, total_s: np.ndarray) -> np.ndarray:
 def operator_calls(graph: OperatorGraph, batch_size: int) -> list[OperatorCall | None]:
     """Return a call for each operator of ``graph``; None for inputs and constants."""
     by_name = {operator.name: operator for operator in graph.operators}
+    network_bytes = touched_bytes(graph, batch_size)
     kinds: dict[str, str] = {}
     calls: list[OperatorCall | None] = []
     for operator in graph.operators:
@@ -76,7 +95,7 @@ def operator_calls(graph: OperatorGraph, batch_size: int) -> list[OperatorCall |
             calls.append(None)
             continue
         inputs = [by_name[name] for name in operator.inputs]
-        calls.append(_call(operator, inputs, [kinds[name] for name in operator.inputs], batch_size, graph.weight_bytes))
+        calls.append(_call(operator, inputs, [kinds[name] for name in operator.inputs], batch_size, network_bytes))
     return calls
 
 

@@ -18,16 +18,14 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import FLOAT32
 from slotool.machine import machine_facts, machine_id
 from slotool.profiling.measurers.solo import SoloMeasurer
-from slotool.profiling.operator_calls import OperatorCall
+from slotool.profiling.operator_calls import OperatorCall, network_call
 from slotool.profiling.plan import Item, Settings
 from slotool.profiling.subjects import graph_subject
 from slotool.tables.rounds import median_interval
 from slotool.timing.speed import facts_with_speed
 from slotool.timing.timer import StoppingRule
 
-VERSION = 2
-# Key of the time that a call of any network takes beyond its operators.
-CALL = "call"
+VERSION = 3
 RULE = StoppingRule(runs=5, precision=0.02, max_seconds=0.3, max_samples=200)
 # Number of measurements of a network while it is disturbed or its spread is larger.
 TRIES, NOISY = 3, 0.1
@@ -126,7 +124,7 @@ class OperatorTimes:
             return
         disturbed = bool(answer["interrupted"])
         absent = {operator.op for operator in graph.operators if not operator.known}
-        named = [OperatorCall(CALL, "", 0, 0), *calls]
+        named = [network_call(graph, batch_size), *calls]
         timed: dict[str, list[OperatorTime]] = {}
         for call, seconds, spread in zip(named, answer["calls_s"], answer["spreads"], strict=True):
             if call is not None and call.op not in absent:

@@ -15,7 +15,7 @@ from slotool.commands.predictors.measured_here import Checks
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
-from slotool.profiling.operators import CALL, OperatorTime, OperatorTimes
+from slotool.profiling.operators import OperatorTime, OperatorTimes
 from slotool.testing.predictors import random_networks
 
 MLPS = random_networks(4, seed=0)
@@ -77,9 +77,9 @@ def test_errors_are_of_the_network_and_of_operators_that_others_share() -> None:
         timed = {key: OperatorTime(each, 0.01, False, "ReLU", 1, 1, "") for key, each in times.items()}
         return Checked(MLPS[0], latency_s, False, timed, list(times))
 
-    one = checked(1.1e-3, {CALL: 1e-5, "a": 6e-4, "b": 3.9e-4})
-    other = checked(2e-3, {CALL: 1e-5, "a": 9e-4, "c": 1.09e-3})
-    alone = checked(5e-3, {CALL: 1e-5, "d": 5e-3})
+    one = checked(1.1e-3, {"network": 1e-5, "a": 6e-4, "b": 3.9e-4})
+    other = checked(2e-3, {"network": 1e-5, "a": 9e-4, "c": 1.09e-3})
+    alone = checked(5e-3, {"network": 1e-5, "d": 5e-3})
     checks, errors = _compared([one, other, alone])
     assert errors == pytest.approx(np.log([1.1e-3 / 1e-3, 1.0, 5e-3 / 5.01e-3]))
     assert checks.elsewhere == pytest.approx([np.log(1.5), np.log(1.5)])

@@ -11,7 +11,7 @@ import pytest
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.profiling.backends import backend_class
 from slotool.profiling.bench import Bench
-from slotool.profiling.operator_calls import operator_calls
+from slotool.profiling.operator_calls import network_call, operator_calls
 from slotool.profiling.operators import RULE, NetworkTimer, OperatorTime, OperatorTimes
 from slotool.profiling.subjects import graph_subject
 
@@ -41,6 +41,20 @@ def test_weights_that_leave_the_caches_make_another_call() -> None:
     keys = [[call.key for call in operator_calls(each, 1) if call is not None] for each in (small, large)]
     assert all("cold" in own[0] for own in keys)
     assert not any("cold" in own[1] for own in keys)
+
+
+def test_operators_of_a_network_that_stays_in_near_caches_are_other_calls() -> None:
+    def alone(units: int) -> OperatorGraph:
+        builder = GraphBuilder()
+        shared = builder.add("Dense", builder.add("InputLayer", shape=(64,)), units=64)
+        builder.add("Dense", shared, units=units)
+        return builder.graph()
+
+    small, large = (operator_calls(alone(units), 1)[1] for units in (10, 8192))
+    assert small is not None
+    assert large is not None
+    assert small.key != large.key
+    assert network_call(alone(10), 1).key != network_call(alone(8192), 1).key
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnx", "keras"])

@@ -192,7 +192,8 @@ def calibrate(
         RunError: Fewer than 3 networks could be measured in time.
     """
     from slotool.profiling.backends import backend_class
-    from slotool.profiling.operators import CALL, NetworkTimer, OperatorTimes
+    from slotool.profiling.operator_calls import network_call
+    from slotool.profiling.operators import NetworkTimer, OperatorTimes
 
     started = time.monotonic()
     backend_class(backend)
@@ -218,7 +219,7 @@ def calibrate(
             if whole is not None:
                 times.times |= measured.times
                 times.facts = times.facts or measured.facts
-                keys = [CALL, *(call.key for call in calls if call is not None)]
+                keys = [network_call(graph, 1).key, *(call.key for call in calls if call is not None)]
                 checked.append(Checked(graph, whole.seconds, whole.disturbed, measured.times, keys))
             steps.advance()
     if len(checked) < MIN_NETWORKS:
@@ -238,7 +239,6 @@ def _compared(checked: Sequence[Checked]) -> tuple[Checks, np.ndarray]:
     import numpy as np
 
     from slotool.commands.predictors.measured_here import Checks
-    from slotool.profiling.operators import CALL
 
     latency_s = np.array([network.latency_s for network in checked])
     errors = np.log(latency_s / [network.sum_s for network in checked])
@@ -247,7 +247,7 @@ def _compared(checked: Sequence[Checked]) -> tuple[Checks, np.ndarray]:
         others: dict[str, OperatorTime] = {}
         for other in checked:
             others |= other.times if other is not network else {}
-        shared = [key for key in network.calls if key in others and key != CALL]
+        shared = [key for key in network.calls[1:] if key in others]
         here_s, there_s = (sum(times[key].seconds for key in shared) for times in (network.times, others))
         if here_s > MIN_SHARED * network.sum_s:
             elsewhere.append(float(abs(np.log(there_s / here_s))))

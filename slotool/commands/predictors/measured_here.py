@@ -22,8 +22,8 @@ from slotool.predictors.trained.residuals import Residuals
 from slotool.predictors.training.chosen import MIN_RESIDUALS, Chosen
 from slotool.printable import counted
 from slotool.profiling.backends import backend_class
-from slotool.profiling.operator_calls import OperatorCall
-from slotool.profiling.operators import CALL, NetworkTimer, OperatorTime, OperatorTimes
+from slotool.profiling.operator_calls import OperatorCall, network_call
+from slotool.profiling.operators import NetworkTimer, OperatorTime, OperatorTimes
 from slotool.progress import Quiet, Reporter
 
 # Factor beyond the range of checked latencies up to which a network has an interval.
@@ -107,13 +107,13 @@ class OperatorSum(Predictor[OperatorGraph]):
             self._fits[op] = _fitted(same_type if op else list(self.times.times.values()))
         return float(self._fits[op] @ (1.0, call.flops, call.bytes))
 
-    @property
-    def network_call_s(self) -> float:
-        """Seconds of a call of any network beyond its operators."""
-        return self.times.times[CALL].seconds if CALL in self.times.times else 0.0
+    def network_call_s(self, graph: OperatorGraph) -> float:
+        """Return the seconds of a call of such a network beyond its operators."""
+        time = self.times.times.get(network_call(graph, self.batch_size).key)
+        return 0.0 if time is None else time.seconds
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        return np.array([max(1e-9, self.network_call_s + self.seconds(graph)[0].sum()) for graph in graphs])
+        return np.array([max(1e-9, self.network_call_s(graph) + self.seconds(graph)[0].sum()) for graph in graphs])
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
         seconds = self.seconds(item)[0]
@@ -225,7 +225,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         outside: list[str | None] = []
         for graph in graphs:
             seconds, estimated = self.predictor.seconds(graph)
-            total = max(1e-9, self.predictor.network_call_s + float(seconds.sum()))
+            total = max(1e-9, self.predictor.network_call_s(graph) + float(seconds.sum()))
             share = float(seconds[estimated].sum()) / total
             noise, disturbed, elsewhere = self._noise(graph, seconds, total)
             doubts = np.array([high, ESTIMATED * share, noise, elsewhere * high_elsewhere])

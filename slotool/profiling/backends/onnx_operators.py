@@ -13,7 +13,7 @@ import numpy as np
 
 from slotool import strict_json
 from slotool.graphs import OperatorGraph
-from slotool.profiling.operator_calls import OperatorCall, heat
+from slotool.profiling.operator_calls import OperatorCall, heat, touched_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -73,7 +73,8 @@ def optimised_calls(graph: OperatorGraph, batch_size: int, disabled: Mapping[str
             tensor.ClearField("name")
             inputs.append(tensor)
             fed.append(bool(name) and name not in constants)
-        yield _call(node, inputs, fed, [shapes[name][1] for name in node.output if name in shapes], graph.weight_bytes)
+        outputs = [shapes[name][1] for name in node.output if name in shapes]
+        yield _call(node, inputs, fed, outputs, touched_bytes(graph, batch_size))
 
 
 def _call(
