@@ -15,7 +15,13 @@ from tests.docs.pages import ROOT, blocks_of, commands_in, difference, masked, p
 from tests.docs.replay import Replay
 from tests.docs.shell import shell
 
-PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
+# Pages whose examples `make test` runs; `make test-long` runs all others.
+QUICK = ("README.md", "docs/tutorials/predict.md")
+PAGES = [
+    pytest.param(page, id=name, marks=() if name in QUICK else pytest.mark.long)
+    for page in pages()
+    if (name := str(page.relative_to(ROOT)))
+]
 OTHERS = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("explanation/*.md"), *(ROOT / "docs").glob("results/*.md")]
 MAX_WIDTH = 112  # characters, of which GitHub shows 108 without a bar to scroll by
 

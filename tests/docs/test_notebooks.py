@@ -9,8 +9,12 @@ import pytest
 
 from tests.docs.notebooks import EXAMPLES, notebooks, run
 
+# The notebook that `make test` runs; `make test-long` runs the others.
+QUICK = "predict_my_network"
+RUN = [pytest.param(path, id=path.stem, marks=() if path.stem == QUICK else pytest.mark.long) for path in notebooks()]
 
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+
+@pytest.mark.parametrize("path", RUN)
 def test_a_notebook_runs_in_an_empty_folder(path: Path, tmp_path: Path) -> None:
     ran = run(path, tmp_path)
     assert [cell.execution_count for cell in ran.cells if cell.cell_type == "code"]
