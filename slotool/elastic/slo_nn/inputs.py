@@ -79,34 +79,40 @@ def dims(shape: Sequence[int]) -> str:
     return ", ".join(map(str, shape))
 
 
+# As objects, because NumPy looks up types at every call.
+_FLOAT, _INTEGER = np.dtype(np.float32), np.dtype(np.int32)
 # Kinds of numbers that are taken, all as float32: whole ones, with a sign or without, truth values, fractions.
 NUMBERS = "iubf"
 
 
-def dense_rows(name: str, x: np.ndarray, width: int) -> np.ndarray:
-    """Return ``x`` as float32 [n, width], contiguous; its own memory where that is so already.
+def dense_rows(name: str, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return ``x`` [n, *shape] as float32 [n, inputs], contiguous; its own memory where that is so already.
 
-    Raises ``InputError`` for what are no numbers.
+    Raises ``InputError`` for another shape, and for what are no numbers.
     """
+    if x.shape[1:] != shape:
+        raise _other_shape(name, shape, x.shape)
     if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
         raise InputError(f"{name} takes arrays without masked values; fill them first, by x.filled(...)")
     if x.dtype.kind not in NUMBERS:
         raise InputError(f"{name} takes numbers, not {x.dtype}")
-    return np.ascontiguousarray(x, dtype=np.float32).reshape(len(x), width)
-
-
-_FLOAT, _INTEGER = np.dtype(np.float32), np.dtype(np.int32)
+    rows = np.ascontiguousarray(x, _FLOAT)
+    return rows if len(shape) == 1 else rows.reshape(len(x), math.prod(shape))
 
 
 def sparse_rows(name: str, x: Any, width: int) -> Any:
     """Return ``x`` as CSR [n, width] of float32 values, int32 features and int32 row pointers.
 
-    Raises ``InputError`` for what are no numbers, and for parts that do not belong together. Row pointers, and whether
-    each feature is one that ``name`` has, are left to the compiled calls, and elsewhere to ``check_rows``.
+    Raises ``InputError`` for another shape, for what are no numbers, and for parts that do not belong together. Row
+    pointers, and whether each feature is one that ``name`` has, are left to the compiled calls, and elsewhere to
+    ``check_rows``.
     """
+    shape = x.shape
+    if len(shape) != 2 or shape[1] != width:
+        raise _other_shape(name, (width,), shape)
     csr = x.tocsr()
     indptr, indices, data = csr.indptr, csr.indices, csr.data
-    whole = len(indptr) == csr.shape[0] + 1 and len(indices) == len(data)
+    whole = len(indptr) == shape[0] + 1 and len(indices) == len(data)
     if whole and data.dtype == _FLOAT and indices.dtype == _INTEGER and indptr.dtype == _INTEGER:
         return csr
     if not whole or not _in_order(csr):
@@ -123,6 +129,10 @@ def sparse_rows(name: str, x: Any, width: int) -> Any:
     copy = type(csr)(csr.shape, dtype=np.float32)
     copy.data, copy.indices, copy.indptr = data.astype(_FLOAT), indices.astype(_INTEGER), indptr.astype(_INTEGER)
     return copy
+
+
+def _other_shape(name: str, expected: Sequence[int], shape: Sequence[int]) -> InputError:
+    return InputError(f"{name} takes inputs [batch, {dims(expected)}], not [{dims(shape)}]")
 
 
 def _in_order(csr: Any) -> bool:

@@ -18,7 +18,7 @@ from slotool.elastic.slo_nn import stored
 from slotool.elastic.slo_nn.activator import Activator, layer_input
 from slotool.elastic.slo_nn.calibration import ThresholdCalibration, min_share
 from slotool.elastic.slo_nn.confidence import ConfidenceTables
-from slotool.elastic.slo_nn.inputs import check_rows, dense_rows, dims, not_finite, number, row_values, sparse_rows
+from slotool.elastic.slo_nn.inputs import check_rows, dense_rows, not_finite, number, row_values, sparse_rows
 from slotool.elastic.slo_nn.kernels.layout import MIN_BATCH_FOR_PRODUCTS
 from slotool.elastic.slo_nn.mlp import MLP, Int8Weights
 from slotool.errors import ArtifactError, InputError
@@ -79,7 +79,6 @@ class SloNN(ElasticModel):
         self.classes = mlp.classes
         self.first = min(self.activators)
         self._inputs = mlp.layers[0].inputs
-        self._features: tuple[int, ...] = (self._inputs,)
         self.points = (*(OperatingPoint.of(k=share) for share in self.shares), FULL)
         self._at = {point: at for at, point in enumerate(self.points)}
 
@@ -325,12 +324,8 @@ class SloNN(ElasticModel):
     def flat(self, x: Any) -> Any:
         """Return float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape or type."""
         if hasattr(x, "tocsr"):
-            shape, rows = self._features, sparse_rows
-        else:
-            x, shape, rows = np.asanyarray(x), self.input_shape, dense_rows
-        if x.shape[1:] != shape:
-            raise InputError(f"{self.name} takes inputs [batch, {dims(shape)}], not [{dims(x.shape)}]")
-        return rows(self.name, x, self._inputs)
+            return sparse_rows(self.name, x, self._inputs)
+        return dense_rows(self.name, np.asanyarray(x), self.input_shape)
 
     def _checked(self, x: Any) -> Any:
         """Return ``flat(x)``, whose values and features are checked too: NumPy and SciPy check neither."""

@@ -153,8 +153,7 @@ class CompiledSession:
             if dense:
                 failed = single.rows_dense(x, labels, scores, self._handle, self._threshold)
             else:
-                rows = (x.indptr, x.indices, x.data)
-                failed = single.rows_sparse(*rows, labels, scores, self._handle, self._threshold)
+                failed = single.rows_sparse(x.indptr, x.indices, x.data, labels, scores, self._handle, self._threshold)
         except ValueError as error:
             raise InputError(f"{self.model.name} cannot take this batch: {error}") from error
         except (TypeError, RuntimeError) as error:
