@@ -105,7 +105,7 @@ bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
 	$(BIN)/python -m benchmarks slo_nn referees serving_peers serving_limits front_ends routing
 
 # The windows of GPU time on this machine's CUDA device, some 70 minutes; it resumes. Nothing is installed: GPU_PYTHON is
-# a Python with a torch for CUDA and what docs/how-to/run-gpu-benchmarks.md lists. GPU_OPTIONS: --window N, --rehearse.
+# a Python with a torch for CUDA and what benchmarks/GPU.md lists. GPU_OPTIONS: --window N, --rehearse.
 GPU_PYTHON ?= $(PYTHON)
 GPU_OPTIONS ?=
 gpu:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu_window.sh N [--rehearse]: window N of GPU time, 1 to 7, on this machine's GPU; docs/how-to/run-gpu-benchmarks.md
+# gpu_window.sh N [--rehearse]: window N of GPU time, 1 to 7, on this machine's GPU; benchmarks/GPU.md
 # says what each does. It ends within WINDOW_S seconds (570) and leaves one archive, $OUT/gpu-window-N.tar.gz, also when
 # something failed or hung. The same command again continues. --rehearse runs the window on the CPU at a tiny size.
 # GPU_PYTHON: a Python with torch (python3). OUT: a folder for the archive (this one). REHEARSAL: of a rehearsal's results.
