@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,9 @@ def test_every_size_is_documented() -> None:
         (row,) = (line for line in DOCUMENT.splitlines() if line.startswith(f"| `{kind.name}` |"))
         assert kind.source in row
         for name, values in kind.sizes.items():
-            assert f"`{name}` {', '.join(map(_shown, values))}" in row
+            shown = ", ".join(map(_shown, values))
+            shared = re.search(rf"^\| `{name}` \| {re.escape(shown)} \| .*`{kind.name}`.* \|$", DOCUMENT, re.MULTILINE)
+            assert shared or re.search(rf"`{name}` {re.escape(shown)}(;| \|)", row)
 
 
 def _shown(value: object) -> str:
