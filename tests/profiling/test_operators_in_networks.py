@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,21 @@ def test_onnx_runtime_runs_fused_operators() -> None:
     assert not [call for call in calls if call.op in ("Relu", "BatchNormalization")]
 
 
+def test_onnx_runtime_times_nodes_that_it_gave_no_name() -> None:
+    pytest.importorskip("onnxruntime")
+    builder = GraphBuilder()
+    last = builder.add("InputLayer", shape=(64,))
+    for _ in range(2):
+        last = builder.add("Activation", builder.add("Dense", last, units=64), activation="hard_silu")
+    graph = builder.graph()
+    calls = backend_class("onnx").operator_calls(graph, 1)
+    assert any(call is not None and not call.name for call in calls)
+    with NetworkTimer.opened("onnx", "cpu", 1) as timer:
+        answer = timer.operators(graph, 1)
+    assert answer["status"] == "ok"
+    assert len(answer["calls_s"]) == 1 + len(calls)
+
+
 def test_times_of_several_processes_are_kept_and_a_damaged_file_is_measured_anew(tmp_path: Path) -> None:
     one, other = (OperatorTimes.load(tmp_path, "torch", "cpu", 1) for _ in range(2))
     one.times["a"], other.times["b"] = (OperatorTime(1e-6, 0.01, False, "ReLU", 1, 1, "") for _ in range(2))
@@ -137,13 +153,18 @@ def test_time_that_other_processes_took_is_no_time_of_operators(monkeypatch: pyt
             lost_s, self.lost_s = self.lost_s, 0.0
             return lost_s
 
-    busy = Busy()
+    busy, now_s = Busy(), 0.0
     monkeypatch.setattr("slotool.profiling.bench.Interference", lambda *_, **__: busy)
+    monkeypatch.setattr("slotool.profiling.bench.time", SimpleNamespace(perf_counter=lambda: now_s))
     backend = backend_class("torch")("cpu", 1, 0, None)
 
     def walk(count: int) -> np.ndarray:
+        nonlocal now_s
         seconds = np.tile([1e-3, 2e-3], (count, 1))
-        busy.lost_s += 0.5 * float(seconds.sum())
+        # A walk also runs the network without its operators.
+        took_s = 2.0 * float(seconds.sum())
+        now_s += took_s
+        busy.lost_s += 0.5 * took_s
         return seconds
 
     monkeypatch.setattr(backend, "walk", lambda *_: walk)

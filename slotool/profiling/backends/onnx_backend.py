@@ -87,11 +87,10 @@ class OnnxBackend(Backend):
 
     def walk(self, subject: OperatorGraph, batch_size: int) -> Callable[[int], np.ndarray]:
         """Return durations of nodes by ONNX Runtime's profile; the executor's time beyond them is shared equally."""
-        from slotool.profiling.backends.onnx_operators import node_seconds
+        from slotool.profiling.backends.onnx_operators import node_seconds, profiled_names
 
-        calls = self.operator_calls(subject, batch_size)
+        calls = [call for call in self.operator_calls(subject, batch_size) if call is not None]
         whole = self.prepare(subject, batch_size)
-        names = [call.name for call in calls if call is not None]
 
         def walked(count: int) -> np.ndarray:
             total_s = [_seconds(whole) for _ in range(1 + count)][1:]
@@ -103,6 +102,7 @@ class OnnxBackend(Backend):
                 for _ in range(1 + count):
                     profiled()
                 runs = node_seconds(Path(profiled.session.end_profiling()))[1:]
+            names = profiled_names(calls, list(runs[0]))
             if any(run.keys() != set(names) for run in runs):
                 raise GraphError(f"{subject.name or subject.id}: ONNX Runtime runs other nodes than it had planned")
             nodes_s = np.array([[run[name] for name in names] for run in runs])

@@ -47,6 +47,22 @@ def node_seconds(profile: Path) -> list[dict[str, float]]:
     return runs
 
 
+def profiled_names(calls: Sequence[OperatorCall], nodes: Sequence[str]) -> list[str]:
+    """Return the names of ``calls`` in a profile with ``nodes``, in the order of execution; empty for absent ones.
+
+    A node without a name, as some fused ones are, is there by its type and a number.
+    """
+    named = {call.name for call in calls}
+    unnamed = [node for node in nodes if node not in named]
+    names = []
+    for call in calls:
+        name = call.name or next((node for node in unnamed if node.startswith(f"{call.op}_")), "")
+        if not call.name and name:
+            unnamed.remove(name)
+        names.append(name)
+    return names
+
+
 def optimised_calls(graph: OperatorGraph, batch_size: int, disabled: Mapping[str, Any]) -> Iterator[OperatorCall]:
     """Yield the nodes that ONNX Runtime runs for ``graph``; ``disabled``: session arguments of disabled optimisers."""
     import onnx
