@@ -15,9 +15,11 @@ Warnings are Python warnings of the class ``SlotoolWarning``, whatever ``progres
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from slotool.errors import SlotoolWarning
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from rich.console import Console
+
+# Time after which a step that usually takes a moment is named.
+SLOW_S = 2.0
 
 
 class Progress(Protocol):
@@ -78,6 +83,18 @@ def short_phase(reporter: Reporter, text: str, total: int | None = None) -> Abst
     return phase(text, total)
 
 
+@contextmanager
+def named_if_slow(note: Callable[[str], None], text: str) -> Iterator[None]:
+    """Pass ``text`` and the time of the start to ``note``, from a thread, if the block takes longer than ``SLOW_S``."""
+    timer = Timer(SLOW_S, note, [f"{text} since {time.strftime('%H:%M:%S')}"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def stepping(steps: Progress, text: str) -> Callable[[str], None]:
     """Return a function that states what was finished behind ``text``, and advances by one step."""
 
@@ -93,7 +110,7 @@ class Quiet:
 
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
-        yield _Steps(text, total)
+        yield Steps(text, total)
 
     def note(self, text: str) -> None:
         pass
@@ -115,7 +132,7 @@ class Calling(Quiet):
 
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
-        yield _Steps(text, total, self._function)
+        yield Steps(text, total, self._function)
 
 
 class Drawing(Quiet):
@@ -164,7 +181,7 @@ class _Bar:
         self._live.update(self._task, description=printable(text))
 
 
-class _Steps:
+class Steps:
     """Counts, and calls ``function`` with the count."""
 
     def __init__(self, text: str, total: int | None, function: Callback | None = None):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -13,8 +14,11 @@ from rich.console import Console
 from slotool.cli import interrupts, terminal
 from slotool.commands.display import CONSOLE, PLAIN_WIDTH, Part
 from slotool.commands.result import DOCUMENT_VERSION, Result, plain
-from slotool.printable import printable
-from slotool.progress import Progress, rich_bar
+from slotool.printable import duration, printable
+from slotool.progress import Callback, Progress, Steps, rich_bar
+
+# Seconds between the lines of a phase where no bar is drawn.
+LINE_S = 10.0
 
 
 class Output:
@@ -58,11 +62,13 @@ class Output:
 
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
-        """Show a bar with ETA on stderr if it is a terminal, else, or if no bar is wanted, one line at the start."""
-        if not self._draws:
-            self.note(text if total is None else f"{text} ({total})")
-        with self.short_phase(text, total) as steps:
-            yield steps
+        """Show a bar with ETA on stderr if it is a terminal, else, or if no bar is wanted, lines of the same."""
+        if self._draws:
+            with self.short_phase(text, total) as steps:
+                yield steps
+            return
+        self.note(text if total is None else f"{text} ({total})")
+        yield _Checking(Steps(text, total, _lines(self.note)))
 
     @contextmanager
     def short_phase(self, text: str, total: int | None = None) -> Iterator[Progress]:
@@ -89,6 +95,20 @@ def _console(stream: TextIO) -> Console:
         force_terminal=True if color == "always" else None,
         no_color=True if color == "never" else None,
     )
+
+
+def _lines(note: Callable[[str], None]) -> Callback:
+    """Return a function that prints what is done and the time that is left, at most every ``LINE_S``."""
+    began_s = printed_s = time.monotonic()
+
+    def print_line(text: str, done: int, total: int | None) -> None:
+        nonlocal printed_s
+        now_s = time.monotonic()
+        if total and done and now_s - printed_s >= LINE_S:
+            note(f"{text}: {done} of {total}, {duration((now_s - began_s) * (total - done) / done)} left")
+            printed_s = now_s
+
+    return print_line
 
 
 class _Checking:

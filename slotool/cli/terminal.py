@@ -17,7 +17,7 @@ class Terminal:
     """Settings of the terminal.
 
     ``quiet``: no remarks and no progress, only results, warnings and errors. ``verbose``: errors with their stack
-    trace. ``no_progress``: one line instead of a moving bar. ``color``: when to print colours.
+    trace. ``no_progress``: lines instead of a moving bar. ``color``: when to print colours.
     """
 
     quiet: bool = False

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,19 +24,12 @@ from slotool.models.calibration import (
 )
 from slotool.models.tasks import reads_scores, scores_held, with_scores
 from slotool.printable import counted
+from slotool.progress import Progress, Reporter
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.timing.turns import Turns
 
 # Examples that a version answers in one call where nothing is timed.
 BATCH = 64
-
-
-class Steps(Protocol):
-    def advance(self, steps: int = 1) -> None: ...
-
-
-class Reporter(Protocol):
-    def progress(self, text: str, total: int | None = None) -> AbstractContextManager[Steps]: ...
 
 
 @dataclass(frozen=True)
@@ -114,7 +106,7 @@ class Measuring:
             family.with_task(with_scores(task, formats[family.points[0]])) if formats and not self.is_stated else family
         )
 
-    def _learnt(self, family: Family, answers: Responses, truth: np.ndarray, steps: Steps) -> dict[str, _Learnt]:
+    def _learnt(self, family: Family, answers: Responses, truth: np.ndarray, steps: Progress) -> dict[str, _Learnt]:
         """Return a calibration of each version."""
         summaries = {}
         names = [name for name in (family.task.output, family.task.confidence_output) if name is not None]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from threading import Event
 
 import pytest
 
+from slotool import progress
+from slotool.cli import output
 from slotool.errors import SlotoolWarning
-from slotool.progress import reporter_of
+from slotool.progress import named_if_slow, reporter_of
 
 
 def work(wanted: object) -> None:
@@ -53,3 +56,30 @@ def test_a_notebook_gets_one_line_that_rewrites_itself(
 def test_anything_else_is_refused() -> None:
     with pytest.raises(TypeError, match="progress is"):
         reporter_of(3)
+
+
+def test_off_a_terminal_a_long_phase_prints_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "LINE_S", 0.0)
+    with output.Output().progress("counting", total=2) as steps:
+        steps.advance()
+        steps.advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "counting (2)"
+    assert ["1 of 2" in lines[1], "2 of 2" in lines[2], len(lines)] == [True, True, 3]
+
+
+@pytest.mark.parametrize("slow_s", [0.01, 3_600.0])
+def test_only_a_slow_step_is_named(slow_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SLOW_S", slow_s)
+    named, texts = Event(), list[str]()
+
+    def note(text: str) -> None:
+        texts.append(text)
+        named.set()
+
+    with named_if_slow(note, "loading"):
+        if slow_s < 1:
+            assert named.wait(60)
+    assert [text.startswith("loading since ") for text in texts] == [True] * (slow_s < 1)

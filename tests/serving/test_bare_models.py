@@ -16,11 +16,13 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tritonclient.utils import np_to_triton_dtype
 
+from slotool import progress
 from slotool.elastic.bare_model import MAX_TRIAL_VALUES, BareModel
 from slotool.elastic.loading import load_served
 from slotool.models.adapters.factory import FunctionModel
 from slotool.models.signature import Signature
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
+from slotool.serving.operations import sources
 from slotool.serving.operations.sources import Sources
 from tests.serving.live_server import HTTP, LiveServer, live_server
 from tests.serving.onnx_files import save
@@ -69,6 +71,25 @@ def served(folder: Path, names: list[str]) -> list[Any]:
 def server(folder: Path) -> Iterator[LiveServer]:
     with live_server(served(folder, list(REQUESTS))) as server:
         yield server
+
+
+def test_a_model_that_takes_long_to_load_is_named_before_it_is_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, texts = threading.Event(), list[str]()
+
+    def load_once_named(*source: Any, **how: Any) -> Any:
+        assert named.wait(60)
+        return load_served(*source, **how)
+
+    def note(text: str) -> None:
+        texts.append(text)
+        named.set()
+
+    monkeypatch.setattr(sources, "load_served", load_once_named)
+    monkeypatch.setattr(progress, "SLOW_S", 0.01)
+    assert list(Sources((folder / "simple.onnx",)).load(print, note)) == ["simple"]
+    assert "simple.onnx" in texts[0]
 
 
 def answers(client: Any, module: Any, model: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

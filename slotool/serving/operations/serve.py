@@ -16,6 +16,7 @@ from slotool.errors import ArgumentError, InputError, SlotoolError
 from slotool.extras import import_failed
 from slotool.machine import given_cores, quota_warning
 from slotool.process import limit_threads, notify_service_manager
+from slotool.progress import named_if_slow
 from slotool.serving.access import Certificate, others_can_read, read_clients
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 from slotool.serving.engines.choice import chosen_engine, make_engine
@@ -23,7 +24,7 @@ from slotool.serving.events import Events, log_to, warn
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.traces import Traces, otlp_exporter
 from slotool.serving.operations.app import create_app
-from slotool.serving.operations.runtime_changes import Autoscaling, ReloadableSettings, autoscaler_of
+from slotool.serving.operations.runtime_changes import AnySources, Autoscaling, ReloadableSettings, autoscaler_of
 from slotool.serving.operations.server import (
     SecondaryFrontEnd,
     address_of,
@@ -87,7 +88,7 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
     if settings.token_file is not None and others_can_read(settings.token_file):
         report.warn(f"{settings.token_file}: other users of this machine can read its tokens")
     if settings.check_config:
-        checked = sources.load(report.warn).values()
+        checked = sources.load(report.warn, report.note).values()
         names = ", ".join(served.name for served in checked)
         report.ready(_document(settings, checked, sources.devices), f"checked: {names} can be served")
         return 0
@@ -102,30 +103,13 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
         traces = None if settings.traces is None else Traces(otlp_exporter(settings.traces), settings.traces_share)
         if traces is not None:
             stack.callback(traces.close)
-        served = sources.load(report.warn)
-        router = Router(
-            served,
-            make_engine(
-                chosen_engine(settings.wanted_engine, served, replicas),
-                replicas,
-                threads,
-                max_examples=settings.max_batch,
-                hang_s=settings.hang_s,
-                address=settings.address,
-                max_replicas=settings.max_replicas,
-                devices=sources.devices,
-                precision=settings.precision,
-            ),
-            max_queue=settings.max_queue,
-            default_deadline_us=settings.default_deadline_us,
-            events=events,
-        )
+        router = _warm_router(settings, report, sources, events)
         if certificate is not None:
             router.metrics.certificate_expiry_s.labels(certificate.file).set_function(certificate.expires_s)
         runtime_settings = ReloadableSettings(sources, router, report.warn, read)
         autoscaling = None
         if settings.max_replicas is not None:
-            scaler = autoscaler_of(served, replicas, settings.max_replicas, settings.requests_per_worker)
+            scaler = autoscaler_of(router.models, replicas, settings.max_replicas, settings.requests_per_worker)
             autoscaling = Autoscaling(router, scaler).run
         if settings.shared_memory and not is_loopback(listener):
             raise ArgumentError("shared_memory", "it is for clients on this machine: leave --host at 127.0.0.1")
@@ -157,6 +141,30 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
             secondary=_grpc_front(app, grpc_listener, certificate),
             on_hangup=lambda: _reload(settings, report, runtime_settings, certificate, app, in_force),
             tls=None if certificate is None else certificate.context,
+        )
+
+
+def _warm_router(settings: ServerSettings, report: Report, sources: AnySources, events: Events) -> Router:
+    """Load all models and run them in the engine; what takes long is reported as it is done."""
+    served, (replicas, threads) = sources.load(report.warn, report.note), sources.workers
+    with named_if_slow(report.note, f"warming up {', '.join(served)}"):
+        engine = make_engine(
+            chosen_engine(settings.wanted_engine, served, replicas),
+            replicas,
+            threads,
+            max_examples=settings.max_batch,
+            hang_s=settings.hang_s,
+            address=settings.address,
+            max_replicas=settings.max_replicas,
+            devices=sources.devices,
+            precision=settings.precision,
+        )
+        return Router(
+            served,
+            engine,
+            max_queue=settings.max_queue,
+            default_deadline_us=settings.default_deadline_us,
+            events=events,
         )
 
 

@@ -19,6 +19,7 @@ from slotool.factories import source_file
 from slotool.machine import likeness, usable_memory
 from slotool.models.loading import is_code
 from slotool.printable import did_you_mean, name_list, printable, size_text
+from slotool.progress import named_if_slow
 from slotool.regular_files import read_bytes
 from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.points import from_point
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
 
 BY_DEMAND = "by-demand"
+
+
+def _nothing(sentence: str) -> None:
+    """Do nothing."""
 
 
 class _Read(NamedTuple):
@@ -115,14 +120,17 @@ class Sources:
         """Return sources with the workers of the switching plan, if there is one. Raises ``InputError``."""
         return self if self.plan is None else self.with_workers(*SwitchingPlan.load(self.plan).configuration)
 
-    def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
+    def load(self, warn: Callable[[str], None], note: Callable[[str], None] = _nothing) -> dict[str, ServedModel]:
         """Read and match everything before the first request, so that an invalid table is an error at the start.
 
-        ``warn`` receives a sentence for every doubt. Raises ``InputError`` for names that are not unique and for
-        tables, rules or a policy that fit none of the models.
+        ``warn`` receives a sentence for every doubt, ``note`` for a model that takes long to load. Raises
+        ``InputError`` for names that are not unique and for tables, rules or a policy that fit none of the models.
         """
         self._require_latency()
-        models = [self._read(path) for path in self.artifacts]
+        models = []
+        for path in self.artifacts:
+            with named_if_slow(note, f"loading {path}"):
+                models.append(self._read(path))
         if len(self.policies) > 1:
             from slotool.scheduling.batching import compile_policies
 
@@ -360,14 +368,14 @@ class CombinedSources:
         planned = [part.as_planned().workers for part in self.parts if part.plan is not None]
         return self.with_workers(*planned[0]) if planned else self
 
-    def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
+    def load(self, warn: Callable[[str], None], note: Callable[[str], None] = _nothing) -> dict[str, ServedModel]:
         """Load all models as ``Sources.load`` does."""
         served: dict[str, ServedModel] = {}
-        for note in self.notes:
-            warn(note)
+        for sentence in self.notes:
+            warn(sentence)
         for part in self.loaded:
             with _naming(part):
-                served |= part.load(warn)
+                served |= part.load(warn, note)
         return served
 
     def reload(
