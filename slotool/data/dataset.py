@@ -179,6 +179,11 @@ class MultiLabelSplit:
         return MultiLabelSplit(self.x[examples], self.y.take(examples))
 
 
+def first_examples(split: Any, limit: int | None) -> Any:
+    """Return a split's first ``limit`` examples, or all."""
+    return split if limit is None else split.take(np.arange(min(limit, len(split))))
+
+
 @dataclass(frozen=True)
 class MultiLabelDataset:
     """Examples with any number of labels each, in three disjoint splits that mean what ``Dataset``'s mean.

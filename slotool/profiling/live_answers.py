@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.data import DataSource
+from slotool.data.dataset import first_examples
 from slotool.data.options import DataOptions, ImageOptions
 from slotool.elastic.evaluation import true_answers
 from slotool.elastic.family import Family
@@ -278,9 +279,7 @@ def opened_services(
     )
     options: DataOptions
     dataset, options, _ = labelled_data(opened, task, data, inputs, images)
-    examples: Any = dataset.examples(split)
-    if limit is not None:
-        examples = examples.take(np.arange(min(limit, len(examples))))
+    examples = first_examples(dataset.examples(split), limit)
     if not len(examples):
         raise InputError(f"{dataset.name} has no example in {split}")
     family = Family("endpoints", opened, task, dataset.labels, some_inputs(examples.x), reading=options)

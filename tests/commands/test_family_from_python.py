@@ -43,6 +43,8 @@ def test_estimators_and_functions_are_measured_as_they_are(data: str, tmp_path: 
     alone = slotool.family({"first": signed}, data, repeats=1)
     assert alone.frame()["accuracy"].tolist() == [1.0]
     assert str(alone).startswith("family: 1 version on ")
+    few = slotool.family({"first": signed}, data, repeats=1, limit=20)
+    assert list(few.outcomes.examples) == list(alone.outcomes.examples)[:20]
     with pytest.raises(InputError, match="version line is an object in memory, of which an artifact keeps nothing"):
         slotool.family({"line": estimators["line"]}, data, out=tmp_path / "family")
     assert not (tmp_path / "family").exists()

@@ -87,9 +87,8 @@ def evaluate(
     if artifact is None:
         raise ArgumentError("artifact", "name an artifact, or live services as endpoints")
     split = split or "test"
-    import numpy as np
-
     from slotool.artifacts import open_artifact
+    from slotool.data.dataset import first_examples
     from slotool.elastic import load_model
     from slotool.elastic.evaluation import METRICS
     from slotool.elastic.evaluation import evaluate as outcome_table
@@ -108,8 +107,7 @@ def evaluate(
         _require_effect(model, metric, of_slo_nn)
         on_device, chooses = model.on(device), tabled(model) or model
         dataset = dataset_of(model, data or opened.manifest["config"].get("data", "auto"))
-        name, examples = dataset.name, getattr(dataset, split)
-        examples = examples if limit is None else examples.take(np.arange(min(limit, len(examples))))
+        name, examples = dataset.name, first_examples(getattr(dataset, split), limit)
         provenance: dict[str, Any] = {
             "subject": model.name,
             "kind": opened.kind,

@@ -73,7 +73,7 @@ def renamed_in(texts: Sequence[str]) -> dict[str, dict[str, str]]:
         "Meaning of answers": (
             *("task", "output", "scores", "confidence", "calibration", "keep_calibration", "cost"),
         ),
-        "Measuring": ("split", "repeats", "batch_sizes", "threads"),
+        "Measuring": ("split", "limit", "repeats", "batch_sizes", "threads"),
         "Files to write": ("outcomes", "keep", "latency", "copy"),
     },
     ineffective=(Ineffective(("batch_sizes",), "latency"),),
@@ -95,6 +95,7 @@ def family(
     calibration: str = "none",
     keep_calibration: bool = False,
     split: str | None = None,
+    limit: Annotated[int, at_least(1)] | None = None,
     inputs: Mapping[str, str] | None = None,
     images: ImageOptions | None = None,
     rename: Mapping[str, Mapping[str, str]] | None = None,
@@ -128,12 +129,13 @@ def family(
         task: classification, multi-label, regression, text or module:Class. The error of text is the word error rate;
             a class is a subclass of ``slotool.models.Task``.
         output: Output tensor with the answers; None: the only one.
-        scores: Content of it: logits, probabilities or labels; None: by its values.
+        scores: Content: logits, probabilities or labels; None: by values.
         confidence: Output tensor with the confidence.
         calibration: Learn it on the validation split: temperature or isotonic. A calibration that increases the
             held-out error is not applied.
         keep_calibration: Apply it even if it increases the held-out error.
         split: all, train, validation or test; None: all; calibrated: test.
+        limit: Measure on only this many examples, the first ones.
         inputs: Tensor by column of the data set, where names differ.
         images: Conversion of images to tensors.
         rename: New name of a tensor; repeatable. In Python the names by the tensor's own, by version; the service has
@@ -181,7 +183,7 @@ def family(
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
         dataset, options, source = labelled_data(opened, chosen, data, inputs, images, columns)
-        examples, learning = _splits(dataset, split, calibration)
+        examples, learning = _splits(dataset, split, limit, calibration)
         title = name or ("family" if out is None else Path(out).name)
         model = Family(
             title,
@@ -252,16 +254,15 @@ def _require_arguments(
         raise ArgumentError("cost", f"{', '.join(free)} has none: {problem}")
 
 
-def _splits(dataset: Dataset, split: str | None, calibration: str) -> tuple[Split, Split | None]:
+def _splits(dataset: Dataset, split: str | None, limit: int | None, calibration: str) -> tuple[Split, Split | None]:
     """Return the examples to measure, and those to learn a calibration on."""
-    from slotool.data.dataset import ALL
+    from slotool.data.dataset import ALL, first_examples
 
     chosen = examples_name(split, calibration)
-    if calibration == NONE:
-        return dataset.examples(chosen), None
-    if chosen in (ALL, LEARNING):
+    if calibration != NONE and chosen in (ALL, LEARNING):
         raise ArgumentError("split", f"the calibration is learnt from {LEARNING}; measure on test or train")
-    return dataset.examples(chosen), dataset.splits[LEARNING]
+    measured = first_examples(dataset.examples(chosen), limit)
+    return measured, None if calibration == NONE else dataset.splits[LEARNING]
 
 
 def examples_name(split: str | None, calibration: str) -> str:
