@@ -74,7 +74,7 @@ class Output:
     def short_phase(self, text: str, total: int | None = None) -> Iterator[Progress]:
         """Show ``progress``, but nothing where no bar is drawn."""
         if not self._draws:
-            yield _Checking()
+            yield _Checking(Steps(text, total))
             return
         with rich_bar(self._stderr, text, total) as bar:
             yield _Checking(bar)
@@ -114,15 +114,13 @@ def _lines(note: Callable[[str], None]) -> Callback:
 class _Checking:
     """A phase that ends at Ctrl-C, also one that a library swallowed."""
 
-    def __init__(self, bar: Progress | None = None):
-        self._bar = bar
+    def __init__(self, steps: Progress):
+        self._steps = steps
 
     def advance(self, steps: int = 1) -> None:
         interrupts.check()
-        if self._bar is not None:
-            self._bar.advance(steps)
+        self._steps.advance(steps)
 
     def say(self, text: str) -> None:
         interrupts.check()
-        if self._bar is not None:
-            self._bar.say(text)
+        self._steps.say(text)

@@ -183,31 +183,17 @@ def family(
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
         dataset, options, source = labelled_data(opened, chosen, data, inputs, images, columns)
+        split = split or ("all" if calibration == NONE else "test")
         examples, learning = _splits(dataset, split, limit, calibration)
         title = name or ("family" if out is None else Path(out).name)
-        model = Family(
-            title,
-            opened,
-            chosen,
-            dataset.labels,
-            some_inputs(examples.x),
-            reading=replace(options, usual_label=dataset.label or None),
-        )
+        reading = replace(options, usual_label=dataset.label or None)
+        model = Family(title, opened, chosen, dataset.labels, some_inputs(examples.x), reading=reading)
         model.require_counted_examples()
-        about = {"data": dataset.name, "split": examples_name(split, calibration), "threads": threads}
+        about = {"data": dataset.name, "split": split, "threads": threads}
         provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
-        measuring = Measuring(
-            model,
-            examples,
-            learning,
-            calibration,
-            repeats,
-            cost or {},
-            provenance,
-            keep_calibration,
-            scores is not None,
-        )
-        measuring = replace(measuring, kept={name: dataset.kept[name][examples.rows] for name in columns})
+        kept = {name: dataset.kept[name][examples.rows] for name in columns}
+        measuring = Measuring(model, examples, learning, calibration, repeats, cost or {}, provenance, kept=kept)
+        measuring = replace(measuring, keep=keep_calibration, is_stated=scores is not None)
         model, table, rows = measuring.run(reporter)
         latencies = None
         if latency is not None:
@@ -220,7 +206,7 @@ def family(
         None if learning is None else {"method": calibration, "learnt_on": len(learning), "measured_on": len(examples)}
     )
     report = FamilyMade(model, table, latencies, rows, learnt, paths)
-    report.write({"data": source, "split": about["split"], "threads": threads}, copy=copy, seed=seed, force=force)
+    report.write({"data": source, "split": split, "threads": threads}, copy=copy, seed=seed, force=force)
     return report
 
 
@@ -254,22 +240,14 @@ def _require_arguments(
         raise ArgumentError("cost", f"{', '.join(free)} has none: {problem}")
 
 
-def _splits(dataset: Dataset, split: str | None, limit: int | None, calibration: str) -> tuple[Split, Split | None]:
+def _splits(dataset: Dataset, split: str, limit: int | None, calibration: str) -> tuple[Split, Split | None]:
     """Return the examples to measure, and those to learn a calibration on."""
     from slotool.data.dataset import ALL, first_examples
 
-    chosen = examples_name(split, calibration)
-    if calibration != NONE and chosen in (ALL, LEARNING):
+    if calibration != NONE and split in (ALL, LEARNING):
         raise ArgumentError("split", f"the calibration is learnt from {LEARNING}; measure on test or train")
-    measured = first_examples(dataset.examples(chosen), limit)
+    measured = first_examples(dataset.examples(split), limit)
     return measured, None if calibration == NONE else dataset.splits[LEARNING]
-
-
-def examples_name(split: str | None, calibration: str) -> str:
-    """Return the name of the split to measure."""
-    from slotool.data.dataset import ALL
-
-    return split or (ALL if calibration == NONE else "test")
 
 
 @result
