@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from slotool.devices import CPU, FLOAT32
-from slotool.elastic import ElasticModel
 from slotool.errors import ArgumentError
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, LocalInferenceEngine, registry
 from slotool.serving.engines.ensemble import compute, ensemble_plan, warm_up_example
@@ -22,15 +21,6 @@ MAX_INLINE_US = 1_000.0
 TRIES = 6
 
 
-def compute_in_loop(models: Mapping[str, ServedModel]) -> bool:
-    """True if no call of one example takes longer than ``MAX_INLINE_US``, at any point of these models.
-
-    Latencies come from the models' tables, else they are measured now. A model that fails counts as fast: its engine
-    reports why.
-    """
-    return all(_latency_us(served, point) <= MAX_INLINE_US for served in models.values() for point in _points(served))
-
-
 def _points(served: ServedModel) -> list[OperatingPoint]:
     """Return the points of local calls: none that another server computes."""
     plans = [ensemble_plan(served.model, point) for point in served.policy.points]
@@ -39,12 +29,10 @@ def _points(served: ServedModel) -> list[OperatingPoint]:
 
 
 def _latency_us(served: ServedModel, point: OperatingPoint) -> float:
-    known_us = None if served.space is None else served.space.latency_us(point)
-    return _measured_us(served.model, point) if known_us is None else known_us
-
-
-def _measured_us(model: ElasticModel, point: OperatingPoint) -> float:
-    least_us = float("inf")
+    """Return the latency of one example by the model's table, else measured now; 0 if it fails."""
+    if served.space is not None and (known_us := served.space.latency_us(point)) is not None:
+        return known_us
+    model, least_us = served.model, float("inf")
     try:
         x = warm_up_example(model)
         for _ in range(TRIES):
@@ -59,10 +47,14 @@ def _measured_us(model: ElasticModel, point: OperatingPoint) -> float:
 
 
 def chosen_engine(name: str, models: Mapping[str, ServedModel], replicas: int) -> str:
-    """Return the engine's name; ``auto`` depends on how long calls of one worker take."""
+    """Return the engine's name: of ``auto`` inline for one worker whose calls take ``MAX_INLINE_US`` at most.
+
+    A model that fails counts as fast: its engine reports why.
+    """
     if name != "auto":
         return name
-    return "inline" if replicas == 1 and compute_in_loop(models) else "local"
+    latencies_us = (_latency_us(served, point) for served in models.values() for point in _points(served))
+    return "inline" if replicas == 1 and all(us <= MAX_INLINE_US for us in latencies_us) else "local"
 
 
 def make_engine(
