@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from slotool.errors import TableError
+from slotool.errors import InputError, TableError
 from slotool.tables.labels import label_texts
 from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema, Table, list_of
 
@@ -87,6 +87,12 @@ class OutcomeTable(Table):
             values.flags.writeable = False
             self._matrices[column] = values
         return self._matrices[column]
+
+    def index(self, version: str) -> int:
+        """Return the column of ``version`` in a ``matrix``. Raises ``InputError`` for an unknown version."""
+        if version not in self.versions:
+            raise InputError(f"the outcome table has no version {version!r}; it has {', '.join(self.versions)}")
+        return self.versions.index(version)
 
     @cached_property
     def samples(self) -> tuple[np.ndarray, np.ndarray] | None:

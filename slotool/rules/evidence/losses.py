@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 
-from slotool.errors import InputError
 from slotool.tables import OutcomeTable
 
 Comparison = Literal["relative", "absolute"]
@@ -41,10 +40,8 @@ def losses(outcomes: OutcomeTable, kind: str, limit: float, best: str) -> Outcom
     """
     if kind != "quantile":
         return outcomes
-    if best not in outcomes.versions:
-        raise InputError(f"the outcome table has no version {best!r}; it has {', '.join(outcomes.versions)}")
     errors = outcomes.matrix("error")
-    beyond = errors - errors[:, [outcomes.versions.index(best)]] > limit + ROUNDING
+    beyond = errors - errors[:, [outcomes.index(best)]] > limit + ROUNDING
     return outcomes.with_errors(beyond.astype(np.float64))
 
 

@@ -251,7 +251,7 @@ class Cascade(RoutingPolicy):
 
     def depths(self, outcomes: OutcomeTable) -> np.ndarray:
         answers = TableAnswers(outcomes)
-        at = [answers.index(version) for version in self.versions]
+        at = [outcomes.index(version) for version in self.versions]
         count = np.full(len(outcomes.examples), len(at))
         for number, step in reversed(list(enumerate(self.steps[:-1]))):
             assert step.accept is not None
@@ -260,7 +260,7 @@ class Cascade(RoutingPolicy):
 
     def replay(self, outcomes: OutcomeTable) -> Replayed:
         answers = TableAnswers(outcomes)
-        first, *others = (answers.index(version) for version in self.versions)
+        first, *others = (outcomes.index(version) for version in self.versions)
         errors = outcomes.matrix("error")
         columns = [outcomes.matrix("latency_s"), outcomes.matrix("cost")]
         error, depth = errors[:, first].copy(), self.depths(outcomes)
@@ -280,19 +280,11 @@ class TableAnswers:
     def __init__(self, outcomes: OutcomeTable):
         self._outcomes = outcomes
 
-    def index(self, version: str) -> int:
-        """Return the column of ``version``. Raises ``InputError`` when the table has none."""
-        if version not in self._outcomes.versions:
-            raise InputError(
-                f"the outcome table has no version {version!r}; it has {', '.join(self._outcomes.versions)}"
-            )
-        return self._outcomes.versions.index(version)
-
     def confidence(self, version: str) -> np.ndarray:
-        return self._outcomes.matrix("confidence")[:, self.index(version)]
+        return self._outcomes.matrix("confidence")[:, self._outcomes.index(version)]
 
     def label(self, version: str) -> np.ndarray:
-        return self._outcomes.labels[:, self.index(version)]
+        return self._outcomes.labels[:, self._outcomes.index(version)]
 
     def feature(self, name: str) -> np.ndarray:
         return self._outcomes.feature(name)

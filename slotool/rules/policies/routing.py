@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
@@ -201,7 +200,5 @@ POLICIES = (*PAIR_POLICIES, "cascade")
 
 
 def _columns(outcomes: OutcomeTable, version: str) -> tuple[np.ndarray, ...]:
-    if version not in outcomes.versions:
-        raise InputError(f"the outcome table has no version {version!r}; it has {', '.join(outcomes.versions)}")
-    at = outcomes.versions.index(version)
+    at = outcomes.index(version)
     return tuple(outcomes.matrix(column)[:, at] for column in ("error", "confidence", "latency_s", "cost"))

@@ -363,8 +363,8 @@ def _of_settings(rules: RuleSet) -> Iterator[str]:
     config = rules.config
     if rules.tolerance_kind not in TOLERANCE_KINDS:
         yield f"tolerance_kind is {rules.tolerance_kind[:40]!r}, expected {', '.join(TOLERANCE_KINDS)}"
-    if rules.reference not in ("any", "named", "observed"):
-        yield f"reference is {rules.reference[:40]!r}, expected any, named or observed"
+    if rules.reference not in REFERENCES:
+        yield f"reference is {rules.reference[:40]!r}, expected {', '.join(REFERENCES)}"
     if not 0.5 < rules.confidence < 1:
         yield f"confidence is {rules.confidence:g}, expected a number between 0.5 and 1"
     if config and "max_error" not in config:
@@ -380,7 +380,7 @@ def _of_settings(rules: RuleSet) -> Iterator[str]:
     if not isinstance(errors, Mapping) or not all(map(_is_number, errors.values())) or not errors:
         yield "version_errors of config is another thing than numbers by version"
     elif rules.best_version not in errors or (
-        rules.reference != "named" and errors[rules.best_version] > min(errors.values())
+        rules.reference != NAMED and errors[rules.best_version] > min(errors.values())
     ):
         best = min(errors, key=lambda version: errors[version])
         yield f"best_version is {rules.best_version!r}, but by version_errors of config it is {best!r}"
@@ -410,7 +410,7 @@ def _of_rules(rules: RuleSet) -> Iterator[str]:
         if rule.certified and (rule.bound is None or rule.bound > rule.tolerance + ROUNDING):
             above = rule.bound is not None and f"bound {rule.bound:g} is above its tolerance {rule.tolerance:g}"
             yield f"{where}: {above or 'it has no bound'}, yet it is called certified"
-        if rule.certified and rule.point == best and rules.reference != "any":
+        if rule.certified and rule.point == best and rules.reference != ANY:
             yield f"{where}: it serves best_version {rules.best_version!r} alone, yet has a certificate"
         if certifying and not rule.certified and rule.point != best:
             yield (
