@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.rules.policies.conditions import Answers, AnswersOfOne, Condition, Score, condition_of
+from slotool.rules.policies.conditions import Answers, Condition, Score, condition_of
 from slotool.rules.policies.routing import Replayed, RoutingPolicy
 from slotool.tables import OperatingPoint
 
@@ -222,16 +222,11 @@ class Cascade(RoutingPolicy):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"no cascade ({type(error).__name__}: {error}); expected steps and answer") from error
 
-    def worth_of(self, version: str, confidence: np.ndarray) -> np.ndarray:
-        """Return how likely answers of ``confidence`` are right, or the confidence where that is unknown."""
-        line = self._worth.get(version)
-        return confidence if line is None else line.of(confidence)
-
     @cached_property
     def _worth(self) -> dict[str, Worth]:
         return dict(self.worth)
 
-    def choose_one(self, answers: AnswersOfOne, names: Sequence[str]) -> int:
+    def choose_one(self, answers: Answers, names: Sequence[str]) -> int:
         """Return which of these versions' answers is sent to a single request."""
         sure = [answers.confidence(name) for name in names]
         worth = [confidence if name not in self._worth else self._worth[name].of_one(confidence)
@@ -245,7 +240,8 @@ class Cascade(RoutingPolicy):
         confidences = [answers.confidence(name) for name in names]
         if self.answer == "last" and not np.isnan(confidences[-1]).any():
             return np.full(len(confidences[-1]), count - 1)
-        worth = np.stack([self.worth_of(*pair) for pair in zip(names, confidences, strict=True)], axis=1)
+        worth = np.stack([sure if name not in self._worth else self._worth[name].of(sure)
+                          for name, sure in zip(names, confidences, strict=True)], axis=1)  # fmt: skip
         labels = np.stack([answers.label(name) for name in names], axis=1) if self.needs_labels else None
         return chosen(self.answer, worth, labels)
 

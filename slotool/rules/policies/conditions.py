@@ -19,26 +19,19 @@ from slotool.tables.labels import label_text
 
 
 class Answers(Protocol):
-    """Requests, and versions' answers to them. A version is read only after it was asked."""
+    """Requests, and versions' answers to them. A version is read only after it was asked.
 
-    def confidence(self, version: str) -> np.ndarray:
-        """Return float64 [requests]; NaN where the version gave no answer."""
+    Each method returns an array [requests] or, of a single request, a plain value: most batches of a server have one.
+    """
 
-    def label(self, version: str) -> np.ndarray:
-        """Return the version's answers as text [requests]. Raises ``InputError`` where answers are unknown."""
+    def confidence(self, version: str) -> Any:
+        """Return float64; NaN where the version gave no answer."""
 
-    def feature(self, name: str) -> np.ndarray:
-        """Return a number of each request: float64 [requests]. Raises ``InputError`` for an unknown name."""
+    def label(self, version: str) -> Any:
+        """Return the version's answers as text. Raises ``InputError`` where answers are unknown."""
 
-
-class AnswersOfOne(Protocol):
-    """``Answers`` of one request without arrays: most batches of a server have one request."""
-
-    def confidence(self, version: str) -> float: ...
-
-    def label(self, version: str) -> str: ...
-
-    def feature(self, name: str) -> float: ...
+    def feature(self, name: str) -> Any:
+        """Return a number of each request, float64. Raises ``InputError`` for an unknown name."""
 
 
 class Condition(ABC):
@@ -47,12 +40,8 @@ class Condition(ABC):
     kind: ClassVar[str]
 
     @abstractmethod
-    def holds(self, answers: Answers) -> np.ndarray:
-        """Return bool [requests]; False where a version gave no answer (confidence NaN)."""
-
-    @abstractmethod
-    def holds_one(self, answers: AnswersOfOne) -> bool:
-        """Return ``holds`` of a single request."""
+    def holds(self, answers: Answers) -> Any:
+        """Return bool, an array or one like the answers; False where a version gave no answer (confidence NaN)."""
 
     @property
     def labels(self) -> Iterable[str]:
@@ -95,10 +84,7 @@ class Sure(Condition):
     at_least: float
     kind: ClassVar[str] = "sure"
 
-    def holds(self, answers: Answers) -> np.ndarray:
-        return np.asarray(answers.confidence(self.version) >= self.at_least)
-
-    def holds_one(self, answers: AnswersOfOne) -> bool:
+    def holds(self, answers: Answers) -> Any:
         return answers.confidence(self.version) >= self.at_least
 
     @property
@@ -133,16 +119,14 @@ class SureByLabel(Condition):
     otherwise: float
     kind: ClassVar[str] = "sure-by-label"
 
-    def holds(self, answers: Answers) -> np.ndarray:
-        labels = answers.label(self.version)
+    def holds(self, answers: Answers) -> Any:
+        labels, confidence = answers.label(self.version), answers.confidence(self.version)
+        if isinstance(labels, str):
+            return confidence >= self._thresholds.get(labels, self.otherwise)
         threshold = np.full(len(labels), self.otherwise)
         for label, least in self._thresholds.items():
             threshold[labels == label] = least
-        return np.asarray(answers.confidence(self.version) >= threshold)
-
-    def holds_one(self, answers: AnswersOfOne) -> bool:
-        threshold = self._thresholds.get(answers.label(self.version), self.otherwise)
-        return answers.confidence(self.version) >= threshold
+        return confidence >= threshold
 
     @cached_property
     def _thresholds(self) -> dict[str, float]:
@@ -193,21 +177,13 @@ class Term:
     weight: float
     other: str = ""
 
-    def values(self, answers: Answers) -> np.ndarray:
-        """Return float64 [requests]."""
+    def values(self, answers: Answers) -> Any:
+        """Return the number of each request, or of the single one."""
         if self.of == "confidence":
             return answers.confidence(self.name)
         if self.of == "feature":
             return answers.feature(self.name)
-        return np.asarray(answers.label(self.name) == answers.label(self.other), dtype=np.float64)
-
-    def value(self, answers: AnswersOfOne) -> float:
-        """Return ``values`` of a single request."""
-        if self.of == "confidence":
-            return answers.confidence(self.name)
-        if self.of == "feature":
-            return answers.feature(self.name)
-        return float(answers.label(self.name) == answers.label(self.other))
+        return answers.label(self.name) == answers.label(self.other)
 
 
 @dataclass(frozen=True)
@@ -218,15 +194,12 @@ class Score(Condition):
     at_least: float
     kind: ClassVar[str] = "score"
 
-    def score(self, answers: Answers) -> np.ndarray:
-        """Return float64 [requests]; NaN where a version gave no answer."""
-        return np.asarray(sum(term.weight * term.values(answers) for term in self.terms))
+    def score(self, answers: Answers) -> Any:
+        """Return float64, an array or one like the answers; NaN where a version gave no answer."""
+        return sum([term.weight * term.values(answers) for term in self.terms])
 
-    def holds(self, answers: Answers) -> np.ndarray:
-        return np.asarray(self.score(answers) >= self.at_least)
-
-    def holds_one(self, answers: AnswersOfOne) -> bool:
-        return sum([term.weight * term.value(answers) for term in self.terms]) >= self.at_least
+    def holds(self, answers: Answers) -> Any:
+        return self.score(answers) >= self.at_least
 
     @property
     def words(self) -> str:

@@ -66,7 +66,7 @@ class OneCascadeRun:
     def _take(self, answers: Outputs | None) -> None:
         step = self.cascade.steps[len(self._answered)]
         self._answered[step.version] = answers
-        if step.accept is not None and not step.accept.holds_one(self):
+        if step.accept is not None and not step.accept.holds(self):
             return
         self._over = True
         names = self.cascade.versions[: len(self._answered)]
