@@ -43,11 +43,9 @@ class Bootstrap(RuleGenerator):
         examples = len(problem.outcomes.examples)
         size = max(1, int(examples * SUBSET_SHARE))
         trials = _Trials(len(candidates), 2.0 * float(ndtri(problem.confidence)))
-        path_of = candidates.path_numbers
         while trials.made < MAX_TRIALS and trials.unsure.any():
             rows = np.stack([draw.integers(0, examples, size) for _ in range(min(AT_ONCE, MAX_TRIALS - trials.made))])
-            paths = trials.unsure_paths(path_of, len(candidates.paths))
-            for metrics in simulate(problem, candidates, rows, paths):
+            for metrics in simulate(problem, candidates, rows, candidates.paths_with(trials.unsure)):
                 trials.add(metrics)
         note = f"worst of at most {trials.made} trials on random tenths of the table, without a proof"
         config = {"trials": trials.made, "candidates_not_confident": int(trials.unsure.sum())}
@@ -82,12 +80,6 @@ class _Trials:
         self._least = np.full((3, candidates), np.inf)
         self._mean = np.zeros((3, candidates))
         self._squares = np.zeros((3, candidates))
-
-    def unsure_paths(self, path_of: np.ndarray, paths: int) -> np.ndarray:
-        """Return bool [paths]: those with a candidate that needs more trials."""
-        needed = np.zeros(paths, dtype=bool)
-        needed[path_of[self.unsure & (path_of >= 0)]] = True
-        return needed
 
     def add(self, metrics: np.ndarray) -> None:
         """Add one trial, float64 [3, candidates]; candidates that are confident already ignore it."""

@@ -86,7 +86,7 @@ class Candidates:
         names = self._outcomes.versions
         if index < len(self.alone):
             return OSFA(names[self.alone[index]])
-        path = self._path_of(index)
+        path = next(path for path in reversed(self.paths) if path.start <= index)
         kind, step = divmod(index - path.start, len(path.thresholds))
         return PAIRS[path.kinds[kind]](names[path.first], names[path.second], float(path.thresholds[step]))
 
@@ -126,19 +126,13 @@ class Candidates:
             means[path.start : path.start + len(column) * len(path.kinds)] = np.tile(column, len(path.kinds))
         return means
 
-    @property
-    def path_numbers(self) -> np.ndarray:
-        """Path number per candidate, −1 for OSFA: int [candidates]."""
-        numbers = np.full(self._size, -1)
-        for at, path in enumerate(self.paths):
-            numbers[path.start : path.start + len(path.thresholds) * len(path.kinds)] = at
-        return numbers
+    def paths_with(self, marked: np.ndarray) -> np.ndarray:
+        """Return bool [paths]: those with a ``marked`` candidate, bool [candidates]."""
+        sizes = [len(path.thresholds) * len(path.kinds) for path in self.paths]
+        return np.array([marked[p.start : p.start + size].any() for p, size in zip(self.paths, sizes, strict=True)])
 
     def _sample(self, rows: np.ndarray | None) -> np.ndarray:
         return np.asarray(np.arange(len(self._error)) if rows is None else rows, dtype=np.int64)[None]
-
-    def _path_of(self, index: int) -> _Path:
-        return next(path for path in reversed(self.paths) if path.start <= index)
 
     def _path(self, first: int, second: int, kinds: tuple[str, ...], thresholds: np.ndarray, start: int) -> _Path:
         a, b = (self._error[:, first], self._error[:, second])

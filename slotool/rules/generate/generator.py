@@ -33,11 +33,6 @@ UNPROVEN = "it promises nothing: that no other version is better by more than th
 MAX_TIERS = 1_000
 
 
-def method_class(name: str) -> type[RuleGenerator]:
-    """Return one of ``METHODS``, or a plugin's. Raises ``InputError`` for an unknown name, or ``PluginError``."""
-    return METHODS[name] if name in METHODS else registry.load(name)
-
-
 def generate_rules(
     outcomes: OutcomeTable,
     tolerances: Sequence[float],
@@ -75,9 +70,9 @@ def generate_rules(
 
     Raises ``TableError`` for an unusable table, ``InputError`` for an unusable setting. Source: tolerance-tiers, §IV-D.
     """
-    tiers, generator = sorted(set(tolerances)), method_class(method)()
+    tiers, generator = sorted(set(tolerances)), (METHODS[method] if method in METHODS else registry.load(method))()
     assumed = max_error is None
-    max_error = largest_error(outcomes) if max_error is None else max_error
+    max_error = max(1.0, float(outcomes.matrix("error").max())) if max_error is None else max_error
     _check_settings(tiers, objectives, confidence, tolerance_kind, policies, thresholds, max_error, loss_limit)
     policies = usable_policies(outcomes, policies, max_error)
     if group is not None and not generator.knows_groups:
@@ -254,11 +249,6 @@ def _check_settings(
         raise InputError(f"loss limit {loss_limit:g} must lie from 0 to below the greatest error, {max_error:g}")
     if loss_limit and tolerance_kind != "quantile":
         raise InputError(f"a loss limit has no effect on {tolerance_kind} tolerances; it is of tolerance kind quantile")
-
-
-def largest_error(outcomes: OutcomeTable) -> float:
-    """Return the limit of errors where none is stated: 1, or the table's largest error if that is larger."""
-    return max(1.0, float(outcomes.matrix("error").max()))
 
 
 def usable_policies(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> Sequence[str]:

@@ -284,7 +284,9 @@ class RuleSet:
         remedy = "rules are made of a table of outcomes by slotool gen-rules TABLE -o rules.json"
         document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set", from_table=remedy)
         with strict_json.assembling(path, "a rule set"):
-            entries = _sequence(document.get("rules"))
+            entries = document.get("rules")
+            if not isinstance(entries, list) or not entries:
+                raise TypeError("rules is not a list of rules")
             read = strict_json.convert({**document, "rules": []}, cls)
             rules = replace(read, rules=tuple(_rule(entry, f"{path}: rule {i}") for i, entry in enumerate(entries, 1)))
             require_consistent(rules, entries, path)
@@ -333,12 +335,6 @@ def _point(written: OperatingPoint, entry: Mapping[str, Any]) -> OperatingPoint:
     if point.get("id") != str(written.get("id")):
         raise ValueError(f"its tree is cascade {point.get('id')}, its point names {written.get('id')}")
     return point
-
-
-def _sequence(value: Any) -> Sequence[Any]:
-    if not isinstance(value, list) or not value:
-        raise TypeError("rules is not a list of rules")
-    return value
 
 
 # Bounds and tolerances are written in decimal.
@@ -424,10 +420,9 @@ def _of_rules(rules: RuleSet) -> Iterator[str]:
 def _of_entries(rules: RuleSet, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield contradictions between a point, which answers requests, and its repetition for readers."""
     for at, (rule, entry) in enumerate(zip(rules.rules, entries, strict=True), 1):
-        policy = from_point(rule.point)
-        repeated = {"policy": policy.kind, "versions": list(policy.versions), "threshold": rule.point.get("threshold")}
-        for name, value in repeated.items():
-            if name in entry and entry[name] != value:
+        repeated = _readable(rule.point)
+        for name in ("policy", "versions", "threshold"):
+            if name in entry and entry[name] != (value := repeated[name]):
                 yield (
                     f"rule {at} ({rule.id[:40]}): {name} is {str(entry[name])[:60]}, but its point, by which requests "
                     f"are answered, says {str(value)[:60]}"
