@@ -248,15 +248,20 @@ def test_simple_shm_and_reuse_infer_objects(addresses: dict[str, str], protocol:
 def test_simple_shm_string(addresses: dict[str, str], protocol: str) -> None:
     module = MODULES[protocol]
     client: Any = module.InferenceServerClient(addresses[protocol])
-    packed = [serialize_byte_tensor(texts_of(array)) for array in (IN0, IN1)]
+    texts = [texts_of(array) for array in (IN0, IN1, IN0 + IN1, IN0 - IN1)]
+    packed = [serialize_byte_tensor(array) for array in texts]
     sizes = [len(own.item()) for own in packed]
-    handles = [region(client, f"{protocol}_text{at}", sizes[at], [packed[at]]) for at in (0, 1)]
+    handles = [
+        region(client, f"{protocol}_text{at}", sizes[at], packed[at : at + 1] if at < 2 else []) for at in range(4)
+    ]
     try:
         inputs = [module.InferInput(f"INPUT{at}", [1, 16], "BYTES") for at in (0, 1)]
-        for at in (0, 1):
-            inputs[at].set_shared_memory(f"{protocol}_text{at}", sizes[at])
-        result = client.infer("simple_string", inputs)
-        assert [int(value) for value in result.as_numpy("OUTPUT0").ravel()] == (IN0 + IN1).ravel().tolist()
+        outputs = [module.InferRequestedOutput(f"OUTPUT{at}") for at in (0, 1)]
+        for at, tensor in enumerate((*inputs, *outputs)):
+            tensor.set_shared_memory(f"{protocol}_text{at}", sizes[at])
+        client.infer("simple_string", inputs, outputs=outputs)
+        for handle, expected in zip(handles[2:], texts[2:], strict=True):
+            assert np.array_equal(shm.get_contents_as_numpy(handle, np.object_, [1, 16]), expected)
     finally:
         client.unregister_system_shared_memory()
         for handle in handles:
