@@ -16,8 +16,13 @@ from tests.hostile.proxies import PROXIES, is_there, proxy
 from tests.serving.live_server import LiveServer, ThreeLinear, live_server, served
 
 TOKEN = "correct-horse-battery"
-# Of the requests of both, in CI and with `make hostile`; behind each proxy.
-REQUESTS, MANY_REQUESTS = 4_000, 20_000
+# Requests of both behind each proxy: by `make test`, `make test-long` and `make hostile`.
+FEW_REQUESTS, REQUESTS, MANY_REQUESTS = 1_000, 4_000, 20_000
+QUICK = ("haproxy, reuse always", "nginx, unbuffered")
+BEHIND = [
+    *((name, FEW_REQUESTS) for name in QUICK),
+    *(pytest.param(name, REQUESTS, marks=pytest.mark.long) for name in PROXIES),
+]
 INFER = "POST /v2/models/three/infer HTTP/1.1"
 TENSOR = {"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 3], "data": [0.5] * 6}
 
@@ -129,13 +134,14 @@ async def be_victim(port: int, count: int, seed: int) -> Counter[str]:
     return told
 
 
-@pytest.mark.parametrize("name", PROXIES)
+@pytest.mark.parametrize(("name", "total"), BEHIND)
 def test_nobody_gets_what_another_asked(
-    live: LiveServer, name: str, tmp_path: Path, hostile_seconds: float, capsys: pytest.CaptureFixture[str]
+    live: LiveServer, name: str, total: int, tmp_path: Path, hostile_seconds: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if not is_there(name):
         pytest.skip(f"no {PROXIES[name][0]} on PATH")
-    total = MANY_REQUESTS if hostile_seconds > 10 else REQUESTS
+    if hostile_seconds > 10 and total == REQUESTS:
+        total = MANY_REQUESTS
     clients = 4
 
     async def both(port: int) -> Counter[str]:

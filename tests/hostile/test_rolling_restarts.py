@@ -67,6 +67,7 @@ def nginx(folder: Path, port: int, servers: list[str]) -> tuple[list[str], Calla
     return nginx_balancer(folder, port, servers), lambda up: None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", [haproxy, nginx])
 def test_rolling_restarts_behind_a_balancer_lose_nothing(
     before: Callable[..., Any], folder: Path, tmp_path: Path, hostile_seconds: float
