@@ -222,7 +222,9 @@ def test_keras_measures_graphs_in_a_worker_of_its_own(slotool: Slotool, graphs: 
 
 def test_strict_and_budget(slotool: Slotool, graphs: Path, out: Path) -> None:
     shaky = ["profile", "solo", graphs, "-o", out, "--threads", 1, "--backend", HOSTILE, "--max-seconds-per-item", 0]
-    assert slotool(*shaky, "--stable-within", 1.0, "--strict").exit_code == 0
+    # On a crowded machine even so wide a limit may not hold.
+    wide = slotool(*shaky, "--stable-within", 1.0, "--strict", "--json")
+    assert wide.exit_code == int(wide.document["unstable"] > 0)
     sure = [*shaky, "--stable-within", 0.0001, "--force", "--json"]
     strict = slotool(*sure, "--strict")
     assert (strict.exit_code, strict.document["unstable"]) == (1, 10)
