@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
@@ -37,6 +39,15 @@ class TestOperatorCosts(PredictorConformance):
     make = staticmethod(OperatorCostPredictor)
 
 
+@pytest.fixture(scope="class")
+def few_epochs() -> Iterator[None]:
+    """Train a DNN for as long as the contract needs, not until it is good."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("slotool.predictors.solo.dnn.MAX_EPOCHS", 60)
+        yield
+
+
+@pytest.mark.usefixtures("few_epochs")
 class TestDnn(PredictorConformance):
     make = staticmethod(lambda: DnnPredictor([2]))
 
@@ -49,6 +60,7 @@ class TestLinearTogether(ColocatedPredictorConformance):
     make = staticmethod(LinearPredictor)
 
 
+@pytest.mark.usefixtures("few_epochs")
 class TestDnnTogether(ColocatedPredictorConformance):
     make = staticmethod(lambda: DnnPredictor([2]))
 
