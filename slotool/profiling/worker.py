@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -23,15 +22,13 @@ from slotool.process import die_with_parent, end_without_collecting, keep_freed_
 
 if TYPE_CHECKING:
     from slotool.profiling.backends import Backend
-    from slotool.profiling.bench import Bench, Say, StreamBench
+    from slotool.profiling.bench import Bench, StreamBench
     from slotool.timing.timer import StoppingRule
 
 # Nothing above may import numpy, torch or tensorflow: they read their thread counts when they are loaded.
 
 
 _ANSWERING = threading.Lock()
-# Requests that name a subject; the others concern the last one.
-PLACING = ("measure", "prepare", "operators")
 
 
 def main() -> int:
@@ -45,11 +42,14 @@ def main() -> int:
         _say(answers, _refusal(error))
         return 1
     _say(answers, hello)
-    _serve(bench, requests, answers)
+    if isinstance(bench, Forks):
+        bench.serve(requests, answers)
+    else:
+        _serve(bench, requests, answers)
     return 0
 
 
-def _serve(bench: Bench | StreamBench | Forks, requests: TextIO, answers: TextIO) -> None:
+def _serve(bench: Bench | StreamBench, requests: TextIO, answers: TextIO) -> None:
     for line in requests:
         bench.handle(json.loads(line), lambda message: _say(answers, message))
 
@@ -101,7 +101,7 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench | Forks, dict[s
 
 
 class Forks:
-    """Handler of requests as ``Bench``, with a process for each subject, forked before any subject runs.
+    """Process for each subject that answers its requests as ``Bench``, forked before any subject runs.
 
     In a plain program, glibc returns freed memory to the system until a large block is freed, and never again
     afterwards; so in a process that has measured other networks, the same one may take half as long.
@@ -117,17 +117,20 @@ class Forks:
         """Return the device as ``Bench.device`` for a CPU."""
         return {}
 
-    def handle(self, request: Mapping[str, Any], say: Say) -> None:
-        """Pass the answer of the child to ``say``; if it has died, end this process like it."""
-        if self._child is None or request.get("do", PLACING[0]) in PLACING:
-            self._child = self._forked()
-        child, requests, answers = self._child
-        requests.write(json.dumps(request) + "\n")
-        requests.flush()
-        line = answers.readline()
-        if not line:
-            _end_as(os.waitpid(child, 0)[1])
-        say(json.loads(line))
+    def serve(self, requests: TextIO, answers: TextIO) -> None:
+        """Pass each request to the child, and its answer back; if it has died, end this process like it."""
+        for request in requests:
+            # A request without a subject concerns the last one.
+            if self._child is None or '"subject":' in request:
+                self._child = self._forked()
+            child, ask, reply = self._child
+            ask.write(request)
+            ask.flush()
+            line = reply.readline()
+            if not line:
+                _end_as(os.waitpid(child, 0)[1])
+            answers.write(line)
+            answers.flush()
 
     def _forked(self) -> tuple[int, TextIO, TextIO]:
         from slotool.profiling.bench import Bench
