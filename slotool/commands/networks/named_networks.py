@@ -44,10 +44,10 @@ def networks_in(
         transformers: Names as for ``torchvision``; types such as bert.
         networks: timm, or some of it: resnet50,mixnet_s@224. These ship with slotool: neither timm nor a capture is
             needed.
-        input_shape: Shape of an example: 3,32,32 or 'ids=128;mask=128'. For ``torch`` and free axes of ``onnx`` and
+        input_shape: Shape of an example: 3,32,32, 'ids=128;mask=128'. For ``torch`` and free axes of ``onnx`` and
             ``keras``; one for all or each.
         input_dtype: Type of inputs: int64, 'ids=int64;x=float32'; None: that of the weights.
-        factory_arguments: Arguments of a factory: 'depth=12,width=64'; repeatable.
+        factory_arguments: Arguments of a factory: depth=12,width=64.
 
     Raises:
         ArgumentError: Not exactly one sort of networks is given, or an option has no effect on it.

@@ -46,7 +46,7 @@ def predictor_in(text: str) -> Path:
 
 @command_line(
     arguments=("predictor",),
-    made_by={"networks": (networks_in, ("torchvision", "timm", "transformers", "factory_arguments"))},
+    made_by={"networks": (networks_in, ("torchvision", "timm", "transformers"))},
     modes={"artifact": predict_points},
     python_only=("input_shape", "input_dtype"),
     values={"predictor": predictor_in, "co_runners": list, "slo_s": latency},
