@@ -86,7 +86,7 @@ def calibrated(trained: TrainedPredictor, labelled: LabelledSet[Any], split: Row
 def tell(what: str, trained: TrainedPredictor, labelled: LabelledSet[Any], rows: np.ndarray) -> None:
     """What its intervals cover of these rows, and how wide they are."""
     scores = trained.held_out(labelled, rows).scores()
-    near = int(np.sum(~trained.predict(labelled.take(rows)[0]).far))
+    near = trained.predict(labelled.take(rows)[0]).outside.count(None)
     print(
         f"{what}: MAPE {scores['mape']:.1%}; interval for {scores['interval_given']:.0%} of {scores['n']}, "
         f"{near} of them like training; covers {scores['interval_coverage']:.0%}, "

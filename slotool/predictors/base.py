@@ -41,20 +41,39 @@ class Examples(NamedTuple, Generic[Asked]):
 NO_EXAMPLES: Examples[Any] = Examples((), np.empty(0))
 
 
-class Predictor(ABC, Generic[Asked]):
-    """Base class of predictors, of solo latencies (``[OperatorGraph]``) or co-located ones (``[Colocation]``).
+class Estimator(ABC, Generic[Asked]):
+    """Base class of what predicts latencies, solo (``[OperatorGraph]``) or co-located ones (``[Colocation]``).
+
+    Attributes:
+        name: Name on the command line and in artifacts.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def predict(self, graphs: Sequence[Asked]) -> np.ndarray:
+        """Predict float64 seconds [n], finite and > 0. Raises ``GraphError`` for an unsupported graph."""
+
+    def operator_seconds(self, item: Asked) -> np.ndarray | None:
+        """Return the predicted time of each operator, float64 seconds [operators]; None if they are not added up.
+
+        Their sum is the latency without the fixed cost of a call.
+        """
+        return None
+
+
+class Predictor(Estimator[Asked]):
+    """Base class of estimators that learn from labels.
 
     A predictor is made without arguments (options have defaults) and then fitted, or made by ``from_state``. Intervals,
     training bounds and files are not its task: ``TrainedPredictor`` adds them to any predictor.
 
     Attributes:
-        name: Name on the command line and in artifacts.
         fitted_to: Training data it takes: some of ``SOLO``, ``COLOCATED`` and ``FROM_OTHERS``.
         spread_is_calibrated: True if the spread grows with the distance from the training networks, so that one set of
             residuals holds for all networks.
     """
 
-    name: ClassVar[str]
     fitted_to: ClassVar[tuple[str, ...]] = (SOLO,)
     spread_is_calibrated: ClassVar[bool] = False
 
@@ -71,21 +90,10 @@ class Predictor(ABC, Generic[Asked]):
         the same machine. Raises ``InputError`` for sets that ``Examples.require`` rejects.
         """
 
-    @abstractmethod
-    def predict(self, graphs: Sequence[Asked]) -> np.ndarray:
-        """Predict float64 seconds [n], finite and > 0. Raises ``GraphError`` for an unsupported graph."""
-
     def predict_and_spread(self, graphs: Sequence[Asked]) -> tuple[np.ndarray, np.ndarray]:
         """Predict latency and spread, the power of an interval's factor: float64 > 0 [n], 1 if unknown."""
         latency_s = self.predict(graphs)
         return latency_s, np.ones(len(latency_s))
-
-    def operator_seconds(self, item: Asked) -> np.ndarray | None:
-        """Return the predicted time of each operator, float64 seconds [operators]; None if they are not added up.
-
-        Their sum is the latency without the fixed cost of a call.
-        """
-        return None
 
     def below_measured(self, graphs: Sequence[Asked]) -> list[str | None]:
         """Return a warning for each network whose prediction was raised to the least that labels support, else None."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from slotool.graphs import OperatorGraph
     from slotool.predictors.labels import Setting
-    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.trained.artifact import SettingPredictor
     from slotool.predictors.training.evaluation import Evaluation
 
 MAX_NAMED = 5
@@ -44,7 +44,7 @@ class PredictorEvaluation(Result):
     of predictions.
     """
 
-    trained: TrainedPredictor[OperatorGraph] = unlisted()
+    trained: SettingPredictor[OperatorGraph] = unlisted()
     setting: Setting = unlisted()
     evaluation: Evaluation = unlisted()
     remarks: Sequence[str] = unlisted(default=())

@@ -13,11 +13,10 @@ from slotool.devices import required
 from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id
-from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import Estimator
 from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.predictors.labels import Setting
-from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, Predictions, TrainedPredictor
-from slotool.predictors.trained.bounds import Bounds
+from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, Predictions, SettingPredictor
 from slotool.predictors.trained.residuals import Residuals
 from slotool.predictors.training.chosen import MIN_RESIDUALS, Chosen
 from slotool.printable import counted
@@ -28,7 +27,6 @@ from slotool.progress import Quiet, Reporter
 
 # Factor beyond the range of checked latencies up to which a network has an interval.
 MAX_BEYOND = 3.0
-NOT_LEARNT = "operators are measured, neither learnt nor stored in an artifact"
 # Half-width, in log, of the interval of an operator that was estimated, not measured.
 ESTIMATED = 0.5
 # Half-width, in log, of the interval of an operator that was measured while other processes ran and shared its caches;
@@ -68,7 +66,7 @@ class Checks:
         return f"calibrate measured networks of {1e3 * low_s:.3g} to {1e3 * high_s:.3g} ms here"
 
 
-class OperatorSum(Predictor[OperatorGraph]):
+class OperatorSum(Estimator[OperatorGraph]):
     """Sum of measured operators; others are estimated by a fit to measured ones of their type."""
 
     name = "operators"
@@ -119,26 +117,6 @@ class OperatorSum(Predictor[OperatorGraph]):
         seconds = self.seconds(item)[0]
         return seconds if len(seconds) == len(item.operators) else None
 
-    def fit(
-        self,
-        train: Examples[OperatorGraph],
-        dev: Examples[OperatorGraph],
-        *,
-        seed: int,
-        progress: Progress | None = None,
-    ) -> None:
-        """Raise ``NotImplementedError``: operators are measured, not learnt."""
-        raise NotImplementedError(NOT_LEARNT)
-
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Raise ``NotImplementedError``: ``OperatorTimes`` stores the times."""
-        raise NotImplementedError(NOT_LEARNT)
-
-    @classmethod
-    def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        """Raise ``NotImplementedError``, as ``state`` does."""
-        raise NotImplementedError(NOT_LEARNT)
-
 
 def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
     """Fit seconds ≥ 0 of a call, a FLOP and a byte by least squares on relative errors."""
@@ -151,8 +129,8 @@ def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
     return np.asarray(nnls(costs / sizes, np.ones(len(times)))[0] / sizes)
 
 
-@dataclass(frozen=True)
-class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
+@dataclass(frozen=True, kw_only=True)
+class MeasuredPredictor(SettingPredictor[OperatorGraph]):
     """Sum of operators of this machine, which measures unknown ones unless ``measures`` is False."""
 
     predictor: OperatorSum
@@ -173,13 +151,10 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             facts.get("cpu"),
             precision=precision,
         )
-        empty = (0.0, 0.0)
         return cls(
             predictor=predictor,
-            bounds=Bounds(empty, empty, empty, empty, ()),
             residuals=Residuals(errors, mirrored=True) if len(errors) >= MIN_RESIDUALS else None,
             setting=setting,
-            dev_mae_s=0.0,
             facts=times.facts or facts,
             reporter=reporter,
             measures=measures,
@@ -221,7 +196,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
         few = len(checks.elsewhere) < MIN_RESIDUALS
         # If they are too few, networks that need them have no interval.
         high_elsewhere = 0.0 if few else Residuals(np.sort(checks.elsewhere), True).interval(NOMINAL_COVERAGE)[1]
-        latency_s, spread, why = [], [], []
+        latency_s, spread, why, shares = [], [], [], []
         outside: list[str | None] = []
         for graph in graphs:
             seconds, estimated = self.predictor.seconds(graph)
@@ -230,6 +205,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             noise, disturbed, elsewhere = self._noise(graph, seconds, total)
             doubts = np.array([high, ESTIMATED * share, noise, elsewhere * high_elsewhere])
             latency_s.append(total)
+            shares.append(share)
             spread.append(float(np.linalg.norm(doubts)) / high)
             why.append(checks.no_interval(total, elsewhere))
             calls = zip(self.predictor.calls(graph), estimated.tolist(), strict=True)
@@ -249,7 +225,7 @@ class MeasuredPredictor(TrainedPredictor[OperatorGraph]):
             no_interval=why,
             distances=[],
             spread=width,
-            far=np.zeros(len(latency), dtype=bool),
+            estimated=shares,
         )
 
     def _noise(self, graph: OperatorGraph, seconds: np.ndarray, total: float) -> tuple[float, float, float]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.graphs.capture import Limits
     from slotool.predictors.settings.sheets import DeviceSheet
-    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.trained.artifact import SettingPredictor
 
 
 # Files that are networks, and the options that take them.
@@ -161,7 +161,7 @@ def predict(
         else:
             chosen = general.of_sheet(sheet, **facts_left)
         opened = chosen.opened
-        trained: TrainedPredictor[Any] = opened.require_colocated() if co_runners else opened.require_solo()
+        trained: SettingPredictor[Any] = opened.require_colocated() if co_runners else opened.require_solo()
     failed: dict[str, str] = {}
     graphs = sources.graphs(limits, failed)
     if versions is not None and len(versions.names) != len(graphs) + len(failed):

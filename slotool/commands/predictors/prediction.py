@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.machine import Likeness
     from slotool.predictors.colocated.artifact import SoloLatency
-    from slotool.predictors.trained.artifact import Predictions, TrainedPredictor
+    from slotool.predictors.trained.artifact import Predictions, SettingPredictor
     from slotool.predictors.trained.explanation import Explanation
     from slotool.tables import LatencyTable
 
@@ -34,7 +34,7 @@ NOT_HERE = "measured on another machine, or one that is only similar: an interva
 Row = dict[str, Any]
 
 
-def advice_of(chosen: Chosen, trained: TrainedPredictor[Any], elsewhere: bool, *, colocated: bool) -> list[str]:
+def advice_of(chosen: Chosen, trained: SettingPredictor[Any], elsewhere: bool, *, colocated: bool) -> list[str]:
     """Return sentences with a command; ``elsewhere``: True if the labels of ``trained`` are of another machine."""
     if not elsewhere:
         return []
@@ -74,7 +74,7 @@ class Prediction(Result):
     """
 
     chosen: Chosen
-    trained: TrainedPredictor[Any]
+    trained: SettingPredictor[Any]
     graphs: Sequence[OperatorGraph]
     items: Sequence[Any]
     predictions: Predictions
@@ -251,6 +251,7 @@ class Prediction(Result):
                 "high_s": _finite(predictions.high_s[i]),
                 "no_interval": predictions.no_interval[i],
                 "outside": predictions.outside[i],
+                "estimated_share": predictions.estimated[i] if predictions.estimated else None,
                 "domain": predictions.distances[i].document() if predictions.distances else None,
             }
             if self.explanations:
@@ -337,7 +338,7 @@ def _operators(row: Row) -> str:
     """Return the state of the times of operators that were added up."""
     if row["outside"] is None:
         return "measured"
-    return "partly estimated" if "estimated" in row["outside"] else "disturbed"
+    return "partly estimated" if row["estimated_share"] else "disturbed"
 
 
 def _share_alike(row: Row) -> str:

@@ -20,6 +20,7 @@ from slotool.predictors.trained.artifact import (
     SOLO,
     SOLO_LATENCIES,
     Predictions,
+    SettingPredictor,
     TrainedPredictor,
 )
 
@@ -44,7 +45,7 @@ class PredictorArtifact:
     """
 
     path: str
-    solo: TrainedPredictor[OperatorGraph] | None
+    solo: SettingPredictor[OperatorGraph] | None
     colocated: TrainedPredictor[Colocation] | None
     solo_s: Mapping[str, float]
 
@@ -67,7 +68,7 @@ class PredictorArtifact:
         assert trained is not None
         return trained.setting
 
-    def require_solo(self) -> TrainedPredictor[OperatorGraph]:
+    def require_solo(self) -> SettingPredictor[OperatorGraph]:
         if self.solo is None:
             raise InputError(
                 f"{self.path} predicts co-located latencies only: name co-runners with --co-runners, "
@@ -127,7 +128,7 @@ def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: Label
             )
 
 
-def _by_id(alone: TrainedPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloLatency]:
+def _by_id(alone: SettingPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloLatency]:
     predictions = alone.predict(graphs)
     # NaN where there is no interval; then co-located latencies from it have none either.
     unsure = np.maximum(0.5 * np.log(predictions.high_s / predictions.low_s), 1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Self, cast
@@ -13,7 +14,7 @@ from slotool.artifacts import Artifact, ArtifactWriter, open_artifact
 from slotool.errors import ArtifactError, InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import Batch
-from slotool.predictors.base import Asked, Predictor
+from slotool.predictors.base import Asked, Estimator, Predictor
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.features.domain import Distance, Domain
 from slotool.predictors.labels import LabelledSet, Setting, facts_of
@@ -50,7 +51,7 @@ class Predictions:
         no_interval: For each, the reason why it has no interval, or None.
         distances: Distances from the training networks; empty for co-locations.
         spread: Unit of the residuals, float64 [n].
-        far: True where the residuals are those of held-out kinds, bool [n].
+        estimated: Shares of the latency in operators that were estimated, not measured; empty where none are measured.
     """
 
     latency_s: np.ndarray
@@ -60,7 +61,7 @@ class Predictions:
     no_interval: list[str | None]
     distances: list[Distance]
     spread: np.ndarray
-    far: np.ndarray
+    estimated: Sequence[float] = ()
 
     def without_interval(self, why: str) -> Predictions:
         """Return the same latencies without intervals, for the reason ``why``."""
@@ -69,8 +70,62 @@ class Predictions:
         return replace(self, low_s=nothing, high_s=nothing, no_interval=reasons)
 
 
-@dataclass(frozen=True)
-class TrainedPredictor(Generic[Asked]):
+@dataclass(frozen=True, kw_only=True)
+class SettingPredictor(ABC, Generic[Asked]):
+    """Predictor of one setting, with intervals; ``facts``: facts of the labels' machine, where known."""
+
+    predictor: Estimator[Asked]
+    residuals: Residuals | None
+    setting: Setting
+    facts: Mapping[str, Any] | None = None
+
+    @abstractmethod
+    def predict(self, graphs: Sequence[Asked], unsure: np.ndarray | float = 0.0) -> Predictions:
+        """Predict latencies with intervals. Raises ``GraphError`` for an unsupported graph.
+
+        ``unsure``: for co-locations, half the 90 % interval of the solo latency in log; NaN where it has none.
+        """
+
+    @property
+    def interval_residuals(self) -> Residuals | None:
+        """Residuals that intervals are made of."""
+        return self.residuals
+
+    def probability_within(self, predictions: Predictions, slo_s: float) -> np.ndarray:
+        """Return P(measured median ≤ ``slo_s``) of each prediction, float64 [n], NaN where there is no interval."""
+        margin = np.log(slo_s / predictions.latency_s) / predictions.spread
+        has_interval = np.array([reason is None for reason in predictions.no_interval], dtype=bool)
+        residuals = self.interval_residuals
+        return np.where(has_interval, np.nan if residuals is None else residuals.probability_below(margin), np.nan)
+
+    def held_out(self, labelled: LabelledSet[Asked], rows: np.ndarray) -> PredictionsTable:
+        graphs, latency_s = labelled.take(rows)
+        predictions = self.predict(graphs)
+        noise_s = labelled.noise_s[rows]
+        columns = (graphs, latency_s, noise_s, predictions.latency_s, predictions.low_s, predictions.high_s)
+        names = ("measured_s", "noise_s", "predicted_s", "low_s", "high_s")
+        return PredictionsTable.of(
+            {"graph_id": graph.id, "kind": graph.kind, **_solo(graph), **dict(zip(names, seconds, strict=True))}
+            for graph, *seconds in zip(*columns, strict=True)
+        )
+
+    def latency_table(self, graphs: Sequence[Asked], predictions: Predictions) -> LatencyTable:
+        seconds = zip(graphs, predictions.latency_s, predictions.low_s, predictions.high_s, strict=True)
+        return LatencyTable.of(
+            {
+                **_subject(graph),
+                **self.setting.columns(),
+                "samples_s": [latency],
+                "predicted": True,
+                "low_s": low,
+                "high_s": high,
+            }
+            for graph, latency, low, high in seconds
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedPredictor(SettingPredictor[Asked]):
     """Fitted predictor of networks or co-locations, with the parts that are the same for all predictors.
 
     Intervals come from ``calibration``, the errors on held-out kinds, and widen with the distance from ``domain``: a
@@ -82,19 +137,15 @@ class TrainedPredictor(Generic[Asked]):
     depth, by the other rows, whose errors are therefore too small.
 
     For co-locations ``domain`` is None: those within ``bounds`` count as like the training set, others get no interval.
-    ``facts``: facts of the labels' machine, where known. ``floor``: lower limit that predictions are raised to; None
-    for co-locations and in artifacts of earlier versions.
+    ``floor``: lower limit that predictions are raised to; None for co-locations and in artifacts of earlier versions.
     """
 
     predictor: Predictor[Asked]
     bounds: Bounds
-    residuals: Residuals | None
-    setting: Setting
     dev_mae_s: float
     domain: Domain | None = None
     like: np.ndarray | None = None
     calibration: Calibration | None = None
-    facts: Mapping[str, Any] | None = None
     floor: Floor | None = None
 
     @classmethod
@@ -133,10 +184,6 @@ class TrainedPredictor(Generic[Asked]):
         )
 
     def predict(self, graphs: Sequence[Asked], unsure: np.ndarray | float = 0.0) -> Predictions:
-        """Predict latencies with intervals. Raises ``GraphError`` for an unsupported graph.
-
-        ``unsure``: for co-locations, half the 90 % interval of the solo latency in log; NaN where it has none.
-        """
         if self.domain is not None:
             graphs = cast("Sequence[Asked]", Batch.of(cast("Sequence[OperatorGraph]", graphs)))
         try:
@@ -144,22 +191,19 @@ class TrainedPredictor(Generic[Asked]):
                 latency_s, spread = self.predictor.predict_and_spread(graphs)
         except FloatingPointError:
             raise RunError("the predictor's latency is no number: its file is damaged; train it again") from None
-        far = np.zeros(len(latency_s), dtype=bool)
-        distances: list[Distance] = []
+        residuals, distances = self.interval_residuals, list[Distance]()
+        low, high = (np.nan, np.nan) if residuals is None else residuals.interval(NOMINAL_COVERAGE)
         outside: list[str | None]
         if self.domain is None:
             # Outside the bounds of co-locations in training no interval was checked, so none is given.
-            low_1, high_1 = _ends(self.residuals)
-            spread = np.hypot(spread, 2 * np.broadcast_to(unsure, latency_s.shape) / max(high_1 - low_1, 1e-9))
+            spread = np.hypot(spread, 2 * np.broadcast_to(unsure, latency_s.shape) / max(high - low, 1e-9))
             outside = [self.bounds.outside(*pair) for pair in zip(graphs, latency_s.tolist(), strict=True)]
             why = [self._why_none_like(*pair) for pair in zip(outside, spread.tolist(), strict=True)]
         else:
             distances = self.domain.distances(cast("Sequence[OperatorGraph]", graphs))
             beyond = self._unlike(distances)
-            if not self.predictor.spread_is_calibrated:
-                far = np.array(beyond, dtype=bool) | (self.calibration is not None)
-            if self.calibration is not None:
-                spread = np.where(far, self.calibration.widths(distances), spread)
+            if self._by_kinds is not None:
+                spread = self._by_kinds.widths(distances)
             outside = [
                 distance.sentence() if far_off else None for distance, far_off in zip(distances, beyond, strict=True)
             ]
@@ -167,9 +211,6 @@ class TrainedPredictor(Generic[Asked]):
             below = self.predictor.below_measured(graphs)
             latency_s, why_raised = self.raised(graphs, latency_s)
             why = ["; ".join(filter(None, reasons)) or None for reasons in zip(below, why_raised, why, strict=True)]
-        low, high = (
-            np.where(far, *ends) for ends in zip(_ends(self._far_residuals), _ends(self.residuals), strict=True)
-        )
         valid = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
             latency_s=latency_s,
@@ -179,7 +220,6 @@ class TrainedPredictor(Generic[Asked]):
             no_interval=why,
             distances=distances,
             spread=spread,
-            far=far,
         )
 
     def raised(self, graphs: Sequence[Asked], latency_s: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
@@ -193,8 +233,13 @@ class TrainedPredictor(Generic[Asked]):
         return None if outside is None else f"outside the range of the measured co-locations: {outside}"
 
     @property
-    def _far_residuals(self) -> Residuals | None:
-        return None if self.calibration is None else self.calibration.residuals
+    def _by_kinds(self) -> Calibration | None:
+        """``calibration`` if intervals are made of it."""
+        return None if self.predictor.spread_is_calibrated else self.calibration
+
+    @property
+    def interval_residuals(self) -> Residuals | None:
+        return self.residuals if self._by_kinds is None else self._by_kinds.residuals
 
     def _unlike(self, distances: Sequence[Distance]) -> list[bool]:
         if self.like is None:
@@ -232,41 +277,6 @@ class TrainedPredictor(Generic[Asked]):
         maker = cast("Callable[[], Predictor[OperatorGraph]]", make)
         held_out = hold_out_kinds(maker, networks, latency_s, seed, progress)
         return replace(self, calibration=Calibration.of(held_out, make().name))
-
-    def probability_within(self, predictions: Predictions, slo_s: float) -> np.ndarray:
-        """Return P(measured median ≤ ``slo_s``) of each prediction, float64 [n], NaN where there is no interval."""
-        margin = np.log(slo_s / predictions.latency_s) / predictions.spread
-        near, far = (
-            np.full(len(margin), np.nan) if residuals is None else residuals.probability_below(margin)
-            for residuals in (self.residuals, self._far_residuals)
-        )
-        has_interval = np.array([reason is None for reason in predictions.no_interval], dtype=bool)
-        return np.where(has_interval, np.where(predictions.far, far, near), np.nan)
-
-    def held_out(self, labelled: LabelledSet[Asked], rows: np.ndarray) -> PredictionsTable:
-        graphs, latency_s = labelled.take(rows)
-        predictions = self.predict(graphs)
-        noise_s = labelled.noise_s[rows]
-        columns = (graphs, latency_s, noise_s, predictions.latency_s, predictions.low_s, predictions.high_s)
-        names = ("measured_s", "noise_s", "predicted_s", "low_s", "high_s")
-        return PredictionsTable.of(
-            {"graph_id": graph.id, "kind": graph.kind, **_solo(graph), **dict(zip(names, seconds, strict=True))}
-            for graph, *seconds in zip(*columns, strict=True)
-        )
-
-    def latency_table(self, graphs: Sequence[Asked], predictions: Predictions) -> LatencyTable:
-        seconds = zip(graphs, predictions.latency_s, predictions.low_s, predictions.high_s, strict=True)
-        return LatencyTable.of(
-            {
-                **_subject(graph),
-                **self.setting.columns(),
-                "samples_s": [latency],
-                "predicted": True,
-                "low_s": low,
-                "high_s": high,
-            }
-            for graph, latency, low, high in seconds
-        )
 
     def write(self, writer: ArtifactWriter, part: str = SOLO) -> None:
         """Write the predictor into a bundle as its ``part``."""
@@ -346,11 +356,6 @@ def _maybe(read: Callable[[Any], Any], document: Any) -> Any:
 
 def _listed(values: np.ndarray | None) -> list[float] | None:
     return None if values is None else values.tolist()
-
-
-def _ends(residuals: Residuals | None) -> tuple[float, float]:
-    """Return the ends of the interval of spread 1, in log."""
-    return (np.nan, np.nan) if residuals is None else residuals.interval(NOMINAL_COVERAGE)
 
 
 def _factor(log: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Predictor
+from slotool.predictors.base import Estimator
 from slotool.predictors.features.type_costs import batch_cost_s
 from slotool.predictors.trained.artifact import Predictions, TrainedPredictor
 
@@ -32,7 +32,7 @@ class Explanation:
     @classmethod
     def of(
         cls,
-        predictor: Predictor[OperatorGraph],
+        predictor: Estimator[OperatorGraph],
         graph: OperatorGraph,
         batch_size: int = 1,
         answer_s: float | None = None,

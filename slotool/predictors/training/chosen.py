@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import Setting
     from slotool.predictors.settings.sheets import DeviceSheet
-    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.trained.artifact import SettingPredictor
 
 TORCH, KERAS = "torch", "keras"
 # Fewer measured networks give no 90 % interval.
@@ -74,6 +74,7 @@ class Chosen:
         """
         from slotool.predictors.settings.predictor import SettingsPredictor, parting_facts, usual
         from slotool.predictors.settings.sheets import shipped_sheets
+        from slotool.predictors.trained.artifact import TrainedPredictor
         from slotool.predictors.trained.explanation import BatchScaledPredictor
         from slotool.predictors.training.many_settings import of_setting
 
@@ -93,10 +94,9 @@ class Chosen:
             variants = ", ".join(settings[i].backend for i in numbers if i != number)
             why.append(f"backend {settings[number].backend}; --backend chooses {variants}")
         trained = self.opened.solo
-        if trained is not None and len(settings) > 1:
-            assert isinstance(trained.predictor, SettingsPredictor)
+        if isinstance(trained, TrainedPredictor) and isinstance(trained.predictor, SettingsPredictor):
             trained = of_setting(trained, trained.predictor, number)
-        if trained is not None and size not in (None, settings[number].batch_size):
+        if isinstance(trained, TrainedPredictor) and size not in (None, settings[number].batch_size):
             trained = BatchScaledPredictor.of(trained, size)
         return replace(self, opened=replace(self.opened, solo=trained), why=", ".join(why) or None)
 
@@ -187,20 +187,20 @@ def is_of_here(device: str | None) -> bool:
     return device is None or device.lower() == CPU or device.lower().startswith("cuda:")
 
 
-def _is_of_a_machine(trained: TrainedPredictor[Any]) -> bool:
+def _is_of_a_machine(trained: SettingPredictor[Any]) -> bool:
     """True if the labels are of a machine's own device, or of one without a name, not of a named device anywhere."""
     from slotool.tables.latency import UNKNOWN_DEVICE
 
     return is_of_here(trained.setting.device) or trained.setting.device == UNKNOWN_DEVICE
 
 
-def machine_differences(trained: TrainedPredictor[Any]) -> Likeness | None:
+def machine_differences(trained: SettingPredictor[Any]) -> Likeness | None:
     """Return differences between this machine and that of the labels; None if it is the same, or a named device."""
     difference = likeness(trained.setting.machine, trained.facts)
     return None if difference.same or not _is_of_a_machine(trained) else difference
 
 
-def machine_speed(trained: TrainedPredictor[Any]) -> float | None:
+def machine_speed(trained: SettingPredictor[Any]) -> float | None:
     """Return the speed of this machine ÷ that of the labels' machine; None if they are not alike."""
     from slotool.timing.speed import speed_ratio
 

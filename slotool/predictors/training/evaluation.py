@@ -11,7 +11,7 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, facts_in, machines_in_words, measured_rows
 from slotool.predictors.scoring import PredictionsTable, Score
-from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.trained.artifact import SettingPredictor
 from slotool.tables import LatencyTable
 
 
@@ -49,7 +49,7 @@ class Evaluation:
         ]
 
 
-def evaluate_on(trained: TrainedPredictor[OperatorGraph], labelled: LabelledSet[OperatorGraph]) -> Evaluation:
+def evaluate_on(trained: SettingPredictor[OperatorGraph], labelled: LabelledSet[OperatorGraph]) -> Evaluation:
     """Predict every labelled network. Raises ``GraphError`` for an unsupported one."""
     table = trained.held_out(labelled, np.arange(len(labelled)))
     outside = trained.predict(labelled.items).outside
