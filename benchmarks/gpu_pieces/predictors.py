@@ -12,6 +12,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 import slotool
+from benchmarks.colocation.protocols import colocated_splits, protocol_score
 from benchmarks.gpu_pieces import pairs
 from benchmarks.gpu_pieces.piece import Figures, Left, NotYet, Piece
 from benchmarks.gpu_pieces.solo import CAMPAIGNS, DATASETS, RANDOM, SEED, ZOO
@@ -19,7 +20,7 @@ from benchmarks.zoo_latency import ten_labels
 from slotool.errors import InputError
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.predictors.base import Examples
-from slotool.predictors.colocated.labels import colocated_splits, join_colocated
+from slotool.predictors.colocated.labels import join_colocated
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.scoring import score
@@ -199,11 +200,13 @@ def colocated(piece: Piece, sharing: str) -> Figures:
     labelled = join_colocated(LatencyTable.load(table), read_graphs(graphs))
     protocols = {}
     for name, splits in colocated_splits(labelled.items, SEED).items():
-        scores = {other: shown(each) for other, each in trained.scores["protocols"][name].items() if each is not None}
+        predictors = {other: each.predictor for other, each in trained.run.trained.items()}
+        every = {other: protocol_score(each, labelled, splits, SEED) for other, each in predictors.items()}
+        scored = {other: each for other, each in every.items() if each is not None}
+        scores = {other: shown(each) for other, each in scored.items()}
         asked = [three_coefficients(labelled, split) for split in splits]
         scores[BASELINE] = errors(*(np.concatenate(each) for each in zip(*asked, strict=True)))
-        any_score = next(each for each in trained.scores["protocols"][name].values() if each is not None)
-        protocols[name] = {"floor": floor(any_score), "scores": scores}
+        protocols[name] = {"floor": floor(next(iter(scored.values()))), "scores": scores}
     return {"kept": trained.kept, "rows": trained.scores["rows"], "protocols": protocols}
 
 

@@ -187,9 +187,11 @@ artifact        text            folder written
 model           text            what --model asked for
 chosen          text            predictor that was kept
 setting         object          {SETTING}
-rows            object          networks in train, dev and test
-graphs_without_label integer    graphs that the latency table does not have
-labels_without_graph integer    measured subjects that are none of the graphs
+rows            object          networks, or co-locations, in train, dev and test
+graphs_without_label? integer   graphs that the latency table does not have
+labels_without_graph? integer   measured subjects that are none of the graphs
+networks?       integer         co-located: networks with a measured solo latency
+rows_without_graph? integer     co-located: rows with a member that is none of the graphs
 """
     + _SCORES,
     "train-predictor-of-settings": """
@@ -203,17 +205,6 @@ settings[].mape number          mean of the error over the latency, networks hel
 settings[].least_squares_mape number the same of least squares
 settings[].interval_coverage number share of labels inside their interval
 """,
-    "train-colocation-predictor": """
-artifact        text            folder written
-model           text            what --model asked for
-chosen          text            predictor that was kept
-setting         object          {SETTING}
-rows            object          co-locations in train, dev and test
-networks        integer         networks with a measured solo latency
-rows_without_graph integer      rows with a member that is none of the graphs
-protocols       object          scores of each predictor under each way of holding out
-"""
-    + _SCORES,
     "calibrate": """
 backend         text            backend that ran the networks
 threads         integer         compute threads
@@ -286,6 +277,7 @@ predictions[].low_s number?     lower end of the interval, seconds
 predictions[].high_s number?    upper end of the interval, seconds
 predictions[].no_interval text? why there is none
 predictions[].outside text?     in what it is unlike the networks learnt from
+predictions[].estimated_share number? share of the latency in operators that were estimated, not measured
 predictions[].domain object?    how far it is from them
 predictions[].solo_s? number    solo latency, seconds
 predictions[].solo_measured? flag whether that was measured

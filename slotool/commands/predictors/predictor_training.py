@@ -58,7 +58,7 @@ class PredictorTraining(Result):
 
         predictors, rows = self.scores["predictors"], self.scores["rows"]
         kinds = ", ".join(f"{kind['n']} {name}" for name, kind in predictors[self.kept]["by_kind"].items())
-        tested = counted(rows["test"], "held-out network")
+        tested = counted(rows["test"], "held-out co-location" if "networks" in self.scores else "held-out network")
         title = f"On {tested} ({kinds}); trained on {rows['train']}, chosen on {rows['dev']}"
         chosen = self.model == "auto" or "," in self.model
         why = "lowest MAE on the dev set" if chosen else "as requested"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool import devices
 from slotool.commands.command_line import command_line
@@ -13,11 +13,12 @@ from slotool.commands.predictors.predictor_training import PredictorTraining, Se
 from slotool.commands.values import ColocatedRows, at_least
 from slotool.errors import ArgumentError
 from slotool.predictors.training.measured import MeasuredNetworks
-from slotool.progress import Reporting, reporter_of
+from slotool.progress import Reporter, Reporting, reporter_of
 from slotool.sources import FilePath, Paths, as_list, numbers_in
 
 if TYPE_CHECKING:
-    from slotool.commands.predictors.colocation_training import ColocationTraining
+    from slotool.artifacts import Artifact
+    from slotool.predictors.training.selection import TrainingRun
 
 
 @command_line(required=("out",), names={"graphs": "--graphs -g"})
@@ -36,7 +37,7 @@ def train_predictor(
     seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
-) -> PredictorTraining | SettingsTraining | ColocationTraining:
+) -> PredictorTraining | SettingsTraining:
     """Train predictors of latency, score all, and choose one.
 
     The width of its intervals comes from holding out each kind of training networks in turn. From a table of
@@ -68,8 +69,7 @@ def train_predictor(
 
     Returns:
         Scores of every predictor (``scores``, ``frame()``) and the name of the chosen one (``kept``); for
-        ``"settings"`` a ``SettingsTraining``, with the scores of every setting; for co-located latency a
-        ``ColocationTraining``.
+        ``"settings"`` a ``SettingsTraining``, with the scores of every setting.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -80,14 +80,12 @@ def train_predictor(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts import open_artifact
-    from slotool.commands.predictors.colocation_training import ColocationTraining
     from slotool.predictors.base import SOLO
     from slotool.predictors.labels import join_settings
     from slotool.predictors.registry import BASELINES, names_of
     from slotool.predictors.settings.predictor import SettingsPredictor
     from slotool.predictors.splits import paper_split
     from slotool.predictors.trained.artifact import KIND
-    from slotool.predictors.training.colocations import train_on_colocations
     from slotool.predictors.training.many_settings import train_settings
     from slotool.predictors.training.selection import AUTO, DEPTHS, models_among, new_predictors, train_and_score
 
@@ -103,13 +101,11 @@ def train_predictor(
     reporter, written = reporter_of(progress), None if out is None else Path(out)
     if source.is_colocated():
         opened = None if solo is None else open_artifact(solo, KIND)
-        run, choice = train_on_colocations(
-            source, opened, model=model, depths=searched, device=torch_device, seed=seed, reporter=reporter
-        )
+        run, choice = _of_colocations(source, opened, model, searched, torch_device, seed, reporter)
         if written is not None:
             config = {**source.config(), "solo": solo and str(solo), "model": choice, "depths": searched, **source.rows}
             run.save(written, opened, config=config, seed=seed, force=force)
-        return ColocationTraining(run, choice, written, None if opened is None else opened.path)
+        return PredictorTraining(run, choice, written)
     if solo is not None:
         raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
     chosen = models_among(model, (AUTO, *built_in, many))
@@ -136,6 +132,38 @@ def train_predictor(
         config = {**source.config(), "model": model_names, "depths": searched, **source.rows}
         run.save(written, config=config, seed=seed, force=force)
     return PredictorTraining(run, model_names, written)
+
+
+def _of_colocations(
+    source: MeasuredNetworks,
+    solo: Artifact | None,
+    model: str | Sequence[str],
+    depths: Sequence[int],
+    device: str,
+    seed: int,
+    reporter: Reporter,
+) -> tuple[TrainingRun[Any], str]:
+    """Train predictors on co-located rows; return the run, and the name or ``AUTO`` that chose one."""
+    from slotool.predictors.base import COLOCATED
+    from slotool.predictors.colocated.artifact import require_same_setting
+    from slotool.predictors.colocated.labels import join_colocated, random_colocated_split
+    from slotool.predictors.registry import names_of
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.training.selection import AUTO, models_among, new_predictors, train_and_score
+
+    built_in = names_of(COLOCATED)
+    choice, *others = models_among(model, (AUTO, *built_in))
+    if others:
+        raise ArgumentError("model", f"one predictor of co-located latency is kept: {choice}, or {others[0]}")
+    names = built_in if choice in (AUTO, *built_in) else [*built_in, choice]
+    candidates = new_predictors(names, depths, colocated=True, device=device)
+    labelled = join_colocated(source.table(), source.read_graphs(), source.rows)
+    if solo is not None:
+        require_same_setting(TrainedPredictor.load(solo), labelled)
+    if count := labelled.labels_without_graph:
+        reporter.warn(f"{count} rows with a network that is none of the graphs are left out")
+    split = random_colocated_split(labelled.items, seed)
+    return train_and_score(candidates, labelled, split, model=choice, seed=seed, reporter=reporter), choice
 
 
 def _refuse_depths(models: str, depths: int | Sequence[int] | None) -> None:

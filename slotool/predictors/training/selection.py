@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-import pandas as pd
-
 from slotool import devices
 from slotool.artifacts import Artifact, create_artifact
-from slotool.errors import ArgumentError, GraphError
+from slotool.errors import ArgumentError
 from slotool.predictors.base import Asked, Predictor
 from slotool.predictors.labels import LabelledSet
-from slotool.predictors.scoring import PredictionsTable, Score
+from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained.artifact import (
     COLOCATED,
@@ -78,17 +76,13 @@ def models_among(models: str | Sequence[str], built_in: Sequence[str]) -> list[s
 
 @dataclass(frozen=True)
 class TrainingRun(Generic[Asked]):
-    """Result of training: ``trained`` and ``held_out`` (the test set) by predictor name, and the name ``chosen``.
-
-    ``protocols``: for co-locations, scores by protocol (``colocated_splits``) and predictor, None if not supported.
-    """
+    """Result of training: ``trained`` and ``held_out`` (the test set) by predictor name, and the name ``chosen``."""
 
     labelled: LabelledSet[Asked]
     split: RowSplit
     trained: Mapping[str, TrainedPredictor[Asked]]
     held_out: Mapping[str, PredictionsTable]
     chosen: str
-    protocols: Mapping[str, Mapping[str, Score | None]] = field(default_factory=dict)
 
     def scores(self) -> dict[str, Any]:
         """Return a JSON document of the split and each predictor's scores on the test set, in all and by kind."""
@@ -109,7 +103,6 @@ class TrainingRun(Generic[Asked]):
                 {
                     "networks": len(labelled.solo_s),
                     "rows_without_graph": labelled.labels_without_graph,
-                    "protocols": {name: dict(scores) for name, scores in self.protocols.items()},
                 }
                 if labelled.solo_s
                 else {
@@ -146,68 +139,31 @@ def train_and_score(
     candidates: Sequence[Predictor[Asked]],
     labelled: LabelledSet[Asked],
     split: RowSplit,
-    protocols: Mapping[str, Sequence[RowSplit]] | None = None,
     *,
     model: str | Sequence[str] = AUTO,
     seed: int = 0,
     reporter: Reporter | None = None,
 ) -> TrainingRun[Asked]:
-    """Train all ``candidates``, baselines included, and once more for each split of ``protocols``.
+    """Train all ``candidates``, baselines included, and choose one.
 
     Among ``model``, one or several names or ``auto`` for all, the predictor of lowest MAE on dev rows that no candidate
     has seen is chosen. Only that one, if of solo latencies, is calibrated on held-out kinds of networks; the others
     have no interval for networks unlike those in training. The test set decides nothing.
     """
-    text = f"training on {len(split.train)} {'networks' if protocols is None else 'co-locations'}"
+    colocated = bool(labelled.solo_s)
+    text = f"training on {len(split.train)} {'co-locations' if colocated else 'networks'}"
     # For solo latencies the last step holds out kinds of networks for the intervals of the chosen predictor.
-    extra = 1 if protocols is None else len(protocols) * len(candidates)
-    total = extra + sum(candidate.fit_steps for candidate in candidates)
+    total = (not colocated) + sum(candidate.fit_steps for candidate in candidates)
     with (reporter or Quiet()).progress(text, total=total) as steps:
-        return _train_and_score(candidates, labelled, split, protocols or {}, model, seed, stepping(steps, text))
-
-
-def _train_and_score(
-    candidates: Sequence[Predictor[Asked]],
-    labelled: LabelledSet[Asked],
-    split: RowSplit,
-    protocols: Mapping[str, Sequence[RowSplit]],
-    model: str | Sequence[str],
-    seed: int,
-    finished: Callable[[str], None],
-) -> TrainingRun[Asked]:
-    trained = {
-        predictor.name: TrainedPredictor.train(predictor, labelled, split, seed=seed, progress=finished)
-        for predictor in candidates
-    }
-    eligible = list(trained) if model == AUTO else [model] if isinstance(model, str) else model
-    best = min(eligible, key=lambda name: trained[name].dev_mae_s)
-    chosen = trained[best]
-    if chosen.domain is not None:
-        finished(f"{best}: holding out kinds of networks for its interval")
-        trained[best] = chosen.calibrated(chosen.predictor.surrogate, labelled, split, seed=seed)
-    held_out = {name: predictor.held_out(labelled, split.test) for name, predictor in trained.items()}
-    scores: dict[str, dict[str, Score | None]] = {}
-    for protocol, splits in protocols.items():
-        for name, predictor in trained.items():
-            scores.setdefault(protocol, {})[name] = _protocol_score(predictor.predictor, labelled, splits, seed)
-            finished(f"{protocol}: {name}")
-    return TrainingRun(labelled, split, trained, held_out, best, scores)
-
-
-def _protocol_score(
-    predictor: Predictor[Asked], labelled: LabelledSet[Asked], splits: Sequence[RowSplit], seed: int
-) -> Score | None:
-    """Return the score of all test rows that the predictor supports, or None; ``refused`` counts the others.
-
-    Its surrogate is trained, which repeats no search.
-    """
-    tables, refused = [], 0
-    for split in splits:
-        trained = TrainedPredictor.train(predictor.surrogate(), labelled, split, seed=seed)
-        try:
-            tables.append(trained.held_out(labelled, split.test).rows)
-        except GraphError:
-            refused += len(split.test)
-    if not tables:
-        return None
-    return {**PredictionsTable(pd.concat(tables, ignore_index=True)).scores(), "refused": refused}
+        finished = stepping(steps, text)
+        trained = {
+            predictor.name: TrainedPredictor.train(predictor, labelled, split, seed=seed, progress=finished)
+            for predictor in candidates
+        }
+        eligible = list(trained) if model == AUTO else [model] if isinstance(model, str) else model
+        best = min(eligible, key=lambda name: trained[name].dev_mae_s)
+        if not colocated:
+            finished(f"{best}: holding out kinds of networks for its interval")
+            trained[best] = trained[best].calibrated(trained[best].predictor.surrogate, labelled, split, seed=seed)
+        held_out = {name: predictor.held_out(labelled, split.test) for name, predictor in trained.items()}
+    return TrainingRun(labelled, split, trained, held_out, best)
