@@ -17,6 +17,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "plugins.md"
 # The classes that plugins subclass, as the page lists them, and those that their methods take and give.
 CLASSES = """
 slotool.scheduling.batching.BatchingPolicy
+slotool.predictors.base.Estimator
 slotool.predictors.base.Predictor
 slotool.predictors.base.Examples
 slotool.data.adapters.base.DataAdapter

@@ -38,6 +38,8 @@ class Examples(NamedTuple, Generic[Asked]):
             raise InputError(f"the {which} set has a latency that is not a positive number of seconds")
 
 
+# Networks alone, with their latencies.
+Labels = Examples[OperatorGraph]
 NO_EXAMPLES: Examples[Any] = Examples((), np.empty(0))
 
 
@@ -95,9 +97,10 @@ class Predictor(Estimator[Asked]):
         latency_s = self.predict(graphs)
         return latency_s, np.ones(len(latency_s))
 
-    def below_measured(self, graphs: Sequence[Asked]) -> list[str | None]:
-        """Return a warning for each network whose prediction was raised to the least that labels support, else None."""
-        return [None] * len(graphs)
+    @property
+    def min_operator_s(self) -> float:
+        """Smallest seconds per operator in any label, whatever the network's input; 0 if unknown."""
+        return 0.0
 
     def surrogate(self) -> Predictor[Asked]:
         """Return an untrained, cheaper predictor for cross-validation, which errs as much as this one or more."""

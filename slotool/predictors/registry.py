@@ -6,11 +6,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
 from slotool.errors import ArtifactError
 from slotool.plugins import Registry
-from slotool.predictors.base import COLOCATED, FROM_OTHERS, SOLO, Document, Predictor, Tensors
+from slotool.predictors.base import COLOCATED, FROM_OTHERS, SOLO, Predictor
 from slotool.printable import printable
 
 # Module and name of each class, imported at first use, and its ``fitted_to``.
@@ -68,18 +66,6 @@ def _of_plugin(name: str, fitted_to: tuple[str, ...]) -> type[Predictor[Any]]:
     if not set(fitted_to) & set(plugin.fitted_to):
         raise ArtifactError(f"{name!r} predicts {' and '.join(plugin.fitted_to)} latencies, not {fitted_to[0]} ones")
     return plugin
-
-
-def nested_state(predictor: Predictor[Any], prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the state of a predictor that is part of another: tensors with ``prefix``, and a JSON document."""
-    tensors, document = predictor.state()
-    return {prefix + name: value for name, value in tensors.items()}, {"name": predictor.name, "state": document}
-
-
-def from_nested_state(tensors: Tensors, document: Document, prefix: str) -> Predictor[Any]:
-    """Return the predictor of a ``nested_state``. Raises ``ArtifactError`` as ``predictor_class`` does."""
-    part = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    return predictor_class(document["name"]).from_state(part, document["state"])
 
 
 @cache

@@ -65,24 +65,29 @@ def score(
     ``interval_given``: the share of predictions with an interval; of these ``interval_coverage``, the share of labels
     inside, and ``interval_width``, the median of high ÷ low. ``floor``: scores of a perfect predictor.
     """
-    error_s = np.abs(predicted_s - measured_s)
-    relative = error_s / measured_s
     has_interval = np.isfinite(low_s) & np.isfinite(high_s)
     inside = ((low_s <= measured_s) & (measured_s <= high_s))[has_interval]
     return {
         "n": len(measured_s),
-        "mae_s": float(error_s.mean()),
         "label_mean_s": float(measured_s.mean()),
         "label_std_s": float(measured_s.std()),
-        "mae_over_mean": float(error_s.mean() / measured_s.mean()),
-        "mape": float(relative.mean()),
-        "within_5_percent": float(np.mean(relative <= 0.05)),
-        "within_10_percent": float(np.mean(relative <= 0.10)),
+        **_errors(np.abs(predicted_s - measured_s), measured_s),
         "spearman": _rank_correlation(measured_s, predicted_s),
         "interval_coverage": float(np.mean(inside)) if len(inside) else None,
         "interval_given": float(np.mean(has_interval)),
         "interval_width": float(np.median((high_s / low_s)[has_interval])) if len(inside) else None,
         "floor": floor(measured_s, np.full(len(measured_s), np.nan) if noise_s is None else noise_s),
+    }
+
+
+def _errors(error_s: np.ndarray, label_s: np.ndarray) -> dict[str, float | None]:
+    relative = error_s / label_s
+    return {
+        "mae_s": float(error_s.mean()),
+        "mae_over_mean": float(error_s.mean() / label_s.mean()),
+        "mape": float(relative.mean()),
+        "within_5_percent": float(np.mean(relative <= 0.05)),
+        "within_10_percent": float(np.mean(relative <= 0.10)),
     }
 
 
@@ -102,12 +107,4 @@ def floor(measured_s: np.ndarray, noise_s: np.ndarray) -> dict[str, float | None
     has_noise = np.isfinite(noise_s)
     if 2 * has_noise.sum() < len(has_noise):
         return dict.fromkeys(("mae_s", "mae_over_mean", "mape", "within_5_percent", "within_10_percent"))
-    error_s, label_s = noise_s[has_noise], measured_s[has_noise]
-    relative = error_s / label_s
-    return {
-        "mae_s": float(error_s.mean()),
-        "mae_over_mean": float(error_s.mean() / label_s.mean()),
-        "mape": float(relative.mean()),
-        "within_5_percent": float(np.mean(relative <= 0.05)),
-        "within_10_percent": float(np.mean(relative <= 0.10)),
-    }
+    return _errors(noise_s[has_noise], measured_s[has_noise])

@@ -15,6 +15,7 @@ from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.base import Estimator
 from slotool.predictors.colocated.artifact import PredictorArtifact
+from slotool.predictors.features.network_features import relative_prices
 from slotool.predictors.labels import Setting
 from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, Predictions, SettingPredictor
 from slotool.predictors.trained.residuals import Residuals
@@ -99,11 +100,11 @@ class OperatorSum(Estimator[OperatorGraph]):
 
     def _estimated_s(self, call: OperatorCall) -> float:
         """Estimate a call by a fit to measured operators of its type, or of all types if those are fewer than three."""
-        same_type = [time for time in self.times.times.values() if time.op == call.op]
-        op = call.op if len(same_type) > 2 else ""
-        if op not in self._fits:
-            self._fits[op] = _fitted(same_type if op else list(self.times.times.values()))
-        return float(self._fits[op] @ (1.0, call.flops, call.bytes))
+        if call.op not in self._fits:
+            every = [*self.times.times.values()]
+            same_type = [time for time in every if time.op == call.op]
+            self._fits[call.op] = _fitted(same_type if len(same_type) > 2 else every)
+        return float(self._fits[call.op] @ (1.0, call.flops, call.bytes))
 
     def network_call_s(self, graph: OperatorGraph) -> float:
         """Return the seconds of a call of such a network beyond its operators."""
@@ -120,13 +121,10 @@ class OperatorSum(Estimator[OperatorGraph]):
 
 def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
     """Fit seconds ≥ 0 of a call, a FLOP and a byte by least squares on relative errors."""
-    from scipy.optimize import nnls
-
     if not times:
         raise ArgumentError("measure", "nothing was measured here with this backend and as many threads; measure first")
-    costs = np.array([(1.0, time.flops, time.bytes) for time in times]) / np.array([[t.seconds] for t in times])
-    sizes = np.maximum(np.abs(costs).max(axis=0), 1e-30)
-    return np.asarray(nnls(costs / sizes, np.ones(len(times)))[0] / sizes)
+    costs = np.array([(1.0, time.flops, time.bytes) for time in times])
+    return relative_prices(costs, np.array([time.seconds for time in times]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -214,18 +214,36 @@ class Domain:
         common = (sums - cdist(shares, self.shares, "cityblock")).max(axis=1) / 2
         totals = _totals(rows, graphs)
         past = np.maximum(np.maximum(totals - self.totals[1], self.totals[0] - totals), 0.0)
-        columns = (
-            np.maximum(strange, rows.summed(values * unseen)),
-            np.maximum(1.0 - common - strange, 0.0),
-            rows.summed(np.where(unseen, 0.0, weight * beyond)),
-            past.max(axis=1),
-            np.sqrt(rows.summed(weight**2)),
-            rows.summed(weight * np.array([CONVOLUTION in kind for kind in rows.types])[rows.kinds]),
-            rows.summed(unseen),
-            past.argmax(axis=1),
-            (totals < self.totals[0])[np.arange(len(graphs)), past.argmax(axis=1)],
-        )
-        return [self._distance(*row) for row in zip(graphs, *(column.tolist() for column in columns), strict=True)]
+        worst = past.argmax(axis=1)
+        columns = {
+            "unseen": np.maximum(strange, rows.summed(values * unseen)),
+            "unlike": np.maximum(1.0 - common - strange, 0.0),
+            "operators_beyond": rows.summed(np.where(unseen, 0.0, weight * beyond)),
+            "totals_beyond": past.max(axis=1),
+            "concentration": np.sqrt(rows.summed(weight**2)),
+            "convolved": rows.summed(weight * np.array([CONVOLUTION in kind for kind in rows.types])[rows.kinds]),
+            "unseen_operators": rows.summed(unseen).astype(np.int64),
+            "below": (totals < self.totals[0])[np.arange(len(graphs)), worst],
+        }
+        facts: list[dict[str, Any]] = [
+            dict(zip(columns, row, strict=True))
+            for row in zip(*(column.tolist() for column in columns.values()), strict=True)
+        ]
+        return [
+            Distance(
+                **of_graph,
+                unseen_types=self._unseen_types(graph) if of_graph["unseen_operators"] else (),
+                operators=len(graph.operators),
+                total=SIZE_TOTALS[at_worst],
+                uncounted=graph.uncounted_flops_share,
+                overcounted=max(0.0, graph.flops_mismatch),
+                examples_interact=graph.examples_interact,
+                uncosted=graph.uncosted,
+                form="" if graph.form in self.forms else graph.form,
+                inputs=self._other_inputs(graph),
+            )
+            for graph, at_worst, of_graph in zip(graphs, worst.tolist(), facts, strict=True)
+        ]
 
     def wider(self, graphs: Sequence[OperatorGraph]) -> Domain:
         """Return the union of this domain with that of ``graphs``."""
@@ -238,39 +256,8 @@ class Domain:
         inputs = tuple(sorted({*self.inputs, *other.inputs})) if self.inputs else ()
         return Domain(types, shares, largest, np.stack([np.minimum(*low), np.maximum(*high)]), forms, inputs)
 
-    def _distance(
-        self,
-        graph: OperatorGraph,
-        unseen: float,
-        unlike: float,
-        operators_beyond: float,
-        totals_beyond: float,
-        concentration: float,
-        convolved: float,
-        unseen_operators: float,
-        worst: int,
-        below: bool,
-    ) -> Distance:
-        new = {o.op for o in graph.operators if operator_type(o) not in self.types} if unseen_operators else ()
-        return Distance(
-            unseen=unseen,
-            unlike=unlike,
-            operators_beyond=operators_beyond,
-            totals_beyond=totals_beyond,
-            unseen_types=tuple(sorted(new)),
-            unseen_operators=int(unseen_operators),
-            operators=len(graph.operators),
-            total=SIZE_TOTALS[worst],
-            below=below,
-            uncounted=graph.uncounted_flops_share,
-            overcounted=max(0.0, graph.flops_mismatch),
-            examples_interact=graph.examples_interact,
-            uncosted=graph.uncosted,
-            form="" if graph.form in self.forms else graph.form,
-            concentration=concentration,
-            convolved=convolved,
-            inputs=self._other_inputs(graph),
-        )
+    def _unseen_types(self, graph: OperatorGraph) -> tuple[str, ...]:
+        return tuple(sorted({o.op for o in graph.operators if operator_type(o) not in self.types}))
 
     def _other_inputs(self, graph: OperatorGraph) -> str:
         """Describe inputs that no training network takes; empty if there are none."""

@@ -179,6 +179,16 @@ def prices(work: np.ndarray, log_s: np.ndarray, ridge: float) -> np.ndarray:
     return np.asarray(nnls(rows, target, maxiter=50 * width)[0] / scale)
 
 
+def relative_prices(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0) -> np.ndarray:
+    """Fit prices ≥ 0 of ``columns``, float64 [n, columns], by least squares on relative errors.
+
+    ``least``: smallest price, as a share of a latency where its column is largest.
+    """
+    relative = columns / latency_s[:, None]
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    return np.asarray(np.maximum(nnls(relative / scale, np.ones(len(columns)))[0], least) / scale)
+
+
 def log_seconds(work: np.ndarray, prices_s: np.ndarray) -> np.ndarray:
     """Return log(seconds) [n, S] of amounts [n, amounts] at prices [amounts, S]."""
     return np.asarray(np.log(np.maximum(work @ prices_s, MIN_S)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -12,12 +11,11 @@ import numpy as np
 from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
 from slotool.predictors.labels import Setting
 from slotool.predictors.registry import ADAPTED_BEFORE
-from slotool.predictors.settings.model import OPERATORS, Encoded, SettingsModel
+from slotool.predictors.settings.model import Encoded, SettingsModel
 from slotool.predictors.settings.sheets import device_errors
-from slotool.predictors.trained.bounds import raised, raised_in_words
 from slotool.predictors.trained.residuals import Residuals
 
 # Limit of what devices by their sheets are off, in log, where labels agree with sheets exactly.
@@ -42,7 +40,6 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         self.model, self.chosen = model, chosen
         self.known_residuals: tuple[Residuals, ...] = ()
         self.log_factor = self.device_spread = 0.0
-        self._last: tuple[tuple[OperatorGraph, ...], Encoded] | None = None
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -70,68 +67,28 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         other.device_spread = max(float(np.sqrt(np.mean(errors**2))), MIN_SPREAD)
         return other, Residuals.of(np.exp(errors), np.ones(len(errors)), other.device_spread)
 
-    def fit(
-        self,
-        train: Examples[OperatorGraph],
-        dev: Examples[OperatorGraph] = NO_EXAMPLES,
-        *,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
+    def fit(self, train: Labels, dev: Labels = NO_EXAMPLES, *, seed: int = 0, progress: Progress | None = None) -> None:
         raise InputError("train-predictor learns several settings; adapt-predictor takes them to a new one")
 
     def log_answers(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         """Return log(seconds) in every setting, float64 [n, S]: labels of the same networks, else predictions."""
-        return self._learnt.labels_or_answers(self._encoded(graphs))
+        return self._learnt.labels_or_answers(self._learnt.features(graphs))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        if not graphs:
-            return np.empty(0)
-        networks = self._learnt.features(graphs)
-        return self._raised(networks, self._answer_s(networks))
+        return self._answer_s(self._learnt.features(graphs)) if graphs else np.empty(0)
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
         if not graphs:
             return np.empty(0), np.empty(0)
-        networks = self._encoded(graphs)
-        spread = np.hypot(self._learnt.spread(networks, self.chosen), self.device_spread)
-        return self._raised(networks, self._answer_s(networks)), spread
-
-    def below_measured(self, graphs: Sequence[OperatorGraph]) -> list[str | None]:
-        """Describe networks that are predicted faster per operator than any label of the setting."""
-        if not graphs:
-            return []
-        networks = self._encoded(graphs)
-        _, below = raised(self._answer_s(networks), networks.work[:, OPERATORS], self._min_operator_s)
-        sentence = raised_in_words(f"on {self.settings[self.chosen].device}", self._min_operator_s)
-        return [sentence if is_below else None for is_below in below.tolist()]
-
-    def _encoded(self, graphs: Sequence[OperatorGraph]) -> Encoded:
-        """Encode networks; the last result is cached, as warnings are made right after predictions."""
-        last = self._last
-        if last is not None and len(last[0]) == len(graphs) and all(map(operator.is_, last[0], graphs)):
-            return last[1]
-        self._last = None  # frees the graphs before
-        encoded = self._learnt.features(graphs)
-        self._last = (tuple(graphs), encoded)
-        return encoded
-
-    def _raised(self, networks: Encoded, answer_s: np.ndarray) -> np.ndarray:
-        """Return predictions, raised to the lower limit where they are clearly below it."""
-        return raised(answer_s, networks.work[:, OPERATORS], self._min_operator_s)[0]
-
-    @property
-    def _min_operator_s(self) -> float:
-        """Smallest seconds per operator in any label of the chosen setting."""
-        return float(self._learnt.min_operator_s[self.chosen] * np.exp(self.log_factor))
+        networks = self._learnt.features(graphs)
+        return self._answer_s(networks), np.hypot(self._learnt.spread(networks, self.chosen), self.device_spread)
 
     @property
     def min_operator_s(self) -> float:
-        """Smallest seconds per operator in any label of any setting."""
-        return float(self._learnt.min_operator_s.min())
+        """Smallest seconds per operator in any label of the chosen setting."""
+        return float(self._learnt.min_operator_s[self.chosen] * np.exp(self.log_factor))
 
     def _answer_s(self, networks: Encoded) -> np.ndarray:
-        """Predict without the lower limit, float64 seconds [n]."""
         # Labels of a network elsewhere are nearer to it than what all labels say of it.
         answers = self._learnt.labels_or_answers if self.log_factor else self._learnt.answer
         return np.asarray(np.exp(answers(networks)[:, self.chosen] + self.log_factor))

@@ -12,7 +12,8 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import OperatorArrays, lane_padding
-from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
+from slotool.predictors.features.network_features import relative_prices
 
 # Bytes of weights have tiers of prices, as they come from ever slower memory: up to 1 MiB, up to 32 MiB, beyond.
 CACHE_TIERS = (1 << 20, 1 << 25)
@@ -29,24 +30,11 @@ class AdditivePredictor(Predictor[OperatorGraph]):
 
     name = "additive"
 
-    def fit(
-        self,
-        train: Examples[OperatorGraph],
-        dev: Examples[OperatorGraph] = NO_EXAMPLES,
-        *,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
-        from scipy.optimize import nnls
-
+    def fit(self, train: Labels, dev: Labels = NO_EXAMPLES, *, seed: int = 0, progress: Progress | None = None) -> None:
         train.require("training")
         graphs, latency_s = train
         self._types = sorted({operator.op for graph in graphs for operator in graph.operators})
-        terms = self._terms(graphs)
-        # Columns differ by ten orders of magnitude; the solver needs them alike.
-        scale = np.maximum(terms.max(axis=0), 1e-300)
-        relative = terms / scale / latency_s[:, None]
-        self._prices = nnls(relative, np.ones(len(graphs)))[0] / scale
+        self._prices = relative_prices(self._terms(graphs), latency_s)
         self._floor_s = float(np.min(latency_s))
         if progress:
             progress("additive: non-negative least squares")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,6 +17,7 @@ from slotool.errors import InputError, RunError
 from slotool.llvm import without_late_triton
 from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.features.flat import FlatFeatures, FlatRegressor
+from slotool.predictors.solo.graph_network import one_thread
 
 HIDDEN_UNITS = 100
 DEPTHS = tuple(range(1, 21))
@@ -133,17 +133,6 @@ class DnnPredictor(FlatRegressor[Asked]):
         ]
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limit torch to one thread: small layers gain nothing from more, and sums stay in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _dev_mae(trained: tuple[Candidate, Any, Layers]) -> float:
     return trained[0].dev_mae_s
 
@@ -152,7 +141,7 @@ def _trained(
     train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarray], depth: int, seed: int, device: str
 ) -> tuple[Layers, float]:
     """Train one network of the search; return its layers and its dev MAE."""
-    with _one_thread():
+    with one_thread():
         sets = _tensors(train, device), _tensors(dev, device)
         network, dev_mae = _train(_network(sets[0][0], depth, seed + depth), *sets, seed + depth)
     layers = [(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy()) for layer in _linears(network)]

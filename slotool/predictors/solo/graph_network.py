@@ -19,8 +19,9 @@ from slotool.errors import InputError, RunError
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import MEASURES, OperatorArrays
 from slotool.llvm import without_late_triton
-from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import Document, Labels, Predictor, Progress, Tensors
 from slotool.predictors.features import packed_graphs
+from slotool.predictors.features.network_features import relative_prices
 from slotool.predictors.features.packed_graphs import Packed, Picker, exchange, group
 
 DENSE, RECURRENT = "Dense", ("LSTM", "GRU", "SimpleRNN")
@@ -70,8 +71,8 @@ def fitted_prices(
     by_type = np.zeros((len(latency_s), types, width))
     np.add.at(by_type, (owners, slots), terms)
     ones = np.ones((len(latency_s), 1))
-    common = _not_negative(np.hstack([ones, by_type.sum(axis=1)]), latency_s, least=1e-3)
-    by_type_s = _not_negative(np.hstack([ones, by_type.reshape(len(ones), -1)]), latency_s)
+    common = relative_prices(np.hstack([ones, by_type.sum(axis=1)]), latency_s, least=1e-3)
+    by_type_s = relative_prices(np.hstack([ones, by_type.reshape(len(ones), -1)]), latency_s)
     prices = np.vstack([np.maximum(by_type_s[1:].reshape(types, width), 1e-3 * common[1:]), common[1:]])
     return np.maximum(by_type_s[:1], 1e-3 * common[:1]), prices
 
@@ -100,16 +101,6 @@ def _calls(operator: Operator) -> float:
         return float(operator.calls)
     layers, directions = operator.attributes.get("layers", 1), 1 + operator.attributes.get("bidirectional", False)
     return float(1 + STEP_SHARE * layers * directions * operator.shape[-2])
-
-
-def _not_negative(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0) -> np.ndarray:
-    """Fit prices ≥ 0 of columns, each at least the share ``least`` of a latency where its column is largest."""
-    from scipy.optimize import nnls
-
-    relative = columns / latency_s[:, None]
-    scale = np.maximum(relative.max(axis=0), 1e-300)
-    weights: np.ndarray = np.maximum(nnls(relative / scale, np.ones(len(columns)))[0], least) / scale
-    return weights
 
 
 def type_slots(operators: OperatorArrays, types: Sequence[str]) -> np.ndarray:
@@ -145,14 +136,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
     def fit_steps(self) -> int:
         return self.members
 
-    def fit(
-        self,
-        train: Examples[OperatorGraph],
-        dev: Examples[OperatorGraph],
-        *,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
+    def fit(self, train: Labels, dev: Labels, *, seed: int = 0, progress: Progress | None = None) -> None:
         train.require("training")
         dev.require("dev")
         self._scaling = GraphScaling.fit(*train)
@@ -174,7 +158,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0)
         logs, operators = [], OperatorArrays.of(graphs)
-        with _one_thread(), torch.inference_mode():
+        with one_thread(), torch.inference_mode():
             for at in range(0, len(graphs), GRAPHS_AT_ONCE):
                 packed = self._scaling.pack(operators.part(at, min(at + GRAPHS_AT_ONCE, len(graphs))))
                 logs.append(torch.stack([network(packed) for network in self._networks]).double().mean(dim=0))
@@ -183,7 +167,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
         """Return the latency in proportion to each operator's share, the mean over members."""
-        with _one_thread(), torch.inference_mode():
+        with one_thread(), torch.inference_mode():
             packed = self._scaling.pack(OperatorArrays.of([item]))
             parts = [network.seconds(packed) for network in self._networks]
             shares = torch.stack([cost_s / (constant_s + cost_s.sum()) for constant_s, cost_s in parts]).double()
@@ -325,7 +309,7 @@ class GraphNetwork(nn.Module):
         return constant_s, cost_s
 
 
-def _log_labels(examples: Examples[OperatorGraph]) -> Tensor:
+def _log_labels(examples: Labels) -> Tensor:
     return torch.from_numpy(np.log(examples.latency_s)).float()
 
 
@@ -348,7 +332,7 @@ def _without_context(operators: Tensor, blind: Tensor) -> Tensor:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Limit torch to one thread: sums stay in one order, and small matrices gain little from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -365,7 +349,7 @@ def _in_turn_or_at_once() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
     The number of trainings at once changes no result.
     """
     threads, stopped = torch.get_num_threads(), Event()
-    with _one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             yield pool, stopped
         finally:

@@ -11,7 +11,7 @@ import numpy as np
 from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
 from slotool.predictors.features.operator_terms import OPERATOR_FEATURES, OPERATOR_TERMS, OperatorTerms, is_product
 
 # Prior: seconds of a call, FLOPs and bytes per second, and seconds of a network beyond its operators.
@@ -43,14 +43,7 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
     def __init__(self, iterations: int = ITERATIONS):
         self._iterations = iterations
 
-    def fit(
-        self,
-        train: Examples[OperatorGraph],
-        dev: Examples[OperatorGraph] = NO_EXAMPLES,
-        *,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
+    def fit(self, train: Labels, dev: Labels = NO_EXAMPLES, *, seed: int = 0, progress: Progress | None = None) -> None:
         train.require("training")
         terms = OperatorTerms.of(train.items)
         self._shapes = ShapeFeatures.fit(terms)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from scipy.optimize import nnls
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import OperatorArrays, once
-from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
+from slotool.predictors.features.network_features import relative_prices
 
 THREE_TERMS = ("flops", "operators", "activation_elements")
 # Predictions are at least this share of the shortest training latency, since prices may be zero.
@@ -28,14 +28,7 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
 
     name = "three-term"
 
-    def fit(
-        self,
-        train: Examples[OperatorGraph],
-        dev: Examples[OperatorGraph] = NO_EXAMPLES,
-        *,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
+    def fit(self, train: Labels, dev: Labels = NO_EXAMPLES, *, seed: int = 0, progress: Progress | None = None) -> None:
         train.require("training")
         graphs, latency_s = train
         self._prices_s, self._min_s = fitted_terms(three_terms(graphs), latency_s)
@@ -59,9 +52,7 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
 
 def fitted_terms(terms: np.ndarray, latency_s: np.ndarray) -> tuple[np.ndarray, float]:
     """Return prices of ``THREE_TERMS``, float64 seconds ≥ 0 [3], and the least prediction, in seconds."""
-    relative = terms / latency_s[:, None]
-    scale = np.maximum(relative.max(axis=0), 1e-300)
-    return nnls(relative / scale, np.ones(len(relative)))[0] / scale, MIN_SHARE * float(latency_s.min())
+    return relative_prices(terms, latency_s), MIN_SHARE * float(latency_s.min())
 
 
 def priced_terms(terms: np.ndarray, prices_s: np.ndarray, min_s: float) -> np.ndarray:

@@ -21,7 +21,7 @@ from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.registry import predictor_class, registry
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
-from slotool.predictors.trained.bounds import Bounds, Floor
+from slotool.predictors.trained.bounds import Bounds, Floor, raised
 from slotool.predictors.trained.calibration import Calibration, hold_out_kinds
 from slotool.predictors.trained.residuals import MAX_RESIDUAL, Residuals
 from slotool.tables import LatencyTable
@@ -208,9 +208,11 @@ class TrainedPredictor(SettingPredictor[Asked]):
                 distance.sentence() if far_off else None for distance, far_off in zip(distances, beyond, strict=True)
             ]
             why = [self._why_none(*pair) for pair in zip(distances, beyond, strict=True)]
-            below = self.predictor.below_measured(graphs)
-            latency_s, why_raised = self.raised(graphs, latency_s)
-            why = ["; ".join(filter(None, reasons)) or None for reasons in zip(below, why_raised, why, strict=True)]
+            networks = cast("Sequence[OperatorGraph]", graphs)
+            limits = np.zeros(len(graphs)) if self.floor is None else self.floor.of_networks(networks)
+            limits = np.maximum(limits, self.predictor.min_operator_s)
+            latency_s, why_raised = raised(networks, latency_s, limits)
+            why = ["; ".join(filter(None, reasons)) or None for reasons in zip(why_raised, why, strict=True)]
         valid = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
             latency_s=latency_s,
@@ -221,11 +223,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
             distances=distances,
             spread=spread,
         )
-
-    def raised(self, graphs: Sequence[Asked], latency_s: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
-        if self.floor is None:
-            return latency_s, [None] * len(graphs)
-        return self.floor.raised(cast("Sequence[OperatorGraph]", graphs), latency_s)
 
     def _why_none_like(self, outside: str | None, spread: float) -> str | None:
         if not np.isfinite(spread):

@@ -84,20 +84,21 @@ def min_operator_seconds(operators: np.ndarray, latency_s: np.ndarray) -> float:
 
 
 def raised(
-    latency_s: np.ndarray, operators: np.ndarray, min_operator_s: np.ndarray | float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Raise latencies clearly below ``min_operator_s`` × operators to that; return them, and which, bool [n]."""
-    min_s = min_operator_s * operators
+    graphs: Sequence[OperatorGraph], latency_s: np.ndarray, min_operator_s: np.ndarray
+) -> tuple[np.ndarray, list[str | None]]:
+    """Raise latencies clearly below ``min_operator_s`` × operators; return all, and why raised ones have no interval.
+
+    Both arrays are float64 seconds [n].
+    """
+    min_s = min_operator_s * _counts(graphs)
     below = latency_s < CLEARLY_BELOW * min_s
-    return np.where(below, min_s, latency_s), below
-
-
-def raised_in_words(where: str, min_operator_s: float) -> str:
-    """Describe why a raised latency has no interval. ``where``: place of the labels, such as "on this device"."""
-    return (
-        f"predicted faster than any network measured {where}, and raised to the least measured, "
-        f"{1e6 * min_operator_s:.3g} µs for each operator"
-    )
+    return np.where(below, min_s, latency_s), [
+        "predicted faster than any network among the labels it rests on, and raised to the least measured, "
+        f"{1e6 * seconds:.3g} µs for each operator"
+        if is_below
+        else None
+        for seconds, is_below in zip(min_operator_s.tolist(), below.tolist(), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -123,16 +124,10 @@ class Floor:
         shortest = min_operator_seconds(_counts(labels.items), labels.latency_s)
         return Floor({kind: min(seconds, shortest) for kind, seconds in self.min_operator_s.items()})
 
-    def raised(self, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
-        """Raise latencies clearly below the limit; return all, and for each raised one why it has no interval."""
-        limits = np.array([min((self._of(kind) for kind in inputs_of([graph])), default=0.0) for graph in graphs])
-        raised_s, below = raised(latency_s, _counts(graphs), limits)
-        where = "among the labels it rests on"
-        pairs = zip(limits.tolist(), below.tolist(), strict=True)
-        return raised_s, [raised_in_words(where, seconds) if is_below else None for seconds, is_below in pairs]
-
-    def _of(self, kind: str) -> float:
-        return self.min_operator_s.get(kind, 0.0)
+    def of_networks(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        """Return the limit of each network, float64 seconds per operator [n], 0 for none."""
+        kinds = map(inputs_of, ([graph] for graph in graphs))
+        return np.array([min((self.min_operator_s.get(kind, 0.0) for kind in some), default=0.0) for some in kinds])
 
     def document(self) -> dict[str, float]:
         return dict(self.min_operator_s)

@@ -142,9 +142,9 @@ def adapt(
     held_out = hold_out(predictor.labels.networks, predictor.labels.log_s, folds_of(len(graphs), seed))
     learnt = base.predictor
     floor = base.floor
-    if isinstance(learnt, SettingsPredictor):
-        inputs = () if base.domain is None else base.domain.inputs
-        floor = Floor(dict.fromkeys(inputs, learnt.min_operator_s)) if learnt.min_operator_s > 0 else None
+    if isinstance(learnt, SettingsPredictor) and learnt.model is not None:
+        inputs, shortest_s = () if base.domain is None else base.domain.inputs, float(learnt.model.min_operator_s.min())
+        floor = Floor(dict.fromkeys(inputs, shortest_s)) if shortest_s > 0 else None
     trained = TrainedPredictor(
         predictor=predictor,
         bounds=base.bounds.wider(Bounds.of(graphs, latency_s)),

@@ -11,10 +11,10 @@ from scipy.special import stdtrit
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import Batch, once
-from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
 from slotool.predictors.features.type_costs import TypeCosts
 from slotool.predictors.labels import Setting
-from slotool.predictors.registry import ADAPTED_BEFORE, from_nested_state, nested_state
+from slotool.predictors.registry import ADAPTED_BEFORE, predictor_class
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.solo.three_term import three_terms
 from slotool.predictors.trained.artifact import TrainedPredictor
@@ -25,6 +25,8 @@ from slotool.predictors.transfer.few_labels import FewLabels, Networks
 # A fit takes the cube of the labels, and with more of them a newly trained predictor is better.
 MIN_LABELS, MAX_LABELS = 3, 200
 LEVELS = 199
+# Prefix of the tensors of the base.
+BASE = "base."
 # Median of the absolute value of a standard normal variable.
 NORMAL_MEDIAN = 0.6745
 
@@ -50,14 +52,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         learnt = None if isinstance(base.predictor, SettingsPredictor) else base.setting
         return cls(base.predictor, BackendChange.of(learnt, setting))
 
-    def fit(
-        self,
-        train: Examples[OperatorGraph],
-        dev: Examples[OperatorGraph] = NO_EXAMPLES,
-        *,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
+    def fit(self, train: Labels, dev: Labels = NO_EXAMPLES, *, seed: int = 0, progress: Progress | None = None) -> None:
         """Fit to 3 to 200 labels; raises ``InputError`` for another number, or without a base."""
         train.require("training")
         count = len(train.items)
@@ -92,10 +87,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         return np.asarray(np.log(latency_s) - np.log(self.change.times(graphs)))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        if not graphs:
-            return np.empty(0)
-        graphs = Batch.of(graphs)
-        return np.asarray(np.exp(self.labels.mean(self.networks(graphs))) * self.change.times(graphs))
+        return self.predict_and_spread(graphs)[0]
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
         if not graphs:
@@ -115,12 +107,12 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         return np.asarray(converted * (self.predict(batch)[0] / (converted.sum() + call_s)))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        tensors, document = nested_state(self.source, "base.")
+        base_tensors, state = self.source.state()
         networks, columns = self.labels.networks, self.labels.networks.costs.columns
         facts = {name: getattr(networks, name) for name in ("terms", "log_answers", "value_bytes")}
-        tensors |= {"costs": networks.costs.seconds, **facts, "log_s": self.labels.log_s}
-        return tensors, {
-            "base": document,
+        tensors = {BASE + name: value for name, value in base_tensors.items()}
+        return {**tensors, "costs": networks.costs.seconds, **facts, "log_s": self.labels.log_s}, {
+            "base": {"name": self.source.name, "state": state},
             "change": self.change.document(),
             "columns": [list(pair) for pair in columns],
         }
@@ -131,7 +123,9 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         if "change" not in document:
             raise InputError(ADAPTED_BEFORE)
         change = BackendChange.from_document(document["change"])
-        restored = cls(from_nested_state(tensors, document["base"], "base."), change)
+        of_base = {name.removeprefix(BASE): value for name, value in tensors.items() if name.startswith(BASE)}
+        base = predictor_class(document["base"]["name"]).from_state(of_base, document["base"]["state"])
+        restored = cls(base, change)
         columns = tuple((str(term), str(kind)) for term, kind in document["columns"])
         costs = TypeCosts(columns, tensors["costs"])
         count = len(tensors["log_s"])

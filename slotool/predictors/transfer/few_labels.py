@@ -101,13 +101,6 @@ class FewLabels:
         self._means, self._variances, self._noise = means.T[mean], variances[hypothesis], noise[hypothesis]
         self._inverse, self._alpha = inverse[hypothesis], solved[hypothesis, :, mean]
 
-    def mean(self, networks: Networks) -> np.ndarray:
-        """Return the mean of log(seconds), float64 [m], faster than ``answer``."""
-        answers, kernels = self._answers_and_kernels(networks)
-        pulled = (self._weights[:, None] * self._variances).T @ self._alpha
-        shift = SHIFT**2 * self._weights @ self._alpha.sum(axis=1)
-        return np.asarray(answers @ (self._weights @ self._means) + shift + np.einsum("kmn,kn->m", kernels, pulled))
-
     def answer(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of log(seconds), a label's noise included, float64 [m] each."""
         count = len(networks.terms)
