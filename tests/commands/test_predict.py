@@ -175,3 +175,23 @@ def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypat
         MeasuredPredictor.of(times, 1, Quiet(), True).measure(graphs)
     kept = OperatorTimes.load(folder, "torch", "cpu", 1).times
     assert set(kept) == {f"of {graph.id}" for graph in graphs[:2]}
+
+
+def test_the_share_that_was_estimated_is_a_number_of_each_network(tmp_path: Path) -> None:
+    graphs = random_networks(2, seed=6)
+    times = OperatorTimes.load(tmp_path, "torch", "cpu", 1)
+    known = MeasuredPredictor.of(times, 1, Quiet(), False).predictor.calls(graphs[0])
+    times.times |= {call.key: OperatorTime(1e-6, 0.0, False, call.op, 1, 1, graphs[0].id) for call in known if call}
+    found = MeasuredPredictor.of(times, 1, Quiet(), False).predict(graphs)
+    assert found.estimated[0] == 0
+    assert 0 < found.estimated[1] <= 1
+    assert [reason is None for reason in found.outside] == [True, False]
+
+
+def test_a_factory_is_predicted_with_its_arguments(slotool, tmp_path: Path) -> None:
+    nets = tmp_path / "nets.py"
+    nets.write_text("from torch import nn\ndef make(width):\n    return nn.Linear(8, width)\n")
+    options = ["--torch", f"{nets}:make", "--input-shape", "8", "--factory-arguments", "width=4"]
+    finished = slotool("predict", *options, "--factory-arguments", "width=5", "--json")
+    assert finished.exit_code == 0, finished.stderr
+    assert [row["weights"] for row in finished.document["predictions"]] == [36, 45]
