@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,13 @@ from slotool.errors import InputError
 from slotool.printable import with_article
 from slotool.regular_files import require_regular
 from slotool.sources import FilePath
+
+# Reasons why a file of this suffix cannot be loaded.
+_UNKNOWN = {
+    ".json": "neither rules nor a switching plan",
+    ".parquet": "no table that slotool knows",
+    ".csv": "no table that slotool knows",
+}
 
 
 def load(path: FilePath) -> Any:
@@ -31,6 +37,9 @@ def load(path: FilePath) -> Any:
         GraphError: A graph file is damaged.
     """
     from slotool.artifacts.bundle import is_artifact
+    from slotool.graphs.store import SCHEMA_NAME, read_graphs
+    from slotool.reports.files import kind_of
+    from slotool.tables import schema_name
 
     path = Path(path)
     if path.is_dir():
@@ -38,12 +47,13 @@ def load(path: FilePath) -> Any:
             raise InputError(f"{path}: a folder without a manifest, so no artifact")
         return _artifact(path)
     require_regular(path, missing="no such file or folder")
-    readers: dict[str, Callable[[Path], Any]] = {
-        ".json": _document, ".jsonl": _graphs, ".parquet": _parquet, ".csv": _csv,
-    }  # fmt: skip
-    if path.suffix not in readers:
-        raise InputError(f"{path}: not {', '.join(readers)} or the folder of an artifact")
-    return readers[path.suffix](path)
+    if path.suffix not in (*_UNKNOWN, ".jsonl"):
+        raise InputError(f"{path}: not {', '.join((*_UNKNOWN, '.jsonl'))} or the folder of an artifact")
+    if path.suffix == ".jsonl" or (path.suffix == ".parquet" and schema_name(path) == SCHEMA_NAME):
+        return list(read_graphs(path))
+    if (kind := kind_of(path)) is None:
+        raise InputError(f"{path}: {_UNKNOWN[path.suffix]}")
+    return kind.load(path)
 
 
 def save(value: Any, path: FilePath, *, force: bool = False) -> Path:
@@ -98,71 +108,3 @@ def _artifact(path: Path) -> Any:
     if opened.kind == PREDICTOR:
         return PredictorArtifact.load(str(path))
     return load_model(opened)
-
-
-def _document(path: Path) -> Any:
-    from slotool import strict_json
-    from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
-    from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
-
-    document = strict_json.read(path)
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema == RULES_SCHEMA:
-        return RuleSet.load(path)
-    if schema == PLAN_SCHEMA:
-        return SwitchingPlan.load(path)
-    raise InputError(f"{path}: neither rules nor a switching plan")
-
-
-def _graphs(path: Path) -> Any:
-    from slotool.graphs.store import read_graphs
-
-    return list(read_graphs(path))
-
-
-def _parquet(path: Path) -> Any:
-    import pyarrow.parquet as pq
-
-    from slotool.graphs.store import SCHEMA_NAME
-    from slotool.tables import schema_name
-
-    name = schema_name(path)
-    kinds = {kind.schema.name: kind for kind in _tables()}
-    if name in kinds:
-        return kinds[name].load(path)
-    if name == SCHEMA_NAME:
-        return _graphs(path)
-    if name is None:
-        return _of_columns(path, set(pq.read_schema(path).names))
-    raise InputError(f"{path}: a Parquet file, but no table or graphs that slotool wrote")
-
-
-def _csv(path: Path) -> Any:
-    """Load as the table of most required columns that the file has."""
-    with path.open(errors="replace") as file:
-        columns = {name.strip().strip('"') for name in file.readline().split(",")}
-    return _of_columns(path, columns)
-
-
-def _of_columns(path: Path, columns: set[str]) -> Any:
-    for kind in sorted(_tables(), key=lambda kind: -sum(column.required for column in kind.schema.columns)):
-        if {column.name for column in kind.schema.columns if column.required} <= columns:
-            return kind.load(path)
-    raise InputError(f"{path}: its columns are of no table that slotool knows")
-
-
-def _tables() -> list[Any]:
-    from slotool.predictors.scoring import PredictionsTable
-    from slotool.simulation.query_log import QueryLog
-    from slotool.tables import LatencyTable, OutcomeTable
-    from slotool.workloads import ArrivalTable
-    from slotool.workloads.requests import RequestLog
-
-    return [
-        QueryLog,
-        RequestLog,
-        PredictionsTable,
-        OutcomeTable,
-        LatencyTable,
-        ArrivalTable,
-    ]

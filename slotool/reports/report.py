@@ -3,53 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from slotool import strict_json
 from slotool.artifacts import Artifact, open_artifact
 from slotool.artifacts.bundle import is_artifact
 from slotool.atomic import whole_file, whole_folder
 from slotool.errors import AlreadyExistsError, InputError
-from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
+from slotool.predictors.scoring import PredictionsTable
 from slotool.regular_files import require_regular
 from slotool.reports.figure import Figure, Rows, file_name
+from slotool.reports.files import kind_of
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
 from slotool.reports.series.latency import latency_figures
 from slotool.reports.series.load_test import dynamics_figures, served_latency, served_over_time
 from slotool.reports.series.predictions import predicted_against_measured
 from slotool.reports.series.switching import plan_figures
 from slotool.reports.series.tiers import tolerance_tiers
-from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
-from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
-from slotool.simulation.query_log import QUERIES_SCHEMA, QueryLog
-from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, LatencyTable, OutcomeTable, Schema, Table, schema_name
-from slotool.workloads.requests import REQUESTS_SCHEMA, RequestLog
+from slotool.rules.ruleset.rules import RuleSet
+from slotool.rules.switching import SwitchingPlan
+from slotool.simulation.query_log import QueryLog
+from slotool.tables import LatencyTable, OutcomeTable, Table, schema_name
+from slotool.workloads import ArrivalTable
+from slotool.workloads.requests import RequestLog
 
 PREDICTIONS_FILE = "predictions.parquet"
+Kind = TypeVar("Kind")
 
 
 @dataclass
 class Collected:
     """Recognised files, each with its path as given or collected, in order.
 
-    ``unused``: recognised paths with nothing to draw, and their kinds.
+    ``read``: what can be drawn. ``unused``: recognised paths with nothing to draw, and their kinds.
     """
 
-    predictions: list[tuple[Path, PredictionsTable]] = field(default_factory=list)
-    outcomes: list[tuple[Path, OutcomeTable]] = field(default_factory=list)
-    requests: list[tuple[Path, RequestLog]] = field(default_factory=list)
-    queries: list[tuple[Path, QueryLog]] = field(default_factory=list)
-    latency: list[tuple[Path, LatencyTable]] = field(default_factory=list)
-    rules: list[tuple[Path, RuleSet]] = field(default_factory=list)
-    plans: list[tuple[Path, SwitchingPlan]] = field(default_factory=list)
+    read: list[tuple[Path, Any]] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
     unused: list[tuple[Path, str]] = field(default_factory=list)
 
-    @property
-    def drawable(self) -> bool:
-        return any(getattr(self, each.name) for each in fields(self) if each.name not in ("artifacts", "unused"))
+    def of(self, kind: type[Kind]) -> list[tuple[Path, Kind]]:
+        """Return the tables, rules or plans of a kind."""
+        return [(path, value) for path, value in self.read if isinstance(value, kind)]
 
 
 def collect(paths: Iterable[Path]) -> Collected:
@@ -72,7 +68,7 @@ def collect(paths: Iterable[Path]) -> Collected:
                 raise InputError(
                     f"{path}: neither a table, a rule set, a plan nor an artifact that a report could draw"
                 )
-    if not collected.drawable:
+    if not collected.read:
         where = ", ".join(map(str, pending))
         raise InputError(
             f"{where}: nothing to draw; a report needs latency or outcome tables, request logs, rule sets, "
@@ -98,66 +94,25 @@ def _candidates(path: Path, depth: int = 1) -> Iterator[Path]:
 def _take(path: Path, collected: Collected) -> bool:
     """True if ``path`` was recognised."""
     if path.is_dir():
-        _take_artifact(open_artifact(path), collected)
+        artifact = open_artifact(path)
+        collected.artifacts.append(artifact)
+        if artifact.kind == "predictor" and PREDICTIONS_FILE in artifact.manifest["files"]:
+            collected.read.append((artifact.path, PredictionsTable.load(artifact.file(PREDICTIONS_FILE))))
         return True
-    if path.suffix == ".json":
-        return _take_json(path, collected)
-    if path.suffix not in (".parquet", ".csv"):
-        return False
-    schema = schema_name(path) if path.suffix == ".parquet" else _csv_schema(path)
-    return _take_table(path, schema, collected)
-
-
-def _take_artifact(artifact: Artifact, collected: Collected) -> None:
-    collected.artifacts.append(artifact)
-    if artifact.kind == "predictor" and PREDICTIONS_FILE in artifact.manifest["files"]:
-        collected.predictions.append((artifact.path, PredictionsTable.load(artifact.file(PREDICTIONS_FILE))))
-
-
-def _take_table(path: Path, schema: str | None, collected: Collected) -> bool:
-    if schema == OUTCOME_SCHEMA.name:
-        collected.outcomes.append((path, OutcomeTable.load(path)))
-    elif schema == REQUESTS_SCHEMA.name:
-        log = RequestLog.load(path)
-        if log.answered.any():
-            collected.requests.append((path, log))
-        else:
-            collected.unused.append((path, "request log without a single answer"))
-    elif schema == QUERIES_SCHEMA.name:
-        collected.queries.append((path, QueryLog.load(path)))
-    elif schema == LATENCY_SCHEMA.name:
-        table = LatencyTable.load(path)
-        if (table.rows["status"] == "ok").any():
-            collected.latency.append((path, table))
-        else:
-            collected.unused.append((path, "latency table without a single sample"))
-    elif schema == PREDICTIONS_SCHEMA.name:
-        collected.predictions.append((path, PredictionsTable.load(path)))
-    elif schema is not None:
-        collected.unused.append((path, f"{schema} table"))
-    return schema is not None
-
-
-def _csv_schema(path: Path) -> str | None:
-    """Return the schema whose required columns a CSV file has, the most demanding first; None for any other CSV."""
-    with path.open(errors="replace") as file:
-        columns = {name.strip().strip('"') for name in file.readline().split(",")}
-    schemas: tuple[Schema, ...] = (REQUESTS_SCHEMA, PREDICTIONS_SCHEMA, OUTCOME_SCHEMA, LATENCY_SCHEMA)
-    fitting = [schema for schema in schemas if {c.name for c in schema.columns if c.required} <= columns]
-    return fitting[0].name if fitting else None
-
-
-def _take_json(path: Path, collected: Collected) -> bool:
-    try:
-        document: Any = strict_json.read(path)
-    except OSError as error:
-        raise InputError(f"{path}: not a JSON file") from error
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema == RULES_SCHEMA:
-        collected.rules.append((path, RuleSet.load(path)))
-    elif schema == PLAN_SCHEMA:
-        collected.plans.append((path, SwitchingPlan.load(path)))
-    return schema in (RULES_SCHEMA, PLAN_SCHEMA)
+    kind = kind_of(path)
+    if kind is None or kind is ArrivalTable:
+        name = schema_name(path) if path.suffix == ".parquet" else None
+        if name is not None:
+            collected.unused.append((path, f"{name} table"))
+        return name is not None
+    value = kind.load(path)
+    if isinstance(value, RequestLog) and not value.answered.any():
+        collected.unused.append((path, "request log without a single answer"))
+    elif isinstance(value, LatencyTable) and not (value.rows["status"] == "ok").any():
+        collected.unused.append((path, "latency table without a single sample"))
+    else:
+        collected.read.append((path, value))
+    return True
 
 
 def write_report(
@@ -209,33 +164,30 @@ def figures_of(collected: Collected) -> list[Figure]:
 
 
 def _figures(collected: Collected) -> Iterator[Figure]:
-    yield from _predicted(collected)
-    for path, table in collected.outcomes:
+    for path, predictions in collected.of(PredictionsTable):
+        yield predicted_against_measured(path.resolve().stem, predictions, str(path))
+    outcomes, latencies = collected.of(OutcomeTable), collected.of(LatencyTable)
+    for path, table in outcomes:
         if has_k(table):
             yield accuracy_against_k(_subject(path, table), table, str(path))
-    for name, tables in _by_data(collected.outcomes).items():
+    for name, tables in _by_data(outcomes).items():
         sources = ", ".join(str(path) for path, _ in tables)
         yield accuracy_against_latency(name, _distinct_names(tables), sources)
-    for path, latency in collected.latency:
+    for path, latency in latencies:
         # A single median beside other tables is a number, not a plot.
-        if len(latency.rows) > 1 or len(collected.latency) == 1:
+        if len(latency.rows) > 1 or len(latencies) == 1:
             yield from latency_figures(path.stem, latency, str(path))
-    for path, rules in collected.rules:
+    for path, rules in collected.of(RuleSet):
         yield from tolerance_tiers(path.stem, rules, str(path))
-    for path, plan in collected.plans:
+    for path, plan in collected.of(SwitchingPlan):
         yield from plan_figures(plan, str(path))
-    for path, simulated in collected.queries:
+    for path, simulated in collected.of(QueryLog):
         yield from dynamics_figures(_subject(path, simulated), simulated, str(path))
-    for path, log in collected.requests:
+    for path, log in collected.of(RequestLog):
         name = _subject(path, log)
         yield served_latency(name, log, str(path))
         if log.provenance.get("faults"):
             yield served_over_time(name, log, str(path))
-
-
-def _predicted(collected: Collected) -> Iterator[Figure]:
-    for path, predictions in collected.predictions:
-        yield predicted_against_measured(path.resolve().stem, predictions, str(path))
 
 
 def _subject(path: Path, table: Table) -> str:
@@ -319,15 +271,18 @@ def _artifacts(collected: Collected) -> Rows:
 
 
 def _tables(collected: Collected) -> Rows:
-    rows: list[tuple[str, ...]] = []
-    rows += [_row(p, "predictions", len(t), t.provenance) for p, t in collected.predictions]
-    rows += [_row(p, "outcome table", len(t.rows), t.provenance) for p, t in collected.outcomes]
+    rows = [_row(p, "predictions", len(t), t.provenance) for p, t in collected.of(PredictionsTable)]
+    rows += [_row(p, "outcome table", len(t.rows), t.provenance) for p, t in collected.of(OutcomeTable)]
     rows += [
-        (str(p), "rule set", f"{len(r.rules)}", f"{r.method}, table {r.table_sha256[:12]}") for p, r in collected.rules
+        (str(p), "rule set", f"{len(r.rules)}", f"{r.method}, table {r.table_sha256[:12]}")
+        for p, r in collected.of(RuleSet)
     ]
-    rows += [(str(p), "latency table", f"{len(t):,}", _measured_on(t)) for p, t in collected.latency]
-    rows += [(str(p), "switching plan", f"{len(plan.loads)}", f"machine {plan.machine}") for p, plan in collected.plans]
-    rows += [_row(p, "request log", len(t), t.provenance) for p, t in collected.requests]
+    rows += [(str(p), "latency table", f"{len(t):,}", _measured_on(t)) for p, t in collected.of(LatencyTable)]
+    rows += [
+        (str(p), "switching plan", f"{len(plan.loads)}", f"machine {plan.machine}")
+        for p, plan in collected.of(SwitchingPlan)
+    ]
+    rows += [_row(p, "request log", len(t), t.provenance) for p, t in collected.of(RequestLog)]
     rows += [(str(p), what, "–", "nothing of it is drawn") for p, what in collected.unused]
     return Rows(("file", "what", "rows", "provenance"), tuple(rows))
 

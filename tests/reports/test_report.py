@@ -15,6 +15,9 @@ from PIL import Image
 from slotool.errors import InputError
 from slotool.reports import collect
 from slotool.reports.report import figures_of
+from slotool.rules import RuleSet
+from slotool.tables import OutcomeTable
+from slotool.workloads.requests import RequestLog
 from tests.reports.made_tables import family_outcomes, outcomes, request_log, slo_nn_outcomes
 from tests.serving.browser import browser_at
 
@@ -108,13 +111,13 @@ def test_what_a_person_sees(slotool: Any, run_folder: Path, tmp_path: Path) -> N
 def test_folders_are_searched_one_level_deep(run_folder: Path) -> None:
     request_log(30).save(run_folder / "a" / "b" / "deep.parquet")
     found = collect([run_folder])
-    assert [path.name for path, _ in found.requests] == ["requests.parquet"]
+    assert [path.name for path, _ in found.of(RequestLog)] == ["requests.parquet"]
     assert [artifact.name for artifact in found.artifacts] == ["predictor"]
 
 
 def test_what_is_named_twice_is_drawn_once(run_folder: Path) -> None:
     found = collect([run_folder / "slo-nn-outcomes.parquet", run_folder, run_folder / "rules.json"])
-    assert (len(found.outcomes), len(found.rules)) == (2, 1)
+    assert (len(found.of(OutcomeTable)), len(found.of(RuleSet))) == (2, 1)
 
 
 def test_tables_of_other_data_get_a_plot_of_their_own(tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def test_csv_tables_are_known_by_their_columns(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "o.csv", index=False)
     (tmp_path / "other.csv").write_text("name,size\na,1\n")
     found = collect([tmp_path])
-    assert len(found.outcomes) == 1
+    assert len(found.of(OutcomeTable)) == 1
     with pytest.raises(InputError, match="neither a table"):
         collect([tmp_path / "other.csv"])
 
