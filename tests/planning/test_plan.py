@@ -38,6 +38,13 @@ def traffic() -> ArrivalTable:
     return ArrivalTable(pd.DataFrame({"arrival_s": Poisson(20_000.0).times(0.5, seed=3)}))
 
 
+def test_a_network_alone_needs_no_accuracy_unless_one_is_promised(slotool: Slotool, tmp_path: Path) -> None:
+    (tmp_path / "net.csv").write_text("subject,latency_s\nnet,0.001\n")
+    command = ["plan", tmp_path / "net.csv", "--rate", 20, "--deadline-ms", 10]
+    assert slotool(*command).exit_code == 0
+    assert slotool(*command, "--min-accuracy", 0.5).exit_code == 1
+
+
 def test_no_smaller_fleet_holds_the_promise(traffic: ArrivalTable) -> None:
     found = api.plan(
         LATENCY, outcomes=OUTCOMES, arrivals=traffic, deadline_ms=20, attainment=0.95, min_accuracy=0.9,

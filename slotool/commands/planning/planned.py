@@ -14,8 +14,7 @@ from slotool.printable import counted, duration
 if TYPE_CHECKING:
     from slotool.planning.planner import Fleets, Planner
 
-# Fleets shown below the plan.
-RUNNERS_UP = 5
+RUNNERS_UP = 5  # fleets shown below the plan
 
 
 def _p99(seconds: float) -> str:
@@ -159,6 +158,6 @@ def _shown_model(row: Mapping[str, Any], promise: Mapping[str, Any], apart: Mapp
     }
 
 
-def _accuracy(row: Mapping[str, Any]) -> dict[str, float]:
+def _accuracy(row: Mapping[str, Any]) -> dict[str, float | None]:
     bound = row["accuracy_at_least"]
-    return {"known_accuracy": row["accuracy"]} if bound is None else {"bounded_accuracy": bound}
+    return {"known_accuracy": row["accuracy"] or None} if bound is None else {"bounded_accuracy": bound}

@@ -52,11 +52,9 @@ class ControlGrid:
         accuracy = self._accuracies()
         by_accuracy = np.lexsort((-latency_us.sum(axis=1), accuracy)).tolist()
         selected = by_accuracy if all_points else _pareto(latency_us, accuracy)
-        if len(selected) < len(accuracy):
-            left_out = len(accuracy) - len(selected)
-            self.remarks.append(
-                f"{left_out} of {len(accuracy)} points left out: others are as accurate and nowhere slower"
-            )
+        if left_out := len(accuracy) - len(selected):
+            whose = f"{left_out} of {len(accuracy)} points"
+            self.remarks.append(f"{whose} left out: others are as accurate and nowhere slower")
         self.points: tuple[OperatingPoint, ...] = tuple(space.points[i] for i in selected)
         self.accuracy = np.ascontiguousarray(accuracy[selected])
         self.latency_us = np.ascontiguousarray(latency_us[selected])
@@ -151,6 +149,9 @@ class ControlGrid:
 
     def _accuracies(self) -> np.ndarray:
         accuracies = [self.space.accuracy(point) for point in self.space.points]
+        if accuracies == [None]:  # nothing is chosen by it
+            self.remarks.append(f"the accuracy of {self.space.points[0]} is not known: it counts as 0")
+            accuracies = [0.0]
         for point, value in zip(self.space.points, accuracies, strict=True):
             if value is None:
                 raise InputError(
