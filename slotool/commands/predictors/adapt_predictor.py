@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
+from slotool.commands.predictors.predictor_choice import DEVICES
 from slotool.commands.result import Result
 from slotool.commands.values import Rows, at_least
 from slotool.errors import InputError
@@ -56,10 +57,8 @@ class Adaptation(Result):
         ]
         titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
         parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
-        source = "nearest known setting:" if run.has_several_settings else "from"
-        parts += [f"{source} {run.base_setting}", f"to {run.adapted.setting}"]
-        if run.other_backend is not None:
-            parts.append(run.other_backend)
+        parts += [f"{'nearest known setting:' if run.has_several_settings else 'from'} {run.base_setting}"]
+        parts += [f"to {run.adapted.setting}", *filter(None, [run.other_backend])]
         if scored:
             parts.append("learnt from " + ", ".join(run.name(int(i)) for i in run.chosen))
         rests_on = ", ".join(f"{share:.0%} {name}" for name, share in run.sources[:4])
@@ -92,7 +91,7 @@ def adapt_predictor(
     Example: slotool adapt-predictor predictor few.parquet --graphs cnns.parquet -o adapted
 
     Args:
-        base: Predictor artifact of another device, backend …
+        base: Predictor artifact of another device, backend …, or predictor-devices, which ships.
         latency: Latency tables (Parquet or CSV) of measured networks in the new setting.
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
         networks: timm, if the tables name networks of timm that ship with slotool, in place of ``graphs``.
@@ -114,12 +113,14 @@ def adapt_predictor(
         ArtifactError: ``base`` is damaged.
         AlreadyExistsError: ``out`` exists.
     """
+    from slotool.artifacts.bundle import shipped_artifact
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.transfer.adaptation import adapt_and_score, usual_batch_size
     from slotool.predictors.transfer.adapted import MIN_LABELS
 
     written = None if out is None else Path(out)
-    trained: TrainedPredictor[Any] = TrainedPredictor.load(str(base))
+    ships = str(base) == DEVICES and not Path(base).exists()
+    trained: TrainedPredictor[Any] = TrainedPredictor.load(shipped_artifact(DEVICES) if ships else str(base))
     source = MeasuredNetworks.of(latency, graphs, rows, networks, usual_batch_size(trained))
     labelled = source.labelled()
     remarks = source.remarks(labelled)
