@@ -23,8 +23,6 @@ from slotool.process import end_without_collecting
 
 SUMMARY = "Measure and predict latency of networks; serve them within deadlines and error tolerances."
 
-FIRST_STEP = "slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms"
-
 # Commands by theme, in the order of use. A command is made of the function of its name when it is used, so that no
 # other's module is imported.
 THEMES: Mapping[str, tuple[str, ...]] = {
@@ -128,7 +126,8 @@ def _resolved(path: str | None) -> Any:
 app = typer.Typer(
     name="slotool",
     cls=Group,
-    help=f"{SUMMARY}\n\n{EXAMPLE}{FIRST_STEP}",
+    help=f"{SUMMARY}\n\n{EXAMPLE}slotool predict --networks resnet50 --slo 100ms",
+    epilog="Next: slotool doctor",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -97,7 +97,7 @@ class Group(TyperGroup):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         version_option = ["--version"] if any(param.name == "version" for param in self.params) else []
-        write_paragraphs(formatter, [f"Also: {', '.join([*version_option, EVERYWHERE])}"])
+        write_paragraphs(formatter, [f"Also: {', '.join([*version_option, EVERYWHERE])}", *filter(None, [self.epilog])])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}

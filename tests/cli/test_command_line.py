@@ -125,6 +125,14 @@ def test_doctor_prints_one_json_document(slotool) -> None:
     assert "cpu" in document["devices"]
 
 
+def test_the_first_minute_ends_with_a_command_each(slotool) -> None:
+    bare = slotool()
+    assert (bare.stdout + bare.stderr).rstrip().endswith("slotool doctor")
+    words = slotool("doctor").stdout.splitlines()[-1].partition("slotool ")[2].split()
+    assert slotool(*words, "--help").exit_code == 0
+    assert words[0] == "predict"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [
