@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.docs.pages import Block, Step, blocks_of, difference, renewed, text_behind
 from tests.docs.replay import Replay
-from tests.docs.shell import Shell, shell
+from tests.docs.shell import LINKS, Shell, shell
 
 
 def run_page(text: str, folder: Path, replay: Replay) -> tuple[str, list[str]]:
@@ -18,7 +18,8 @@ def run_page(text: str, folder: Path, replay: Replay) -> tuple[str, list[str]]:
     blocks = blocks_of(lines)
     wrong: list[str] = []
     new: dict[int, tuple[Block, list[str]]] = {}
-    with shell(folder, stops_servers="kill -STOP" in text) as bash:
+    links = [name for name in LINKS if f"{name}/" in text]
+    with shell(folder, stops_servers="kill -STOP" in text, links=links) as bash:
         for block in blocks:
             if block.title is not None:
                 (folder / block.title).write_text("\n".join(block.lines) + "\n")

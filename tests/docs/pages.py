@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = "…"
+# Pages that begin in an empty folder.
+SCENARIOS = "scenarios"
 
 _FENCE = re.compile(r"^```(\w+)(.*)$")
 _DIRECTIVE = re.compile(r"^<!-- (?:(exact)|exit (\d+)) -->$")
@@ -52,9 +54,9 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """README, tutorials and how-to guides, in the order in which one reads them."""
-    docs = ROOT / "docs"
-    return [ROOT / "README.md", *sorted((docs / "tutorials").glob("*.md")), *sorted((docs / "how-to").glob("*.md"))]
+    """README, scenarios, tutorials and how-to guides, in the order in which one reads them."""
+    folders = [ROOT / "docs" / name for name in (SCENARIOS, "tutorials", "how-to")]
+    return [ROOT / "README.md", *(page for folder in folders for page in sorted(folder.glob("*.md")))]
 
 
 def blocks_of(lines: list[str]) -> list[Block]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ WAIT_S = 400  # kernels of SLO-NNs are compiled once per checkout, for more than
 # Of the pages, the first where a command names none; a run takes free ones in their place.
 PORTS = ("8000", "8001")
 INSTALLED = ".installed"
+LINKS = ("models", "datasets", "examples")
 _END, _JOBS = "\x1e", "\x1d"
 # How often a server that says nothing is asked whether it is still there.
 SERVING_LOOK_S = 5.0
@@ -31,9 +32,9 @@ _OF_THE_HOUR = re.compile(r"advice: |warning: (one request left the client|the c
 class Shell:
     """A bash whose commands are fed one by one."""
 
-    def __init__(self, folder: Path, *, stops_servers: bool = False):
+    def __init__(self, folder: Path, *, stops_servers: bool = False, links: Sequence[str] = LINKS):
         self._stops_servers = stops_servers
-        for name in ("models", "datasets", "examples"):
+        for name in links:
             (folder / name).symlink_to(ROOT / name)
         self.folder = folder
         self._stderr = folder / ".stderr"
@@ -157,10 +158,10 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def shell(folder: Path, *, stops_servers: bool = False) -> Iterator[Shell]:
+def shell(folder: Path, *, stops_servers: bool = False, links: Sequence[str] = LINKS) -> Iterator[Shell]:
     """A shell in ``folder``, ended with all it has started. ``stops_servers``: as anybody runs them, to be stopped by a
-    signal."""
-    opened = Shell(folder, stops_servers=stops_servers)
+    signal. ``links``: folders of the repository that it has."""
+    opened = Shell(folder, stops_servers=stops_servers, links=links)
     try:
         yield opened
     finally:

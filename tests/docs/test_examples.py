@@ -11,17 +11,18 @@ import pytest
 
 from slotool.cli.app import command as command_line
 from tests.docs.examples import run_page
-from tests.docs.pages import ROOT, blocks_of, commands_in, difference, masked, pages, renewed
+from tests.docs.pages import ROOT, SCENARIOS, blocks_of, commands_in, difference, masked, pages, renewed
 from tests.docs.replay import Replay
-from tests.docs.shell import shell
+from tests.docs.shell import LINKS, shell
 
 # Pages whose examples `make test` runs; `make test-long` runs all others.
-QUICK = ("README.md", "docs/tutorials/predict.md")
+QUICK = ("README.md", "docs/tutorials/predict.md", "docs/scenarios/new-board.md")
 PAGES = [
     pytest.param(page, id=name, marks=() if name in QUICK else pytest.mark.long)
     for page in pages()
     if (name := str(page.relative_to(ROOT)))
 ]
+SCENARIO_PAGES = [page for page in pages() if page.parent.name == SCENARIOS]
 OTHERS = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("explanation/*.md"), *(ROOT / "docs").glob("results/*.md")]
 MAX_WIDTH = 112  # characters, of which GitHub shows 108 without a bar to scroll by
 
@@ -40,6 +41,16 @@ def test_the_examples_print_what_the_page_shows(page: Path, tmp_path: Path, repl
         if wrong:  # what was kept, perhaps measured on a crowded machine, may be the reason
             replay.forget()
     assert not wrong, "\n".join([*wrong, "make docs-outputs writes the true output into the pages"])
+
+
+@pytest.mark.parametrize("page", SCENARIO_PAGES, ids=lambda page: page.stem)
+def test_a_scenario_has_files_of_its_own_and_at_most_ten_commands(page: Path) -> None:
+    text = page.read_text()
+    commands = [step.command for block in blocks_of(text.split("\n")) for step in block.steps]
+    assert len(commands) <= 10
+    assert not any(f"{folder}/" in command for command in commands for folder in LINKS)
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(prose.split()) <= 250
 
 
 @pytest.mark.parametrize("page", [*pages(), *sorted(OTHERS)], ids=lambda page: str(page.relative_to(ROOT)))
