@@ -126,7 +126,7 @@ def _resolved(path: str | None) -> Any:
 app = typer.Typer(
     name="slotool",
     cls=Group,
-    help=f"{SUMMARY}\n\n{EXAMPLE}slotool predict --networks resnet50 --slo 100ms",
+    help=f"{SUMMARY}\n\n{EXAMPLE}slotool predict --networks resnet50 --threads 1",
     epilog="Next: slotool doctor",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -64,7 +64,7 @@ class Diagnosis(Result):
         remarks = [f"advice: {text}" for text in self.advice] + [f"missing: {text}" for text in self.missing]
         remarks += [f"plugin: {plugin['problem']}" for plugin in self.plugins if plugin["problem"]]
         states = [{**plugin, "state": "cannot be used" if plugin["problem"] else "ok"} for plugin in self.plugins]
-        remarks += ["next: slotool predict --networks resnet50" if self.ok else "next: pip install slotool"]
+        remarks += ["next: slotool predict --networks resnet50 --threads 1" if self.ok else "next: pip install slotool"]
         plugins = [records_table("Plugins", states, _PLUGINS)] if self.plugins else []
         return [table("This machine", ["fact", "value"], list(rows.items())), *plugins, *remarks]
 
