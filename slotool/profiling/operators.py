@@ -112,16 +112,16 @@ class OperatorTimes:
 
     def measure(
         self, graph: OperatorGraph, calls: Sequence[OperatorCall | None], batch_size: int, timer: NetworkTimer
-    ) -> None:
-        """Time ``calls``, those of ``graph``, while it runs; unknown operators, and networks that fail, are left out.
+    ) -> str | None:
+        """Time ``calls``, those of ``graph``, while it runs; unknown operators are left out.
 
-        Earlier times are replaced, but not undisturbed ones by disturbed ones.
+        Earlier times are replaced, but not undisturbed ones by disturbed ones. Returns the reason if the network failed.
         """
         if self.facts is None:
             self.facts = facts_with_speed()
         answer = timer.operators(graph, batch_size)
         if answer["status"] != "ok":
-            return
+            return str(answer.get("reason") or answer["status"])
         disturbed = bool(answer["interrupted"])
         absent = {operator.op for operator in graph.operators if not operator.known}
         named = [network_call(graph, batch_size), *calls]
@@ -135,6 +135,7 @@ class OperatorTimes:
                 continue
             seconds, spread = (float(np.mean([getattr(one, name) for one in equal])) for name in ("seconds", "spread"))
             self.times[key] = replace(equal[0], seconds=seconds, spread=spread)
+        return None
 
 
 @dataclass(frozen=True)

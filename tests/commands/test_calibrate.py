@@ -49,6 +49,19 @@ def test_predict_adds_up_operators_and_says_what_checked_them(cache: Path, tmp_p
     assert [row["latency_s"] for row in known["predictions"]] == [row["latency_s"] for row in after["predictions"]]
 
 
+def test_a_network_that_cannot_be_timed_has_the_reason(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"status": "failed", "reason": "the worker ended"}
+    with monkeypatch.context() as failing:
+        failing.setattr("slotool.profiling.operators.NetworkTimer.operators", lambda *_: answers)
+        with pytest.raises(RunError, match="the worker ended"):
+            library.predict(MLPS[:1], threads=1, progress=None)
+    library.predict(MLPS[1:], threads=1, progress=None)
+    monkeypatch.setattr("slotool.profiling.operators.NetworkTimer.operators", lambda *_: answers)
+    (row,) = library.predict(MLPS[:1], threads=1, progress=None).document["predictions"]
+    assert row["estimated_share"] > 0
+    assert "the worker ended" in row["outside"]
+
+
 def test_ten_whole_networks_give_an_interval(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = library.predict(MLPS, threads=1, progress=None)
     assert np.isnan(few.interval_s).all()

@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.cache_folder import cache_folder
 from slotool.devices import required
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.base import Estimator
@@ -158,10 +158,11 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
             measures=measures,
         )
 
-    def measure(self, graphs: Sequence[OperatorGraph]) -> None:
+    def measure(self, graphs: Sequence[OperatorGraph]) -> dict[str, str]:
         """Run each of ``graphs`` that has an operator without undisturbed time, and store the times of its operators.
 
-        What is still disturbed then is not measured for the next of ``graphs``.
+        What is still disturbed then is not measured for the next of ``graphs``. Returns the reasons of networks that
+        failed, by their ids. Raises ``RunError`` if nothing was ever measured here.
         """
         times, calls = self.predictor.times, {graph.id: self.predictor.calls(graph) for graph in graphs}
         disturbed = {key for key, time in times.times.items() if time.disturbed}
@@ -169,9 +170,9 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
         def is_due(graph: OperatorGraph) -> bool:
             return not times.knows(calls[graph.id]) or any(call and call.key in disturbed for call in calls[graph.id])
 
-        unknown = list(filter(is_due, graphs))
+        unknown, failures = list(filter(is_due, graphs)), dict[str, str]()
         if not unknown:
-            return
+            return failures
         reporter = self.reporter or Quiet()
         with (
             NetworkTimer.opened(times.backend, times.device, times.threads, precision=times.precision) as timer,
@@ -180,15 +181,18 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
             for graph in unknown:
                 # Networks before it may have had the same operators.
                 if is_due(graph):
-                    times.measure(graph, calls[graph.id], self.predictor.batch_size, timer)
+                    failure = times.measure(graph, calls[graph.id], self.predictor.batch_size, timer)
+                    failures |= {graph.id: failure} if failure else {}
                     disturbed -= {call.key for call in calls[graph.id] if call}
                     # An interrupt loses nothing that was measured before.
                     times.save()
                 steps.advance()
+        if failures and not times.times:
+            raise RunError(f"operators could not be timed: {next(iter(failures.values()))}")
+        return failures
 
     def predict(self, graphs: Sequence[OperatorGraph], unsure: np.ndarray | float = 0.0) -> Predictions:
-        if self.measures:
-            self.measure(graphs)
+        failures = self.measure(graphs) if self.measures else {}
         high = np.nan if self.residuals is None else self.residuals.interval(NOMINAL_COVERAGE)[1]
         checks = self.predictor.checks
         few = len(checks.elsewhere) < MIN_RESIDUALS
@@ -210,6 +214,8 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
             names = sorted({call.op for call, is_estimated in calls if call and is_estimated})
             reasons = [f"{share:.0%} of the latency is estimated, as it was not measured: {', '.join(names[:6])}"]
             reasons = reasons if names else []
+            if graph.id in failures:
+                reasons.append(f"it could not be timed: {failures[graph.id]}")
             if disturbed > MAX_DISTURBED:
                 reasons.append(f"{disturbed:.0%} of the latency was measured while other processes ran")
             outside.append("; ".join(reasons) or None)
