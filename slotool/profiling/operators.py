@@ -115,7 +115,7 @@ class OperatorTimes:
     ) -> str | None:
         """Time ``calls``, those of ``graph``, while it runs; unknown operators are left out.
 
-        Earlier times are replaced, but not undisturbed ones by disturbed ones. Returns the reason if the network failed.
+        Earlier times are replaced, but not undisturbed ones by disturbed ones. Returns the reason of a failure.
         """
         if self.facts is None:
             self.facts = facts_with_speed()
