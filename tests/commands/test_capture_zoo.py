@@ -116,6 +116,7 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, timm: None, monkeypatch: p
     assert (len(found.graphs), found.failed) == (2, {"dies": "odd"})
 
 
+@pytest.mark.long
 def test_a_network_that_hangs_is_given_up_and_the_sweep_goes_on(
     tmp_path: Path, timm: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from tests.docs.replay import Replay
 from tests.docs.shell import LINKS, shell
 
 # Pages whose examples `make test` runs; `make test-long` runs all others.
-QUICK = ("README.md", "docs/tutorials/predict.md", "docs/scenarios/new-board.md")
+QUICK = ("README.md", "docs/scenarios/new-board.md")
 PAGES = [
     pytest.param(page, id=name, marks=() if name in QUICK else pytest.mark.long)
     for page in pages()

@@ -330,6 +330,7 @@ def test_a_plan_of_one_subject_still_needs_its_table_and_deadline(slotool: Sloto
         assert option in found.stderr
 
 
+@pytest.mark.long
 def test_models_that_share_workers_are_verified_by_one_server(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("PROBE_S", 0.4), ("BURSTS", 3), ("BURSTS_S", 0.4), ("BUSY_S", 0.3)):
         monkeypatch.setattr(front_end, name, value)

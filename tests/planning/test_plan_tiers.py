@@ -146,6 +146,7 @@ def test_requests_of_several_tiers_share_the_workers(rules: RuleSet, outcomes: O
     assert both == pytest.approx(0.25, abs=0.04)
 
 
+@pytest.mark.long
 def test_the_service_file_names_the_rules_and_a_server_keeps_the_promise(slotool: Slotool, tmp_path: Path) -> None:
     table = DATASETS / "digits-supernet-outcomes.parquet"
     made = slotool("gen-rules", table, "-o", tmp_path / "rules.json", "--tolerances", "0.05", "--tolerance-kind",

@@ -23,6 +23,7 @@ def figure(number: str, make: Callable[[Workspace], Found]) -> Figure:
     return Figure(number, "a figure", "a claim", "it is so", "another machine", make)
 
 
+@pytest.mark.long
 def test_the_others_are_made_and_its_measurements_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(launchers() / "python"))
     tables: list[float] = []

@@ -27,6 +27,7 @@ def test_the_word_error_rate_counts_words_to_change(said: str, heard: str, rate:
     assert word_error_rate(said.split(), heard.split()) == rate
 
 
+@pytest.mark.long
 def test_every_beam_width_is_a_version_and_the_widest_hears_the_words() -> None:
     pytest.importorskip("pocketsphinx", reason="the speech extra is not installed")
     table = asr_outcomes(RECORDINGS)

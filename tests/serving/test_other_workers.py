@@ -103,6 +103,7 @@ def test_workers_are_changed_under_load_and_no_request_is_lost(folder: Path) -> 
         assert process.wait(60) == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CORES < 2, reason="two workers need two cores")
 def test_the_workers_of_a_new_plan_replace_those_of_the_old_one(folder: Path) -> None:
     rows = [{"subject": "net", "point": "full", "batch_size": 1, "samples_s": [1e-4]}]
