@@ -50,9 +50,10 @@ def sentence(timing: Mapping[str, Any]) -> str:
 class Interference:
     """Call it for the seconds that other processes took since the last call: 0 on an idle machine.
 
-    Counted are the run-queue delay of every thread of this process (runnable, but another process had the core) and
-    the steal time of ``cores`` (the hypervisor ran another guest; its ticks are 10 ms long). Where the kernel counts
-    neither, it is always 0. A short read per thread keeps it cheap enough to ask after every sample.
+    Counted are the run-queue delay of the thread of this process that waited longest (runnable, but another process had
+    the core), as the others wait for it meanwhile, and the largest steal time of ``cores`` (the hypervisor ran another
+    guest; its ticks are 10 ms long). Where the kernel counts neither, it is always 0. A short read per thread keeps it
+    cheap enough to ask after every sample.
 
     ``oversubscribed``: this process has more busy threads than cores, so they wait for each other too, and their delay
     says nothing of others; only steal is counted then.
@@ -83,13 +84,14 @@ class Interference:
             descriptor = _opened(f"/proc/self/task/{thread}/schedstat")
             if descriptor is not None:
                 self._threads[thread] = descriptor
-        self._seen = self._waited_s() + self._stolen_s()
-        self._not_idle = time.perf_counter() - time.process_time() - self._seen
+        self._waited, self._stolen = self._waited_s(), self._stolen_s()
+        self._not_idle = self._beyond_s()
 
     def __call__(self) -> float:
-        now = self._waited_s() + self._stolen_s()
-        lost, self._seen = now - self._seen, now
-        return max(0.0, lost)
+        waited, stolen = self._waited_s(), self._stolen_s()
+        lost = _longest(waited, self._waited) + _longest(stolen, self._stolen)
+        self._waited, self._stolen = waited, stolen
+        return lost
 
     def idle_s(self) -> float:
         """Return seconds since the last call without a running or runnable thread of this process.
@@ -98,28 +100,38 @@ class Interference:
         stopped (SIGSTOP, a frozen container, a debugger) has all of that time here, which no counter of the system's
         tells: the clock went on, while neither CPU time nor waiting for a core did.
         """
-        now = time.perf_counter() - time.process_time() - self._waited_s() - self._stolen_s()
+        now = self._beyond_s()
         idle, self._not_idle = now - self._not_idle, now
         return max(0.0, idle)
 
-    def _waited_s(self) -> float:
-        waited = 0
-        for descriptor in self._threads.values():
-            with suppress(OSError):  # the thread has ended
-                waited += int(os.pread(descriptor, 80, 0).split()[1])
-        return waited * NANOSECOND
+    def _beyond_s(self) -> float:
+        """Return the seconds of the clock beyond those in which threads ran, waited for a core or were stolen."""
+        counted = sum(self._waited_s().values()) + sum(self._stolen_s().values())
+        return time.perf_counter() - time.process_time() - counted
 
-    def _stolen_s(self) -> float:
+    def _waited_s(self) -> dict[str, float]:
+        waited = {}
+        for thread, descriptor in self._threads.items():
+            with suppress(OSError):  # the thread has ended
+                waited[thread] = int(os.pread(descriptor, 80, 0).split()[1]) * NANOSECOND
+        return waited
+
+    def _stolen_s(self) -> dict[bytes, float]:
         if self._stat is None:
-            return 0.0
-        ticks = 0
+            return {}
+        stolen = {}
         for line in os.pread(self._stat, 1 << 14, 0).splitlines():
             if not line.startswith(b"cpu"):
                 break
             fields = line.split()
             if fields[0] in self._cores and len(fields) > STEAL_FIELD:
-                ticks += int(fields[STEAL_FIELD])
-        return ticks * self._tick_s
+                stolen[fields[0]] = int(fields[STEAL_FIELD]) * self._tick_s
+        return stolen
+
+
+def _longest(now_s: Mapping[Any, float], before_s: Mapping[Any, float]) -> float:
+    """Return the largest increase; 0 without one."""
+    return max((seconds - before_s.get(key, seconds) for key, seconds in now_s.items()), default=0.0)
 
 
 def _opened(path: str) -> int | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,6 +71,28 @@ def test_a_rival_on_the_same_core_is_counted_in_seconds() -> None:
     tick_s = 0.05  # the kernel counts stolen time in ticks, and its own accounts end a little later than ours
     assert 0.05 < lost_s < waited_s + tick_s
     assert steal_s <= lost_s + tick_s
+
+
+@needs_schedstat
+def test_threads_that_wait_at_the_same_time_lose_it_once() -> None:
+    """Each of four waits three quarters of the time, together three times as long as it lasts."""
+    ready, begin = threading.Barrier(5), threading.Barrier(5)
+
+    def compute() -> None:
+        ready.wait(60)
+        begin.wait(60)
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000)  # without Python's lock
+
+    with on_one_core() as core, ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(compute) for _ in range(4)]
+        ready.wait(60)
+        with Interference([core]) as lost:
+            started_s = time.perf_counter()
+            begin.wait(60)
+            for future in done:
+                future.result(60)
+            lost_s, took_s = lost(), time.perf_counter() - started_s
+    assert 0.25 * took_s < lost_s < took_s + 0.05
 
 
 def spin_until(begun: Any, ended: Any) -> None:
