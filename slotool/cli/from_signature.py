@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,7 +172,7 @@ class _Builder:
             return
         if "progress" in builder._parameters:
             call["progress"] = output
-        with interrupts.explaining(output.note) if builder._declared.resumes else nullcontext():
+        with interrupts.explaining(output.note):
             result = builder._function(**call)
         output.show(result)
         result.judge()

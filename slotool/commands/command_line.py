@@ -48,7 +48,6 @@ class CommandLine:
         tables: Keys of the file of options that list tables, which no parameter states.
         fixed: Values of parameters that the command does not have.
         ineffective: Options that are rejected because another option leaves them without effect.
-        resumes: True if an interrupted run prints how to resume.
     """
 
     path: str = ""
@@ -67,7 +66,6 @@ class CommandLine:
     tables: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     ineffective: tuple[Ineffective, ...] = ()
-    resumes: bool = False
 
     def option(self, parameter: str) -> str:
         """Return the option of a parameter: ``--slo`` for ``slo_s``."""

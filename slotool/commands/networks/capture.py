@@ -30,7 +30,6 @@ TIMEOUT_S, PACKAGE_TIMEOUT_S = 600.0, 180.0
     made_by={"networks": (networks_in, ("graph", "networks"))},
     python_only=("input_shape", "input_dtype"),
     ineffective=(Ineffective(("force",), "out"),),
-    resumes=True,
 )
 @writes("out")
 def capture(

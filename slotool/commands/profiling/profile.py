@@ -82,7 +82,6 @@ USUAL |= {"strict": False, "force": False, "progress": "auto"}
         "Adapting a predictor": ("predictor", "samples"),
         "Campaign": ("limit", "timeout_s", "budget_s", "dry_run", "strict"),
     },
-    resumes=True,
 )
 @writes("out", resumes=True)
 @takes(Measuring, **USUAL, runs=20, stable_within=0.01, timeout_s=60.0, max_seconds=0.5)
@@ -150,7 +149,6 @@ def profile(
         "Sampling": ("runs", "stable_within", "rounds", "max_seconds"),
         "Campaign": ("timeout_s", "budget_s", "dry_run", "strict"),
     },
-    resumes=True,
 )
 @writes("out", resumes=True)
 @takes(Measuring, **USUAL, runs=20, stable_within=0.05, timeout_s=120.0, max_seconds=30.0)
@@ -218,7 +216,6 @@ def profile_colocated(
         "Sampling": ("runs", "stable_within", "rounds", "max_seconds"),
         "Campaign": ("timeout_s", "budget_s", "dry_run", "strict"),
     },
-    resumes=True,
 )
 @writes("out", resumes=True)
 @takes(Measuring, **USUAL, runs=200, stable_within=0.05, timeout_s=120.0, max_seconds=10.0)

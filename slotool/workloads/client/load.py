@@ -177,9 +177,10 @@ def _driven(
     """
     try:
         run.drive()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         if run.finished and out is not None:
             run.log({**provenance, "interrupted": True}).save(out)
+            interruption.add_note(f"wrote {out} with the requests that had finished")
         raise
     finally:
         if injection is not None:
