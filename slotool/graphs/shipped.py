@@ -58,7 +58,7 @@ class ShippedNetworks:
             raise GraphError(f"{model} is known with images of {sides}, not of {side}")
         begins = [name for name in models if name.startswith(model)][:MAX_SIMILAR]
         similar = begins or get_close_matches(model, models, MAX_SIMILAR)
-        hint = f"did you mean {' or '.join(similar)}?" if similar else "capture it, and name the file with --graphs"
+        hint = f"did you mean {' or '.join(similar)}?" if similar else "capture it, and give that file instead"
         raise GraphError(f"{stated!r} is none of the {len(models)} models of {self.package} that ship; {hint}")
 
     def graphs(self, names: Iterable[str] | None = None) -> list[OperatorGraph]:

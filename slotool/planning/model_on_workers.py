@@ -187,8 +187,8 @@ class ModelOnWorkers:
             is_far = fastest_us > FAR_TOO_LONG_US and fastest_us > 5 * self.computing_us
             unit = "; latency tables hold seconds" if is_far else ""
             return (
-                f"of {self.computing_us / 1e3:.4g} ms left for computing the fastest call takes "
-                f"{fastest_us / 1e3:.4g} ms{unit}"
+                f"of {self.computing_us / 1e3:.4g} ms left for computing the fastest "
+                f"point needs {fastest_us / 1e3:.4g} ms in its slowest calls{unit}"
             )
         most = max((self.judge.most_accurate(worker.profile.grid) for worker in workers), key=lambda each: each.shown)
         return most.short_of(self.promise)

@@ -247,7 +247,7 @@ def test_the_plan_of_least_energy_is_that_of_the_fewest_joules_a_request(slotool
 def test_without_any_fleet_the_command_ends_with_1(slotool: Slotool) -> None:
     common = ("plan", LATENCY, "--outcomes", OUTCOMES, "--rate", 100)
     for options, said in (
-        (("--deadline-ms", 2.01), "of 0.01 ms left for computing the fastest call takes 0."),
+        (("--deadline-ms", 2.01), "of 0.01 ms left for computing the fastest point needs 0."),
         (
             ("--deadline-ms", 20, "--min-accuracy", 0.9999, "--policies", "fixed"),
             "nothing reaches an accuracy of 0.9999",
