@@ -191,9 +191,11 @@ def family(
         model.require_counted_examples()
         about = {"data": dataset.name, "split": split, "threads": threads}
         provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
-        kept = {name: dataset.kept[name][examples.rows] for name in columns}
-        measuring = Measuring(model, examples, learning, calibration, repeats, cost or {}, provenance, kept=kept)
-        measuring = replace(measuring, keep=keep_calibration, is_stated=scores is not None)
+        further = {name: dataset.kept[name][examples.rows] for name in columns}
+        prices, is_stated = cost or {}, scores is not None
+        measuring = Measuring(
+            model, examples, learning, calibration, repeats, prices, provenance, keep_calibration, is_stated, further
+        )
         model, table, rows = measuring.run(reporter)
         latencies = None
         if latency is not None:
