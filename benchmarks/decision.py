@@ -107,7 +107,7 @@ class _Answered(ElasticModel):
     """Model whose answers are there already."""
 
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
-        raise NotImplementedError
+        return np.repeat(SCORES[LOGITS], len(x), axis=0)
 
 
 SCORES = {LOGITS: np.eye(10, dtype=np.float32)[[3]]}

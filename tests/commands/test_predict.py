@@ -180,12 +180,12 @@ def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypat
 def test_the_share_that_was_estimated_is_a_number_of_each_network(tmp_path: Path) -> None:
     graphs = random_networks(2, seed=6)
     times = OperatorTimes.load(tmp_path, "torch", "cpu", 1)
-    known = MeasuredPredictor.of(times, 1, Quiet(), False).predictor.calls(graphs[0])
-    times.times |= {call.key: OperatorTime(1e-6, 0.0, False, call.op, 1, 1, graphs[0].id) for call in known if call}
-    found = MeasuredPredictor.of(times, 1, Quiet(), False).predict(graphs)
-    assert found.estimated[0] == 0
-    assert 0 < found.estimated[1] <= 1
-    assert [reason is None for reason in found.outside] == [True, False]
+    calls = MeasuredPredictor.of(times, 1, Quiet(), False).predictor.calls(graphs[0])
+    times.times |= {call.key: OperatorTime(1e-6, 0.0, False, call.op, 1, 1, graphs[0].id) for call in calls if call}
+    predictions = MeasuredPredictor.of(times, 1, Quiet(), False).predict(graphs)
+    assert predictions.estimated[0] == 0
+    assert 0 < predictions.estimated[1] <= 1
+    assert [reason is None for reason in predictions.outside] == [True, False]
 
 
 def test_a_factory_is_predicted_with_its_arguments(slotool, tmp_path: Path) -> None:
