@@ -9,6 +9,7 @@ the normal distribution gives.
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import time
@@ -70,8 +71,12 @@ def _broken(name: str, examples: int, method: str, seed: int) -> bool:
         outcomes, TIERS, ["cost"], 1.0 - DELTA, method, "absolute", policies=["osfa", "seq"], thresholds=10, seed=seed
     )
     # A tier is exceeded when its ensemble is: bounds are at most tolerances, and for the naive one just what was seen.
+    # An ensemble that no tier promises cannot exceed one.
     bounded = {rule.point: rule.bound for rule in rules.rules if rule.bound is not None}
-    tolerances = [min(r.tolerance for r in rules.rules if r.point == point and r.promised) for point in bounded]
+    tolerances = [
+        min((rule.tolerance for rule in rules.rules if rule.point == point and rule.promised), default=math.inf)
+        for point in bounded
+    ]
     excesses = excesses_over_bound(rules, _truth(name))
     return any(e.mean() + bound > t + 1e-12 for e, bound, t in zip(excesses, bounded.values(), tolerances, strict=True))
 
