@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, cached_tables, load_set
+from benchmarks.slo_nn import ALLOWED_LOSS, cached_tables, load_set
 from slotool.elastic.slo_nn.activator import layer_input
 from slotool.elastic.slo_nn.assessment import TorchDense
 from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, flat, with_weight_dtype
 
-SETS = (FASHION, "tate-16k", "tibkat-35k")
+SETS = ("tate-16k", "tibkat-35k")
 BATCHES = (1, 16, 64, 256)
 # Every way answers so many batches in turn, each batch of other queries.
 ROUNDS = 9
@@ -43,9 +43,8 @@ def main() -> None:
 
 
 def _one_set(name: str, source: Any, data: Any, rate: float) -> list[dict[str, Any]]:
-    settings = TableSettings(FASHION_SHARES if name == FASHION else None)
     subject = TableSubject(source.mlp, data)
-    plain = cached_tables(name, "clusters", lambda: build("clusters", subject, "clusters", settings))
+    plain = cached_tables(name, "clusters", lambda: build("clusters", subject, "clusters", TableSettings()))
     model = with_weight_dtype(plain, data, "int8")
     target = model.target(ALLOWED_LOSS)
     x = flat(data.test.x)
