@@ -14,7 +14,7 @@ NANOSECOND = 1e-9
 STEAL_FIELD = 8  # of a line "cpuN user nice system idle iowait irq softirq steal …", in clock ticks
 
 
-# Cores that other processes may keep busy while what takes seconds is timed.
+# Cores that other processes may keep busy during measurements of whole seconds.
 QUIET_CORES = 0.1
 # Medians of rounds within this share of each other agree.
 AGREEMENT = 0.05
@@ -22,7 +22,7 @@ NOT_DECIDED = "not decided: the machine was disturbed"
 
 
 class OtherWork:
-    """Time that passes, and the cores that processes other than this one and its children keep busy meanwhile."""
+    """Cores that processes other than this one and its children keep busy from now on."""
 
     def __init__(self) -> None:
         self._began_s, self._busy_s = time.perf_counter(), cpu_seconds_of_others()
@@ -48,15 +48,15 @@ def sentence(timing: Mapping[str, Any]) -> str:
 
 
 class Interference:
-    """Call it for the seconds that other processes took since the last call: 0 on an idle machine.
+    """Counter of the seconds that other processes took since its last call: 0 on an idle machine.
 
-    Counted are the run-queue delay of the thread of this process that waited longest (runnable, but another process had
-    the core), as the others wait for it meanwhile, and the largest steal time of ``cores`` (the hypervisor ran another
-    guest; its ticks are 10 ms long). Where the kernel counts neither, it is always 0. A short read per thread keeps it
-    cheap enough to ask after every sample.
+    It adds the longest run-queue delay of any thread of this process (runnable, but another process had the core), as
+    the other threads wait for that one, and the largest steal time of ``cores`` (the hypervisor ran another guest, in
+    ticks of 10 ms). Without these counters in the kernel it is always 0. A call takes one short read per thread, so it
+    can follow every sample.
 
-    ``oversubscribed``: this process has more busy threads than cores, so they wait for each other too, and their delay
-    says nothing of others; only steal is counted then.
+    ``oversubscribed``: this process has more busy threads than cores, which wait for each other. Their delay then does
+    not show other processes, and only steal time is counted.
     """
 
     def __init__(self, cores: Sequence[int], *, oversubscribed: bool = False):
@@ -76,7 +76,7 @@ class Interference:
         self._threads, self._stat = {}, None
 
     def look_again(self) -> None:
-        """Find the threads there are now; call it when a model has run once and its pools exist."""
+        """Open the counters of the present threads; call it when a model has run once and its pools exist."""
         alive = set() if self._oversubscribed else set(os.listdir("/proc/self/task"))
         for gone in self._threads.keys() - alive:
             os.close(self._threads.pop(gone))
@@ -96,9 +96,9 @@ class Interference:
     def idle_s(self) -> float:
         """Return seconds since the last call without a running or runnable thread of this process.
 
-        A call that computes has next to none; one that waits for a device has some of its own. A process that was
-        stopped (SIGSTOP, a frozen container, a debugger) has all of that time here, which no counter of the system's
-        tells: the clock went on, while neither CPU time nor waiting for a core did.
+        A call that computes has next to none; one that waits for a device has some. If the process was stopped
+        (SIGSTOP, a frozen container, a debugger), all of that time counts here. No counter of the system shows it: the
+        clock goes on, but neither CPU time nor run-queue delay does.
         """
         now = self._beyond_s()
         idle, self._not_idle = now - self._not_idle, now

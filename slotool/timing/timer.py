@@ -1,4 +1,4 @@
-"""Timing one call: first call apart, warm-up, blocks long enough for the clock, samples until the median is sure."""
+"""Timer of one call: first call, warm-up, then samples of several calls until the median is precise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slotool.tables.rounds import median_interval
 Call = Callable[[], object]
 Clock = Callable[[], float]
 
-# A sample lasts at least this many times what reading the clock takes, so the clock's share stays under 0.1 %.
+# Minimum length of a sample, in readings of the clock: they then take less than 0.1 % of it.
 CLOCK_READS_PER_SAMPLE = 1000
 WARM_UP_CALLS = 1
 WARM_UP_SECONDS = 0.01
@@ -27,8 +27,8 @@ RAMP_UP_CALLS = 3
 SETTLED = 0.01
 # A sample of which other processes took more than this share is measured again.
 MAX_LOST = 0.01
-# A sample is also measured again when it was idle for so much longer than the others of its kind, for more than this
-# share of it, and longer than any wait of a program for its own threads: its process was stopped.
+# A sample is also measured again if its process was stopped. Signs are idle time of so many times the usual, of more
+# than this share of the sample, and longer than programs wait for their own threads.
 STOP_TO_USUAL = 10.0
 STOP_SHARE = 0.05
 MIN_STOP_S = 1e-3
@@ -40,10 +40,10 @@ MAX_REPEATS = 2
 class StoppingRule:
     """Conditions under which a measurement is precise enough.
 
-    ``runs``: fewest samples, taken however long they last (the paper's labels are medians of 20 runs). Sampling then
+    ``runs``: minimum number of samples, however long they take (the paper's labels are medians of 20 runs). Sampling
     continues until the 95 % interval of the median lies within ± ``precision`` of it, or ``max_seconds`` of sampling or
-    ``max_samples`` are spent. ``single``: a sample is one call however short, since single answers keep or miss a
-    deadline; the mean of a block hides slow calls.
+    ``max_samples`` are spent. ``single``: a sample is one call, however short. Deadlines are
+    kept or missed by single calls, and the mean of a block hides slow ones.
     """
 
     runs: int = 20
@@ -81,10 +81,10 @@ class MeasurementHooks:
 
     ``begin`` is called once, when the call is warm. ``lost``: seconds that other processes took since its last call
     (``Interference``). ``idle``: seconds since its last call without a running or runnable thread of this process.
-    ``wait`` returns when the device is done; it is timed once per sample, so that calls within a sample may overlap on
-    the device as in use. ``stopwatch``: the device's own clock, stopped before the host waits. ``ramp_up_s``: longest
-    time in seconds of calls before the first sample, until their durations settle. ``single``: a sample is one call,
-    after one that does not count: asynchronous calls in a block would overlap and look faster than one alone.
+    ``wait`` returns when the device is done. It is timed once per sample, so that calls in a sample may overlap on the
+    device, as they do in use. ``stopwatch``: the device's own clock, stopped before the host waits. ``ramp_up_s``:
+    longest time in seconds of calls before the first sample, until their durations settle. ``single``: a sample is one
+    call, after an untimed one. Asynchronous calls in a block would overlap, and look faster than one alone.
     """
 
     begin: Callable[[], None] = _nothing
@@ -100,8 +100,8 @@ class MeasurementHooks:
 class Measurement:
     """``samples_s``: float64 [n], seconds per call, each the mean over a block of ``calls_per_sample`` calls.
 
-    ``discarded`` samples were measured again because other processes interrupted them. ``interrupted``: that did not
-    end, so interrupted samples are among the kept ones, without the seconds that other processes took.
+    ``discarded``: number of samples that were measured again because other processes interrupted them. ``interrupted``:
+    too many were, so they count too, without the seconds that other processes took.
     ``device_samples_s`` are the same samples by the device's own clock. ``settled``: durations no longer changed before
     the first sample.
     """
@@ -118,9 +118,9 @@ class Measurement:
 def measure(
     call: Call, rule: StoppingRule, clock: Clock = time.perf_counter, hooks: MeasurementHooks | None = None
 ) -> Measurement:
-    """Time ``call``; the collector is off meanwhile. ``clock`` returns seconds. What ``call`` raises goes through."""
+    """Time ``call``, without garbage collection. ``clock`` returns seconds. Exceptions of ``call`` are not caught."""
     hooks = hooks or MeasurementHooks()
-    # Imports of the precision check: a quarter of a second of the first subject's time.
+    # The first check of precision imports SciPy, which takes 0.25 s: not in the time of the first subject.
     is_stable(np.ones(6), 0.01)
     with collector_off():
         first_call_s = _block(call, 1, clock, hooks.wait)
@@ -170,7 +170,7 @@ def block_size(call_s: float, overhead_s: float) -> int:
 
 
 def _warm_up(call: Call, clock: Clock, wait: Callable[[], None]) -> float:
-    """Call until caches and thread pools have settled; returns seconds of the quickest call."""
+    """Call until caches and thread pools have settled; return the seconds of the quickest call."""
     started, quickest, calls = clock(), math.inf, 0
     while calls < WARM_UP_CALLS or clock() - started < WARM_UP_SECONDS:
         quickest = min(quickest, _block(call, 1, clock, wait))
@@ -179,7 +179,7 @@ def _warm_up(call: Call, clock: Clock, wait: Callable[[], None]) -> float:
 
 
 def _ramped_up(call: Call, clock: Clock, hooks: MeasurementHooks) -> bool:
-    """Call until durations settle, as the device's clock then has, or ``ramp_up_s`` pass; return True if they did."""
+    """Call until durations settle, and so the device's clock, at most ``ramp_up_s``; return True if they settled."""
     if not hooks.ramp_up_s:
         return True
     started, last_s = clock(), math.inf
@@ -235,8 +235,8 @@ class _Sampler:
     def _take_one(self) -> None:
         hooks = self._hooks
         if hooks.single:
-            # Checks since the last sample took the caches, and the device has been idle: without this, a
-            # call of 40 us takes more than 100.
+            # Since the last sample, checks have filled the caches and the device was idle. Without this call, 40 us
+            # become more than 100.
             _block(self._call, 1, self._clock, hooks.wait)
         hooks.idle()
         seconds = _block(self._call, self._calls, self._clock, hooks.wait, hooks.stopwatch)
@@ -278,7 +278,7 @@ def _block(call: Call, calls: int, clock: Clock, wait: Callable[[], None], stopw
     for _ in repeat(None, calls):
         call()
     if stopwatch is not None:
-        # Before the host waits: how long it takes to wake up is none of the device's time.
+        # Before the host waits, since its time to wake up is not the device's.
         stopwatch.stop()
     wait()
     return clock() - started

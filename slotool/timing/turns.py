@@ -1,4 +1,4 @@
-"""Timing of several calls in turns: samples that other processes disturbed are taken again, verdicts rest on rounds."""
+"""Timer of several calls in turns, with disturbed samples repeated, and verdicts that must hold in every round."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from slotool.timing.timer import MAX_LOST, MAX_REPEATS, Clock
 
 # Queries that all variants answer before the next ones come.
 BLOCK = 100
-# A longer call hardly notices what brings its variant back into the caches, and a block of such calls takes so long
-# that the machine changes meanwhile.
+# For a longer call, refilling the caches hardly counts, and a block of such calls takes so long that the machine
+# changes meanwhile.
 SHORT_CALL_S = 1e-3
-# Other processes are looked for after calls of so many seconds: less than a time slice of the system, so that a busy
-# machine leaves some pieces whole, and a hundred times what looking takes.
+# Interference is read after calls of so many seconds: less than a time slice of the system, so that some pieces stay
+# undisturbed on a busy machine, and a hundred times what reading takes.
 PIECE_S = 1e-3
-# A variant's pieces are taken again as often as for so many, however few were undisturbed by then.
+# Undisturbed pieces that a variant is taken to have at the start, when repetitions are limited by them.
 MIN_PIECES = 10
 # Calls of each variant before the first sample, and the seconds after which there are enough of them.
 WARM_UP_CALLS, WARM_UP_S = 20, 0.2
-# Parts of the queries that stand for rounds, where each query is timed once.
+# Number of parts of the queries that count as rounds if each query is timed once.
 ROUNDS = 5
-# A stable variant has at most this share of disturbed samples, which do not count, and medians of rounds that agree.
+# Maximum share of disturbed samples of a stable variant, whose rounds also agree.
 MAX_DISTURBED = 0.25
-# A mean of all samples beyond so many times that of the undisturbed ones is worth a warning.
+# A warning is given if the mean of all samples is more than so many times that of the undisturbed ones.
 MEANS_AGREE = 1.1
 
 
@@ -69,8 +69,7 @@ class Watch:
 class Saving:
     """Share of one call's time that another saves: median, least and most of the rounds.
 
-    ``undisturbed``: both calls have enough samples without disturbance; others are longer, and long calls are disturbed
-    more often.
+    ``undisturbed``: both calls have enough undisturbed samples.
     """
 
     share: float
@@ -105,7 +104,7 @@ class Turns:
 
     @cached_property
     def undisturbed_s(self) -> np.ndarray:
-        """``samples_s`` with NaN where they were disturbed; a variant without any other has all of its samples."""
+        """``samples_s`` with NaN for disturbed ones, except for variants that have no others."""
         hidden = self.disturbed & ~self.disturbed.all(axis=(1, 2), keepdims=True)
         return np.where(hidden, np.nan, self.samples_s)
 
@@ -113,7 +112,8 @@ class Turns:
     def latency_s(self) -> np.ndarray:
         """Median of the undisturbed repeats, seconds, float64 [variants, queries].
 
-        Without undisturbed repeats: their least, or the variant's undisturbed mean if less, as a disturbance only adds.
+        If all repeats are disturbed: the shortest, or the variant's undisturbed mean if that is less, because
+        disturbances only add time.
         """
         none = np.all(self.disturbed, axis=2, keepdims=True)
         medians = np.nanmedian(np.where(self.disturbed & ~none, np.nan, self.samples_s), axis=2)
@@ -152,7 +152,7 @@ class Turns:
 
     @property
     def document(self) -> dict[str, Any]:
-        """``state``: "stable" or "disturbed"; shares of ``disturbed`` samples, of variants whose rounds ``differ``."""
+        """``state``, "stable" or "disturbed"; shares of disturbed samples, and of variants whose rounds differ."""
         differ = 1.0 - float(np.mean([agree(rounds) for rounds in self._rounds]))
         summary = {"state": state(bool(self.stable.all()))}
         return {**summary, "disturbed": float(self.disturbed.mean()), "differ": differ}
@@ -200,28 +200,23 @@ def in_turns(
     progress: Callable[[], None] = lambda: None,
     max_seconds: float = float("inf"),
 ) -> Turns:
-    """Time ``calls`` in turns on each query; the collector is off meanwhile.
+    """Time ``calls`` in turns on each query, without garbage collection.
 
-    Queries come in blocks, passed ``repeats`` times, so that no call finds its own traces in the caches. Variants of
-    short calls take turns by block, as after another variant a call of microseconds is slowed by refilling caches;
-    those of long calls alternate by query, so that a slow second of the machine affects all alike.
-
-    Queries come in blocks, which are gone through ``repeats`` times, so that no call finds in the caches what the same
-    one just left there. Variants of short calls have turns of their own at a block, as after another variant's call one
-    of microseconds takes longer by what that put out of the caches; those of long calls alternate from query to query,
-    as what the machine does for a second then slows all alike.
+    A block of queries is passed ``repeats`` times, so that no call finds its own data in the caches. Variants of short
+    calls take turns by block, because refilling the caches after another variant would slow a call of microseconds.
+    Variants of long calls take turns by query, so that a slow second of the machine affects all alike.
 
     Args:
         calls: The variants.
         arguments: Arguments of the calls by variant, for each query of a block; prepared before the block is timed.
         queries: Number of queries.
         repeats: Timed calls per query and variant.
-        received: Called with variant, query and result after each call; of repeated samples more than once.
+        received: Called with variant, query and result after each call, and again for repeated samples.
         progress: Called per query.
-        max_seconds: No block is begun later, but of the first ``ROUNDS`` queries; the rest is then left out.
+        max_seconds: Time after which no block is begun, unless fewer than ``ROUNDS`` queries were timed.
 
     Returns:
-        The samples. What a call raises goes through.
+        The samples of all queries that were timed. Exceptions of calls are not caught.
     """
     with Watch.opened() as watch, collector_off():
         quickest_s = [_warm_up(call, of[0], watch.clock) for call, of in zip(calls, arguments(range(1)), strict=True)]
@@ -282,13 +277,13 @@ class _Sampling:
             yield piece
 
     def _piece(self, piece: Sequence[tuple[int, int]]) -> tuple[list[float], bool]:
-        """Return the seconds of each call, and True if others disturbed them to the end."""
+        """Return the seconds of each call, and True if they were disturbed in the last repetition too."""
         clock, lost = self._watch.clock, self._watch.lost
         while True:
             (query, variant), seconds = piece[0], list[float]()
             lost()
             if self._quickest_s[variant] < SHORT_CALL_S:
-                # Looking for others, or another variant, took the caches.
+                # Reading the interference, or another variant, has filled the caches.
                 self._calls[variant](*self._arguments[variant][query - self._start])
             for i, p in piece:
                 call, arguments = self._calls[p], self._arguments[p][i - self._start]
@@ -314,7 +309,7 @@ def _warm_up(call: Callable[..., Any], arguments: tuple[Any, ...], clock: Clock)
 
 
 def agree(rounds: Sequence[np.ndarray]) -> bool:
-    """True if no two rounds have medians further apart than ``AGREEMENT`` and than their samples leave open."""
+    """True if medians of rounds are within ``AGREEMENT``, or the confidence intervals of the extremes overlap."""
     if not all(map(len, rounds)):
         return False
     ordered = sorted(rounds, key=lambda samples: float(np.median(samples)))
