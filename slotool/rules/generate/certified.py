@@ -1,35 +1,35 @@
 """Certified rules: P(any shipped tier exceeds its tolerance) ≤ 1 − confidence, over the draw of the table.
 
-Learn, then test (arXiv 2110.01052), whatever the policies are. What could break the guarantee, and the remedy:
+The method is learn-then-test (arXiv 2110.01052), for any kind of policy. What could break the guarantee, and the
+remedy:
 
-- *Many policies, thresholds and calibrations taken from the data.* A random part of the table (``LEARN_SHARE``) names
-  per tolerance a chain of policies, from the surest to keep it to the cheapest (``proposals``). Only the other examples
-  test. A chain is tested in its order until one is not shown to keep the tolerance: fixed-sequence testing, which needs
-  no correction for its length.
-- *What a part names is chance.* So there are ``ROUNDS`` random parts, each with its share of the budget, and a tier
-  takes the cheapest policy that any of them has shown. Of a table of ``LARGE`` examples one part is enough, and a
-  smaller share of it.
-- *Two versions have one threshold path*, along which nothing needs choosing: the better version alone, then the
-  cheapest one from each confidence on. ``PATH_EXAMPLES`` rows name the thresholds, the cheapest and the better version,
-  all others test, with ``PATH_BUDGET`` of the budget. Rounds have the rest. Of more than ``MAX_STEPS`` versions there
-  is none: one pair is a small part of what they can do.
-- *Many tiers.* Chains are made for at most ``MAX_GOALS`` of the tolerances, and Holm's procedure divides the budget
-  among them (``sequences``). A tier between them takes what is shown for the next stricter one.
-- *The table does not say which version is best.* A policy is shown to keep a tolerance only where it is against every
-  version: its p-value is the largest of theirs (an intersection-union test). The truly best version v* is unknown but
-  fixed, and max_v p_v ≥ p_v*. If the policy exceeds its tolerance above v*, then
-  P(max_v p_v ≤ α) ≤ P(p_v* ≤ α) ≤ α: no level is divided among the versions, whatever losses, groups and kind of
-  tolerance make p_v. A version is never tested against itself, above which its excess is 0 by definition. The version
-  that serves where nothing cheaper is shown is a policy too: it is in every chain, as sure as it seems, and without a
-  proof its tier promises nothing. With ``Problem.reference`` that version alone is tested against; the statement is
-  then about it, and its own tier holds by definition.
-- *Tolerances per group.* A policy keeps a tolerance where it does so for each group; the p-value is the largest of
-  theirs too, so that all groups' guarantees hold at once.
-- *A relative tolerance has the best version's unknown error in its denominator.* What is tested is the mean of
-  e − (1 + τ)·e_best itself: for 0/1 losses by an exact test of the examples on which the two differ (``counting``),
-  for others by a bet (``betting``).
+- *Policies, thresholds and calibrations are chosen on the data.* A random part of the table (``LEARN_SHARE``) chooses a
+  chain of policies per tolerance, from the one most likely to keep it to the cheapest (``proposals``). Only the other
+  examples test. A chain is tested in its order until a policy is not proven to keep the tolerance: fixed-sequence
+  testing, which needs no correction for the length.
+- *The choice depends on the part that was drawn.* So there are ``ROUNDS`` random parts, each with its share of the
+  budget, and a tier takes the cheapest policy that any of them proves. From ``LARGE`` examples on there is one part,
+  with a smaller share of the table.
+- *A pair of versions has one chain of thresholds* (path): the better version alone, then the cheapest one from each
+  confidence on. ``PATH_EXAMPLES`` rows choose the thresholds, the cheapest and the better version. All others test,
+  with ``PATH_BUDGET`` of the budget; rounds have the rest. For more than ``MAX_STEPS`` versions there is no path,
+  because one pair is then a small part of the possible policies.
+- *Many tiers.* At most ``MAX_GOALS`` of the tolerances have chains, and Holm's procedure divides the budget among them
+  (``holm_over_sequences``). A tier between them takes what is proven for the next stricter one.
+- *The best version is unknown.* A policy counts as proven only if it is proven against every version: its p-value is
+  the largest of theirs (an intersection-union test). The truly best version v* is fixed, and max_v p_v ≥ p_v*. If the
+  policy exceeds its tolerance above v*, then P(max_v p_v ≤ α) ≤ P(p_v* ≤ α) ≤ α: no level is divided among the
+  versions, whatever losses, groups and kind of tolerance make p_v. A version is never tested against itself, as its
+  excess over itself is 0. The version that serves if nothing cheaper is proven is a policy too, with its place in every
+  chain; without a proof its tier promises nothing. With ``Problem.reference`` policies are tested against that version
+  alone: the statement is then about it, and its own tier holds by definition.
+- *Tolerances per group.* A policy keeps a tolerance if it does so in each group. Its p-value is the largest of the
+  groups', so that all their guarantees hold at once.
+- *A relative tolerance is a share of the best version's error, which is unknown.* The test is of the mean of
+  e − (1 + τ)·e_best: for 0/1 losses an exact test of the examples on which the two differ (``counting``), for others a
+  bet (``betting``).
 
-Like the paper's guarantee, this one assumes examples drawn independently and requests of the same distribution.
+Like the paper's guarantee, this one assumes that examples are independent and distributed as requests are.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ Against = Sequence[tuple[int, Listed]]
 
 ROUNDS = 3
 LEARN_SHARE = 0.4
-# Smallest table of one round only, and the share that chooses there.
+# Examples from which on there is one round only, and the share of them that chooses.
 LARGE, LARGE_SHARE = 30_000, 0.25
 # Share of the learning part that calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
-# Share of the budget for the path of a pair, which has as many thresholds as these rows, at most a tenth of the table.
+# Share of the budget for the path of a pair, and the rows that give its thresholds, at most a tenth of the table.
 PATH_BUDGET, PATH_EXAMPLES = 0.5, 200
 MAX_GOALS = 10
-# Standard errors that the best of three rounds is ahead of one, as often as not: .535, as their tests share 36 % of the
-# table; less, since the policy counts that seems to need the fewest examples.
+# Lead of the best of three rounds over a single one, standard errors. The median is .535, as their tests share 36 % of
+# the table; less is taken, because the policy was chosen that seems to need the fewest examples.
 ROUNDS_LUCK = 0.4
 MISS = 0.01  # share of a test's level for the interval of unknown probabilities
 
@@ -86,7 +86,7 @@ class Certified(RuleGenerator):
         shown = [(listed.index(policy), tolerance) for part in rounds for policy, tolerance in part.shown()]
         saves = any(_is_cheaper(listed, at, problem) for at, _ in shown)
         needed = {} if saves else {"examples_for_first_saving": _examples_needed(problem, against, listed, rounds)}
-        for version in problem.outcomes.versions:  # to know which others are cheaper
+        for version in problem.outcomes.versions:  # for comparison with the others
             listed.index(OSFA(version))
         tested = np.append(tested, np.zeros(len(listed) - len(tested), dtype=bool))
         bound = np.full(len(listed), np.inf)
@@ -214,7 +214,7 @@ class _Chain(Sequence[float]):
         self._counted = zero_or_largest(problem.outcomes.matrix("error"), problem.max_error) and (
             self._kind == "relative" or self._tolerance < 1.0
         )
-        # Losses relative to a version: it has none by definition.
+        # If losses are relative to a version, it has none.
         self._never_better = problem.recorded is not None
         self.policies = list(chain)
 
@@ -222,8 +222,7 @@ class _Chain(Sequence[float]):
         return len(self.policies)
 
     def __getitem__(self, at: Any) -> Any:
-        # A proof is one against every other version, for every group: the weakest counts, and no level is divided.
-        # The reference has no other version to be compared with.
+        # The weakest proof counts, over all other versions and groups. The reference has no other version.
         against = self._losses(self.policies[at])
         return max((self._p_value(*losses, *rows) for losses in against for rows in self._parts), default=0.0)
 
@@ -266,7 +265,7 @@ class _Chain(Sequence[float]):
         for error, best in self._losses(policy):
             for rows, _ in self._parts:
                 excess = excess_of(error[rows], best[rows], self._tolerance, self._kind)
-                # Half a difference more: none may be chance, and a full one would ask for too many examples.
+                # Half a difference is added: zero may be chance, and a whole one would demand too many examples.
                 margin, moment = -float(excess.mean()), (excess.var() * len(rows) + 0.5) / (len(rows) + 0.5)
                 needed = count(np.array(margin), np.array(moment), self._alpha) if margin > 1e-9 else np.inf
                 yield float(needed) * len(error) / len(rows)
@@ -294,7 +293,7 @@ def _goals(problem: Problem) -> list[Goal]:
 def _examples_needed(problem: Problem, against: Against, listed: Listed, rounds: Sequence[_Round]) -> int | None:
     """Estimate the table size that proves the first saving at the widest tolerance half of the time.
 
-    This takes the observed policies for the truth. None where none of them keeps that tolerance as observed.
+    The observed means are taken as true. None if no policy keeps that tolerance as observed.
     """
     examples, least = np.arange(len(problem.outcomes.examples)), np.inf
     replayed = {listed.policy(at) for at in range(len(listed))}

@@ -190,7 +190,7 @@ def _cascades(
 
 
 def _shares(of: np.ndarray, groups: int) -> np.ndarray:
-    """Return ``ExampleSet.shares``."""
+    """Return the weight of each example in each group's mean, float64 [examples, groups]: ``ExampleSet.shares``."""
     inside = of[:, None] == np.arange(groups)
     return np.asarray(inside * (len(of) / np.maximum(1, inside.sum(axis=0))))
 

@@ -1,7 +1,7 @@
-"""Numbers by which a cascade decides whether to ask on, each learnt from examples that choose nothing.
+"""Scores by which a cascade decides to consult the next version, each fitted to examples that choose nothing.
 
-Of the versions asked so far: the last one's confidence; the probability that it is right given its label; and a
-straight line through all confidences, agreements and columns of the table, by logistic regression.
+They are computed from the versions consulted so far: the last one's confidence; the probability that it is right, given
+its label; and a logistic regression on all confidences, agreements and columns of the table.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Sequential test by betting of whether a guarantee still holds, from labelled feedback as it comes in.
+"""Sequential test, by betting, that a guarantee still holds, from labelled feedback in the order of arrival.
 
 The guarantee of a tier is that its answers are on average no worse than tolerated: the excess sᵢ = eᵢ − bᵢ − aᵢ has
 mean ≤ 0, while requests have the distribution of the outcome table. A bet against it stakes a share λ of the wealth on
 each labelled request, ∏(1 + λ sᵢ). While the guarantee holds that is a non-negative supermartingale: it ever exceeds
 1/α with probability at most α, at any stopping time (Ville). The test averages several such wealths, which is valid
-again: one for each of several stakes; and one that starts at every request t with wealth 1/(t (t + 1)), in total 1,
-which has lost nothing before the drift began.
+too: one for each of several stakes, and one that starts at each request t with wealth 1/(t (t + 1)), in total 1. Those
+that start when a drift begins have lost nothing before.
 
 The same bet from the other side, ∏(1 − λ sᵢ) without restarts, shows when the labels alone *confirm* a guarantee: while
 it does not hold, this wealth too ever exceeds 1/α with probability at most α. So labels from production renew a
 certificate at any time, as long as labelled requests are a random sample of one distribution. Where tolerances must
 hold for each group, each group has its bets.
 
-If some requests are labelled more likely than others, such as unsure or disputed ones, they are no such sample. Where
-each request's probability p of a label is known, its excess counts c/p times, c the least p (inverse propensity): the
-mean over all requests, labelled or not, is that of sᵢ times c, and the bets are as valid. Labels must not come later
-for worse answers: leave out the latest requests, for as long as labels may take.
+If some requests, such as unsure or disputed ones, are labelled more often than others, labels are no random sample. If
+each request's probability p of a label is known, its excess is weighted by c/p, where c is the smallest p (inverse
+propensity). Its mean over all requests is then c times that of sᵢ, and the bets are valid. Labels must not take longer
+for worse answers: leave out requests whose labels may still come.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from slotool.tables import OperatingPoint, OutcomeTable
 class Watched:
     """State of an ensemble at its tightest tolerance, that of ``tier``.
 
-    ``mean_excess``: observed, of errors as in the table; ``evidence``: the greatest; ``wanted``: evidence from which on
-    the guarantee counts as violated. ``alarm_at``: number of labelled requests after which it was violated, or None.
-    ``confirmed_at``: the number after which these labels alone showed it to hold; None where they ever violate it, as
-    they are then no sample of one distribution. ``group``: whose requests are counted; empty: all.
+    ``mean_excess``: observed mean, in the table's unit of errors; ``evidence``: the largest so far; ``wanted``:
+    evidence at which the guarantee counts as violated. ``alarm_at``: number of labelled requests after which it was
+    violated, or None. ``confirmed_at``: number after which these labels alone proved it; None if it was ever violated,
+    because the labels are then not of one distribution. ``group``: group of the counted requests; empty: all.
     """
 
     point: OperatingPoint
@@ -105,7 +105,7 @@ class _Standing:
 
 
 def _first(earlier: int | None, before: int, reached: np.ndarray) -> int | None:
-    """Return the number of the first request that reached something; ``before``: requests before these."""
+    """Return ``earlier``, or else the number of the first request with ``reached``, counted from ``before``."""
     return before + int(reached.argmax()) + 1 if earlier is None and reached.any() else earlier
 
 
