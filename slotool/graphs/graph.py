@@ -131,7 +131,7 @@ class OperatorGraph:
 
     @property
     def plain(self) -> bool:
-        """True if it is an uncompiled float32 network, as slotool builds, measures and learns from."""
+        """True if the network is float32 and not compiled, as slotool builds networks and trains predictors on them."""
         return self.element_type == FLOAT32 and not self.compiled
 
     @property

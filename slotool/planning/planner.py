@@ -448,18 +448,18 @@ def smallest_fleet(
     distance: Callable[[Fleet], tuple[bool, float]],
     small_sizes: Iterable[int] = (),
 ) -> SmallestFleet:
-    """Return the smallest fleet of at most ``most`` workers that is enough, or else the one nearest to it.
+    """Return the smallest fleet that is enough, or else the one nearest to it.
 
-    By steps of 1, 2, 4 … up or down from ``first`` to where fleets begin to be enough, and bisection of the last step.
-    Where that fails, as workers of one machine slow each other down, by ``small_sizes``, ascending.
+    The search goes from ``first`` in steps of 1, 2, 4 … workers up or down to where fleets begin to be enough, and then
+    bisects the last step. If that fails, because workers of one machine slow each other down, it tries ``small_sizes``.
 
     Args:
-        run: Fleet of so many workers.
+        run: Function that returns the fleet of a number of workers.
         first: Fleet to begin with.
-        most: Limit of the workers.
-        is_enough: True for a fleet that is.
+        most: Maximum number of workers.
+        is_enough: True for a fleet that is enough.
         distance: Distance of a fleet from being enough.
-        small_sizes: Numbers of workers to try where growing steps fail.
+        small_sizes: Numbers of workers to try if growing steps fail, ascending.
     """
     step, is_limited = 1, False
     fewer, enough = (None, first) if is_enough(first) else (first, None)

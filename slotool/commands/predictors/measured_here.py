@@ -42,10 +42,10 @@ class Checks:
     """Errors of sums of operators, as ``calibrate`` measured them.
 
     Attributes:
-        residuals: Absolute log of measured ÷ predicted, of networks whose operators were timed in them.
-        elsewhere: Absolute log of the ratio of two sums of shared operators: timed in a network, and in others.
+        residuals: Absolute log of measured ÷ predicted latency, for networks whose own operators were timed.
+        elsewhere: Absolute log of the ratio of two sums over shared operators: timed in the network, and in others.
         networks: Number of networks.
-        date: Day of the measurements; None: never here.
+        date: Day of the measurements; None: not measured on this machine.
         range_s: Smallest and largest latency of the networks, seconds.
     """
 

@@ -287,7 +287,7 @@ def open_remote(url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature 
 def ask_shared_outputs(models: Sequence[Model], renames: Sequence[Mapping[str, str]]) -> None:
     """Request from remote ``models`` only the outputs that all of them have.
 
-    ``renames``: other names of each model's outputs, by their own.
+    ``renames``: for each model, new names of outputs by their present names.
     """
     called = [
         {tensor.name: new.get(tensor.name, tensor.name) for tensor in model.signature.outputs}

@@ -140,9 +140,9 @@ class KerasBackend(Backend):
 
 
 class TensorFlowAccelerator(NvidiaAccelerator):
-    """GPU of TensorFlow. Opening it hides other GPUs, and lets memory grow, which else is taken at once.
+    """GPU of TensorFlow. Opening it hides other GPUs, and allocates memory when needed instead of all at once.
 
-    It forbids TF32 unless that is the ``precision``, and operators that run on the CPU for lack of a GPU kernel.
+    It forbids operators without a GPU kernel, which would run on the CPU, and TF32 unless that is the ``precision``.
     """
 
     def __init__(self, device: str, precision: str):

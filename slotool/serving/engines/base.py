@@ -95,8 +95,8 @@ class InferenceEngine(ABC):
     def scale_to(self, workers: int) -> bool:
         """Change the number of workers; True if that can be done now.
 
-        New workers are reported when they are warm; the last ones end, each as soon as it is idle. By default the
-        number is fixed, and this raises ``InputError``.
+        New workers are reported when they are warm. Surplus workers, the last ones, end as soon as they are idle. By
+        default the number is fixed, and this raises ``InputError``.
         """
         raise InputError(f"engine {self.name} cannot add and remove workers while it serves")
 

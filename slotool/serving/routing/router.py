@@ -49,16 +49,16 @@ def request_ids() -> Iterator[str]:
 class Router:
     """Router that queues requests in EDF order and gives the most urgent to the next idle worker.
 
-    Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
-    new arrivals after each long call, and after a millisecond of short calls: an urgent request overtakes. A request
-    whose worker is lost goes to another worker until its deadline. Deadlines are brought forward by ``headroom``, a
+    Batches form at dispatch, as far as the policy's decision allows. If calls run in the event loop, it reads new
+    arrivals after each long call and after each millisecond of short calls, so that an urgent request overtakes. If a
+    worker is lost, its request goes to another one until its deadline. Deadlines are brought forward by ``headroom``, a
     latency headroom estimated from recent answers. Versions behind another server are called outside the workers
     (``RemoteCall``). Use it from one event loop.
 
-    ``max_queue``: requests waiting beyond this are rejected on arrival. ``default_deadline_us``: longest wait of a
-    request without a deadline (``inf``: unbounded). ``events``: receives workers lost and replaced and points switched.
-    ``clock_us`` may be replaced in tests. Raises ``InputError`` when there are no models or the engine cannot serve
-    one, ``RunError`` when one cannot run.
+    ``max_queue``: maximum number of waiting requests; more are rejected on arrival. ``default_deadline_us``: longest
+    wait of a request without a deadline (``inf``: unbounded). ``events``: receives workers lost and replaced and points
+    switched. ``clock_us`` may be replaced in tests. Raises ``InputError`` when there are no models or the engine cannot
+    serve one, ``RunError`` when one cannot run.
     """
 
     def __init__(

@@ -92,9 +92,9 @@ class LoadPlan:
         return y.astype(np.int64) if has_classes else np.full(len(self.split), -1)
 
     def loaded(self) -> LoadPlan:
-        """Return the plan with only the sent examples, in memory, at most ``MAX_EXAMPLE_BYTES`` of stored ones.
+        """Return the plan with the examples that it sends loaded into memory.
 
-        Beyond that, the first ones are sent again.
+        Of stored examples at most ``MAX_EXAMPLE_BYTES`` are loaded, and these are sent again in place of the others.
         """
         if not isinstance(self.split.x, StoredExamples):
             return self

@@ -98,8 +98,8 @@ def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, thre
 def rows_dense(x: np.ndarray, labels: np.ndarray, scores: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """Answer every row of ``x`` float32 [n, inputs] into ``labels`` int32 and ``scores`` float32 [n, p].
 
-    In any thread, in one call. Returns 0, or of the first row without an answer its error code − 8 × its number. Raises
-    ``ValueError`` if shapes do not fit.
+    Any thread may call it. Returns 0, or, for the first row without an answer, its error code minus 8 × its number.
+    Raises ``ValueError`` if shapes do not fit.
     """
     numbers, ints, ids, bytes_ = _arrays(handle)
     require(labels.shape == scores.shape and labels.shape == (len(x), handle_of(handle).answers))

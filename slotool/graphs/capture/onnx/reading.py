@@ -190,9 +190,9 @@ def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def _batch_axes(graph: onnx.GraphProto, name: str) -> dict[str, int | None]:
-    """Return each input's axis of examples; None if it is equal for every example, as a sampling rate.
+    """Return the batch axis of each input; None for an input without one, such as a sampling rate.
 
-    It is the first axis, unless that has another size or name, and a later one is the batch's, as in states of
+    That is the first axis, unless its size or name is not the batch's and those of a later axis are, as in states of
     recurrent layers. A model whose inputs have at most one axis computes one example.
     """
     inputs = {value.name: _axes(value, name) for value in _inputs(graph)}
