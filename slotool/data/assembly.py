@@ -60,7 +60,7 @@ def _further_column(table: ColumnSource, name: str) -> np.ndarray:
     if field is None:
         raise DataError(f"{table.source}: no column is called {name!r}; there are {name_list(table.fields)}")
     if field.is_image or field.unreadable or field.shape:
-        raise DataError(f"{table.source}: column {name!r} holds {field}; what is kept is text or a number of each row")
+        raise DataError(f"{table.source}: column {name!r} holds {field}; a column to keep holds text or numbers")
     values = np.asarray(table.read([name], np.arange(len(table)))[name]).tolist()
     names = field.class_names
     texts = ((names[x] if names else x.decode(errors="replace") if isinstance(x, bytes) else x) for x in values)

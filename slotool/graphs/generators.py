@@ -255,7 +255,7 @@ class SearchSpace:
 
     def __post_init__(self) -> None:
         if not 1 <= self.depth[0] <= self.depth[1]:
-            raise InputError(f"depth {self.depth[0]}:{self.depth[1]} is no range of at least 1 layer")
+            raise InputError(f"depth {self.depth[0]}:{self.depth[1]}: expected minimum:maximum, at least 1 layer")
         if not 0 <= self.exponents[0] <= self.exponents[1] <= GREATEST_EXPONENT:
             sizes = f"2^{self.exponents[0]} to 2^{self.exponents[1]}"
             raise InputError(f"sizes {sizes} are no range within 2^0 to 2^{GREATEST_EXPONENT}")

@@ -125,7 +125,7 @@ def _texts(content: bytes, count: int) -> np.ndarray:
         (length,) = _LENGTH.unpack_from(content, at)
         at += _LENGTH.size
         if length > len(content) - at:
-            raise ValueError("a text is cut off")
+            raise ValueError("a text is shorter than its stated length")
         texts[i], at = content[at : at + length], at + length
     if at != len(content):
         raise ValueError("more bytes than texts")

@@ -48,7 +48,7 @@ def not_found(sentence: str) -> Rejection:
 
 
 def no_longer_served(model: str) -> Rejection:
-    return not_found(f"model {model} is served no longer")
+    return not_found(f"model {model} is no longer served")
 
 
 def too_slow(sentence: str) -> Rejection:

@@ -134,7 +134,7 @@ def flag(value: Any) -> bool:
 
 def _shape(value: Any) -> Shape:
     if isinstance(value, str) or not value:
-        raise ValueError("a shape is a list of sizes")
+        raise ValueError(f"{value!r} is no shape; expected a list of sizes")
     return tuple(whole(size) for size in value)
 
 

@@ -219,7 +219,7 @@ class Score(Condition):
         terms = tuple(Term(str(of), str(name), float(weight), *map(str, rest))
                       for of, name, weight, *rest in settings["terms"])  # fmt: skip
         if not terms or any(term.of not in ("confidence", "feature", "agreement") for term in terms):
-            raise ValueError("a score without terms, or of other than confidence, feature and agreement")
+            raise ValueError("expected a score of at least one term, each confidence, feature or agreement")
         return cls(terms, float(settings["at_least"]))
 
 

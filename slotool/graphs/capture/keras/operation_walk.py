@@ -155,13 +155,13 @@ class OperationWalk:
     def _added(
         self, steps: list[Step], call: Call, arrays: list[Any], sources: dict[int, str], label: str, image: bool
     ) -> list[str]:
-        """Raise ``GraphError``, before anything is added, where the steps do not have the shapes that Keras says."""
+        """Raise ``GraphError``, before anything is added, if the steps do not have the shapes that Keras states."""
         shapes: dict[str | int, Shape] = {at: self._drafts.shape(name) for at, name in sources.items()}
         shapes |= {at: shape for at, shape in enumerate(call.inputs) if call.fixed[at]}
         effects = effects_of(steps, shapes)
         expected = [_as_image(shape) if image and len(shape) == 3 else shape for shape in call.outputs]
         if [effects[name].shape for name in outputs_of(steps)] != expected:
-            raise GraphError(f"{label} is not as it should be")
+            raise GraphError(f"{label} has other shapes as operators than in Keras")
         used = {at for *_, inputs in steps for at in inputs if isinstance(at, int) and at not in sources}
         names: dict[str | int, str] = dict(sources.items())
         names |= {at: self._constant(arrays[at], call.inputs[at], label) for at in sorted(used)}
