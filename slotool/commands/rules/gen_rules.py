@@ -360,11 +360,11 @@ def _remarks_on_proofs(rules: RuleSet) -> list[str]:
         return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]
     unproven, alone = _unproven(rules), [rule for rule in rules.rules if rule.point == OSFA(best).point]
     if len(alone) < len(rules.rules):
-        dearest = f"where {best} serves alone, no cheaper ensemble was proven to keep the tolerance"
+        dearest = f"{best} alone: no cheaper ensemble is proven to keep the tolerance"
         return [*unproven, *([dearest] if any(rule.promised for rule in alone) else [])]
     needed = rules.config["examples_for_first_saving"]
     if needed is None:
-        cause = "no cheaper ensemble keeps the widest tolerance even as observed"
+        cause = "no cheaper ensemble keeps the widest tolerance on these examples"
         return [*unproven, f"nothing saved: {cause}, so {best} serves alone"]
     more, nothing = needed - rules.sample_size, f"nothing saved, so {best} serves alone"
     if more <= 0:
@@ -387,4 +387,4 @@ def _unproven(rules: RuleSet) -> list[str]:
     doubt = "no version is proven to be the best"
     if rules.best_bound is not None:
         doubt = f"{best} alone is proven to keep only {unit.amount(rules.best_bound)}"
-    return [f"{span}: listed without a promise, as {doubt}; --best {best} promises errors above {best}'s instead"]
+    return [f"{span}: no promise, because {doubt}; --best {best} compares errors with {best}'s instead"]
