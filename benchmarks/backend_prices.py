@@ -57,8 +57,8 @@ class Pairs:
 def pairs(backend: str) -> Pairs:
     """Of a backend beside torch, by the tables in ``datasets/``."""
     graphs = [graph for name in GRAPHS for graph in read_graphs(DATASETS / f"{name}.parquet")]
-    found = LatencyTable.load_all([DATASETS / f"{name}.parquet" for name in TABLES[backend]])
-    there, here = (join_labels(found, graphs, {"backend": own}) for own in (backend, "torch"))
+    tables = LatencyTable.load_all([DATASETS / f"{name}.parquet" for name in TABLES[backend]])
+    there, here = (join_labels(tables, graphs, {"backend": own}) for own in (backend, "torch"))
     known = dict(zip([graph.id for graph in here.items], here.latency_s.tolist(), strict=True))
     both = [(graph, s / known[graph.id]) for graph, s in zip(there.items, there.latency_s.tolist(), strict=True)]
     return Pairs(tuple(graph for graph, _ in both), np.log([times for _, times in both]))
@@ -77,14 +77,14 @@ def fitted(own: Pairs, standing_out: Sequence[str] = ()) -> dict[str, tuple[floa
 
 def types_that_stand_out(own: Pairs) -> list[str]:
     """Those of which another kernel is used there: one after the other, while the labels become so much likelier."""
-    costs, found = TypeCosts.of(own.graphs), list[str]()
-    unlikely = _likeliest(costs, own.log_times, found)[0]
+    costs, outliers = TypeCosts.of(own.graphs), list[str]()
+    unlikely = _likeliest(costs, own.log_times, outliers)[0]
     while True:
-        others = sorted({kind for _, kind in costs.columns} - set(found))
-        best, kind = min((_likeliest(costs, own.log_times, [*found, kind])[0], kind) for kind in others)
+        others = sorted({kind for _, kind in costs.columns} - set(outliers))
+        best, kind = min((_likeliest(costs, own.log_times, [*outliers, kind])[0], kind) for kind in others)
         if best > unlikely - MIN_GAIN:
-            return found
-        unlikely, found = best, [*found, kind]
+            return outliers
+        unlikely, outliers = best, [*outliers, kind]
 
 
 def _before(first: Sequence[Column], second: Sequence[Column], standing_out: Sequence[str]) -> np.ndarray:
@@ -119,11 +119,11 @@ def _likeliest(costs: TypeCosts, log_times: np.ndarray, standing_out: Sequence[s
     rest = [float(np.median(log_times)), float(np.log(START_DEVIATION))]
     starts = [np.zeros(len(factor)), *([np.linalg.solve(factor, first)] if standing_out else [])]
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS}
-    found = [
+    rows = [
         minimize(unlikely, np.append(start, rest), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         for start in starts
     ]
-    best = min(found, key=lambda each: each.fun)
+    best = min(rows, key=lambda each: each.fun)
     return float(best.fun), np.asarray(factor @ best.x[:-2])
 
 
@@ -148,11 +148,11 @@ def _log_times(graphs: Sequence[OperatorGraph], prices: dict[str, tuple[float, .
 def main() -> None:
     for backend in TABLES:
         own = pairs(backend)
-        found = types_that_stand_out(own)
-        alone, priced = of_kinds_left_out(own, found)
-        print(f"# {backend}: {len(own.graphs)} networks, {found} stand out", flush=True)
+        outliers = types_that_stand_out(own)
+        alone, priced = of_kinds_left_out(own, outliers)
+        print(f"# {backend}: {len(own.graphs)} networks, {outliers} stand out", flush=True)
         print(f"# kinds left out: {alone:.3f} off by a factor alone, {priced:.3f} by prices", flush=True)
-        rows = {kind: tuple(round(10 * price) for price in prices) for kind, prices in fitted(own, found).items()}
+        rows = {kind: tuple(round(10 * price) for price in prices) for kind, prices in fitted(own, outliers).items()}
         for kind, row in rows.items():
             if not kind or row != rows[""]:
                 print(f'        "{kind}": {row},', flush=True)

@@ -136,14 +136,14 @@ def of_architectures(keep: bool) -> None:
 def floors(keep: bool) -> None:
     """As ``TrainedPredictor.train`` finds them, and adapting then: with their predictors left as they are."""
     learnt = {"predictor-torch": random_networks(), "predictor-architectures": architectures()}
-    found: dict[str, Floor] = {}
+    figures: dict[str, Floor] = {}
     for name, labelled in learnt.items():
         split = paper_split(labelled.kinds, 0)
-        found[name] = Floor.of(*labelled.take(split.train))
-        of_floor(name, found[name], labelled, split.test, keep)
+        figures[name] = Floor.of(*labelled.take(split.train))
+        of_floor(name, figures[name], labelled, split.test, keep)
     here = applications("keras")
     rows = np.arange(len(here))
-    of_floor("predictor", found["predictor-torch"].adapted(here.take(rows)), here, rows, keep)
+    of_floor("predictor", figures["predictor-torch"].adapted(here.take(rows)), here, rows, keep)
 
 
 def of_floor(name: str, floor: Floor, labelled: LabelledSet[Any], rows: np.ndarray, keep: bool) -> None:

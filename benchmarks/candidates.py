@@ -45,7 +45,7 @@ def timed(run: Callable[[], subprocess.CompletedProcess[str]]) -> dict[str, floa
 def main() -> None:
     shape = ",".join(map(str, SHAPE))
     command = [sys.executable, "-m", "slotool", "predict", "--torch", SPACE, "--input-shape", shape, "--threads", "1"]
-    found = {}
+    figures = {}
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "SLOTOOL_CACHE_DIR": folder}
 
@@ -60,9 +60,12 @@ def main() -> None:
             "command, one core": ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command],
         }
         for name, arguments in ways.items():
-            found[name] = timed(run(*arguments))
-            print(f"{COUNT} candidates, {name}: {found[name]['wall_s']} s, {found[name]['cpu_s']} s of CPU", flush=True)
-    print(json.dumps({"benchmark": "candidates", "candidates": COUNT, "ways": found}))
+            figures[name] = timed(run(*arguments))
+            print(
+                f"{COUNT} candidates, {name}: {figures[name]['wall_s']} s, {figures[name]['cpu_s']} s of CPU",
+                flush=True,
+            )
+    print(json.dumps({"benchmark": "candidates", "candidates": COUNT, "ways": figures}))
 
 
 if __name__ == "__main__":

@@ -320,8 +320,8 @@ def apart(what: str, name: str) -> dict[str, Any]:
     if run.returncode:
         lines = [line for line in run.stderr.splitlines() if line.strip()]
         kind = "error" if what == "captured" else "referee_error"
-        found = [line for line in lines if "Error" in line] or lines
-        return {"name": name, kind: found[-1][:300] if found else f"exit code {run.returncode}"}
+        errors = [line for line in lines if "Error" in line] or lines
+        return {"name": name, kind: errors[-1][:300] if errors else f"exit code {run.returncode}"}
     row: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return row
 
@@ -343,8 +343,8 @@ def swept(names: list[str], processes: int, keep: Path | None) -> list[dict[str,
     return sorted((row for row in rows if row["name"] in names), key=lambda row: names.index(row["name"]))
 
 
-def near(found: float, wanted: float) -> bool:
-    return abs(found - wanted) <= TOLERANCE * max(wanted, 1)
+def near(value: float, wanted: float) -> bool:
+    return abs(value - wanted) <= TOLERANCE * max(wanted, 1)
 
 
 def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:

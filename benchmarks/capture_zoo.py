@@ -266,8 +266,8 @@ def swept(packages: list[str], processes: int, keep: Path | None) -> list[dict[s
     return [row for row in rows if row["package"] in packages]
 
 
-def near(found: float, wanted: float) -> bool:
-    return abs(found - wanted) <= TOLERANCE * max(wanted, 1)
+def near(value: float, wanted: float) -> bool:
+    return abs(value - wanted) <= TOLERANCE * max(wanted, 1)
 
 
 def _parameters_agree(row: dict[str, Any]) -> bool:

@@ -34,8 +34,8 @@ COST = {"last": 1.0, "hour": 20.0, "boosted": 100.0}
 
 
 def main() -> None:
-    found = {name: counted(name, rows, promise) for name, rows, promise in sets()}
-    print(json.dumps({"benchmark": "certificate_kinds", "splits": SPLITS, "confidence": CONFIDENCE, "sets": found}))
+    figures = {name: counted(name, rows, promise) for name, rows, promise in sets()}
+    print(json.dumps({"benchmark": "certificate_kinds", "splits": SPLITS, "confidence": CONFIDENCE, "sets": figures}))
 
 
 def sets() -> Iterator[tuple[str, pd.DataFrame, Promise]]:

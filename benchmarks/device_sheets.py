@@ -73,7 +73,7 @@ def roofline_share(model: SettingsModel, among: list[int]) -> np.ndarray:
 
 
 def report(model: SettingsModel) -> Mapping[str, Mapping[str, float]]:
-    sheets, found = shipped_sheets(), {}
+    sheets, figures = shipped_sheets(), {}
     gpus = [i for i, setting in enumerate(model.settings) if sheets[setting.device].kind == "gpu"]
 
     def alike(setting: Setting, number: int) -> bool:
@@ -91,7 +91,7 @@ def report(model: SettingsModel) -> Mapping[str, Mapping[str, float]]:
         low, high = Residuals.of(np.exp(errors), np.ones(len(errors))).interval(0.9)
         own = log_s - scaled(model, sheet, [near[0]], 0.5)
         own = own[np.isfinite(own)]
-        found[f"{setting.device} {setting.backend}"] = {
+        figures[f"{setting.device} {setting.backend}"] = {
             "nearest × bandwidth": mape(scaled(model, sheet, [near[0]], 0.0), log_s),
             "nearest × FLOPs": mape(scaled(model, sheet, [near[0]], 1.0), log_s),
             "nearest × both": mape(scaled(model, sheet, [near[0]], 0.5), log_s),
@@ -100,16 +100,16 @@ def report(model: SettingsModel) -> Mapping[str, Mapping[str, float]]:
             "covered": float(np.mean((low <= own) & (own <= high))),
             "high ÷ low": float(np.exp(high - low)),
         }
-    return found
+    return figures
 
 
 def main() -> None:
     model = shipped_model()
-    found = report(model)
-    for name, scores in found.items():
+    figures = report(model)
+    for name, scores in figures.items():
         shown = (f"{key} {value:.2f}" if key == "high ÷ low" else f"{key} {value:.1%}" for key, value in scores.items())
         print(f"{name}, its family hidden: " + ", ".join(shown))
-    print(json.dumps({"benchmark": "device_sheets", "networks": len(model.known), "settings": found}))
+    print(json.dumps({"benchmark": "device_sheets", "networks": len(model.known), "settings": figures}))
 
 
 if __name__ == "__main__":

@@ -34,14 +34,14 @@ def main() -> None:
     rows = [case(seed) for seed in range(int(os.environ.get("SLOTOOL_BENCH_PROFILES", "40")))]
     shares = {name: np.array([row[name]["share"] for row in rows]) for name in POLICIES}
     in_time = {name: np.array([row[name]["attainment"] for row in rows]) for name in POLICIES}
-    found = {}
+    figures = {}
     # SlackFit may drop requests and answer the others better: then it is no baseline of one that answers all.
     fair = in_time["slackfit"] >= 0.999
     for name in POLICIES:
         share = shares[name]
         least, low, quarter, middle = np.quantile(share, [0.0, 0.05, 0.25, 0.5])
         worse = share < shares["slackfit"] - WORSE
-        found[name] = {"mean": float(share.mean()), "min": float(least), "p5": float(low), "median": float(middle),
+        figures[name] = {"mean": float(share.mean()), "min": float(least), "p5": float(low), "median": float(middle),
                        "attainment": float(in_time[name].mean()), "worse": int(worse.sum()),
                        "worse_fairly": int((worse & fair).sum())}  # fmt: skip
         print(f"{name:16} share of the best possible: mean {share.mean():.4f}, least {least:.4f}, 5 % {low:.4f}, "
@@ -52,13 +52,15 @@ def main() -> None:
         print(f"  {json.dumps(rows[int(at)])}")
     long = long_deadlines(len(rows))
     print(
-        json.dumps({"benchmark": "far_profiles", "profiles": len(rows), "fair": int(fair.sum()), **found, "long": long})
+        json.dumps(
+            {"benchmark": "far_profiles", "profiles": len(rows), "fair": int(fair.sum()), **figures, "long": long}
+        )
     )
 
 
 def long_deadlines(profiles: int) -> dict[str, Any]:
     """Effective accuracies of the policies where a deadline is as long as tens to thousands of calls."""
-    found: dict[str, list[float]] = {name: [] for name in POLICIES}
+    shares: dict[str, list[float]] = {name: [] for name in POLICIES}
     for seed in range(profiles):
         random = np.random.default_rng((SEED, 1, seed))
         grid = profile(random)
@@ -68,11 +70,11 @@ def long_deadlines(profiles: int) -> dict[str, Any]:
         scenario = Scenario.of(times_us / 1e6, deadline_us / 1e6)
         for name in POLICIES:
             figures = simulate(make_policy(name, grid, deadline_us), scenario).summary()
-            found[name].append(figures["effective_accuracy"])
-    best = np.max(list(found.values()), axis=0)
+            shares[name].append(figures["effective_accuracy"])
+    best = np.max(list(shares.values()), axis=0)
     long = {
         name: {"mean": float(np.mean(of)), "lost_mean": float((best - of).mean()), "lost_max": float((best - of).max())}
-        for name, of in found.items()
+        for name, of in shares.items()
     }
     for name, of in long.items():
         print(f"{name:16} deadlines of 20 to 2,000 calls: effective accuracy {of['mean']:.4f} on average, below the "

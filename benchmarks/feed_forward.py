@@ -230,8 +230,8 @@ def _right(decoder: Any, x: Any, y: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
         for at in range(0, len(x), 256):
             labels.append(decoder.scores(decoder.features(x[at : at + 256])[:, -1]).argmax(dim=1).numpy())
-    found: np.ndarray = np.concatenate(labels) == y
-    return found
+    correct: np.ndarray = np.concatenate(labels) == y
+    return correct
 
 
 if __name__ == "__main__":

@@ -54,10 +54,10 @@ def main() -> None:
         for _ in range(int(rounds)):
             for kind in order.sample(list(servers), len(servers)):
                 runs[kind].append({str(each): servers[kind].closed_loop(each, seconds) for each in CONNECTIONS})
-    found = {kind: {each: summed_up([run[each] for run in every]) for each in every[0]} for kind, every in runs.items()}
-    for kind, figures in found.items():
+    rates = {kind: {each: summed_up([run[each] for run in every]) for each in every[0]} for kind, every in runs.items()}
+    for kind, figures in rates.items():
         _tell(kind, figures)
-    print(json.dumps({"benchmark": "front_ends", "seconds": seconds, "rounds": int(rounds), "found": found}))
+    print(json.dumps({"benchmark": "front_ends", "seconds": seconds, "rounds": int(rounds), "found": rates}))
 
 
 def asked(kinds: dict[str, list[str]]) -> list[str]:
@@ -105,8 +105,8 @@ def _question(kind: str, x: np.ndarray) -> Question:
     return binary_question(x)
 
 
-def _tell(kind: str, found: dict[str, Any]) -> None:
-    one, many = (found[str(each)] for each in CONNECTIONS)
+def _tell(kind: str, figures: dict[str, Any]) -> None:
+    one, many = (figures[str(each)] for each in CONNECTIONS)
     spent = " / ".join(
         f"{each['cpu_s']['median'] * 1e6:4.0f} ({each['cpu_s']['least'] * 1e6:.0f} to "
         f"{each['cpu_s']['most'] * 1e6:.0f})" for each in (one, many)

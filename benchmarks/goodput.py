@@ -41,13 +41,13 @@ CLOSED, CONNECTIONS = 16, 3_000
 def main() -> None:
     seconds = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "4"))
     allow_connections(CONNECTIONS)
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, (layers, filters, deadline_s) in NETWORKS.items():
             path = shipped_artifact("mlp").path if layers is None else convolutions(Path(folder), name, layers, filters)
             for engine in ENGINES:
-                found[f"{name}, {engine}"] = _goodput(f"{name}, {engine}", path, engine, deadline_s, seconds)
-    print(json.dumps({"benchmark": "goodput", "seconds": seconds, "found": found}))
+                figures[f"{name}, {engine}"] = _goodput(f"{name}, {engine}", path, engine, deadline_s, seconds)
+    print(json.dumps({"benchmark": "goodput", "seconds": seconds, "found": figures}))
 
 
 def convolutions(folder: Path, name: str, layers: int, filters: int, side: int = 8) -> Path:

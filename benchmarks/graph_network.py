@@ -205,7 +205,7 @@ def speeds() -> dict[str, list[float]]:
     """Predictions a second of the shipped random networks by shipped predictors, in each of ``ROUNDS``: latencies alone
     and with intervals, of networks that nothing was computed of yet and again of the same; and milliseconds of one."""
     shipped = random_networks().items
-    found: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     for name in PREDICTORS:
         trained: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(MODELS / name))
         answers: dict[str, Callable[[list[OperatorGraph]], Any]] = {
@@ -217,10 +217,10 @@ def speeds() -> dict[str, list[float]]:
                 asked = new_copies(list(islice(cycle(shipped), ASKED)))
                 for when in ("first", "again"):
                     seconds = seconds_of(answer, asked)
-                    found.setdefault(f"{name}, {what}, {when}", []).append(ASKED / seconds)
+                    figures.setdefault(f"{name}, {what}, {when}", []).append(ASKED / seconds)
             ones = [seconds_of(trained.predict, new_copies([graph])) for graph in shipped[:: len(shipped) // SINGLES]]
-            found.setdefault(f"{name}, one network alone, ms", []).append(1e3 * statistics.median(ones))
-    return found
+            figures.setdefault(f"{name}, one network alone, ms", []).append(1e3 * statistics.median(ones))
+    return figures
 
 
 def new_copies(graphs: Sequence[OperatorGraph]) -> list[OperatorGraph]:
@@ -258,13 +258,13 @@ def main() -> None:
     for name, labelled in sets():
         runs = [run(labelled, some_known(len(labelled), networks_of(labelled), seed), seed) for seed in SEEDS]
         trainings[name] = told(name, labelled, runs)
-    found = speeds()
-    for name, each in found.items():
+    result = speeds()
+    for name, each in result.items():
         unit = "" if name.endswith("ms") else f" predictions a second (wanted ≥ {WANTED_PER_S:,} with intervals, first)"
         low, middle, high = (f"{value:,.3g}" if value < 10 else f"{value:,.0f}" for value in ordered(each))
         print(f"{name}: {middle} ({low} to {high}){unit}")
-    per_s = statistics.median(found[f"{PREDICTORS[0]}, with intervals, first"])
-    figures = {"predictions_per_s": per_s, "speeds": found}
+    per_s = statistics.median(result[f"{PREDICTORS[0]}, with intervals, first"])
+    figures = {"predictions_per_s": per_s, "speeds": result}
     print(json.dumps({"benchmark": "graph_network", "trainings": trainings, **figures}))
 
 

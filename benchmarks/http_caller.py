@@ -31,7 +31,7 @@ def caller(port: int, path: str, x: np.ndarray, names: tuple[str, str] = ("input
     def call() -> None:
         connection.sendall(request)
         answer = connection.recv(65_536)
-        while (found := _LENGTH.search(answer)) is None or len(answer) < found.end() + int(found[1]):
+        while (header := _LENGTH.search(answer)) is None or len(answer) < header.end() + int(header[1]):
             more = connection.recv(65_536)
             assert more, "the server has closed the connection"
             answer += more

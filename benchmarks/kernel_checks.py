@@ -36,15 +36,15 @@ def unchecked_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray
 
 def nanoseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
     """Means of ``CALLS`` calls in a row, ``ROUNDS`` of them, taking turns in random order: all of them, in ns."""
-    rng, found = np.random.default_rng(0), {name: np.empty(ROUNDS) for name in calls}
+    rng, samples = np.random.default_rng(0), {name: np.empty(ROUNDS) for name in calls}
     for turn in range(ROUNDS):
         for name in rng.permutation(list(calls)):
             call = calls[name]
             started = time.perf_counter_ns()
             for _ in range(CALLS):
                 call()
-            found[name][turn] = (time.perf_counter_ns() - started) / CALLS
-    return found
+            samples[name][turn] = (time.perf_counter_ns() - started) / CALLS
+    return samples
 
 
 def main() -> None:
@@ -68,16 +68,16 @@ def main() -> None:
     }
     for call in calls.values():
         call()
-    found = nanoseconds(calls)
-    for name, values_ns in found.items():
+    figures = nanoseconds(calls)
+    for name, values_ns in figures.items():
         low, middle, high = np.percentile(values_ns, [10, 50, 90])
         print(f"{name:22} {middle:8.0f} ns   10 % {low:8.0f}   90 % {high:8.0f}   mean {values_ns.mean():8.0f}")
     differences = {}
     for kind in ("dense", "sparse"):
-        each = found[f"{kind}, checked"] - found[f"{kind}, unchecked"]
+        each = figures[f"{kind}, checked"] - figures[f"{kind}, unchecked"]
         differences[kind] = float(np.median(each))
         print(f"what the check of a {kind} query costs: {differences[kind]:.0f} ns, median of {ROUNDS} pairs")
-    medians = {name: float(np.median(values_ns)) for name, values_ns in found.items()}
+    medians = {name: float(np.median(values_ns)) for name, values_ns in figures.items()}
     print(json.dumps({"benchmark": "kernel_checks", "medians_ns": medians, "check_ns": differences}))
 
 

@@ -80,7 +80,7 @@ def knowing(grid: ControlGrid, scenario: Scenario, process: Process, seed: int =
     deadline_us = float(scenario.deadline_us[0] - arrival_us[0])
     calls = useful_calls(grid.latency_us, grid.accuracy, grid.sizes, deadline_us)
     random, drawn_us = np.random.default_rng(seed), arrival_us[~process.is_regular]
-    first, now_us, found = 0, 0.0, 0.0
+    first, now_us, right = 0, 0.0, 0.0
     while first < len(arrival_us):
         now_us = max(now_us, arrival_us[first])
         if arrival_us[first] + deadline_us <= now_us:
@@ -95,9 +95,9 @@ def knowing(grid: ControlGrid, scenario: Scenario, process: Process, seed: int =
         if best == len(calls[0]):
             first += 1
             continue
-        found += calls[0][best] * calls[1][best]
+        right += calls[0][best] * calls[1][best]
         first, now_us = first + int(calls[0][best]), now_us + calls[2][best]
-    return found
+    return right
 
 
 def main() -> None:

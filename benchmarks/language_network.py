@@ -71,15 +71,15 @@ def words_of(path: Path) -> list[str]:
     """Of one file; none of a file that Python itself cannot read."""
     try:
         text = path.read_text()
-        found = []
+        words = []
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.STRING:
-                found += re.findall(r"\w+|[^\w\s]", token.string)
+                words += re.findall(r"\w+|[^\w\s]", token.string)
             elif token.type not in _IGNORED:
-                found.append(tokenize.tok_name[token.type] if not token.string.strip() else token.string)
+                words.append(tokenize.tok_name[token.type] if not token.string.strip() else token.string)
     except (OSError, ValueError, SyntaxError, tokenize.TokenError):
         return []
-    return found
+    return words
 
 
 def texts(folders: list[Path], at_most: int, seed: int) -> Iterator[list[str]]:
@@ -87,10 +87,10 @@ def texts(folders: list[Path], at_most: int, seed: int) -> Iterator[list[str]]:
     files = sorted({file for folder in folders for file in folder.rglob("*.py")})
     taken = 0
     for at in np.random.default_rng(seed).permutation(len(files)):
-        found = words_of(files[at])
-        if len(found) > CONTEXT:
-            taken += len(found)
-            yield found
+        words = words_of(files[at])
+        if len(words) > CONTEXT:
+            taken += len(words)
+            yield words
         if taken >= at_most:
             return
 

@@ -176,19 +176,19 @@ def row(name: str, group: str, threads: int) -> Row:
     backend = group if group in ("keras", "onnx") else "torch"
     with started(name, threads) as loop:
         graph = OperatorGraph.from_document(loop(""))
-        found = in_turns(graph, backend, threads, loop)
+        turns = in_turns(graph, backend, threads, loop)
         began = time.perf_counter()
         predicted = slotool.predict(graph, backend=backend, threads=threads, progress=None)
         took = time.perf_counter() - began
         if backend == "torch":
             # Right before and right after: within the minute of the turns the speed of the machine changes.
-            found["measured_s"] = 0.5 * (found["last_s"] + loop("\n")["seconds"])
+            turns["measured_s"] = 0.5 * (turns["last_s"] + loop("\n")["seconds"])
     low, high = predicted.interval_s[0].tolist()
     shipped = slotool.predict(
         graph, predictor="models/predictor" + ("" if backend == "keras" else "-torch"), progress=None
     )
     return {
-        "name": name, "group": group, "threads": threads, **found, "sum_s": float(predicted.latency_s[0]), "low_s": low,
+        "name": name, "group": group, "threads": threads, **turns, "sum_s": float(predicted.latency_s[0]), "low_s": low,
         "high_s": high, "took_s": took, "shipped_s": float(shipped.latency_s[0]), "flops": graph.flops,
         "operators": len(graph.operators), "outputs": sum(operator.moved for operator in graph.operators),
     }  # fmt: skip
@@ -204,8 +204,8 @@ def three_coefficients(rows: list[Row]) -> np.ndarray:
     for _ in range(DRAWS):
         few = rng.choice(len(rows), min(FEW, len(rows) - 1), replace=False)
         scales = costs.mean(axis=0)
-        found = nnls(costs[few] / scales / measured[few, None], np.ones(len(few)))[0] / scales
-        errors += np.delete(costs @ found / measured - 1, few).tolist()
+        coefficients = nnls(costs[few] / scales / measured[few, None], np.ones(len(few)))[0] / scales
+        errors += np.delete(costs @ coefficients / measured - 1, few).tolist()
     return np.array(errors)
 
 
@@ -250,15 +250,16 @@ def main() -> None:
     )
     for name in left[: given.count]:
         try:
-            found = row(name, given.group, given.threads)
+            times = row(name, given.group, given.threads)
         except Exception as error:  # one network is no reason to stop
             print(f"{name}: {type(error).__name__}: {str(error)[-300:]}", file=sys.stderr)
             continue
-        rows.append(found)
+        rows.append(times)
         with given.keep.open("a") as file:
-            file.write(json.dumps(found) + "\n")
+            file.write(json.dumps(times) + "\n")
         print(
-            f"{name}: {1e3 * found['measured_s']:.3f} ms, {found['sum_s'] / found['measured_s'] - 1:+.1%}", flush=True
+            f"{name}: {1e3 * times['measured_s']:.3f} ms, {times['sum_s'] / times['measured_s'] - 1:+.1%}",
+            flush=True,
         )
     shown(rows)
 

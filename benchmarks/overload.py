@@ -51,8 +51,8 @@ def main() -> None:
             client.run(FIRST_RATE_PER_S, 3.0)
             best = _best(client)
             seconds = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "20"))
-            found = {f"{times}x": _overload(client, url, best, times, asked, seconds) for times, asked in OVERLOADS}
-    print(json.dumps({"benchmark": "overload", "best_goodput": best, **found}))
+            figures = {f"{times}x": _overload(client, url, best, times, asked, seconds) for times, asked in OVERLOADS}
+    print(json.dumps({"benchmark": "overload", "best_goodput": best, **figures}))
 
 
 def _requests(url: str) -> list[bytes]:

@@ -70,14 +70,14 @@ def main() -> None:
 def families() -> dict[str, dict[str, OperatorGraph]]:
     """Three networks of each kind, by name, none of which the predictor knows."""
     known = {graph.id for graph in read_graphs(ROOT / "datasets" / "random-architectures.parquet")}
-    found = {}
+    folders = {}
     for kind in CASES:
         drawn = [graph for graph in RandomArchitectures([kind], DRAWN, SEED) if graph.id not in known]
         nearest = {
             name: min(drawn, key=lambda graph: abs(np.log(graph.flops / flops))) for name, flops in FLOPS.items()
         }
-        found[kind] = nearest
-    return found
+        folders[kind] = nearest
+    return folders
 
 
 def compared(nets: dict[str, dict[str, OperatorGraph]], folder: Path) -> list[dict[str, Any]]:
@@ -129,8 +129,8 @@ def _calibrated(nets: dict[str, dict[str, OperatorGraph]], folder: Path) -> dict
     """Of every family, by the predictor that ``slotool calibrate`` leaves where ``slotool predict`` looks."""
     before, os.environ[CACHE_VARIABLE] = os.environ.get(CACHE_VARIABLE), str(folder / "planned-predicted-cache")
     try:
-        found = slotool.calibrate(minutes=MINUTES, threads=1, progress=None)
-        print(f"  slotool calibrate: {found.mape:.1%} off", file=sys.stderr)
+        calibrated = slotool.calibrate(minutes=MINUTES, threads=1, progress=None)
+        print(f"  slotool calibrate: {calibrated.mape:.1%} off", file=sys.stderr)
         return {kind: _predicted(kind, of, folder, None) for kind, of in nets.items()}
     finally:
         os.environ.pop(CACHE_VARIABLE)
@@ -170,7 +170,7 @@ def _fleets(tables: dict[str, LatencyTable], load: float) -> dict[str, Any]:
     rate = load * float(grid.best_rate_per_s[len(grid.points) // 2])
     times_s = Bursty(0.25 * rate, 0.75 * rate, CV2).times(REQUESTS / rate, seed=1)
     arrivals = ArrivalTable(pd.DataFrame({"arrival_s": times_s}))
-    found: dict[str, Any] = {"deadline_s": deadline_us / 1e6, "rate_per_s": rate}
+    figures: dict[str, Any] = {"deadline_s": deadline_us / 1e6, "rate_per_s": rate}
     for way, table in tables.items():
         plan = slotool.plan(
             table, arrivals=arrivals, deadline_ms=deadline_us / 1e3, attainment=ATTAINMENT, min_accuracy=MIN_ACCURACY,
@@ -182,9 +182,9 @@ def _fleets(tables: dict[str, LatencyTable], load: float) -> dict[str, Any]:
         policy = make_policy(POLICY, grid, deadline_us - 2e3)
         scenario = Scenario.of(times_s, deadline_us / 1e6 - 2e-3, replicas)
         served = simulate(policy, scenario, times).summary()
-        found[way] = {"replicas": replicas, "holds": plan.holds, "attainment": served["attainment"],
+        figures[way] = {"replicas": replicas, "holds": plan.holds, "attainment": served["attainment"],
                       "accuracy": served["accuracy"], "off": _off(profiles[way], profiles["measured"])}  # fmt: skip
-    return found
+    return figures
 
 
 def _off(profile: Profile, measured: Profile) -> float:
@@ -196,9 +196,9 @@ def _off(profile: Profile, measured: Profile) -> float:
     return float(np.mean(errors))
 
 
-def short(found: dict[str, Any]) -> float:
+def short(figures: dict[str, Any]) -> float:
     """By how much attainment or accuracy, whichever is worse, lies below the promise."""
-    return max(ATTAINMENT - found["attainment"], MIN_ACCURACY - found["accuracy"], 0.0)
+    return max(ATTAINMENT - figures["attainment"], MIN_ACCURACY - figures["accuracy"], 0.0)
 
 
 def said(row: dict[str, Any]) -> str:

@@ -103,14 +103,14 @@ def rows_of(name: str, service: Service, lasts_s: float, folder: Path) -> list[d
 
 def services(folder: Path) -> dict[str, Service]:
     """The shipped family and supernet, profiled here, and three ONNX files."""
-    found = {}
+    services_by_name = {}
     for kind in ("family", "supernet"):
         latency = folder / f"planned-{kind}-latency.parquet"
         if not latency.exists():
             _slotool("profile", "points", ROOT / "models" / kind, "-o", latency, "--co-runners", 0, "--batch-size",
                      SIZES, "--runs", 100, "--max-seconds-per-item", 1)  # fmt: skip
         outcomes = ROOT / "datasets" / f"digits-{kind}-outcomes.parquet"
-        found[f"shipped {kind}"] = Service(ROOT / "models" / kind, latency, outcomes, "digits")
+        services_by_name[f"shipped {kind}"] = Service(ROOT / "models" / kind, latency, outcomes, "digits")
     home = folder / "planned-onnx"
     home.mkdir(exist_ok=True)
     own = Service(home / "own", home / "latency.parquet", home / "outcomes.parquet", str(home / "held-out.npz"))
@@ -121,7 +121,7 @@ def services(folder: Path) -> dict[str, Service]:
             names = [f"{name}={name}.onnx" for name in ("small", "medium", "large")]
             _slotool("family", *names, "--data", "held-out.npz", "-o", "own", "--outcomes", "outcomes.parquet",
                      "--latency", "latency.parquet", "--batch-size", SIZES, "--repeats", 1, "--force")  # fmt: skip
-    return {**found, "three ONNX files": own}
+    return {**services_by_name, "three ONNX files": own}
 
 
 def traces(rate: float, lasts_s: float) -> dict[str, np.ndarray]:
@@ -152,13 +152,13 @@ def compared(service: Service, times_s: np.ndarray, deadline_s: float, folder: P
 def verified(service: Service, times_s: np.ndarray, deadline_s: float, folder: Path) -> list[dict[str, Any]]:
     """What ``plan --verify`` finds, what was served last."""
     arrivals = ArrivalTable(pd.DataFrame({"arrival_s": times_s - times_s[0]}))
-    found = slotool.plan(
+    planned = slotool.plan(
         service.latency, outcomes=service.outcomes, arrivals=arrivals, deadline_ms=1e3 * deadline_s, attainment=0.5,
         confidence=0.9, policies="value-iteration", max_workers=1, artifact=service.artifact,
         out=folder / "service.toml", verify_s=float(times_s[-1]) + 1.0, data=service.data, force=True, progress=None,
     )  # fmt: skip
-    found.judge()
-    return list(found.verified)
+    planned.judge()
+    return list(planned.verified)
 
 
 def off(row: Mapping[str, Any], what: str, by: str = ROWS[1]) -> float:

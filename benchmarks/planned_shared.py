@@ -62,15 +62,15 @@ def main() -> None:
 def traces(case: int, rates: Mapping[str, float], lasts_s: float) -> dict[str, tuple[str, np.ndarray]]:
     """Of each model, by name and instants: both as Poisson has it; bursts beside Poisson; a ramp beside bursts."""
     kinds = (("Poisson", "Poisson"), ("bursty, CV² 4", "Poisson"), ("growing", "bursty, CV² 4"))[case]
-    found = {}
+    arrivals = {}
     for seed, ((name, rate), kind) in enumerate(zip(rates.items(), kinds, strict=True), start=11 + 2 * case):
         process = {
             "Poisson": Poisson(rate),
             "bursty, CV² 4": Bursty(rate / 4, 3 * rate / 4, 4),
             "growing": TimeVarying(rate / 2, 1.5 * rate, 3 * rate / lasts_s, starts_s=lasts_s / 3),
         }[kind]
-        found[name] = kind, process.times(lasts_s, seed=seed)
-    return found
+        arrivals[name] = kind, process.times(lasts_s, seed=seed)
+    return arrivals
 
 
 def compared(pair: Mapping[str, Service], case: int, lasts_s: float, folder: Path) -> list[dict[str, Any]]:
@@ -88,15 +88,15 @@ def compared(pair: Mapping[str, Service], case: int, lasts_s: float, folder: Pat
         }
         for name, service in pair.items()
     ]  # fmt: skip
-    found = slotool.plan(
+    planned = slotool.plan(
         models=models, deadline_ms=deadline_ms, attainment=0.5, confidence=0.9, policies="value-iteration",
         max_workers=1, out=folder / "shared.toml", verify_s=lasts_s + 1.0, force=True, progress=None,
     )  # fmt: skip
-    print(found, file=sys.stderr, flush=True)
-    found.judge()
+    print(planned, file=sys.stderr, flush=True)
+    planned.judge()
     rows = []
     for name in pair:
-        by = {row["what"]: row for row in found.verified if row["model"] == name}
+        by = {row["what"]: row for row in planned.verified if row["model"] == name}
         figures = {what: {key: row[key] if row[key] < math.inf else None for key in GOALS} for what, row in by.items()}
         facts = {
             "pair": " and ".join(pair),

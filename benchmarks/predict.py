@@ -132,7 +132,7 @@ def _seconds(trained: TrainedPredictor, graphs: list[OperatorGraph]) -> float:
 
 def _figures(scores: list[dict[str, Any]]) -> dict[str, Any]:
     names = ("mae_over_mean", "mape", "within_5_percent", "within_10_percent", "interval_coverage", "floor")
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for score in scores:
-        found.setdefault(score["split"], {})[score["predictor"]] = {name: score[name] for name in names}
-    return found
+        figures.setdefault(score["split"], {})[score["predictor"]] = {name: score[name] for name in names}
+    return figures

@@ -74,10 +74,10 @@ class StudyTable(Table):
         """Per ``GROUP``: the mean of the seeds' scores, ``by_kind`` as well, and ``deviation`` over seeds of MAPE and
         MAE over mean.
         """
-        found = []
+        rows = []
         for columns, tables in self.groups():
             scores = [table.scores() for table in tables]
-            found.append(
+            rows.append(
                 {
                     **columns,
                     "seeds": len(tables),
@@ -89,7 +89,7 @@ class StudyTable(Table):
                     "by_kind": _mean_by_kind([table.scores_by_kind() for table in tables]),
                 }
             )
-        return found
+        return rows
 
 
 @dataclass(frozen=True)
@@ -282,12 +282,12 @@ def width_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSpli
 def family_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
     """For each kind: learn from the others and predict it. Raises ``InputError`` when all are of one kind."""
     kinds = np.array([graph.kind for graph in graphs], dtype=object)
-    found = sorted(set(kinds.tolist()))
-    if len(found) < 2:
+    names = sorted(set(kinds.tolist()))
+    if len(names) < 2:
         raise InputError(
-            f"the family protocol leaves one kind of network out, but all {len(graphs)} are {''.join(found) or 'none'}"
+            f"the family protocol leaves one kind of network out, but all {len(graphs)} are {''.join(names) or 'none'}"
         )
-    return {f"{kind} unseen": _learnt_from(kinds != kind, seed) for kind in found}
+    return {f"{kind} unseen": _learnt_from(kinds != kind, seed) for kind in names}
 
 
 PROTOCOLS: dict[str, Callable[[Sequence[OperatorGraph], int], dict[str, RowSplit]]] = {
@@ -348,13 +348,13 @@ def _channels(operator: Operator) -> int:
 
 def mean_score(scores: Sequence[Score]) -> Score:
     """The mean of each figure over several scores, None where one has none; ``n`` stays a whole number."""
-    found: Score = {}
+    means: Score = {}
     for name, first in scores[0].items():
         values = [score[name] for score in scores]
         if isinstance(first, dict):
-            found[name] = mean_score(values)
+            means[name] = mean_score(values)
         elif any(value is None for value in values):
-            found[name] = None
+            means[name] = None
         else:
-            found[name] = round(float(np.mean(values))) if isinstance(first, int) else float(np.mean(values))
-    return found
+            means[name] = round(float(np.mean(values))) if isinstance(first, int) else float(np.mean(values))
+    return means

@@ -62,11 +62,11 @@ def main() -> None:
 def _drawn(count: int) -> list[OperatorGraph]:
     """Half MLPs, half CNNs, of those shipped."""
     chance = random.Random(SEED)
-    found: list[OperatorGraph] = []
+    graphs: list[OperatorGraph] = []
     for kind in ("mlps", "cnns"):
-        found += chance.sample(list(read_graphs(DATASETS / f"random-networks-{kind}.parquet")), count // 2)
-    chance.shuffle(found)
-    return found
+        graphs += chance.sample(list(read_graphs(DATASETS / f"random-networks-{kind}.parquet")), count // 2)
+    chance.shuffle(graphs)
+    return graphs
 
 
 def _campaigns(graphs: list[OperatorGraph], settings: Settings) -> tuple[list[dict[str, np.ndarray]], float, float]:
@@ -85,8 +85,8 @@ def _campaigns(graphs: list[OperatorGraph], settings: Settings) -> tuple[list[di
     timed_s = sum(map(_timed_seconds, rows[0] + rows[1]))
     tables = []
     for of_campaign in rows:
-        found = by_key(of_campaign, settings.rule)
-        in_order = [found[item.keys[0]] for item in items]
+        measurements = by_key(of_campaign, settings.rule)
+        in_order = [measurements[item.keys[0]] for item in items]
         medians = np.array([np.median(row["samples_s"]) for row in in_order])
         tables.append({"median_s": medians, "stable": np.array([row["stable"] for row in in_order])})
     return tables, seconds, timed_s
@@ -111,15 +111,15 @@ def _naive_twice(graphs: list[OperatorGraph], threads: int) -> list[np.ndarray]:
     from slotool.graphs.torch_module import GraphModule
 
     torch.set_num_threads(threads)
-    found = [np.empty(len(graphs)) for _ in range(2)]
+    latencies_s = [np.empty(len(graphs)) for _ in range(2)]
     orders = [random.Random(seed).sample(range(len(graphs)), len(graphs)) for seed in (1, 2)]
     for pair in zip(*orders, strict=True):
-        for table, at in zip(found, pair, strict=True):
+        for table, at in zip(latencies_s, pair, strict=True):
             module = GraphModule(graphs[at]).eval()
             x = torch.randn(1, *graphs[at].input_shape)
             with torch.inference_mode():
                 table[at] = _median_of_runs(lambda module=module, x=x: module(x))
-    return found
+    return latencies_s
 
 
 def _median_of_runs(call: Callable[[], object]) -> float:
@@ -150,14 +150,14 @@ def _labels_per_hour(graphs: list[OperatorGraph], threads: int) -> dict[str, obj
             "slotool": [_slotool_seconds(graphs, seed, threads) for seed in (1, 2)],
             "plain Keras loop": [_keras_seconds(file, threads) for _ in range(2)],
         }
-    found: dict[str, object] = {}
+    figures: dict[str, object] = {}
     for name, ((first_s, first), (second_s, second)) in peers.items():
         per_hour, noise = 7200 * len(graphs) / (first_s + second_s), _differences(first, second)
-        found[name] = {"labels_per_hour": per_hour, **noise}
+        figures[name] = {"labels_per_hour": per_hour, **noise}
         print(f"{name:34} {per_hour:,.0f} labels per hour; repeats within {_shown(noise)}")
-    ratio = found["slotool"]["labels_per_hour"] / found["plain Keras loop"]["labels_per_hour"]
+    ratio = figures["slotool"]["labels_per_hour"] / figures["plain Keras loop"]["labels_per_hour"]
     print(f"{'ratio':34} {ratio:.1f} x")
-    return {**found, "labels_ratio": ratio}
+    return {**figures, "labels_ratio": ratio}
 
 
 def _slotool_seconds(graphs: list[OperatorGraph], seed: int, threads: int) -> tuple[float, np.ndarray]:

@@ -49,14 +49,14 @@ def _one_set(name: str, source: Any, data: Any) -> list[dict[str, Any]]:
     pool = _joined(of["validation"], of["test"])
     rows, levels = model.activators[model.first].lists.rows, many_levels(source.mlp)
     losses = DIGITS_LOSSES if name == DIGITS else LOSSES
-    found: dict[tuple[str, float], list[tuple[bool, float]]] = defaultdict(list)
+    outcomes: dict[tuple[str, float], list[tuple[bool, float]]] = defaultdict(list)
     n = len(pool.buckets)
     for seed in range(int(os.environ.get("SLOTOOL_RESPLITS", RESPLITS))):
         order = np.random.default_rng(seed).permutation(n)
         halves = (pool.take(np.sort(order[: n // 2])), pool.take(np.sort(order[n // 2 :])))
         for way, loss, lost, k in _tried(of["train"], *halves, rows, model.shares, levels, losses):
-            found[way, loss].append((lost > loss + 1e-12, k))
-    return _shown(name, n, found)
+            outcomes[way, loss].append((lost > loss + 1e-12, k))
+    return _shown(name, n, outcomes)
 
 
 def _tried(
@@ -68,7 +68,7 @@ def _tried(
 
     selected = select_measure(trained, mine, rows, shares, levels, losses[0], 0)
     calibration, estimates = selected.calibration, selected.confidence.estimate(others.buckets)
-    every, costs, found = np.arange(len(others.buckets)), np.append(shares, 1.0), []
+    every, costs, halves = np.arange(len(others.buckets)), np.append(shares, 1.0), []
     for loss in losses:
         fixed = int((calibration.bounds_by_point() <= loss).argmax())
         level = int((calibration.bounds() <= loss).argmax())
@@ -83,8 +83,8 @@ def _tried(
         }
         for way, chosen in ways.items():
             lost = others.correct[:, -1].astype(float) - others.correct[every, chosen]
-            found.append((way, loss, float(lost.mean()), float(costs[chosen].mean())))
-    return found
+            halves.append((way, loss, float(lost.mean()), float(costs[chosen].mean())))
+    return halves
 
 
 def _joined(one: Any, other: Any) -> Any:
@@ -97,10 +97,10 @@ def _joined(one: Any, other: Any) -> Any:
     )
 
 
-def _shown(name: str, n: int, found: dict[tuple[str, float], list[tuple[bool, float]]]) -> list[dict[str, Any]]:
+def _shown(name: str, n: int, outcomes: dict[tuple[str, float], list[tuple[bool, float]]]) -> list[dict[str, Any]]:
     print(f"\n{name}: {n // 2:,} examples choose, {n - n // 2:,} others are scored")
     rows = []
-    for (way, loss), tries in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
+    for (way, loss), tries in sorted(outcomes.items(), key=lambda item: (item[0][1], item[0][0])):
         exceeded, k = float(np.mean([e for e, _ in tries])), [k for _, k in tries]
         rows.append(
             {"way": way, "loss": loss, "resplits": len(tries), "exceeded": exceeded, "mean_k": float(np.mean(k))}

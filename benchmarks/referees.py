@@ -154,10 +154,10 @@ def _mlperf(protocol: str, address: str, folder: Path) -> Report:
 
 def _summary(text: str) -> Report:
     def figure(name: str) -> float:
-        found = re.search(rf"{re.escape(name)}\s*:\s*([\d.]+)", text)
-        if found is None:
+        match = re.search(rf"{re.escape(name)}\s*:\s*([\d.]+)", text)
+        if match is None:
             raise RunError(f"MLPerf's summary has no {name}:\n{text[:1_000]}")
-        return float(found[1])
+        return float(match[1])
 
     verdict = re.search(r"Result is : (\w+)", text)
     missed = re.findall(r"^\s*(\S.*?) satisfied\s*: NO", text, re.MULTILINE | re.IGNORECASE)

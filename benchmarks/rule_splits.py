@@ -47,8 +47,8 @@ class Promise:
 
 
 def main() -> None:
-    found = {name: counted(name, rows) for name, rows in answer_sets()}
-    print(json.dumps({"benchmark": "rule_splits", "splits": SPLITS, "confidence": CONFIDENCE, "sets": found}))
+    figures = {name: counted(name, rows) for name, rows in answer_sets()}
+    print(json.dumps({"benchmark": "rule_splits", "splits": SPLITS, "confidence": CONFIDENCE, "sets": figures}))
 
 
 def counted(name: str, rows: pd.DataFrame, promise: Promise = Promise()) -> dict[str, Any]:

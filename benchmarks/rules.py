@@ -41,8 +41,8 @@ Test = Callable[[np.ndarray, np.ndarray, float, float], float]
 
 
 def main() -> None:
-    found = {"validity": validity(), "tightness": tightness(), "savings": savings(), "speed": speed()}
-    print(json.dumps({"benchmark": "rules", "full": FULL, **found}))
+    figures = {"validity": validity(), "tightness": tightness(), "savings": savings(), "speed": speed()}
+    print(json.dumps({"benchmark": "rules", "full": FULL, **figures}))
 
 
 def validity() -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def degradation_bound(error: np.ndarray, best_error: np.ndarray, alpha: float, p
 
 def savings() -> list[dict[str, Any]]:
     """Saved at 1, 5 and 10 % relative tolerance on the outcome tables there are, beside the paper's."""
-    found = []
+    rows = []
     tables = [Path("datasets/digits-family-outcomes.parquet"), *map(Path, _extra_tables())]
     for path in tables:
         outcomes = OutcomeTable.load(path)
@@ -139,11 +139,11 @@ def savings() -> list[dict[str, Any]]:
                 tiers = [rule for rule in rules.rules if rule.objective == objective]
                 base = rules.config["best_cost" if objective == "cost" else "best_response_time_s"]
                 saved = [1 - (t.cost if objective == "cost" else t.response_time_s) / base for t in tiers]
-                found.append({"table": path.name, "kind": kind, "objective": objective, "saved": saved})
+                rows.append({"table": path.name, "kind": kind, "objective": objective, "saved": saved})
                 print(f"{path.name} ({rules.sample_size:,} examples, {kind}), {objective} saved at 1, 5, 10 %: "
                       + ", ".join(f"{s:.0%}" for s in saved) + "; the paper's "
                       + ", ".join(f"{s:.0%}" for s in paper))  # fmt: skip
-    return found
+    return rows
 
 
 def _extra_tables() -> list[str]:

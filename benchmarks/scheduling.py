@@ -50,7 +50,7 @@ class Setting:
 def main() -> None:
     costs = decision_costs()
     speed = simulator_speed()
-    found = {"decision_us": costs, **speed}
+    figures = {"decision_us": costs, **speed}
     for setting in [*measured(), Setting("modelled", modelled(12, [1, 2, 4, 8, 16]), DEADLINE_S)]:
         grid = setting.grid
         print(f"\n== {setting.name} profile: {len(grid.points)} points, accuracy {grid.accuracy[0]:.4f} to "
@@ -58,8 +58,8 @@ def main() -> None:
               f"{grid.best_rate_per_s[-1]:.0f} to {grid.best_rate_per_s.max():.0f} queries/s, "
               f"deadline {1e3 * setting.deadline_s:.3g} ms")  # fmt: skip
         rows, forms = sweep(setting)
-        found[setting.name] = {"sweep": rows, "two_forms": forms, "killed": half_killed(setting)}
-    print(json.dumps({"benchmark": "scheduling", **found}))
+        figures[setting.name] = {"sweep": rows, "two_forms": forms, "killed": half_killed(setting)}
+    print(json.dumps({"benchmark": "scheduling", **figures}))
 
 
 def measured() -> list[Setting]:
@@ -91,7 +91,7 @@ def decision_costs() -> dict[str, list[float]]:
     for i in range(WAITING):
         # Far enough apart that the fastest batches, 600 µs a query, can serve them all: nothing is given up early.
         queue.push(Query(str(i), 100.0 * i, 1_000.0 * i + 1e6))
-    found = {}
+    figures = {}
     for name in POLICIES:
         policy = make_policy(name, grid, 1e6)
         taken = []
@@ -99,9 +99,9 @@ def decision_costs() -> dict[str, list[float]]:
             began = time.perf_counter()
             policy.decide(980_000.0 + i, queue)
             taken.append(1e6 * (time.perf_counter() - began))
-        found[name] = [float(np.median(taken)), float(np.quantile(taken, 0.99))]
-        print(f"decide {name:12} p50 {found[name][0]:6.1f} µs, p99 {found[name][1]:6.1f} µs (target: 20 and 100)")
-    return found
+        figures[name] = [float(np.median(taken)), float(np.quantile(taken, 0.99))]
+        print(f"decide {name:12} p50 {figures[name][0]:6.1f} µs, p99 {figures[name][1]:6.1f} µs (target: 20 and 100)")
+    return figures
 
 
 def simulator_speed() -> dict[str, float]:
@@ -122,7 +122,7 @@ def simulator_speed() -> dict[str, float]:
 
 def sweep(setting: Setting) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, list[float | None]]]]:
     """Per trace and policy: attainment, accuracy of those in time, effective accuracy, regret. One worker."""
-    grid, found, forms = setting.grid, {}, {}
+    grid, results, forms = setting.grid, {}, {}
     deadline_us = setting.deadline_s * 1e6
     fixed = [f"fixed@{grid.points[i].key}" for i in (0, len(grid.points) // 2)]
     for trace, times_s in traces(setting).items():
@@ -132,28 +132,30 @@ def sweep(setting: Setting) -> tuple[dict[str, dict[str, list[float]]], dict[str
         print(f"\n{trace}: {len(scenario):,} queries; best possible {best.reached / len(scenario):.4f} to "
               f"{best.bound / len(scenario):.4f}, attainment {most.reached / len(scenario):.4f} to "
               f"{most.bound / len(scenario):.4f}")  # fmt: skip
-        found[trace] = {"best": [best.bound / len(scenario), most.reached / len(scenario), most.bound / len(scenario)]}
+        results[trace] = {
+            "best": [best.bound / len(scenario), most.reached / len(scenario), most.bound / len(scenario)]
+        }
         for name in (*POLICIES, *fixed):
             figures = simulate(make_policy(name, grid, deadline_us), scenario).summary()
             regret = best.bound / len(scenario) - figures["effective_accuracy"]
             row = [figures["attainment"], figures["accuracy"], figures["effective_accuracy"], regret]
-            found[trace][name] = row
+            results[trace][name] = row
             print(f"  {name:24} attainment {row[0]:.4f}  accuracy {row[1]:.4f}  effective {row[2]:.4f}  "
                   f"regret {row[3]:.4f}  {row[2] * len(scenario) / best.bound:.2%} of the best")  # fmt: skip
         if len(scenario) <= LOOKED_AHEAD:
-            look_ahead(setting, scenario, best.bound, found[trace])
-        forms[trace] = two_forms(setting, scenario, found[trace])
-    return found, forms
+            look_ahead(setting, scenario, best.bound, results[trace])
+        forms[trace] = two_forms(setting, scenario, results[trace])
+    return results, forms
 
 
-def look_ahead(setting: Setting, scenario: Scenario, bound: float, found: dict[str, list[float]]) -> None:
+def look_ahead(setting: Setting, scenario: Scenario, bound: float, figures: dict[str, list[float]]) -> None:
     """Rows of a policy that knows some arrivals beforehand: where the distance to the best possible comes from."""
     for ahead in AHEAD:
         effective, attained = with_lookahead(setting.grid, scenario, ahead)
         name = f"knows {ahead:g} deadlines ahead"
-        found[name] = [attained, effective / attained, effective, bound / len(scenario) - effective]
+        figures[name] = [attained, effective / attained, effective, bound / len(scenario) - effective]
         print(f"  {name:24} attainment {attained:.4f}  accuracy {effective / attained:.4f}  effective {effective:.4f}  "
-              f"regret {found[name][3]:.4f}  {effective * len(scenario) / bound:.2%} of the best")  # fmt: skip
+              f"regret {figures[name][3]:.4f}  {effective * len(scenario) / bound:.2%} of the best")  # fmt: skip
 
 
 def all_alike(grid: ControlGrid) -> ControlGrid:
@@ -209,20 +211,20 @@ def two_forms(setting: Setting, scenario: Scenario, rows: dict[str, list[float]]
 def half_killed(setting: Setting) -> dict[str, dict[str, list[float]]]:
     """Attainment and accuracy while four of eight workers die, one by one (superserve, §6.4), at two mean rates: shares
     of what the four that live could serve in their fastest batches."""
-    grid, found = setting.grid, {}
+    grid, results = setting.grid, {}
     lasts_s = DAY_LASTS / 2 * setting.deadline_s
     deaths = tuple(lasts_s * part / 5 for part in range(1, 5))
     for share in KILLED_SHARES:
         rate = share * 4 * float(grid.best_rate_per_s.max())
         times_s = Bursty(rate / 4, 3 * rate / 4, 2).times(lasts_s, seed=1)
         scenario = Scenario.of(times_s, setting.deadline_s, 8, deaths)
-        found[f"{rate:.0f}"] = {}
+        results[f"{rate:.0f}"] = {}
         for name in ("hindsight", "value-iteration", "slackfit", "mincost", "fixed"):
             figures = simulate(make_policy(name, grid, setting.deadline_s * 1e6), scenario).summary()
-            found[f"{rate:.0f}"][name] = [figures["attainment"], figures["accuracy"]]
+            results[f"{rate:.0f}"][name] = [figures["attainment"], figures["accuracy"]]
             print(f"4 of 8 workers killed, {rate:.0f}/s: {name:12} attainment {figures['attainment']:.5f}  "
                   f"accuracy {figures['accuracy']:.4f}  (target: attainment 0.999)")  # fmt: skip
-    return found
+    return results
 
 
 if __name__ == "__main__":

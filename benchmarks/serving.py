@@ -123,7 +123,7 @@ def _workers() -> list[int]:
 def _deaths(latency: Path) -> dict[str, Any]:
     """Half of the workers killed, one by one, at a rate that those who are left can carry."""
     replicas = max(2, len(os.sched_getaffinity(0)))
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, kills in (("nobody dies", 0), ("half die", replicas // 2)):
         with server_process(arguments(latency, replicas)) as url:
             victims = _workers()[:kills]
@@ -134,10 +134,10 @@ def _deaths(latency: Path) -> dict[str, Any]:
                 timer.start()
             log = load(url, 200.0, DEATHS_S)
         unanswered = int((log.rows["status"] == 0).sum())
-        found[name] = {"attainment": float(log.in_time.mean()), "unanswered": unanswered, "requests": len(log)}
+        figures[name] = {"attainment": float(log.in_time.mean()), "unanswered": unanswered, "requests": len(log)}
         print(f"{name:12} attainment {log.in_time.mean():.5f} (target: 0.999), {unanswered} of {len(log)} without an "
               f"answer, effective accuracy {log.effective_accuracy:.4f}")  # fmt: skip
-    return found
+    return figures
 
 
 if __name__ == "__main__":

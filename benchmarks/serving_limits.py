@@ -62,13 +62,13 @@ def main() -> None:
     parts = {"idle connections": _idle, "overhead": _overhead, "image network": _images,
              "beside Triton": _beside_triton, "many labels": _labels}  # fmt: skip
     beginnings = tuple(os.environ.get("SLOTOOL_BENCH_PARTS", "").split(","))
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, part in parts.items():
         if name.startswith(beginnings):
             with tempfile.TemporaryDirectory() as folder:
-                found[name] = part(Path(folder))
-            print(f"{name}: {found[name].pop('said')} (goal: {GOALS[name]})", flush=True)
-    print(json.dumps({"benchmark": "serving_limits", "found": found}))
+                figures[name] = part(Path(folder))
+            print(f"{name}: {figures[name].pop('said')} (goal: {GOALS[name]})", flush=True)
+    print(json.dumps({"benchmark": "serving_limits", "found": figures}))
 
 
 def _rounds() -> range:
@@ -153,18 +153,18 @@ def _overhead(folder: Path) -> dict[str, Any]:
             for name, call in {**calls, **stubs}.items():
                 with bound_to(server_core() if name in calls else client_cores()):
                     medians.setdefault(name, []).append(_median_s(call, _seconds()))
-    found: dict[str, Any] = {name: spread(values) for name, values in medians.items()}
-    call_s = found["model call"]["median"]
+    figures: dict[str, Any] = {name: spread(values) for name, values in medians.items()}
+    call_s = figures["model call"]["median"]
     ratios = {
-        name: (found[name]["median"] - call_s) / found[echo]["median"]
+        name: (figures[name]["median"] - call_s) / figures[echo]["median"]
         for name, echo in (("HTTP", "uvloop echo"), ("gRPC", "grpc.aio echo"))
     }
     said = ", ".join(
-        f"{name} {found[name]['median'] * 1e6:.0f} µs, {ratio:.2f} x the echo beyond the bare call"
+        f"{name} {figures[name]['median'] * 1e6:.0f} µs, {ratio:.2f} x the echo beyond the bare call"
         for name, ratio in ratios.items()
     )
-    shown = ", ".join(f"{name} {found[name]['median'] * 1e6:.0f} µs" for name in ("uvloop echo", "grpc.aio echo"))
-    return {"said": f"{said}; {shown}", "p50_s": found, "ratios": ratios}
+    shown = ", ".join(f"{name} {figures[name]['median'] * 1e6:.0f} µs" for name in ("uvloop echo", "grpc.aio echo"))
+    return {"said": f"{said}; {shown}", "p50_s": figures, "ratios": ratios}
 
 
 def _median_s(call: Callable[[], object], seconds: float) -> float:

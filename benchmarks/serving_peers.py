@@ -183,9 +183,9 @@ def main() -> None:
                 skipped[name] = line["skipped"]
             else:
                 rounds[name].append(line["found"])
-    found = {name: _summed_up(runs) for name, runs in rounds.items() if runs}
-    _tell(found, skipped)
-    print(json.dumps({"benchmark": "serving_peers", "p99_bound_s": P99_S, "seconds": seconds, "found": found,
+    figures = {name: _summed_up(runs) for name, runs in rounds.items() if runs}
+    _tell(figures, skipped)
+    print(json.dumps({"benchmark": "serving_peers", "p99_bound_s": P99_S, "seconds": seconds, "found": figures,
                       "skipped": skipped}))  # fmt: skip
 
 
@@ -228,10 +228,10 @@ def _asked() -> list[str]:
 
 def _round(name: str, seconds: float, seed: int) -> dict[str, Any]:
     """One server, once."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     with _running(name) as server:
         for connections in CLOSED:
-            found[str(connections)] = server.closed_loop(connections, seconds)
+            figures[str(connections)] = server.closed_loop(connections, seconds)
         tries: list[tuple[float, float]] = []
 
         def tail_s(rate_per_s: float) -> float:
@@ -239,12 +239,12 @@ def _round(name: str, seconds: float, seed: int) -> dict[str, Any]:
             tries.append((rate_per_s, samples.quantile_s(0.99)))
             return tries[-1][1]
 
-        found["rate_per_s"] = greatest_rate(tail_s, FIRST_SHARE * found[str(CLOSED[-1])]["per_s"], P99_S)
-    one, many = (found[str(connections)] for connections in CLOSED)
-    print(f"  {name}: {found['rate_per_s']:.0f}/s within {P99_S * 1e3:g} ms ({len(tries)} loads); closed loop "
+        figures["rate_per_s"] = greatest_rate(tail_s, FIRST_SHARE * figures[str(CLOSED[-1])]["per_s"], P99_S)
+    one, many = (figures[str(connections)] for connections in CLOSED)
+    print(f"  {name}: {figures['rate_per_s']:.0f}/s within {P99_S * 1e3:g} ms ({len(tries)} loads); closed loop "
           f"{one['per_s']:.0f} and {many['per_s']:.0f}/s, CPU {one['cpu_s'] * 1e6:.0f} and "
           f"{many['cpu_s'] * 1e6:.0f} µs", file=sys.stderr, flush=True)  # fmt: skip
-    return found
+    return figures
 
 
 @contextlib.contextmanager
@@ -288,13 +288,13 @@ def save_onnx(weights: Path, path: Path) -> None:
 
 
 def _summed_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {str(each): summed_up([run[str(each)] for run in runs]) for each in CLOSED}
-    return {"rate_per_s": spread([run["rate_per_s"] for run in runs]), "rounds": len(runs), **found}
+    figures: dict[str, Any] = {str(each): summed_up([run[str(each)] for run in runs]) for each in CLOSED}
+    return {"rate_per_s": spread([run["rate_per_s"] for run in runs]), "rounds": len(runs), **figures}
 
 
-def _tell(found: dict[str, Any], skipped: dict[str, str]) -> None:
-    own = found.get(SLOTOOL)
-    for name, figures in found.items():
+def _tell(results: dict[str, Any], skipped: dict[str, str]) -> None:
+    own = results.get(SLOTOOL)
+    for name, figures in results.items():
         rate, spent = figures["rate_per_s"], [figures[str(each)]["cpu_s"]["median"] for each in CLOSED]
         closed = [figures[str(each)]["per_s"]["median"] for each in CLOSED]
         beside = ""

@@ -151,7 +151,7 @@ def timm_report(folder: Path) -> dict[str, dict[str, float]]:
     held_out = hold_out_settings(features, latency_s, settings, table["kind"].tolist())
     trees = boosted_trees(columns, latency_s, held_out.fold)
     roofline = scaled_roofline(features, latency_s, held_out.fold)
-    found = {}
+    figures = {}
     print(f"timm: {len(table)} networks of {table['kind'].nunique()} families, held out in five")
     for s, setting in enumerate(settings):
         score = held_out.score(s)
@@ -163,9 +163,9 @@ def timm_report(folder: Path) -> dict[str, dict[str, float]]:
             "covered": score["interval_coverage"],
         }
         name = f"{setting.device} {setting.backend} {setting.precision}"
-        found[name] = {key: float(value or np.nan) for key, value in own.items()}
-        print(f"{name}: " + ", ".join(f"{key} {value:.1%}" for key, value in found[name].items()), flush=True)
-    return found
+        figures[name] = {key: float(value or np.nan) for key, value in own.items()}
+        print(f"{name}: " + ", ".join(f"{key} {value:.1%}" for key, value in figures[name].items()), flush=True)
+    return figures
 
 
 def main() -> None:

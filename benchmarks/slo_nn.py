@@ -117,7 +117,7 @@ def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
         add_hnsw(bench)
         add_ivf(bench, ALLOWED_LOSS)
     rows = bench.report()
-    per_input = [found for model in models.values() for found in _per_input(model, data)]
+    per_input = [row for model in models.values() for row in _per_input(model, data)]
     return {"rows": rows, "per_input": per_input, "choosing": [_choosing(model, data) for model in models.values()]}
 
 
@@ -196,16 +196,16 @@ def _per_input(model: Any, data: Any) -> list[dict[str, Any]]:
 
     answers = PointPredictions.of(model, data.test)
     by_point, shares = np.maximum.accumulate(answers.correct.mean(axis=0)), np.array([*model.shares, 1.0])
-    ideal, found = ideal_k(model, answers.correct), []
+    ideal, rows = ideal_k(model, answers.correct), []
     for row in aclo_sweep(model, data.test.x, answers.correct, PER_INPUT_LOSSES):
         alike = float(np.interp(row["accuracy"], by_point, shares))
         print(
             f"{model.ranker}, ACLO at {100 * row['loss']:.1f} points: mean k {row['mean_k']:.4g}, lost "
             f"{-100 * row['difference']:.2f} ± {100 * row['standard_error']:.2f}; a fixed k as accurate: {alike:.4g}"
         )
-        found.append({"ranker": model.ranker, **row, "as_accurate_k": alike, "ideal_k": ideal})
+        rows.append({"ranker": model.ranker, **row, "as_accurate_k": alike, "ideal_k": ideal})
     print(f"{model.ranker}: the ideal per input is a mean k of {ideal:.4g}")
-    return found
+    return rows
 
 
 def _choosing(model: Any, data: Any) -> list[dict[str, Any]]:
@@ -216,7 +216,7 @@ def _choosing(model: Any, data: Any) -> list[dict[str, Any]]:
     from slotool.elastic.slo_nn.activator import layer_input
     from slotool.elastic.slo_nn.build import flat
 
-    found = []
+    rows = []
     for layer in model.activators:
         inputs = layer_input(model.mlp, {}, flat(data.test.x)[:CHOOSING_INPUTS], 1.0, layer)
         x = np.ascontiguousarray(inputs if isinstance(inputs, np.ndarray) else inputs.toarray(), dtype=np.float32)
@@ -231,8 +231,8 @@ def _choosing(model: Any, data: Any) -> list[dict[str, Any]]:
             took.append(best / len(x) * 1e6)
         name = model.mlp.layers[layer].name
         print(f"choosing by {model.ranker} in {name}: {took[0]:.2f} µs at the least k, {took[1]:.2f} µs at the largest")
-        found.append({"ranker": model.ranker, "layer": name, "least_us": took[0], "largest_us": took[1]})
-    return found
+        rows.append({"ranker": model.ranker, "layer": name, "least_us": took[0], "largest_us": took[1]})
+    return rows
 
 
 @njit(fastmath=FAST)

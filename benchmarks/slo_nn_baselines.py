@@ -160,8 +160,8 @@ def _least_probes(bench: Bench, index: Any, allowed_loss: float) -> int | None:
     full = right(top_labels(bench.mlp, x, 1), split.y)[:, 0]
     for probes in TRIED_PROBES:
         index.nprobe = probes
-        found = right(index.search(queries, 1)[1].astype(np.int32), split.y)[:, 0]
-        if promised_loss(found, full, CONFIDENCE) <= allowed_loss:
+        correct = right(index.search(queries, 1)[1].astype(np.int32), split.y)[:, 0]
+        if promised_loss(correct, full, CONFIDENCE) <= allowed_loss:
             print(f"IVF: {probes} of {index.nlist} lists searched promise the allowed loss")
             return probes
     print("IVF: no number of lists tried promises the allowed loss")

@@ -134,12 +134,12 @@ class Bench:
     def report(self) -> list[dict[str, Any]]:
         """Time all rows, print them, and return them."""
         taken_us, cold_us = _in_turns(self.rows), _cold(self.rows)
-        found = []
+        rows = []
         for row, taken, cold in zip(self.rows, taken_us, cold_us, strict=True):
             lost = self.full[: len(row.correct)].astype(float) - row.correct
             read = row.read_bytes + (self.first_bytes if self.sparse else 0.0)
             median = float(np.median(taken))
-            found.append(
+            rows.append(
                 {
                     "what": row.what,
                     "lost": float(lost.mean()),
@@ -154,8 +154,8 @@ class Bench:
                     "over_bound": median / (read / _bandwidth(read) * 1e6) if row.read_bytes else None,
                 }
             )
-        print_rows(found)
-        return found
+        print_rows(rows)
+        return rows
 
     def _truth(self, labels: np.ndarray) -> np.ndarray:
         known = self.y[: len(labels)] if isinstance(self.y, np.ndarray) else self.y.take(np.arange(len(labels)))
@@ -223,12 +223,12 @@ def _cold(rows: Sequence[Row]) -> list[np.ndarray]:
 
 def caches() -> str:
     """Sizes of the first core's caches, as Linux tells them."""
-    found = []
+    rows = []
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
         if kind != "Instruction":
-            found.append(f"L{level} {size}")
-    return ", ".join(found) or "caches unknown"
+            rows.append(f"L{level} {size}")
+    return ", ".join(rows) or "caches unknown"
 
 
 _MEASURED: dict[int, float] = {}

@@ -37,11 +37,11 @@ def main() -> None:
     rows = [("alone", space.largest)] + [("supernet", subnet) for subnet in evenly(space, SHOWN)[::-1]]
     report = []
     for name, subnet in rows:
-        found = {
+        figures = {
             split: score(space, modules[name], data.train.x, part, [subnet])[subnet] for split, part in splits.items()
         }
-        report.append({"trained": name, "point": space.point(subnet).key, "flops": space.flops(subnet), **found})
-        shown = ", ".join(f"{split} {accuracy:.4f}" for split, accuracy in found.items())
+        report.append({"trained": name, "point": space.point(subnet).key, "flops": space.flops(subnet), **figures})
+        shown = ", ".join(f"{split} {accuracy:.4f}" for split, accuracy in figures.items())
         print(f"{name:9} {report[-1]['point']:40} {report[-1]['flops']:>10,} FLOPs: {shown}")
     print(json.dumps({"benchmark": "supernet_accuracy", "seed": seed, "cpu_s": seconds, "rows": report}))
 

@@ -124,9 +124,9 @@ def _actuation(name: str, model: Supernet, one: np.ndarray, repeats: int) -> dic
     """
     first, last = model.points[0], model.points[-1]
     small, large = (model.extract(model.subnets[point]) for point in (first, last))
-    found = {"look-up": actuation.median_s(lambda: model._plans[last])}
+    figures = {"look-up": actuation.median_s(lambda: model._plans[last])}
     if repeats > FEW:
-        found |= {
+        figures |= {
             "switching beyond forward": actuation.switching_s(
                 lambda: model.forward(one, first), lambda: model.forward(one, last), repeats
             ),
@@ -134,9 +134,9 @@ def _actuation(name: str, model: Supernet, one: np.ndarray, repeats: int) -> dic
                 lambda: actuation.run_once(small, one), lambda: actuation.run_once(large, one), repeats
             ),
         }
-    found |= _extract_and_load(model, model.subnets[last], min(repeats, 10))
-    print(f"{name}: {', '.join(f'{key} {value * 1e6:,.1f} µs' for key, value in found.items())}")
-    return found
+    figures |= _extract_and_load(model, model.subnets[last], min(repeats, 10))
+    print(f"{name}: {', '.join(f'{key} {value * 1e6:,.1f} µs' for key, value in figures.items())}")
+    return figures
 
 
 def _extract_and_load(model: Supernet, subnet: Subnet, repeats: int) -> dict[str, float]:

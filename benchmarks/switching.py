@@ -55,16 +55,16 @@ def main() -> None:
         swing = LEAST + (MOST - LEAST) * 0.5 * (1 - np.cos(np.linspace(0, 4 * np.pi, 200)))
         arrivals = RateTrace(swing, float(swing.mean()) * setting.unit)
         plans = [_plan(setting, models, measured, deadline_s) for deadline_s in DEADLINES_S]
-        found = {"switching": _switched(setting, data, arrivals, lasts_s, plans, folder)}
-        found |= {model: _alone(setting, data, arrivals, lasts_s, model) for model in models}
+        figures = {"switching": _switched(setting, data, arrivals, lasts_s, plans, folder)}
+        figures |= {model: _alone(setting, data, arrivals, lasts_s, model) for model in models}
     if folder_of_plots := os.environ.get("SLOTOOL_BENCH_PLOTS"):
-        _plot(setting, found, Path(folder_of_plots))
+        _plot(setting, figures, Path(folder_of_plots))
     for at, deadline_s in enumerate(DEADLINES_S):
-        best = max(models, key=lambda model: found[model][at])
-        ahead = 100 * (found["switching"][at] - found[best][at])
-        shown = ", ".join(f"{name} {found[name][at]:.4f}" for name in found)
+        best = max(models, key=lambda model: figures[model][at])
+        ahead = 100 * (figures["switching"][at] - figures[best][at])
+        shown = ", ".join(f"{name} {figures[name][at]:.4f}" for name in figures)
         print(f"{deadline_s * 1e3:.0f} ms: {shown}: {ahead:+.2f} points beside the best single model (target: 0)")
-    print(json.dumps({"benchmark": "switching", "deadlines_s": DEADLINES_S, "effective_accuracy": found,
+    print(json.dumps({"benchmark": "switching", "deadlines_s": DEADLINES_S, "effective_accuracy": figures,
                       "breakpoints": [plan.breakpoints for plan in plans]}))  # fmt: skip
 
 
@@ -87,13 +87,13 @@ def _measured(setting: Setting, data: Dataset, models: list[str]) -> dict[tuple[
     """By model and rate the latencies of all requests, without a deadline; of those not answered, the client's timeout.
 
     A plan is a JSON file, which knows no infinite p99."""
-    found = {}
+    figures = {}
     for model in models:
         with _server(setting, f"fixed@{model}") as url:
             for share in SHARES:
                 log = _load(url, setting, data, Poisson(share * setting.unit), MEASURED_S, None)
-                found[model, share * setting.unit] = np.where(log.answered, log.latency_s, TIMEOUT_S)
-    return found
+                figures[model, share * setting.unit] = np.where(log.answered, log.latency_s, TIMEOUT_S)
+    return figures
 
 
 def _plan(
@@ -117,32 +117,34 @@ def _rates_by_effective_accuracy(loads: Sequence[LoadTest], accuracy: Mapping[st
     controller maximises effective accuracy). Every point must have been tried at the same rates; 0 for one that is
     beaten at the lowest already.
     """
-    found = {(load.point, load.rate_per_s): accuracy[load.point] * load.attainment for load in loads}
+    figures = {(load.point, load.rate_per_s): accuracy[load.point] * load.attainment for load in loads}
     points = sorted({load.point for load in loads}, key=lambda point: accuracy[point])
     rates = sorted({load.rate_per_s for load in loads})
     greatest = dict.fromkeys(points, 0.0)
     for at, point in enumerate(points):
         for rate in rates:
-            if any(found[other, rate] > found[point, rate] for other in points[:at]):
+            if any(figures[other, rate] > figures[point, rate] for other in points[:at]):
                 break
             greatest[point] = rate
     return greatest
 
 
-def _plot(setting: Setting, found: Mapping[str, Sequence[float]], folder: Path) -> None:
-    short = dict(zip(found, ("switching", "small alone", "medium alone", "large alone"), strict=True))
-    drawn = {short[name]: shares for name, shares in found.items()}
+def _plot(setting: Setting, figures: Mapping[str, Sequence[float]], folder: Path) -> None:
+    short = dict(zip(figures, ("switching", "small alone", "medium alone", "large alone"), strict=True))
+    drawn = {short[name]: shares for name, shares in figures.items()}
     figure = _by_deadline(setting.profile.subject, DEADLINES_S, drawn, "benchmarks")
     save_png(figure, folder / "switching-deadlines.png")
 
 
-def _by_deadline(name: str, deadlines_s: Sequence[float], found: Mapping[str, Sequence[float]], source: str) -> Figure:
+def _by_deadline(
+    name: str, deadlines_s: Sequence[float], figures: Mapping[str, Sequence[float]], source: str
+) -> Figure:
     """Share of all requests answered correctly and in time, by deadline (paper, Fig. 4b).
 
     ``found``: per policy, the first of which is drawn on top of the others, the share at each of ``deadlines_s``.
     """
     deadlines_ms = 1e3 * np.asarray(deadlines_s)
-    shares = {policy: np.asarray(values, dtype=np.float64) for policy, values in found.items()}
+    shares = {policy: np.asarray(values, dtype=np.float64) for policy, values in figures.items()}
     curves = [Curve(policy, deadlines_ms, y, "dots and line", at) for at, (policy, y) in enumerate(shares.items())]
     return Figure(
         id="switching-deadlines",
@@ -162,17 +164,17 @@ def _by_deadline(name: str, deadlines_s: Sequence[float], found: Mapping[str, Se
 def _switched(
     setting: Setting, data: Dataset, arrivals: ArrivalProcess, lasts_s: float, plans: list[SwitchingPlan], folder: Path
 ) -> list[float]:
-    found = []
+    rows = []
     for plan in plans:
         path = folder / f"plan-{plan.deadline_s}.json"
         plan.save(path)
         with _server(setting, "switching", "--plan", str(path)) as url:
             log = _load(url, setting, data, arrivals, lasts_s, plan.deadline_s)
-        found.append(log.effective_accuracy)
+        rows.append(log.effective_accuracy)
         shares = ", ".join(f"{row['point']} {row['share']:.0%}" for row in log.points())
         print(f"switching at {plan.deadline_s * 1e3:.0f} ms, plan {plan.breakpoints}: {log.effective_accuracy:.4f} "
               f"({shares})", file=sys.stderr, flush=True)  # fmt: skip
-    return found
+    return rows
 
 
 def _alone(setting: Setting, data: Dataset, arrivals: ArrivalProcess, lasts_s: float, model: str) -> list[float]:

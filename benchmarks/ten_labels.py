@@ -174,12 +174,12 @@ def over_devices(known: Networks, log_s: np.ndarray, asked: Networks, truth: np.
 
 def cells_of(folder: Path) -> Devices:
     """NAS-Bench-201; a device's series is hidden as a whole."""
-    found = cells(folder)
-    rows = np.random.default_rng(0).permutation(len(found.items))[:300]
-    graphs = [found.items[i] for i in rows]
-    related = [setting.device.split("_")[0] for setting in found.settings]
+    networks = cells(folder)
+    rows = np.random.default_rng(0).permutation(len(networks.items))[:300]
+    graphs = [networks.items[i] for i in rows]
+    related = [setting.device.split("_")[0] for setting in networks.settings]
     costs, terms = TypeCosts.of(graphs), three_terms(graphs)
-    return Devices(network_features(graphs), costs, terms, found.settings, found.latency_s[rows], related)
+    return Devices(network_features(graphs), costs, terms, networks.settings, networks.latency_s[rows], related)
 
 
 def timm_of(folder: Path) -> Devices:
@@ -218,11 +218,11 @@ def phones_of(folder: Path) -> Devices:
 def summary(what: str, draws: Iterator[Draw]) -> dict[str, float]:
     """Print each draw; mean, least and greatest of all."""
     print(what, flush=True)
-    found = []
+    rows = []
     for draw in draws:
-        found.append(vars(draw))
+        rows.append(vars(draw))
         print(f"   covered {draw.covered:.1%}, MAPE {draw.mape:.1%}, high ÷ low {draw.width:.2f}", flush=True)
-    table = pd.DataFrame(found)
+    table = pd.DataFrame(rows)
     shown, figures = [f"{len(table)} draws"], {"draws": len(table), "width": float(table["width"].median())}
     for name in table.columns.drop("width"):
         own = table[name].dropna()
@@ -270,8 +270,8 @@ def main() -> None:
                 what,
                 lambda key=key, table=table: table(data / key).draws(EVERY[key], DEVICE_DRAWS, wanted.chosen),
             )
-    found = {what: summary(what, draws()) for key, (what, draws) in sets.items() if wanted.only in (None, key)}
-    print(json.dumps({"benchmark": "ten_labels", "sets": found}))
+    figures = {what: summary(what, draws()) for key, (what, draws) in sets.items() if wanted.only in (None, key)}
+    print(json.dumps({"benchmark": "ten_labels", "sets": figures}))
 
 
 if __name__ == "__main__":

@@ -145,13 +145,13 @@ def _simulated(setting: Setting, times_s: np.ndarray) -> dict[str, dict[str, flo
     profile = setting.profile
     scenario = Scenario.of(times_s, setting.deadline_s)
     times = ServiceTimes.sampled(profile.grid, profile.samples_us)
-    found = {}
+    figures = {}
     for name in [*POLICIES, *(f"fixed@{point.key}" for point in profile.grid.points)]:
         outcome = simulate(make_policy(name, profile.grid, setting.deadline_s * 1e6), scenario, times)
         in_time = outcome.row[outcome.status == IN_TIME]
-        found[name] = {"attainment": outcome.summary()["attainment"],
+        figures[name] = {"attainment": outcome.summary()["attainment"],
                        "accuracy": float(setting.test_accuracy[in_time].mean())}  # fmt: skip
-    return found
+    return figures
 
 
 def _rivals(predicted: dict[str, dict[str, float]]) -> list[str]:
@@ -167,16 +167,16 @@ def _served(
 ) -> dict[str, dict[str, dict[str, float]]]:
     """The same of a real server, one per policy, that meets all traces one after the other."""
     asked = {trace: [*POLICIES, *_rivals(predicted[trace])] for trace in traces}
-    found: dict[str, dict[str, dict[str, float]]] = {trace: {} for trace in traces}
+    figures: dict[str, dict[str, dict[str, float]]] = {trace: {} for trace in traces}
     accuracy = {point.key: a for point, a in zip(setting.profile.grid.points, setting.test_accuracy, strict=True)}
     for policy in dict.fromkeys(name for names in asked.values() for name in names):
         with server_process(arguments_of(setting, policy)) as url, bound_to(cores_by_preference()[1:] or [0]):
             for trace, times_s in traces.items():
                 if policy in asked[trace]:
                     log = _load(url, setting, data, times_s)
-                    found[trace][policy] = _figures(log, accuracy)
-                    print(f"{trace:12} {policy:50} {json.dumps(found[trace][policy])}", file=sys.stderr, flush=True)
-    return found
+                    figures[trace][policy] = _figures(log, accuracy)
+                    print(f"{trace:12} {policy:50} {json.dumps(figures[trace][policy])}", file=sys.stderr, flush=True)
+    return figures
 
 
 def arguments_of(setting: Setting, policy: str) -> list[str]:
@@ -208,17 +208,17 @@ def _figures(log: RequestLog, accuracy: dict[str, float]) -> dict[str, float]:
 
 def _compared(trace: str, served: dict[str, dict[str, float]], predicted: dict[str, dict[str, float]]) -> Any:
     """Print the rows of a trace; returns them."""
-    holding = [found["accuracy"] for name, found in served.items()
-               if name.startswith("fixed@") and found["attainment"] >= HELD]  # fmt: skip
+    holding = [entry["accuracy"] for name, entry in served.items()
+               if name.startswith("fixed@") and entry["attainment"] >= HELD]  # fmt: skip
     best = max(holding, default=float("nan"))
     print(f"\n{trace} × the largest point's capacity, {served[POLICIES[0]]['requests']} requests")
-    for name, found in served.items():
+    for name, entry in served.items():
         said = predicted[name]
-        off = [100 * (found["attainment"] - said["attainment"]), 100 * (found["of_points"] - said["accuracy"])]
-        beside = "" if name.startswith("fixed@") else f"; {100 * (found['accuracy'] - best):+.2f} beside the best fixed"
-        print(f"  {name:44} attainment {found['attainment']:.4f} (simulated {said['attainment']:.4f}, {off[0]:+.2f} "
-              f"points), accuracy {found['of_points']:.4f} ({said['accuracy']:.4f}, {off[1]:+.2f}), by labels "
-              f"{found['accuracy']:.4f}{beside}")  # fmt: skip
+        off = [100 * (entry["attainment"] - said["attainment"]), 100 * (entry["of_points"] - said["accuracy"])]
+        beside = "" if name.startswith("fixed@") else f"; {100 * (entry['accuracy'] - best):+.2f} beside the best fixed"
+        print(f"  {name:44} attainment {entry['attainment']:.4f} (simulated {said['attainment']:.4f}, {off[0]:+.2f} "
+              f"points), accuracy {entry['of_points']:.4f} ({said['accuracy']:.4f}, {off[1]:+.2f}), by labels "
+              f"{entry['accuracy']:.4f}{beside}")  # fmt: skip
     return {name: {"served": served[name], "simulated": predicted[name]} for name in served}
 
 

@@ -173,9 +173,9 @@ def ten_labels(
     scale = float(np.median(known.latency_s / base.predict(known.items)))
     roofline = [np.array([OperatorRows.of([graph]).cost_s.sum() for graph in part.items]) for part in (known, asked)]
     factor = np.median(known.latency_s / roofline[0])
-    found = {"kept": adapted.predict(asked.items), "one_factor": scale * base.predict(asked.items)}
-    found |= {"three_term": terms.predict(asked.items), "roofline": factor * roofline[1]}
-    return {name: mape(answer, asked.latency_s) for name, answer in found.items()}
+    figures = {"kept": adapted.predict(asked.items), "one_factor": scale * base.predict(asked.items)}
+    figures |= {"three_term": terms.predict(asked.items), "roofline": factor * roofline[1]}
+    return {name: mape(answer, asked.latency_s) for name, answer in figures.items()}
 
 
 def score(rows: list[Row], trained: TrainedPredictor[OperatorGraph]) -> dict[str, Any]:
@@ -200,11 +200,11 @@ def score(rows: list[Row], trained: TrainedPredictor[OperatorGraph]) -> dict[str
     everything = np.arange(len(graphs))
     draws = [np.array(propose(trained.predictor, graphs, FEW))]
     draws += [np.random.default_rng(seed).permutation(len(graphs))[:FEW] for seed in range(DRAWS)]
-    found = []
+    results = []
     for drawn in draws:
         parts = [Examples([graphs[i] for i in own], label_s[own]) for own in (drawn, np.setdiff1d(everything, drawn))]
-        found.append(ten_labels(trained.predictor, *parts))
-    for what, own in (("chosen", found[:1]), ("drawn", found[1:])):
+        results.append(ten_labels(trained.predictor, *parts))
+    for what, own in (("chosen", results[:1]), ("drawn", results[1:])):
         mean = {name: float(np.mean([each[name] for each in own])) for name in own[0]}
         print(f"ten labels {what}: " + ", ".join(f"{name} {value:.1%}" for name, value in mean.items()), flush=True)
         figures[what] = mean

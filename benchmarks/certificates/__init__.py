@@ -66,14 +66,14 @@ def _measured(name: str, outcomes: OutcomeTable, methods: list[type[Method]]) ->
     print(f"{name}: {len(outcomes.versions)} versions; fitted to {learnt:,} of {examples:,} examples, {SPLITS:,} "
           f"splits; saved at {', '.join(f'{t:.0%}' for t in TOLERANCES)} ± standard deviation; splits above",
           flush=True)  # fmt: skip
-    found = {}
+    figures = {}
     for method in COMPARED:
         own_splits = [split[method.name] for split in splits if method.name in split]
         if not own_splits:
             continue
         # splits, tolerances, (saved, excess, doubt)
         saved, excess, doubt = np.array([split["tiers"] for split in own_splits]).transpose(2, 0, 1)
-        found[method.name] = {
+        figures[method.name] = {
             "splits": len(own_splits),
             "saved": saved.mean(axis=0).tolist(),
             "spread": saved.std(axis=0).tolist(),
@@ -82,11 +82,11 @@ def _measured(name: str, outcomes: OutcomeTable, methods: list[type[Method]]) ->
             "seconds": float(np.mean([split["seconds"] for split in own_splits])),
             "proves": method.proves,
         }
-        own = found[method.name]
+        own = figures[method.name]
         shown = "   ".join(f"{a:6.1%} ± {b:5.1%}" for a, b in zip(own["saved"], own["spread"], strict=True))
         above = " ".join(f"{share:6.1%}" for share in own["above"])
         print(f"  {method.name:22}{shown}   above {above} of {own['splits']:,}   {own['seconds']:6.2f} s", flush=True)
-    return {"learnt": learnt, "examples": examples, "methods": found}
+    return {"learnt": learnt, "examples": examples, "methods": figures}
 
 
 def _split(outcomes: OutcomeTable, requests: Requests, split: int, methods: list[type[Method]]) -> dict[str, Any]:
@@ -125,11 +125,11 @@ def _answers(route: Route, requests: Requests, rows: np.ndarray) -> tuple[np.nda
 def _journaled(name: str) -> dict[int, dict[str, Any]]:
     """What the journal holds of a set: by split, and by method."""
     lines = JOURNAL.read_text().splitlines() if JOURNAL and JOURNAL.exists() else []
-    found: dict[int, dict[str, Any]] = {}
+    finished: dict[int, dict[str, Any]] = {}
     for own in map(json.loads, lines):
         if own["set"] == name:
-            found.setdefault(own["split"], {}).update(own["methods"])
-    return found
+            finished.setdefault(own["split"], {}).update(own["methods"])
+    return finished
 
 
 def _journal(name: str, split: int, methods: dict[str, Any]) -> dict[str, Any]:

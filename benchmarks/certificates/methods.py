@@ -189,8 +189,8 @@ class Oracle:
         if self._rows is not rows:
             self._rows, self._classes = rows, [Replays(rows, 2, 200), Replays(rows, 3, GRID)]
         limit = error_of(rows, best) + tolerance
-        found = [(own.means[at, 1], own.tree(at)) for own in self._classes if (at := own.cheapest(limit)) >= 0]
-        return [(1.0, min(found, key=lambda pair: pair[0])[1])]
+        candidates = [(own.means[at, 1], own.tree(at)) for own in self._classes if (at := own.cheapest(limit)) >= 0]
+        return [(1.0, min(candidates, key=lambda pair: pair[0])[1])]
 
     _rows: OutcomeTable | None = None
     _classes: Sequence[Replays] = ()
@@ -280,7 +280,7 @@ class Replays:
         """``means`` of all thresholds of one chain: the first version's, and what each further one adds for examples
         that reach it, those below all thresholds before."""
         sizes = [len(self.levels[version]) for version in chain[:-1]]
-        found = []
+        means = []
         for values in (self.error, self.cost):
             total = np.full(sizes, values[:, chain[0]].mean())
             for depth in range(1, len(chain)):
@@ -293,14 +293,14 @@ class Replays:
                 for axis in range(depth):
                     sums = np.delete(sums.cumsum(axis=axis), -1, axis=axis)
                 total += sums.reshape(*sums.shape, *[1] * (len(sizes) - depth))
-            found.append(total.ravel())
-        return np.stack(found, axis=1)
+            means.append(total.ravel())
+        return np.stack(means, axis=1)
 
     def _thresholds(self, chain: tuple[int, ...]) -> list[tuple[float, ...]]:
-        found: list[tuple[float, ...]] = [()]
+        combinations: list[tuple[float, ...]] = [()]
         for version in chain[:-1]:
-            found = [(*before, float(level)) for before in found for level in self.levels[version]]
-        return found
+            combinations = [(*before, float(level)) for before in combinations for level in self.levels[version]]
+        return combinations
 
     def replay(self, chain: tuple[int, ...], thresholds: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Error and cost of each example."""

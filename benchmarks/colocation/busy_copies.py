@@ -99,10 +99,10 @@ def pauses_s(seconds: float, least_s: float = MIN_GAP_S) -> np.ndarray:
     Reads the clock in a loop: between two readings further apart than ``least_s`` another process ran. The median is
     the scheduler's time slice.
     """
-    found: list[float] = []
+    pauses: list[float] = []
     now = began = time.perf_counter()
     while now - began < seconds:
         last, now = now, time.perf_counter()
         if now - last > least_s:
-            found.append(now - last)
-    return np.array(found)
+            pauses.append(now - last)
+    return np.array(pauses)

@@ -35,13 +35,13 @@ def labels(piece: Piece, backend: str) -> Figures:
     if backend == "torch-compile":
         graphs = compiled(piece, graphs[:COMPILED])
     out, reference = table(piece, backend), BACKENDS[piece.on_gpu]
-    found = measured(piece, graphs, out, SEED, backend=backend, budget_s=piece.budget_s(SHARES[backend]),
+    labelled = measured(piece, graphs, out, SEED, backend=backend, budget_s=piece.budget_s(SHARES[backend]),
                      timeout_s=piece.sized(120.0, 400.0))  # fmt: skip
-    found["medians_s"] = own = medians(LatencyTable.load(out))
+    labelled["medians_s"] = own = medians(LatencyTable.load(out))
     if backend != reference and table(piece, reference).is_file():
         graph_s = medians(LatencyTable.load(table(piece, reference)))
-        found["times_graph"] = {name: own[name] / graph_s[name] for name in own if name in graph_s}
-    return found
+        labelled["times_graph"] = {name: own[name] / graph_s[name] for name in own if name in graph_s}
+    return labelled
 
 
 def table(piece: Piece, backend: str) -> Path:

@@ -43,16 +43,16 @@ def run(piece: Piece) -> None:
 
 def alone(piece: Piece, small: OperatorGraph, large: OperatorGraph, batch: int) -> Figures:
     """Each without the other, and the longest kernel of the large one."""
-    found: Figures = {"small": small.name, "large": large.name, "large_batch": batch}
+    figures: Figures = {"small": small.name, "large": large.name, "large_batch": batch}
     call = network(large, batch, piece.device)
-    found["large_alone"] = quantiles(latencies(call, piece, piece.sized(20, 2)))
-    found["small_alone"] = quantiles(latencies(network(small, 1, piece.device), piece))
+    figures["large_alone"] = quantiles(latencies(call, piece, piece.sized(20, 2)))
+    figures["small_alone"] = quantiles(latencies(network(small, 1, piece.device), piece))
     if piece.on_gpu:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             call()
             torch.cuda.synchronize()
-        found["longest_kernel_s"] = max((event.device_time * 1e-6 for event in profile.events()), default=None)
-    return found
+        figures["longest_kernel_s"] = max((event.device_time * 1e-6 for event in profile.events()), default=None)
+    return figures
 
 
 def shared(
@@ -65,9 +65,9 @@ def shared(
         call = network(small, 1, piece.device)
         with beside(large, batch, piece.device) as count:
             began, before = time.perf_counter(), count()
-            found = latencies(call, piece)
+            figures = latencies(call, piece)
             seconds, ended = time.perf_counter() - began, count() - before
-    return {"small_beside_large": quantiles(found), "large_s": seconds / ended if ended else None}
+    return {"small_beside_large": quantiles(figures), "large_s": seconds / ended if ended else None}
 
 
 def network(graph: OperatorGraph, batch: int, device: str) -> Callable[[], object]:
@@ -81,14 +81,14 @@ def network(graph: OperatorGraph, batch: int, device: str) -> Callable[[], objec
 def latencies(call: Callable[[], object], piece: Piece, calls: int | None = None) -> np.ndarray:
     """Seconds of single calls with a pause between, as requests come; each waits for its own stream."""
     wait = torch.cuda.current_stream().synchronize if piece.on_gpu else lambda: None
-    found = []
+    samples_s = []
     for _ in range(calls or piece.sized(CALLS, REHEARSED_CALLS)):
         time.sleep(PAUSE_S)
         began = time.perf_counter()
         call()
         wait()
-        found.append(time.perf_counter() - began)
-    return np.array(found)
+        samples_s.append(time.perf_counter() - began)
+    return np.array(samples_s)
 
 
 def quantiles(seconds: np.ndarray) -> Figures:

@@ -31,13 +31,13 @@ def marked(piece: Piece) -> Figures:
         raise Left("pytest and hypothesis are not installed")
     side_by_side = ["-n", str(WORKERS)] if find_spec("xdist") is not None else []
     report, ended = ran(piece, "all", side_by_side)
-    found = {**counted(report), "cut_off": not ended}
-    if side_by_side and found["failed"]:
+    figures = {**counted(report), "cut_off": not ended}
+    if side_by_side and figures["failed"]:
         alone = counted(ran(piece, "failed", ["--last-failed"])[0])
-        found["failed_beside_others"] = found["failed"]
-        found["failed"] = alone["failed"]
-        found["passed"] += alone["passed"]
-    return found
+        figures["failed_beside_others"] = figures["failed"]
+        figures["failed"] = alone["failed"]
+        figures["passed"] += alone["passed"]
+    return figures
 
 
 def ran(piece: Piece, name: str, options: list[str]) -> tuple[Path, bool]:

@@ -47,12 +47,12 @@ def measured(piece: Piece, nodes: int, hidden: int, batch: int) -> Figures:
     torch.manual_seed(0)
     device = piece.device
     x, weight, bias = (torch.randn(size, device=device) for size in ((batch, hidden), (nodes, hidden), (nodes,)))
-    found: Figures = {"nodes": nodes, "hidden": hidden, "batch": batch, "ways": {}}
+    results: Figures = {"nodes": nodes, "hidden": hidden, "batch": batch, "ways": {}}
     short = (x.bfloat16(), weight.bfloat16(), bias.bfloat16())
 
     def keep(way: str, function: Callable[[], object], read_bytes: float) -> None:
         figures = timed(captured(function, device), device, piece.full)
-        found["ways"][way] = {**figures, "bytes_per_s": read_bytes / figures["s"]}
+        results["ways"][way] = {**figures, "bytes_per_s": read_bytes / figures["s"]}
 
     size = nodes * hidden
     keep("float32", lambda: best(x, weight, bias), 4 * size)
@@ -75,7 +75,7 @@ def measured(piece: Piece, nodes: int, hidden: int, batch: int) -> Figures:
             keep(f"whole call, {label}", partial(whole, gathered, *tensors, lists, planes), read)
             if piece.on_gpu and find_spec("triton"):
                 keep(f"kernel, {label}", partial(whole, fused, *tensors, lists, planes), read)
-    return found
+    return results
 
 
 def best(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -158,10 +158,10 @@ def kernel_is_right(piece: Piece) -> Figures:
     x, weight, bias = (torch.randn(size, device=piece.device) for size in ((3, 128), (1000, 128), (1000,)))
     nodes = torch.stack([torch.randperm(1000, device=piece.device)[:77] for _ in range(3)]).int()
     expected = torch.bmm(weight[nodes].double(), x[:, :, None].double())[:, :, 0] + bias[nodes]
-    found = float((scores_of(x, weight, bias, nodes) - expected).abs().max() / expected.abs().max())
-    if found > 1e-3:
-        raise ValueError(f"the kernel's scores differ by {found:.1e}")
-    return {"relative_difference": found}
+    difference = float((scores_of(x, weight, bias, nodes) - expected).abs().max() / expected.abs().max())
+    if difference > 1e-3:
+        raise ValueError(f"the kernel's scores differ by {difference:.1e}")
+    return {"relative_difference": difference}
 
 
 def verdict(piece: Piece, largest: str) -> Figures:

@@ -40,13 +40,13 @@ def measured(piece: Piece, sharing: str, count: int) -> Figures:
     if sharing == "streams" and not piece.on_gpu:
         raise Left("streams are those of a GPU")
     stride = piece.sized(STRIDE * NETWORKS // count, 1)
-    found = slotool.profile_colocated(
+    profiled = slotool.profile_colocated(
         applications(stride * count)[::stride], piece.tables / TABLES[sharing], sizes=(2,), placement="split",
         sharing=sharing, backend=BACKENDS[piece.on_gpu], device=piece.device, threads=1, runs=piece.sized(RUNS, 2),
         rounds=1, max_seconds=piece.sized(SECONDS, 0.5), budget_s=piece.budget_s(1 / len(TABLES)), seed=SEED,
         progress=None,
     )  # fmt: skip
-    return {**contents(found.latency), **slowdowns(found.latency)}
+    return {**contents(profiled.latency), **slowdowns(profiled.latency)}
 
 
 def slowdowns(table: LatencyTable) -> Figures:

@@ -114,7 +114,7 @@ class Piece:
             return self.figures[name]
         began = time.monotonic()
         try:
-            found = make()
+            figures = make()
         except Left as reason:
             self.figures[name] = {SKIPPED: str(reason)}
             print(f"   {name}: left out, {reason}", flush=True)
@@ -126,7 +126,7 @@ class Piece:
         except Exception as error:
             self.failed(name, error)
             return None
-        self.figures[name] = {**found, "seconds": round(time.monotonic() - began, 2)}
+        self.figures[name] = {**figures, "seconds": round(time.monotonic() - began, 2)}
         write_json(path, self.figures[name])
         print(f"   {name}: {self.figures[name]['seconds']:.1f} s", flush=True)
         return self.figures[name]
@@ -246,18 +246,18 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def write_json(path: Path, found: Figures) -> None:
+def write_json(path: Path, figures: Figures) -> None:
     """Whole or not at all; what is no number is written as null."""
     with whole_file(path) as partial:
-        text = json.dumps(_plain(found), indent=1, ensure_ascii=False, allow_nan=False, default=str)
+        text = json.dumps(_plain(figures), indent=1, ensure_ascii=False, allow_nan=False, default=str)
         partial.write_text(text + "\n")
 
 
-def _plain(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {str(key): _plain(value) for key, value in found.items()}
-    if isinstance(found, list | tuple):
-        return [_plain(value) for value in found]
-    if hasattr(found, "item") and not hasattr(found, "__len__"):
-        return _plain(found.item())
-    return None if isinstance(found, float) and not math.isfinite(found) else found
+def _plain(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {str(key): _plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_plain(value) for value in content]
+    if hasattr(content, "item") and not hasattr(content, "__len__"):
+        return _plain(content.item())
+    return None if isinstance(content, float) and not math.isfinite(content) else content

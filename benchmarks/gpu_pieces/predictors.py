@@ -98,9 +98,9 @@ def graph_network(piece: Piece) -> Figures:
     if not piece.full:
         raise Left("its training takes too long for a rehearsal")
     out = piece.folder / "graph-network"
-    found = by_chance(piece, ["graph"], out)
+    figures = by_chance(piece, ["graph"], out)
     asked = slotool.evaluate_predictor(out, latency=label_tables(piece, ZOO), graphs=graphs_file(piece, ZOO))
-    return {**found, "zoo": shown(asked.scores["all"])}
+    return {**figures, "zoo": shown(asked.scores["all"])}
 
 
 def artifact(piece: Piece) -> Path:
@@ -110,18 +110,18 @@ def artifact(piece: Piece) -> Path:
 def zoo(piece: Piece) -> Figures:
     """The predictor of random networks, and three coefficients fitted to the same labels, asked about the zoo."""
     piece.figures_of(piece.name, CHANCE)
-    found = slotool.evaluate_predictor(
+    evaluation = slotool.evaluate_predictor(
         artifact(piece), latency=label_tables(piece, ZOO), graphs=graphs_file(piece, ZOO)
     )
     known, asked = labels(piece, RANDOM), labels(piece, ZOO)
     baseline = ThreeTermPredictor()
     baseline.fit(Examples(known.items, known.latency_s))
     predicted_s = baseline.predict(asked.items)
-    scores = found.scores["all"]
+    scores = evaluation.scores["all"]
     return {
-        "predictor": found.trained.predictor.name,
+        "predictor": evaluation.trained.predictor.name,
         "floor": floor(scores),
-        "scores": {found.trained.predictor.name: shown(scores), BASELINE: errors(asked.latency_s, predicted_s)},
+        "scores": {evaluation.trained.predictor.name: shown(scores), BASELINE: errors(asked.latency_s, predicted_s)},
     }
 
 
@@ -141,11 +141,11 @@ def few_labels(piece: Piece, trained: TrainedPredictor[Any], labelled: LabelledS
     everything = np.arange(len(labelled))
     draws = [np.array(propose(trained.predictor, labelled.items, FEW))]
     draws += [np.random.default_rng(seed).permutation(everything)[:FEW] for seed in range(piece.sized(DRAWS, 1))]
-    found = [
+    scores = [
         ten_labels(trained.predictor, labelled.take(drawn), labelled.take(np.setdiff1d(everything, drawn)))
         for drawn in draws
     ]
-    return {"networks": len(labelled), "chosen": found[0], "drawn": mean_of(found[1:]), "draws": len(found) - 1}
+    return {"networks": len(labelled), "chosen": scores[0], "drawn": mean_of(scores[1:]), "draws": len(scores) - 1}
 
 
 def piece_of(piece: Piece, name: str) -> str:
@@ -247,5 +247,5 @@ def floor(scores: Figures) -> Figures:
     return {name: scores["floor"].get(name) for name in ("mape", "mae_over_mean", "within_10_percent")}
 
 
-def mean_of(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([each[name] for each in found])) for name in found[0]}
+def mean_of(scores: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([each[name] for each in scores])) for name in scores[0]}

@@ -49,11 +49,11 @@ def served(piece: Piece, name: str) -> Figures:
             progress=None,
         )
     shown = ("requests", "answered", "achieved_rate_per_s", "p50_s", "p99_s", "send_delay_p99_s")
-    found: Figures = {
+    figures: Figures = {
         f"{what} {key}": value for what, each in seconds.items() for key, value in statistics(each).items()
     }
-    overhead_s = found["request p50_s"] - found["bare call p50_s"]
-    return {**found, "overhead_s": overhead_s, "load": {key: load.summary.get(key) for key in shown}}
+    overhead_s = figures["request p50_s"] - figures["bare call p50_s"]
+    return {**figures, "overhead_s": overhead_s, "load": {key: load.summary.get(key) for key in shown}}
 
 
 def by_turns(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:

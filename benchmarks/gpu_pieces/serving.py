@@ -59,20 +59,20 @@ def loaded(piece: Piece, model: str, server: str) -> Figures:
     if (package := PACKAGES.get(server)) and find_spec(package) is None:
         raise Left(f"{package} is not installed")
     seconds = piece.sized(SECONDS, 0.3)
-    found: Figures = {}
+    figures: Figures = {}
     with running(piece, model, server) as server_process:
         server_process.load(max(CLOSED), piece.sized(WARM_UP_S, 0.1))
         for clients in CLOSED:
-            found[f"closed {clients}"] = summed_up(server_process.load(clients, seconds))
-        carried_per_s = found[f"closed {max(CLOSED)}"]["per_s"]
+            figures[f"closed {clients}"] = summed_up(server_process.load(clients, seconds))
+        carried_per_s = figures[f"closed {max(CLOSED)}"]["per_s"]
         for share in OPEN_SHARES:
             samples = server_process.load(OPEN_CONNECTIONS, seconds, share * carried_per_s, seed=1)
-            found[f"open {share:.0%}"] = {"rate_per_s": share * carried_per_s, **summed_up(samples)}
+            figures[f"open {share:.0%}"] = {"rate_per_s": share * carried_per_s, **summed_up(samples)}
         if model == "mlp" and server in (SLOTOOL, EAGER):
             for rate_per_s in FIXED_PER_S:
                 samples = server_process.load(OPEN_CONNECTIONS, seconds, rate_per_s, seed=2)
-                found[f"open {rate_per_s:.0f}/s"] = {"rate_per_s": rate_per_s, **summed_up(samples)}
-    return found
+                figures[f"open {rate_per_s:.0f}/s"] = {"rate_per_s": rate_per_s, **summed_up(samples)}
+    return figures
 
 
 def summed_up(samples: Samples) -> Figures:

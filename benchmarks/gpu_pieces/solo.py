@@ -51,11 +51,11 @@ def zoo(piece: Piece) -> None:
 
 def drawn(counts: Mapping[str, int], by_chance: bool, seed: int = SEED) -> list[OperatorGraph]:
     """So many of each file: at random, or the smallest."""
-    chance, found = random.Random(seed), []
+    chance, selected = random.Random(seed), []
     for name, count in counts.items():
         graphs = list(read_graphs(DATASETS / f"random-{name}.parquet"))
-        found += chance.sample(graphs, count) if by_chance else smallest(graphs, count)
-    return found
+        selected += chance.sample(graphs, count) if by_chance else smallest(graphs, count)
+    return selected
 
 
 def applications(count: int) -> list[OperatorGraph]:
@@ -82,12 +82,12 @@ def twice(piece: Piece, name: str, graphs: list[OperatorGraph], first: float = 0
     for number, (campaign, share) in enumerate(zip(CAMPAIGNS, (first, 1 - first), strict=True)):
         tables.append(out := piece.tables / f"{name}-latency-{campaign}.parquet")
         budget_s = piece.budget_s(0.95 * share)
-        found = piece.step(
+        figures = piece.step(
             campaign, lambda left=left, out=out, number=number, budget_s=budget_s: measured(
                 piece, left, out, SEED + number, budget_s=budget_s
             )
         )  # fmt: skip
-        if found is None:
+        if figures is None:
             return
         labels = medians(LatencyTable.load(out))
         left = [graph for graph in graphs if labels.keys() & {graph.id, graph.name}]
@@ -102,14 +102,14 @@ def explained(graphs: Sequence[OperatorGraph], latency_s: Mapping[str, float]) -
     seconds = np.array([each for _, each in rows])
     work = np.array([(graph.flops, graph.weight_bytes + graph.moved_bytes, 1.0) for graph, _ in rows])
     operators = np.array([(len(graph.operators), 1.0) for graph, _ in rows], dtype=float)
-    found: Figures = {"networks": len(rows)}
+    figures: Figures = {"networks": len(rows)}
     for what, terms in (("flops_and_bytes", work), ("operators", operators)):
         coefficients, _ = nnls(terms / seconds[:, None], np.ones(len(seconds)))
         predicted_s = np.maximum(terms @ coefficients, 1e-9)
-        found[what] = {"coefficients": coefficients.tolist(), "r2": r2(seconds, predicted_s),
+        figures[what] = {"coefficients": coefficients.tolist(), "r2": r2(seconds, predicted_s),
                        "r2_log": r2(np.log(seconds), np.log(predicted_s)),
                        "median_error": float(np.median(np.abs(predicted_s / seconds - 1)))}  # fmt: skip
-    return found
+    return figures
 
 
 def r2(values: np.ndarray, predicted: np.ndarray) -> float:
@@ -128,17 +128,17 @@ def contents(table: LatencyTable) -> Figures:
     """Rows by status, and what they say of the device."""
     rows = table.rows
     ok = rows[rows["status"] == "ok"]
-    found: Figures = {"rows": len(rows), "statuses": rows["status"].value_counts().to_dict()}
-    found |= {
+    figures: Figures = {"rows": len(rows), "statuses": rows["status"].value_counts().to_dict()}
+    figures |= {
         "campaign": table.provenance.get("campaign"),
         "reasons": sorted(set(rows.get("reason", [])) - {"", None})[:5],
     }
     if "power_capped" in ok:
-        found["power_capped"] = float(ok["power_capped"].mean())
-        found["remarks"] = sorted(set(ok["remarks"]) - {""})[:5]
-        found["device_settings"] = next(iter(ok["device_settings"]), "")
-        found["colocation"] = next(iter(ok["colocation"]), "")
-    return found
+        figures["power_capped"] = float(ok["power_capped"].mean())
+        figures["remarks"] = sorted(set(ok["remarks"]) - {""})[:5]
+        figures["device_settings"] = next(iter(ok["device_settings"]), "")
+        figures["colocation"] = next(iter(ok["colocation"]), "")
+    return figures
 
 
 def medians(table: LatencyTable) -> dict[str, float]:
@@ -154,15 +154,15 @@ def repeatability(first: LatencyTable, second: LatencyTable) -> Figures:
     pair = np.array([[one[name], other[name]] for name in names])
     mean = pair.mean(axis=1)
     relative = np.abs(pair[:, 0] - pair[:, 1]) / mean
-    found: Figures = {"networks": len(names), **quantiles(relative)}
+    figures: Figures = {"networks": len(names), **quantiles(relative)}
     edges = np.quantile(mean, [1 / 3, 2 / 3])
     thirds = np.digitize(mean, edges)
-    found["by_latency"] = [
+    figures["by_latency"] = [
         {"low_s": float(mean[thirds == third].min()), "high_s": float(mean[thirds == third].max()),
          **quantiles(relative[thirds == third])}
         for third in np.unique(thirds)
     ]  # fmt: skip
-    return found
+    return figures
 
 
 def quantiles(relative: np.ndarray) -> Figures:

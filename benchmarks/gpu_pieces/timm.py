@@ -84,11 +84,11 @@ def labels(piece: Piece, graphs: list[OperatorGraph], name: str, share: float, o
     out = piece.tables / f"timm-{name}.parquet"
     options = {"backend": BACKENDS[piece.on_gpu], "runs": piece.sized(RUNS, 2), **options}
     options["timeout_s"] = piece.sized(120.0, 400.0)
-    found = measured(piece, graphs, out, SEED, batch_sizes=batches, budget_s=piece.budget_s(share), **options)
+    figures = measured(piece, graphs, out, SEED, batch_sizes=batches, budget_s=piece.budget_s(share), **options)
     reference = by_cell(LatencyTable.load(piece.table_of(piece.name, f"timm-{REFERENCE}.parquet")))
     own = by_cell(LatencyTable.load(out))
     flops = {key: graph.flops for graph in graphs for key in (graph.id, graph.name)}
-    return {**found, "batches": [at_batch(own, reference, flops, batch) for batch in batches]}
+    return {**figures, "batches": [at_batch(own, reference, flops, batch) for batch in batches]}
 
 
 Cells = dict[tuple[str, int], float]
@@ -108,9 +108,9 @@ def at_batch(own: Cells, reference: Cells, flops: dict[str, int], batch: int) ->
     cells = [(name, seconds) for (name, size), seconds in own.items() if size == batch]
     rates = [flops[name] * batch / seconds / 1e12 for name, seconds in cells if name in flops]
     faster = [reference[name, batch] / seconds for name, seconds in cells if (name, batch) in reference]
-    found: Figures = {"batch": batch, "networks": len(cells)}
+    figures: Figures = {"batch": batch, "networks": len(cells)}
     for what, values in (("tflops", rates), ("faster_than_float32", faster)):
         if values:
             low, median, high = np.quantile(values, [0.1, 0.5, 0.9])
-            found[what] = {"median": float(median), "p10": float(low), "p90": float(high)}
-    return found
+            figures[what] = {"median": float(median), "p10": float(low), "p90": float(high)}
+    return figures

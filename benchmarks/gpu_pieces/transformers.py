@@ -184,13 +184,13 @@ def built(piece: Piece, shape: Shape, known: list[Decoder]) -> Decoder:
 
 def measured(piece: Piece, shape: Shape, cell: Cell, decoder: Decoder) -> Figures:
     """Latency of the cell with what it must read and compute."""
-    found = {**costs(shape, cell), "phase": cell.phase, "batch": cell.batch, "length": cell.length}
+    figures = {**costs(shape, cell), "phase": cell.phase, "batch": cell.batch, "length": cell.length}
     if piece.on_gpu:
         # What the last cell took, with its graph.
         gc.collect()
         torch.cuda.empty_cache()
-    if found["memory_bytes"] > MEMORY_SHARE * free_bytes(piece.device):
-        return {**found, "too_large": True}
+    if figures["memory_bytes"] > MEMORY_SHARE * free_bytes(piece.device):
+        return {**figures, "too_large": True}
     device, decodes = piece.device, cell.phase == "decode"
     positions = 1 if decodes else cell.length
     words = torch.randint(shape.words, (cell.batch, positions), device=device)
@@ -200,9 +200,9 @@ def measured(piece: Piece, shape: Shape, cell: Cell, decoder: Decoder) -> Figure
         sizes = (2, cell.batch, shape.kv_heads, cell.length, shape.head)
         caches = [torch.randn(sizes, device=device, dtype=torch.bfloat16) for _ in range(shape.blocks)]
     call: Callable[[], object] = captured(lambda: decoder(words, places, caches), device)
-    found |= timed(call, device, piece.full)
-    found |= {"bytes_per_s": found["bytes"] / found["s"], "flops_per_s": found["flops"] / found["s"]}
-    return found
+    figures |= timed(call, device, piece.full)
+    figures |= {"bytes_per_s": figures["bytes"] / figures["s"], "flops_per_s": figures["flops"] / figures["s"]}
+    return figures
 
 
 def costs(shape: Shape, cell: Cell) -> Figures:

@@ -36,8 +36,8 @@ class Network:
     @torch.inference_mode()
     def labels(self, inputs: list[bytes]) -> list[int]:
         x = np.frombuffer(b"".join(inputs), dtype=np.float32).reshape(len(inputs), *self._shape)
-        found: list[int] = self._module(torch.from_numpy(x.copy()).to(self._device)).argmax(dim=1).tolist()
-        return found
+        classes: list[int] = self._module(torch.from_numpy(x.copy()).to(self._device)).argmax(dim=1).tolist()
+        return classes
 
 
 class Served(LitAPI):

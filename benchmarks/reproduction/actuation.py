@@ -67,8 +67,8 @@ def loading_s(module: GraphModule, file: Path, repeats: int) -> float:
 
 def interleaved_s(*calls: Callable[[], object], repeats: int = REPEATS) -> list[float]:
     """Median seconds of each call, measured in turns."""
-    found: list[float] = in_turns(calls, lambda block: [[()] * len(block)] * len(calls), repeats).medians_s.tolist()
-    return found
+    medians_s: list[float] = in_turns(calls, lambda block: [[()] * len(block)] * len(calls), repeats).medians_s.tolist()
+    return medians_s
 
 
 def median_s(call: Callable[[], object], repeats: int = REPEATS) -> float:

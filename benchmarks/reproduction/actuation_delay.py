@@ -38,8 +38,8 @@ def actuation_delay(workspace: Workspace) -> Found:
     kind = f"--kind bursty --cv2 {CV2[-1]}" if trace is None else f"--trace {trace}"
     arrivals = arrivals_file(workspace, f"{kind} --rate {rate:.0f} {lasts}")
     times_s = ArrivalTable.load(workspace.path(arrivals)).times_s
-    found = {delay: served_after(service, times_s, delay) for delay in DELAYS}
-    at_once, coarse = found[0], found[COARSE]
+    figures = {delay: served_after(service, times_s, delay) for delay in DELAYS}
+    at_once, coarse = figures[0], figures[COARSE]
     deadline_s = service.deadline_ms / 1e3
     return Found(
         says=f"subnets in place after {COARSE} deadlines miss {percent(coarse.missed, 2)} of the queries and leave "
@@ -50,7 +50,7 @@ def actuation_delay(workspace: Workspace) -> Found:
         rows=[
             (duration(delay * deadline_s) if delay else "no time", percent(row.missed, 2), percent(row.unused),
              percent(row.accuracy))
-            for delay, row in found.items()
+            for delay, row in figures.items()
         ],
         data=f"{service.data}; {service.workers} workers as a fluid of their capacity at the largest batch, deadline "
         f"{service.deadline_ms:g} ms; {'bursty arrivals' if trace is None else 'the trace'}",
@@ -59,7 +59,7 @@ def actuation_delay(workspace: Workspace) -> Found:
             "Share of the queries that are not served before their deadline.",
             ("delay, deadlines", "linear"),
             ("missed", "linear"),
-            {"missed": (DELAYS, [row.missed for row in found.values()])},
+            {"missed": (DELAYS, [row.missed for row in figures.values()])},
         ),
     )  # fmt: skip
 

@@ -34,20 +34,20 @@ def served_deaths(workspace: Workspace) -> Found:
         f"generate arrivals -o served-arrivals.parquet --kind bursty --cv2 2 --rate {rate:.0f} --duration {seconds}s "
         f"--seed {workspace.seed}"
     )
-    found = {}
+    figures = {}
     for name, policy in (("slackfit", "slackfit"), ("the most accurate subnet", f"fixed@{best}")):
-        found[name] = workspace.loaded(
+        figures[name] = workspace.loaded(
             f"{supernet} {tables} --engine local --replicas {REPLICAS} --allow-faults --deadline-ms {DEADLINE_MS:g} "
             f"--policy {policy}",
             f"loadtest URL --data digits --arrivals served-arrivals.parquet --deadline-ms {DEADLINE_MS:g} "
             f"-o requests-{policy.partition('@')[0]}.parquet --faults '{seconds / 2:g}s:kill 1 for {seconds}s'",
         )
-    ours, (fault,) = found["slackfit"], found["slackfit"]["faults"]
+    ours, (fault,) = figures["slackfit"], figures["slackfit"]["faults"]
     return Found(
         says=f"with one of {REPLICAS} workers killed halfway SlackFit answers {percent(ours['deadline_meet_rate'], 2)} "
         f"of {ours['requests']:,} requests in time ({percent(fault['attainment_worst'] or 0.0, 2)} in the worst second "
         f"after it), the most accurate subnet alone "
-        f"{percent(found['the most accurate subnet']['deadline_meet_rate'], 2)}",
+        f"{percent(figures['the most accurate subnet']['deadline_meet_rate'], 2)}",
         agrees=ours["deadline_meet_rate"] >= HELD,
         columns=("served by", "requests", "in time", "P99", "before the death", "after it", "worst second after it"),
         rows=[
@@ -58,7 +58,7 @@ def served_deaths(workspace: Workspace) -> Found:
                 "–" if document["p99_s"] is None else duration(document["p99_s"]),
                 *(_share(document["faults"][0][f"attainment_{when}"]) for when in ("before", "after", "worst")),
             )
-            for name, document in found.items()
+            for name, document in figures.items()
         ],
         data=f"the shipped supernet of digits on a real server of {REPLICAS} worker processes, {rate:.0f} requests/s "
         f"of CV² 2 for {seconds} s, deadline {DEADLINE_MS:g} ms; latencies from when a request was due",

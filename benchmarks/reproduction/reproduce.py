@@ -74,13 +74,13 @@ def reproduce(
     try:
         with reporter.progress("reproducing", total=sum(map(len, wanted.values()))) as steps:
             for name, chosen in wanted.items():
-                found = reproduced(
+                result = reproduced(
                     PAPERS[name], chosen, folder, scale=scale, data=source, seed=seed, again=force,
                     note=reporter.note, finished=lambda figure: steps.advance(),
                 )  # fmt: skip
-                documents.append(found.document)
-                pages.append(found.page_file)
-                failed |= {f"{name}:{number}": reason for number, reason in found.failed.items()}
+                documents.append(result.document)
+                pages.append(result.page_file)
+                failed |= {f"{name}:{number}": reason for number, reason in result.failed.items()}
     except KeyboardInterrupt as interruption:
         goes_on = "the same command without --force" if force else "the same command"
         interruption.add_note(f"what is finished is in {folder}, and {goes_on} goes on with the rest")
@@ -94,10 +94,10 @@ def reproduce(
 
 def _wanted(figures: Sequence[str], papers: Mapping[str, Paper]) -> dict[str, list[Figure]]:
     """Figures by paper, each once and in the paper's order."""
-    found: dict[str, list[Figure]] = {}
+    selected: dict[str, list[Figure]] = {}
     for text in figures:
         if text == "all":
-            found |= {name: list(paper.figures) for name, paper in papers.items()}
+            selected |= {name: list(paper.figures) for name, paper in papers.items()}
             continue
         name, _, number = text.partition(":")
         if name not in papers:
@@ -109,9 +109,9 @@ def _wanted(figures: Sequence[str], papers: Mapping[str, Paper]) -> dict[str, li
         if ":" in text and one is None:
             numbers = ", ".join(figure.number for figure in paper.figures)
             raise ArgumentError("figures", f"no figure {number!r} of {name}; there are {numbers}")
-        chosen = {*found.get(name, ()), *([one] if one else paper.figures)}
-        found[name] = [figure for figure in paper.figures if figure in chosen]
-    return found
+        chosen = {*selected.get(name, ()), *([one] if one else paper.figures)}
+        selected[name] = [figure for figure in paper.figures if figure in chosen]
+    return selected
 
 
 def _known(paper: Paper) -> dict[str, Any]:

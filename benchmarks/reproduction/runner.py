@@ -73,20 +73,20 @@ def _reproduced(
 ) -> Reproduced:
     setting = {"scale": scale, "seed": seed, "data": data is not None}
     json_file, page_file = out / f"{paper.name}.json", out / f"{paper.name}.md"
-    found = _kept(json_file, setting, again)
+    recorded = _kept(json_file, setting, again)
     workspace = Workspace(out / paper.name, scale, data.absolute() if data else None, seed, note, again=again)
     failed: dict[str, str] = {}
     for figure in figures:
-        if again or figure.number not in found:
+        if again or figure.number not in recorded:
             note(f"{paper.name}, figure {figure.number}: {figure.title}")
             try:
-                found[figure.number] = _made(figure, workspace, out)
+                recorded[figure.number] = _made(figure, workspace, out)
             except RunError as error:
                 failed[figure.number] = str(error)
-                found.pop(figure.number, None)
+                recorded.pop(figure.number, None)
                 workspace.measure_again()
                 note(f"{paper.name}, figure {figure.number} failed: {error}")
-        document = _document(paper, setting, found)
+        document = _document(paper, setting, recorded)
         with whole_file(json_file) as partial:
             partial.write_text(json.dumps(document, indent=1) + "\n")
         with whole_file(page_file) as partial:
@@ -115,7 +115,7 @@ def _made(figure: Figure, workspace: Workspace, out: Path) -> dict[str, Any]:
     workspace.fresh()
     plot_file = None
     try:
-        found = figure.make(workspace)
+        figure_data = figure.make(workspace)
     except NotHere as error:
         result: dict[str, Any] = {
             "not_here": str(error),
@@ -126,11 +126,11 @@ def _made(figure: Figure, workspace: Workspace, out: Path) -> dict[str, Any]:
             "rows": [],
         }
     else:
-        result = {"not_here": "", "says": found.says, "agrees": found.agrees, "data": found.data}
-        result |= {"columns": list(found.columns), "rows": [list(row) for row in found.rows]}
-        if found.plot is not None:
+        result = {"not_here": "", "says": figure_data.says, "agrees": figure_data.agrees, "data": figure_data.data}
+        result |= {"columns": list(figure_data.columns), "rows": [list(row) for row in figure_data.rows]}
+        if figure_data.plot is not None:
             plot_file = f"{workspace.folder.name}-{figure.number}.png"
-            save_png(found.plot, out / plot_file)
+            save_png(figure_data.plot, out / plot_file)
     timing = state(all(ran.busy_cores < QUIET_CORES for ran in workspace.ran))
     commands = [asdict(ran) for ran in workspace.ran]
     return {**result, "date": _today(), "plot": plot_file, "commands": commands, "timing": timing}
@@ -140,7 +140,7 @@ def _today() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
-def _document(paper: Paper, setting: Mapping[str, Any], found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _document(paper: Paper, setting: Mapping[str, Any], made: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     facts = machine_facts()
     return {
         "schema": "slotool/reproduction",
@@ -153,8 +153,8 @@ def _document(paper: Paper, setting: Mapping[str, Any], found: Mapping[str, dict
         "machine": {"id": machine_id(facts), **facts},
         "slotool": __version__,
         "date": _today(),
-        "figures": [{**found[figure.number], **_about(figure)} for figure in paper.figures if figure.number in found],
-        "not_made": [figure.number for figure in paper.figures if figure.number not in found],
+        "figures": [{**made[figure.number], **_about(figure)} for figure in paper.figures if figure.number in made],
+        "not_made": [figure.number for figure in paper.figures if figure.number not in made],
         "missing": [{"number": number, "why": why} for number, why in paper.missing],
     }
 

@@ -56,23 +56,23 @@ def asr_outcomes(
     without pocketsphinx and rapidfuzz.
     """
     require("pocketsphinx", "rapidfuzz", needed_by="a speech recogniser")
-    found = sorted(_utterances(folder), key=lambda utterance: utterance.name)
-    if not found:
+    utterances = sorted(_utterances(folder), key=lambda utterance: utterance.name)
+    if not utterances:
         raise DataError(f"{folder}: no recordings; expected SPEAKER/etc/PROMPTS with SPEAKER/wav/NAME.wav")
-    if limit is not None and limit < len(found):
-        chosen = np.random.default_rng(seed).choice(len(found), limit, replace=False)
-        found = [found[at] for at in sorted(chosen)]
+    if limit is not None and limit < len(utterances):
+        chosen = np.random.default_rng(seed).choice(len(utterances), limit, replace=False)
+        utterances = [utterances[at] for at in sorted(chosen)]
     decoders = {version: _decoder(*beams) for version, beams in VERSIONS.items()}
-    answers: list[list[dict[str, Any]]] = [[{}] * len(found) for _ in decoders]
+    answers: list[list[dict[str, Any]]] = [[{}] * len(utterances) for _ in decoders]
 
     def queries(block: range) -> list[list[tuple[Any, bytes]]]:
-        sounds = [_sound(found[i].file) for i in block]
+        sounds = [_sound(utterances[i].file) for i in block]
         return [[(decoder, sound) for sound in sounds] for decoder in decoders.values()]
 
     def received(version: int, utterance: int, hypothesis: Any) -> None:
-        answers[version][utterance] = _answer(found[utterance], hypothesis)
+        answers[version][utterance] = _answer(utterances[utterance], hypothesis)
 
-    turns = in_turns([_decode] * len(decoders), queries, len(found), received=received, progress=progress)
+    turns = in_turns([_decode] * len(decoders), queries, len(utterances), received=received, progress=progress)
     parts = [
         pd.DataFrame(answers[at]).assign(version=f"beam {version}", **timing_columns(turns, at))
         for at, version in enumerate(decoders)

@@ -186,18 +186,18 @@ def loading(workspace: Workspace) -> Found:
     model, data, _ = _supernet(workspace)
     shape = model.space.graph.input_shape
     one = np.random.default_rng(workspace.seed).random((1, *shape), dtype=np.float32)
-    found = measured_actuation(model, one, workspace.folder, workspace.pick(50, 500))
+    figures = measured_actuation(model, one, workspace.folder, workspace.pick(50, 500))
     return Found(
-        says=f"loading a subnet of {found.weight_bytes / 1e3:,.0f} kB from a file takes {duration(found.load_s)}, "
-        f"{found.load_s / found.forward_s:.1f} × its inference; actuating it in place "
-        f"{duration(max(found.switch_s, 0.0))}, {found.load_s / max(found.switch_s, 1e-7):,.0f} × less",
-        agrees=found.load_s > 10 * found.switch_s,
+        says=f"loading a subnet of {figures.weight_bytes / 1e3:,.0f} kB from a file takes {duration(figures.load_s)}, "
+        f"{figures.load_s / figures.forward_s:.1f} × its inference; actuating it in place "
+        f"{duration(max(figures.switch_s, 0.0))}, {figures.load_s / max(figures.switch_s, 1e-7):,.0f} × less",
+        agrees=figures.load_s > 10 * figures.switch_s,
         columns=("what", "median"),
         rows=[
-            ("inference at the largest point, one example", duration(found.forward_s)),
-            ("actuation: a call after one of the other end", duration(found.switch_s)),
-            ("the same of two extracted subnets in memory", duration(found.extracted_switch_s)),
-            ("loading the extracted subnet", duration(found.load_s)),
+            ("inference at the largest point, one example", duration(figures.forward_s)),
+            ("actuation: a call after one of the other end", duration(figures.switch_s)),
+            ("the same of two extracted subnets in memory", duration(figures.extracted_switch_s)),
+            ("loading the extracted subnet", duration(figures.load_s)),
         ],
         data=f"a supernet trained on {_name(data)}, one thread",
     )

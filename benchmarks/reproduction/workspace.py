@@ -110,8 +110,8 @@ class Workspace:
         there = [(self.folder / name).exists() for name in outputs_of(line)]
         # A campaign of measurements goes on where it was; other outputs of a run that was cut short are replaced.
         replaces = any(there) and not command.startswith("profile ")
-        found = self._once(line, [line], lambda: self._timed(f"{line} --force" if replaces else line))
-        return dict(found["document"])
+        finished = self._once(line, [line], lambda: self._timed(f"{line} --force" if replaces else line))
+        return dict(finished["document"])
 
     def python(self, script: str, made: str) -> None:
         """Run a script of the folder, unless ``made``, which it writes last, is there."""
@@ -139,9 +139,9 @@ class Workspace:
         Raises ``NotHere``, which names them, when there is neither.
         """
         for name in names:
-            found = self.find(name)
-            if found is not None:
-                return str(found)
+            path = self.find(name)
+            if path is not None:
+                return str(path)
         if otherwise is None:
             raise NotHere(f"needs {' or '.join(names)} in the folder given as --data")
         return otherwise
@@ -175,18 +175,18 @@ class Workspace:
         kept = self._document(key)
         self._asked.append(key)
         if self._still_holds(kept, key) and (made is None or (self.folder / made).exists()):
-            found: dict[str, Any] = json.loads(kept.read_text())
+            figures: dict[str, Any] = json.loads(kept.read_text())
         else:
             for line in lines:
                 self._note(f"$ {self.shown(line)}")
-            found = run()
+            figures = run()
             with whole_file(kept) as partial:
-                partial.write_text(json.dumps(found))
+                partial.write_text(json.dumps(figures))
         *before, last = map(self.shown, lines)
-        ran = [*(Ran(line, 0.0, 0.0) for line in before), Ran(last, found["seconds"], found["busy_cores"])]
+        ran = [*(Ran(line, 0.0, 0.0) for line in before), Ran(last, figures["seconds"], figures["busy_cores"])]
         if ran[-1] not in self.ran:  # figures ask for a network again where they need it
             self.ran += ran
-        return found
+        return figures
 
     def _document(self, key: str) -> Path:
         return self.folder / "documents" / f"{_name(key)}.json"

@@ -122,8 +122,8 @@ GOALS = (
 
 def filled(markdown: str, folder: Path = RESULTS) -> str:
     """Return ``markdown`` with the tables of a run, or a sentence that there was none, at each mark."""
-    found = documents(folder)
-    return _MARK.sub(lambda mark: _goals(found) if mark[1] == GOALS_MARK else _piece(mark[1], found), markdown)
+    run = documents(folder)
+    return _MARK.sub(lambda mark: _goals(run) if mark[1] == GOALS_MARK else _piece(mark[1], run), markdown)
 
 
 def marks(markdown: str) -> list[str]:
@@ -133,8 +133,8 @@ def marks(markdown: str) -> list[str]:
 
 def documents(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the documents of a run by piece."""
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return {document["piece"]: document for document in found if document.get("schema") == SCHEMA}
+    read = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return {document["piece"]: document for document in read if document.get("schema") == SCHEMA}
 
 
 def record(made: Path, folder: Path = RESULTS) -> None:
@@ -145,11 +145,11 @@ def record(made: Path, folder: Path = RESULTS) -> None:
     """
     from benchmarks.gpu import PIECES
 
-    found = {name: made / f"{name}.json" for name in PIECES if (made / f"{name}.json").is_file()}
-    if not found:
+    files = {name: made / f"{name}.json" for name in PIECES if (made / f"{name}.json").is_file()}
+    if not files:
         raise ValueError(f"{made} has no document of `make gpu`")
     cards = {document["device"]["name"] for document in documents(folder).values()} - {CPU}
-    for path in found.values():
+    for path in files.values():
         try:
             document = json.loads(path.read_text())
             rehearsal, card = document["rehearsal"], document["device"]["name"]
@@ -160,20 +160,20 @@ def record(made: Path, folder: Path = RESULTS) -> None:
         if cards and card not in {*cards, CPU}:
             raise ValueError(f"{path} is of {card}, and {folder} holds results of {', '.join(cards)}: cards differ")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, path in found.items():
+    for name, path in files.items():
         (folder / f"{name}.json").write_bytes(path.read_bytes())
 
 
-def _goals(found: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = [goal.row(found) for goal in GOALS]
+def _goals(run: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [goal.row(run) for goal in GOALS]
     table = markdown_of(Table("", ["figure", "goal", "found", "reached"], rows))
-    return table if found else f"**No GPU has run slotool yet.**\n\n{table}"
+    return table if run else f"**No GPU has run slotool yet.**\n\n{table}"
 
 
-def _piece(name: str, found: Mapping[str, Mapping[str, Any]]) -> str:
-    if name not in found:
+def _piece(name: str, run: Mapping[str, Mapping[str, Any]]) -> str:
+    if name not in run:
         return NOT_RUN
-    document = found[name]
+    document = run[name]
     parts = [f"*{_origin(document)}.*"]
     parts += [markdown_of(table) for table in TABLES[name](_finished(document["steps"]))]
     return "\n\n".join([*parts, *_left_out(document["steps"])])
@@ -214,20 +214,20 @@ def labels(steps: Steps) -> list[Table]:
         [name, f"{step['rows']:,}", f"{step['statuses'].get('ok', 0):,}", duration(step["campaign"]["seconds"])]
         for name, step in steps.items() if "statuses" in step
     ]  # fmt: skip
-    found = [Table("", ["campaign", "networks", "measured", "time"], campaigns)] if campaigns else []
+    tables = [Table("", ["campaign", "networks", "measured", "time"], campaigns)] if campaigns else []
     if repeats := steps.get("repeatability"):
         rows = [["all", f"{repeats['networks']:,}", percent(repeats["median"]), percent(repeats["p90"])]]
         rows += [[f"{duration(third['low_s'])} to {duration(third['high_s'])}", "a third", percent(third["median"]),
                   percent(third["p90"])] for third in repeats["by_latency"]]  # fmt: skip
-        found.append(Table("Relative difference of a network's two labels", ["latency", "networks", "median",
+        tables.append(Table("Relative difference of a network's two labels", ["latency", "networks", "median",
                            "90th percentile"], rows))  # fmt: skip
     if explained := steps.get("explained"):
         whats = {"FLOPs and bytes": "flops_and_bytes", "number of operators": "operators"}
         rows = [[what, *(f"{explained[key][r2]:.2f}" for r2 in ("r2", "r2_log")),
                  percent(explained[key]["median_error"], 0)] for what, key in whats.items()]  # fmt: skip
         heads = ["explained by", "R²", "R² of logarithms", "median error"]
-        found.append(Table("Share of the labels that is explained", heads, rows))
-    return found
+        tables.append(Table("Share of the labels that is explained", heads, rows))
+    return tables
 
 
 def pairs(steps: Steps) -> list[Table]:
@@ -241,22 +241,22 @@ def pairs(steps: Steps) -> list[Table]:
 
 
 def predictors(steps: Steps) -> list[Table]:
-    found = []
+    tables = []
     heads = ["predictor", "MAPE", "MAE ÷ mean", "within 10 %", "nominal 90 % interval covers"]
     for name in ("random networks by chance", "zoo from random networks", "graph network"):
         if step := steps.get(name):
-            found.append(Table(name, heads, _scores(step)))
+            tables.append(Table(name, heads, _scores(step)))
     for name in (name for name in steps if "with ten labels" in name):
         step = steps[name]
         ways = {"kept": "adapted", "one_factor": "one factor", "three_term": "three terms", "roofline": "roofline"}
         rows = [[what, *(percent(step[of][way], 1) for way in ways)]
                 for what, of in (("chosen by the tool", "chosen"), ("drawn at random, mean", "drawn"))]  # fmt: skip
-        found.append(Table(f"{name}: MAPE on the others", ["ten labels", *ways.values()], rows))
+        tables.append(Table(f"{name}: MAPE on the others", ["ten labels", *ways.values()], rows))
     for name, step in steps.items():
         for protocol, scores in step.get("protocols", {}).items():
             sharing = name.removeprefix("pairs, ")
-            found.append(Table(f"co-located by {sharing}; {protocol}", heads, _scores(scores)))
-    return found
+            tables.append(Table(f"co-located by {sharing}; {protocol}", heads, _scores(scores)))
+    return tables
 
 
 def _scores(step: Mapping[str, Any]) -> list[list[str]]:
@@ -339,8 +339,8 @@ def transformers(steps: Steps) -> list[Table]:
         for name, step in steps.items() if "s" in step
     ]  # fmt: skip
     heads = ["network", "cells", "TB/s", "TFLOP/s", "median error", "90th percentile", "within 10 %"]
-    found = [Table("Two terms, fitted to the cells and scored on them", heads, fits)] if fits else []
-    return [*found, Table("", ["cell", "median", "TB/s", "TFLOP/s"], cells)] if cells else found
+    tables = [Table("Two terms, fitted to the cells and scored on them", heads, fits)] if fits else []
+    return [*tables, Table("", ["cell", "median", "TB/s", "TFLOP/s"], cells)] if cells else tables
 
 
 def large_outputs(steps: Steps) -> list[Table]:

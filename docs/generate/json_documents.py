@@ -857,15 +857,15 @@ class Key(NamedTuple):
 
 def keys_of(document: str) -> list[Key]:
     """Return the keys of a document, as ``train-predictor``. Raises ``KeyError`` for one without description."""
-    found = []
+    keys = []
     for line in DOCUMENTS[_SAME.get(document, document)].replace("{SETTING}", SETTING).strip().splitlines():
         if line:
             path, kind, meaning = line.split(maxsplit=2)
             parent, _, name = path.rpartition(".")
-            found.append(
+            keys.append(
                 Key(parent, name.rstrip("?"), name.endswith("?"), kind.rstrip("?"), kind.endswith("?"), meaning)
             )
-    return found
+    return keys
 
 
 def differences(document: Mapping[str, Any]) -> list[str]:
@@ -873,7 +873,7 @@ def differences(document: Mapping[str, Any]) -> list[str]:
     name = document["schema"].removeprefix("slotool/")
     keys = keys_of(name)
     body = {key: value for key, value in document.items() if key not in ("schema", "schema_version")}
-    found = []
+    wrong = []
     for parent in {key.parent for key in keys} | {""}:
         here = {key.name: key for key in keys if key.parent == parent}
         # What the parent of deeper keys is itself need not be said; it may be missing where all of these may.
@@ -882,14 +882,14 @@ def differences(document: Mapping[str, Any]) -> list[str]:
         needed = {key.parent.rstrip("[]{}") for key in deeper if not key.optional}
         for values in _at(body, parent):
             missing = [key.name for key in here.values() if not key.optional and key.name not in values]
-            found += [f"{name}: {parent}.{key} is missing" for key in missing + [n for n in needed if n not in values]]
-            found += [f"{name}: {parent}.{key} is not described" for key in values if key not in {*here, *named}]
-            found += [
+            wrong += [f"{name}: {parent}.{key} is missing" for key in missing + [n for n in needed if n not in values]]
+            wrong += [f"{name}: {parent}.{key} is not described" for key in values if key not in {*here, *named}]
+            wrong += [
                 f"{name}: {parent}.{key} is {value!r}, not {here[key].type}"
                 for key, value in values.items()
                 if key in here and not _is(value, here[key])
             ]
-    return found
+    return wrong
 
 
 def _at(body: Mapping[str, Any], parent: str) -> Iterator[Mapping[str, Any]]:

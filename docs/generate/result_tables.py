@@ -50,7 +50,7 @@ def startup(figures: Figures) -> list[Table]:
 
 def generate(figures: Figures) -> list[Table]:
     """Show networks per second, memory, and whether a second run writes the same bytes."""
-    drawn = {name: found for name, found in figures.items() if isinstance(found, dict)}
+    drawn = {name: entry for name, entry in figures.items() if isinstance(entry, dict)}
     rows = [
         [name, f"{f['count']:,}", duration(f["seconds"]), f"{f['count'] / f['seconds']:,.0f}",
          f"{f['peak_bytes'] / 2**20:.0f} MiB", duration(f["floor_s"]), "yes" if f["same_bytes"] else "**no**"]
@@ -161,10 +161,10 @@ def serving(figures: Figures) -> list[Table]:
 
 def serving_peers(figures: Figures) -> list[Table]:
     """Show rates and CPU time of a request by server, beside slotool's with binary tensors."""
-    found = figures["found"]
-    own = next(iter(found.values()))
+    result = figures["found"]
+    own = next(iter(result.values()))
     rows = []
-    for name, of in found.items():
+    for name, of in result.items():
         rate, spent = of["rate_per_s"], [of[each]["cpu_s"] for each in ("1", "32")]
         ratio = "–"
         if not name.startswith("slotool"):
@@ -173,7 +173,7 @@ def serving_peers(figures: Figures) -> list[Table]:
                      *(f"{of[each]['per_s']['median']:,.0f}" for each in ("1", "32")),
                      *(f"{each['median'] * 1e6:.0f} µs ({each['least'] * 1e6:.0f} to {each['most'] * 1e6:.0f})"
                        for each in spent)])  # fmt: skip
-    rounds = max(of["rounds"] for of in found.values())
+    rounds = max(of["rounds"] for of in result.values())
     bound = duration(figures["p99_bound_s"])
     heads = ["server", f"requests/s with p99 ≤ {bound}", "slotool ÷ this server", "requests/s, 1 connection",
              "requests/s, 32 connections", "CPU/request, 1 connection", "CPU/request, 32 connections"]  # fmt: skip
@@ -196,27 +196,27 @@ def front_ends(figures: Figures) -> list[Table]:
 
 def serving_limits(figures: Figures) -> list[Table]:
     """Show the limits of a server, beside its goal."""
-    found, rows = figures["found"], []
-    if idle := found.get("idle connections"):
+    result, rows = figures["found"], []
+    if idle := result.get("idle connections"):
         rows.append(["memory of an idle connection", f"{idle['bytes_each'] / 1e3:.1f} KB", "≤ 10 KB"])
         tails = [duration(idle[each]["median"]) for each in ("p99_without_s", "p99_with_s")]
         rows.append([f"p99 without and with {idle['connections']:,} idle ones", " and ".join(tails), "unchanged"])
-    if overhead := found.get("overhead"):
+    if overhead := result.get("overhead"):
         for name, goal in (("HTTP", "≤ 1.5 ×"), ("gRPC", "≤ 2 ×")):
             echo = "llhttp on uvloop" if name == "HTTP" else "grpc.aio"
             p50 = duration(overhead["p50_s"][name]["median"])
             shown = f"{times(overhead['ratios'][name])} (p50 {p50})"
             rows.append([f"{name}: p50 beyond the bare call ÷ an echo of {echo}", shown, goal])
-    if images := found.get("image network"):
+    if images := result.get("image network"):
         call = duration(1 / images["bare_per_s"]["median"])
         rows.append([f"ONNX image network of {call}: rate ÷ the bare session's", f"{images['ratio']:.3f}", "≥ 0.97"])
-    if beside := found.get("beside Triton"):
+    if beside := result.get("beside Triton"):
         shown = ", ".join(
             f"{times(ratio['median'])} ({ratio['least']:.2f} to {ratio['most']:.2f})" for ratio in beside["p99_ratios"]
         )
         loads = ", ".join(percent(share, 0) for share in beside["shares"])
         rows.append([f"the same network's p99 ÷ Triton's, at {loads} of the bare session's rate", shown, "≤ 1 ×"])
-    if labels := found.get("many labels"):
+    if labels := result.get("many labels"):
         p50 = duration(labels["p50_s"]["median"])
         rows.append(["50,000 labels, sparse example, top 5: p50", p50, "≤ 400 µs"])
     return [Table("", ["quantity", "measured", "goal"], rows)]
@@ -226,11 +226,11 @@ def overload(figures: Figures) -> list[Table]:
     """Show goodput beyond capacity beside the best goodput."""
     best = figures["best_goodput"]
     rows = [["1 ×", "–", f"{best:,.0f}", "100 %", "–", "–"]]
-    for name, found in figures.items():
-        if isinstance(found, dict):
-            memory = f"{min(found['rss_mib']):,.0f} to {max(found['rss_mib']):,.0f} MiB"
-            shares = [percent(found[clock] / best, 0) for clock in ("goodput", "by_server")]
-            rates = [f"{found[what]:,.0f}" for what in ("sent", "goodput")]
+    for name, entry in figures.items():
+        if isinstance(entry, dict):
+            memory = f"{min(entry['rss_mib']):,.0f} to {max(entry['rss_mib']):,.0f} MiB"
+            shares = [percent(entry[clock] / best, 0) for clock in ("goodput", "by_server")]
+            rates = [f"{entry[what]:,.0f}" for what in ("sent", "goodput")]
             rows.append([name.replace("x", " ×"), *rates, *shares, memory])
     heads = [
         "offered load",
@@ -270,9 +270,9 @@ def goodput(figures: Figures) -> list[Table]:
     """Show answers in time beyond capacity beside their best rate, by network and engine."""
     heads = ["network, engine", "closed loop, requests/s", "best in time, requests/s", "share at 3 ×", "share at 5 ×"]
     rows = [
-        [name, f"{found['closed']:,.0f}", f"{found['best']:,.0f}"]
-        + [percent(found[times] / found["best"], 0) for times in ("3x", "5x")]
-        for name, found in figures["found"].items()
+        [name, f"{entry['closed']:,.0f}", f"{entry['best']:,.0f}"]
+        + [percent(entry[times] / entry["best"], 0) for times in ("3x", "5x")]
+        for name, entry in figures["found"].items()
     ]
     return [Table("", heads, rows)]
 
@@ -282,9 +282,9 @@ def slo_nn(figures: Figures) -> list[Table]:
     heads = ["method", "points lost", "nodes", "median", "mean", "p99", "cold", "× PyTorch", "× ORT int8",
              "× own dense"]  # fmt: skip
     tables = []
-    for name, found in figures["sets"].items():
+    for name, entry in figures["sets"].items():
         rows = []
-        for row in found["rows"]:
+        for row in entry["rows"]:
             faster = [row["speedup_by_median"][other] for other in ("torch", "ORT int8", "dense")]
             rows.append([row["what"].replace("ACLO", "k per input"), _lost(row["lost"], row["standard_error"]),
                          f"{row['nodes']:,.0f}",
@@ -324,7 +324,7 @@ def feed_forward(figures: Figures) -> list[Table]:
     for row in figures["needed"]:
         by_kept.setdefault(row["kept"], {})[row["activation"]] = _lost(row["lost"], row["standard_error"])
     kinds = list(dict.fromkeys(row["activation"] for row in figures["needed"]))
-    needed = [[percent(kept, 0), *(found[kind] for kind in kinds)] for kept, found in by_kept.items()]
+    needed = [[percent(kept, 0), *(entry[kind] for kind in kinds)] for kept, entry in by_kept.items()]
     return [
         Table(shape, heads, ways),
         Table("Points lost if each token keeps only its best nodes", ["nodes kept", *kinds], needed),
@@ -387,26 +387,26 @@ def scheduling(figures: Figures) -> list[Table]:
              ["1,000", "10,000,000", f"{figures['queries_per_s_1000_workers']:,.0f}"]]  # fmt: skip
     tables.append(Table(f"The simulator; peak memory {figures['peak_gb']:.2f} GB",
                         ["workers", "requests", "requests simulated per second"], rates))  # fmt: skip
-    for profile, found in figures.items():
-        if isinstance(found, dict) and "sweep" in found:
-            tables += _profile(profile, found)
+    for profile, entry in figures.items():
+        if isinstance(entry, dict) and "sweep" in entry:
+            tables += _profile(profile, entry)
     return tables
 
 
-def _profile(profile: str, found: Figures) -> list[Table]:
-    first = next(iter(found["sweep"].values()))
+def _profile(profile: str, sweep: Figures) -> list[Table]:
+    first = next(iter(sweep["sweep"].values()))
     ahead = [name for name in first if name.startswith("knows ")]
     policies = [name for name in first if name not in ("best", *ahead) and "@" not in name]
     rows = [
         [trace, *(f"{by[name][0]:.3f}, {100 * by[name][3]:.2f}" for name in policies), f"{by['best'][0]:.4f}"]
-        for trace, by in found["sweep"].items()
+        for trace, by in sweep["sweep"].items()
     ]
     valued = [name for name in ("hindsight", "value-iteration") if name in policies]
     shares = [[trace, *(_of_the_best(by.get(name)) for name in (*valued, *ahead))]
-              for trace, by in found["sweep"].items()]  # fmt: skip
+              for trace, by in sweep["sweep"].items()]  # fmt: skip
     killed = [[f"{rate}/s", *(f"{percent(by[name][0])}, {by[name][1]:.4f}" for name in by)]
-              for rate, by in found["killed"].items()]  # fmt: skip
-    survivors = list(next(iter(found["killed"].values())))
+              for rate, by in sweep["killed"].items()]  # fmt: skip
+    survivors = list(next(iter(sweep["killed"].values())))
     return [
         Table(f"{profile} profile: attainment, and points of effective accuracy below the best possible",
               ["trace", *policies, "best possible"], rows),
@@ -424,8 +424,8 @@ def traces(figures: Figures) -> list[Table]:
     """Compare served with simulated results, by trace and policy."""
     rows = []
     for trace, by in figures["traces"].items():
-        for policy, found in by.items():
-            served, simulated = found["served"], found["simulated"]
+        for policy, entry in by.items():
+            served, simulated = entry["served"], entry["simulated"]
             rows.append([trace, f"`{policy}`", percent(served["attainment"]), percent(simulated["attainment"]),
                          f"{served['of_points']:.4f}", f"{simulated['accuracy']:.4f}"])  # fmt: skip
     heads = ["trace", "policy", "in time", "in time, simulated", "accuracy", "accuracy, simulated"]
@@ -465,12 +465,12 @@ def planned_predicted(figures: Figures) -> list[Table]:
 def far_profiles(figures: Figures) -> list[Table]:
     """Show policies on random profiles whose points may lie far apart, and on those with long deadlines."""
     shown = ("mean", "min", "p5", "median", "attainment")
-    rows = [[f"`{name}`", *(f"{found[key]:.4f}" for key in shown),
-             "" if name == "slackfit" else f"{found['worse']}, {found['worse_fairly']}"]
-            for name, found in figures.items() if isinstance(found, dict) and "min" in found]  # fmt: skip
+    rows = [[f"`{name}`", *(f"{entry[key]:.4f}" for key in shown),
+             "" if name == "slackfit" else f"{entry['worse']}, {entry['worse_fairly']}"]
+            for name, entry in figures.items() if isinstance(entry, dict) and "min" in entry]  # fmt: skip
     title = (f"Share of the best possible on {figures['profiles']} random profiles; on {figures['fair']} SlackFit "
              "answers .999 in time")  # fmt: skip
-    found = [
+    tables = [
         Table(title, ["policy", "mean", "minimum", "5th percentile", "median", "in time",
                       "profiles worse than SlackFit: of all, of those"], rows)
     ]  # fmt: skip
@@ -480,8 +480,8 @@ def far_profiles(figures: Figures) -> list[Table]:
         title = (
             f"Effective accuracy on {figures['profiles']} profiles with deadlines of 20 to 2,000 of the longest calls"
         )
-        found.append(Table(title, ["policy", "mean", "mean below the best policy", "maximum below it"], cells))
-    return found
+        tables.append(Table(title, ["policy", "mean", "mean below the best policy", "maximum below it"], cells))
+    return tables
 
 
 def _or_never(seconds: float | None) -> str:
@@ -503,11 +503,11 @@ def supernets(figures: Figures) -> list[Table]:
     networks = figures["speed"]
     forward = [
         [name, batch, str(len(ratios)), f"{min(ratios):.2f} to {max(ratios):.2f}"]
-        for name, found in networks.items()
-        for batch, ratios in found["forward_ratios"].items()
+        for name, entry in networks.items()
+        for batch, ratios in entry["forward_ratios"].items()
     ]
     switching = [
-        [name, what, duration(s)] for name, found in networks.items() for what, s in found["actuation_s"].items()
+        [name, what, duration(s)] for name, entry in networks.items() for what, s in entry["actuation_s"].items()
     ]
     sizes = [[name, f"{size / 1e6:.1f}", f"{size / held:.2f}"] for name, size in memory["rivals_bytes"].items()]
     return [
@@ -611,10 +611,10 @@ def certificates(figures: Figures) -> list[Table]:
         rows = [
             [method,
              *(f"{percent(saved, 1)} ± {100 * spread:.1f}"
-               for saved, spread in zip(found["saved"], found["spread"], strict=True)),
-             ", ".join(percent(share, 0) for share in found["above"]), f"{found['splits']:,}",
-             duration(found["seconds"])]
-            for method, found in own["methods"].items()
+               for saved, spread in zip(entry["saved"], entry["spread"], strict=True)),
+             ", ".join(percent(share, 0) for share in entry["above"]), f"{entry['splits']:,}",
+             duration(entry["seconds"])]
+            for method, entry in own["methods"].items()
         ]  # fmt: skip
         title = f"{name}: fitted to {own['learnt']:,} of {own['examples']:,} examples"
         tables.append(Table(title, heads, rows))
@@ -648,9 +648,9 @@ def rule_splits(figures: Figures) -> list[Table]:
     """Show the splits in which any tier of rules made from one part exceeds its tolerance on the other."""
     splits = figures["splits"]
     rows = [
-        [name, f"{found['learnt']:,} of {found['examples']:,}", f"{found['any_exceeded']} of {splits:,}",
-         percent(found["any_exceeded"] / splits, 1), str(found["clear"]), str(found.get("saved_less", "–"))]
-        for name, found in figures["sets"].items()
+        [name, f"{entry['learnt']:,} of {entry['examples']:,}", f"{entry['any_exceeded']} of {splits:,}",
+         percent(entry["any_exceeded"] / splits, 1), str(entry["clear"]), str(entry.get("saved_less", "–"))]
+        for name, entry in figures["sets"].items()
     ]  # fmt: skip
     columns = ["set", "training examples", "any tier exceeded", "share", "by two standard errors",
                "saved less than stated"]  # fmt: skip
@@ -671,8 +671,8 @@ def certificate_kinds(figures: Figures) -> list[Table]:
 def best_version(figures: Figures) -> list[Table]:
     """Show how often a tier exceeds its tolerance above the truly best version, and the savings, by case."""
     rows = [
-        [found["case"], found["best"], *(percent(found[what], 1) for what in ("broken", "silent", "saves"))]
-        for found in figures["cases"]
+        [entry["case"], entry["best"], *(percent(entry[what], 1) for what in ("broken", "silent", "saves"))]
+        for entry in figures["cases"]
     ]
     return [Table("", ["case", "best version", "any tier exceeded", "no promise", "cost saved"], rows)]
 

@@ -113,27 +113,27 @@ def _by_setting(workspace: Workspace) -> dict[str, Document]:
             f"generate cnn --count {_MEMBERS} --depth 3:5 --channels 4:6 --input-shape 3,96,96 -o {graphs} "
             f"--seed {workspace.seed}"
         )
-    found = {}
+    figures = {}
     for number, (setting, options) in enumerate(_settings().items()):
         workspace.slotool(
             f"profile colocated {members} -o colocated-{number}.parquet --size {size} --with-itself {options} "
             f"--max-seconds-per-item {workspace.pick('1.5', '30')} --seed {workspace.seed}"
         )
-        found[setting] = workspace.slotool(
+        figures[setting] = workspace.slotool(
             f"train-predictor colocated-{number}.parquet --graphs {graphs} -o predictor-colocated-{number} "
             f"--depths {workspace.pick('2,4', '1:20')} --seed {workspace.seed}"
         )
-    return found
+    return figures
 
 
 def _settings() -> dict[str, str]:
     """In place of the paper's seven machines, as many cores as there are here."""
-    found, cores = {"one core for all": "--threads 1"}, len(cores_by_preference())
+    settings, cores = {"one core for all": "--threads 1"}, len(cores_by_preference())
     if cores > 1:
-        found["two cores for all"] = "--threads 2"
+        settings["two cores for all"] = "--threads 2"
     if cores > 2:  # of trios
-        found["a core each"] = "--threads 1 --placement split"
-    return found
+        settings["a core each"] = "--threads 1 --placement split"
+    return settings
 
 
 def _cumulative(documents: Mapping[str, Document], counts: Mapping[str, int], name: str, score: str) -> float:

@@ -57,12 +57,12 @@ def _service(workspace: Workspace) -> Service:
         f"family {versions} --data held-out.npz -o family --outcomes outcomes.parquet --latency latency.parquet "
         "--batch-size 1,2,4 --repeats 1 --threads 1"
     )
-    found = {version["version"]: version for version in document["versions"]}
+    by_name = {version["version"]: version for version in document["versions"]}
     known = LatencyTable.load(workspace.path("latency.parquet")).where(status="ok", batch_size=1).statistics()
     latency_s = dict(zip(known["point"].str.removeprefix("version="), known["median_s"], strict=True))
     deadline_ms = round(1e3 * DEADLINE_BY_LARGEST * latency_s[MODELS[-1]], 1)
     what = "three ONNX classifiers of digits, trained for some seconds (own_networks.py), 1,097 held-out images"
-    return Service(what, {m: found[m]["accuracy"] for m in MODELS}, latency_s, deadline_ms)
+    return Service(what, {m: by_name[m]["accuracy"] for m in MODELS}, latency_s, deadline_ms)
 
 
 def _threads(workspace: Workspace) -> Found:
@@ -105,7 +105,7 @@ def _by_load(workspace: Workspace) -> Found:
     service = _service(workspace)
     seconds = workspace.pick(20, 300)
     policies = ",".join(f"fixed@version={model}" for model in MODELS)
-    found: dict[float, dict[str, float]] = {}
+    figures: dict[float, dict[str, float]] = {}
     for load in LOADS:
         name = f"poisson-{load:g}.parquet"
         workspace.slotool(
@@ -116,8 +116,8 @@ def _by_load(workspace: Workspace) -> Found:
             f"simulate {TABLES} --arrivals {name} --deadline-ms {service.deadline_ms} --policies {policies} "
             "--optimum bound"
         )
-        found[load] = {row["policy"]: row["effective_accuracy"] for row in document["policies"]}
-    curve = {model: [found[load][f"fixed@version={model}"] for load in LOADS] for model in MODELS}
+        figures[load] = {row["policy"]: row["effective_accuracy"] for row in document["policies"]}
+    curve = {model: [figures[load][f"fixed@version={model}"] for load in LOADS] for model in MODELS}
     best = [max((curve[model][at], model) for model in MODELS)[1] for at in range(len(LOADS))]
     return Found(
         says=f"the best single model is {best[0]} at the least load and {best[-1]} at the greatest",
@@ -211,7 +211,7 @@ def _loads(workspace: Workspace, service: Service, deadline_ms: float) -> dict[s
     plan, _ = _plan(workspace, deadline_ms, "1x1")
     served = {"switching": f"--policy switching --plan {plan}"}
     served |= {model: f"--policy fixed@version={model}" for model in MODELS}
-    found = {}
+    figures = {}
     for name, policy in served.items():
         log = f"requests-{name}-{deadline_ms:g}.parquet"
         document = workspace.loaded(
@@ -219,8 +219,8 @@ def _loads(workspace: Workspace, service: Service, deadline_ms: float) -> dict[s
             f"{policy}",
             f"loadtest URL --data held-out.npz --arrivals spike.parquet --deadline-ms {deadline_ms} -o {log}",
         )
-        found[name] = (document, RequestLog.load(workspace.path(log)))
-    return found
+        figures[name] = (document, RequestLog.load(workspace.path(log)))
+    return figures
 
 
 def _course(workspace: Workspace) -> Found:
@@ -248,13 +248,13 @@ def _by_deadline(workspace: Workspace) -> Found:
     service = _service(workspace)
     factors: Sequence[float] = workspace.pick((1.0, 2.0), (0.8, 1.0, 1.3, 1.6, 2.0))
     deadlines = [round(service.deadline_ms * factor, 1) for factor in factors]
-    found = {
+    figures = {
         deadline: {
             name: document["effective_accuracy"] for name, (document, _) in _loads(workspace, service, deadline).items()
         }
         for deadline in deadlines
     }
-    ahead = [values["switching"] - max(values[model] for model in MODELS) for values in found.values()]
+    ahead = [values["switching"] - max(values[model] for model in MODELS) for values in figures.values()]
     return Found(
         says=f"switching is {', '.join(f'{100 * gain:+.1f}' for gain in ahead)} points ahead of the best single model "
         f"at {', '.join(f'{deadline:g}' for deadline in deadlines)} ms",
@@ -262,7 +262,7 @@ def _by_deadline(workspace: Workspace) -> Found:
         columns=("deadline", "switching", *MODELS),
         rows=[
             (f"{deadline:g} ms", *(f"{values[name]:.4f}" for name in ("switching", *MODELS)))
-            for deadline, values in found.items()
+            for deadline, values in figures.items()
         ],
         data=f"{service.data}; a real server of one worker, the same arrivals for all",
         plot=curves(
@@ -270,7 +270,7 @@ def _by_deadline(workspace: Workspace) -> Found:
             "Share of all requests answered correctly and in time.",
             ("deadline, ms", "linear"),
             ("effective accuracy", "share"),
-            {name: (deadlines, [found[d][name] for d in deadlines]) for name in ("switching", *MODELS)},
+            {name: (deadlines, [figures[d][name] for d in deadlines]) for name in ("switching", *MODELS)},
         ),
     )
 

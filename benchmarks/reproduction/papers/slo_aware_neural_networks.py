@@ -43,19 +43,19 @@ class Network:
 
 def _networks(workspace: Workspace) -> list[Network]:
     """Of the shipped set of many labels, and of each of the paper's sets that the user's data holds."""
-    found = []
+    networks = []
     sets = {SHIPPED: workspace.shipped_data(SHIPPED)}
     sets |= {name: str(path) for name in XMC if (path := workspace.find(name)) is not None}
     epochs = workspace.pick(2, 12)
     for name, data in sets.items():
         command = f"train xmc -o {name} --data {data} --epochs {epochs} --threads 1 --seed {workspace.seed}"
-        found.append(Network(name, data, workspace.slotool(command)))
+        networks.append(Network(name, data, workspace.slotool(command)))
     for name, hidden in DENSE.items():
         if (path := workspace.find(name)) is not None:
             passes = workspace.pick(" --epochs 3", "")
             command = f"train mlp -o {name} --data {path} --hidden {hidden} --threads 1 --seed {workspace.seed}{passes}"
-            found.append(Network(name, str(path), workspace.slotool(command)))
-    return found
+            networks.append(Network(name, str(path), workspace.slotool(command)))
+    return networks
 
 
 def _built(workspace: Workspace, network: Network, ranker: str = "clusters") -> Document:
@@ -171,15 +171,15 @@ def _by_nodes(workspace: Workspace) -> Found:
     first = documents["freehash"]["points"]
     series["most popular"] = ([p["nodes"] for p in first], [p["static_accuracy"] for p in first])
     counts = [p["nodes"] for p in first]
-    found = {name: [_at_most(xs, ys, count) for count in counts] for name, (xs, ys) in series.items()}
-    least = {name: values[0] for name, values in found.items()}
+    figures = {name: [_at_most(xs, ys, count) for count in counts] for name, (xs, ys) in series.items()}
+    least = {name: values[0] for name, values in figures.items()}
     return Found(
         says=f"with {counts[0]:,} nodes the ranker that slotool takes (clusters) has "
         f"{least['clusters']:.3f}, the paper's FreeHash {least['freehash']:.3f}, Mongoose {least['mongoose']:.3f}, "
         f"random lists {least['random']:.3f}, the most popular nodes {least['most popular']:.3f}",
         agrees=least["clusters"] > max(least["mongoose"], least["random"]),
-        columns=("nodes, at most", *found),
-        rows=[(f"{count:,}", *(f"{found[name][i]:.4f}" for name in found)) for i, count in enumerate(counts)],
+        columns=("nodes, at most", *figures),
+        rows=[(f"{count:,}", *(f"{figures[name][i]:.4f}" for name in figures)) for i, count in enumerate(counts)],
         data=f"{network.shown}, test split",
         plot=curves(
             "Accuracy by computed nodes",
@@ -204,14 +204,14 @@ def _aclo(workspace: Workspace) -> Found:
         limit = workspace.pick(" --limit 2000", "")
         name = f"{network.name}-outcomes.parquet"
         workspace.slotool(f"evaluate {network.name}-clusters -o {name} --data {network.data}{limit}")
-        found = _speedups(workspace, network, OutcomeTable.load(workspace.path(name)))
-        plotted[f"{network.shown}, mean"] = ([r[3] for r in found], [r[1] for r in found])
-        plotted[f"{network.shown}, least"] = ([r[2] for r in found], [r[1] for r in found])
-        at = next((r for r in found if r[0] == ALLOWED_LOSS), found[-1])
+        figures = _speedups(workspace, network, OutcomeTable.load(workspace.path(name)))
+        plotted[f"{network.shown}, mean"] = ([r[3] for r in figures], [r[1] for r in figures])
+        plotted[f"{network.shown}, least"] = ([r[2] for r in figures], [r[1] for r in figures])
+        at = next((r for r in figures if r[0] == ALLOWED_LOSS), figures[-1])
         mean_by_set.append(f"{network.shown} {at[2]:.1f} to {at[4]:.1f}, mean {at[3]:.1f} ({100 * at[1]:+.2f} points)")
         rows += [
             (network.shown, f"{loss:g}", f"{100 * lost:+.2f}", f"{least:.1f}", f"{mean:.1f}", f"{most:.1f}")
-            for loss, lost, least, mean, most in found
+            for loss, lost, least, mean, most in figures
         ]
     return Found(
         says=f"speed-up within {100 * ALLOWED_LOSS:g} points: {'; '.join(mean_by_set)}",
@@ -252,7 +252,7 @@ def _speedups(
     latency_s = np.median(outcomes.matrix("latency_s")[:, order], axis=0)
     x = _test_inputs(network)[: len(correct)]
     estimates, every = model.estimates(x), np.arange(len(correct))
-    found = []
+    rows = []
     for loss in SLACKS:
         threshold = model.threshold(model.target(loss))
         assert threshold is not None
@@ -261,17 +261,17 @@ def _speedups(
             chosen = np.full(len(correct), model.points.index(model.fixed_for(loss)))
         lost = float((correct[every, chosen] - correct[:, -1]).mean())
         times = latency_s[-1] / latency_s[chosen]
-        found.append(
+        rows.append(
             (loss, lost, float(times.min()), float(latency_s[-1] / latency_s[chosen].mean()), float(times.max()))
         )
-    return found
+    return rows
 
 
 def _test_inputs(network: Network) -> np.ndarray:
     from slotool.data import load_dataset, load_multilabel
 
-    found = load_multilabel(network.data) if "labels" in network.trained else load_dataset(network.data)
-    return found.test.x
+    data_set = load_multilabel(network.data) if "labels" in network.trained else load_dataset(network.data)
+    return data_set.test.x
 
 
 def _lcao(workspace: Workspace) -> Found:

@@ -77,21 +77,21 @@ def _grid(workspace: Workspace, loads: dict[str, str], title: str) -> Found:
     """SlackFit, the value-iteration policy, INFaaS's least cost and the fixed points, by named arrivals."""
     service = service_of(workspace)
     policies = ["slackfit", "value-iteration", "mincost", *clippers(service)]
-    found = {name: _simulated(workspace, service, arrivals, policies) for name, arrivals in loads.items()}
-    against = {name: _against(rows) for name, rows in found.items()}
+    results = {name: _simulated(workspace, service, arrivals, policies) for name, arrivals in loads.items()}
+    against = {name: _against(rows) for name, rows in results.items()}
     gains = [gain for gain, _ in against.values()]
     times = [ratio for _, ratio in against.values()]
-    attained = min(rows["slackfit"]["attainment"] for rows in found.values())
+    attained = min(rows["slackfit"]["attainment"] for rows in results.values())
     columns = [p.replace("fixed@", "") for p in policies]
     return Found(
-        says=f"SlackFit attains {percent(attained, 2)} or more in all {len(found)} loads; beside the best fixed point "
-        f"or least cost it is {np.nanmin(gains):.2f} to {np.nanmax(gains):.2f} points more accurate at the same "
+        says=f"SlackFit attains {percent(attained, 2)} or more in all {len(results)} loads; beside the best fixed "
+        f"point or least cost it is {np.nanmin(gains):.2f} to {np.nanmax(gains):.2f} points more accurate at the same "
         f"attainment, or attains {np.nanmin(times):.2f} to {np.nanmax(times):.2f} × as much at the same accuracy",
         agrees=bool(np.nanmin(gains) >= -0.1 and np.nanmin(times) >= 0.999 and np.nanmax(times) > 1.1),
         columns=("load", *columns),
         rows=[
             (name, *(f"{percent(rows[p]['attainment'], 2)} at {percent(rows[p]['accuracy'])}" for p in policies))
-            for name, rows in found.items()
+            for name, rows in results.items()
         ],
         data=f"{service.data}; {service.workers} simulated workers, deadline {service.deadline_ms:g} ms; attainment "
         f"at accuracy "
@@ -102,7 +102,7 @@ def _grid(workspace: Workspace, loads: dict[str, str], title: str) -> Found:
             ("SLO attainment", "share"),
             ("accuracy of those in time", "share"),
             {
-                name.replace("fixed@", ""): _line(found, name)
+                name.replace("fixed@", ""): _line(results, name)
                 for name in ("slackfit", "value-iteration", "mincost", policies[3], policies[-1])
             },
             style="dots",
@@ -110,8 +110,8 @@ def _grid(workspace: Workspace, loads: dict[str, str], title: str) -> Found:
     )
 
 
-def _line(found: dict[str, dict[str, Document]], policy: str) -> tuple[list[float], list[float]]:
-    rows = [rows[policy] for rows in found.values() if rows[policy]["accuracy"] is not None]
+def _line(results: dict[str, dict[str, Document]], policy: str) -> tuple[list[float], list[float]]:
+    rows = [rows[policy] for rows in results.values() if rows[policy]["accuracy"] is not None]
     return [row["attainment"] for row in rows], [row["accuracy"] for row in rows]
 
 
@@ -161,14 +161,14 @@ def _policies(workspace: Workspace) -> Found:
     most = service.capacity(len(service.points) - 1)
     names = ["slackfit", "maxacc", "maxbatch", "value-iteration"]
     seconds = lasting(workspace, 1.5 * most)
-    found = {
+    figures = {
         cv2: _simulated(
             workspace, service, f"--kind bursty --rate {1.5 * most:.0f} --cv2 {cv2} --duration {seconds}", names
         )
         for cv2 in CV2
     }
-    worst = {name: min(rows[name]["attainment"] for rows in found.values()) for name in names}
-    effective = {name: min(rows[name]["effective_accuracy"] for rows in found.values()) for name in names}
+    worst = {name: min(rows[name]["attainment"] for rows in figures.values()) for name in names}
+    effective = {name: min(rows[name]["effective_accuracy"] for rows in figures.values()) for name in names}
     return Found(
         says=f"SlackFit attains {percent(worst['slackfit'], 2)} or more, MaxAcc {percent(worst['maxacc'], 2)}, "
         f"MaxBatch "
@@ -177,12 +177,12 @@ def _policies(workspace: Workspace) -> Found:
         f"{percent(effective['value-iteration'])})",
         agrees=all(
             rows["slackfit"]["attainment"] >= max(rows[name]["attainment"] for name in ("maxacc", "maxbatch")) - 1e-3
-            for rows in found.values()
+            for rows in figures.values()
         ),
         columns=("CV²", *names),
         rows=[
             (str(cv2), *(f"{percent(rows[n]['attainment'], 2)} at {percent(rows[n]['accuracy'])}" for n in names))
-            for cv2, rows in found.items()
+            for cv2, rows in figures.items()
         ],
         data=f"{service.data}; {service.workers} simulated workers at 1.5 × the largest's capacity",
     )

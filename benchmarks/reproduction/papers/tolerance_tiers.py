@@ -33,7 +33,7 @@ _SERVICES = "another service: operating points of one image classifier, on a CPU
 
 def _outcomes(workspace: Workspace) -> tuple[str, OutcomeTable, str]:
     """The outcome table that the figures are of: its path for a command, the table, and what it is."""
-    if (own := next((found for found in map(workspace.find, OWN) if found is not None), None)) is not None:
+    if (own := next((own_table for own_table in map(workspace.find, OWN) if own_table is not None), None)) is not None:
         return str(own), OutcomeTable.load(own), f"{own.name}, a table of the user's own services"
     if (recordings := workspace.find("voxforge")) is not None:
         return ASR, _recognised(workspace, recordings), "VoxForge recordings, by pocketsphinx at seven beam widths"
@@ -132,21 +132,21 @@ def category_confidences(outcomes: OutcomeTable, version: int) -> dict[str, np.n
 def _category_errors(workspace: Workspace) -> Found:
     _, table, data = _outcomes(workspace)
     order = np.argsort(table.matrix("latency_s").mean(axis=0), kind="stable")
-    found = {name: errors[order] for name, errors in category_errors(table).items() if name != "unchanged"}
-    first, last = found["all"][0], found["all"][-1]
+    errors_by_name = {name: errors[order] for name, errors in category_errors(table).items() if name != "unchanged"}
+    first, last = errors_by_name["all"][0], errors_by_name["all"][-1]
     return Found(
         says=f"over all requests the error falls from {percent(first)} to {percent(last)} from the fastest version to "
         "the slowest",
-        agrees=bool((np.diff(found["all"]) <= 0).all()),
+        agrees=bool((np.diff(errors_by_name["all"]) <= 0).all()),
         columns=("category", *(table.versions[at] for at in order)),
-        rows=[(name, *map(percent, errors)) for name, errors in found.items()],
+        rows=[(name, *map(percent, errors)) for name, errors in errors_by_name.items()],
         data=data,
         plot=curves(
             "Error by version and category",
             "Versions from the fastest to the slowest; requests that no version changes are left out.",
             ("version, by speed", "linear"),
             ("error", "share"),
-            {name: (np.arange(1, len(order) + 1), errors) for name, errors in found.items()},
+            {name: (np.arange(1, len(order) + 1), errors) for name, errors in errors_by_name.items()},
         ),
     )
 
@@ -154,9 +154,9 @@ def _category_errors(workspace: Workspace) -> Found:
 def _confidences(workspace: Workspace) -> Found:
     _, table, data = _outcomes(workspace)
     fastest = int(np.argmin(table.matrix("latency_s").mean(axis=0)))
-    found = category_confidences(table, fastest)
-    means = {name: float(values.mean()) for name, values in found.items()}
-    others = np.concatenate([values for name, values in found.items() if name != "unchanged"])
+    confidences = category_confidences(table, fastest)
+    means = {name: float(values.mean()) for name, values in confidences.items()}
+    others = np.concatenate([values for name, values in confidences.items() if name != "unchanged"])
     quantiles = (0.1, 0.25, 0.5, 0.75, 0.9)
     return Found(
         says=f"the fastest version's mean confidence is {means['unchanged']:.3f} on unchanged requests and "
@@ -165,7 +165,7 @@ def _confidences(workspace: Workspace) -> Found:
         columns=("category", "requests", "mean", *(f"p{100 * q:g}" for q in quantiles)),
         rows=[
             (name, f"{len(v):,}", f"{v.mean():.3f}", *(f"{x:.3f}" for x in np.quantile(v, quantiles)))
-            for name, v in found.items()
+            for name, v in confidences.items()
         ],
         data=f"{data}; version {table.versions[fastest]}",
     )
