@@ -86,8 +86,8 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
         load_index = cache._cache_file._load_index
         cache._cache_file._load_index = lambda: _unless_outdated(load_index)
 
-    def compile_once(wanted: Any) -> Any:
-        args, returned = normalize_signature(wanted if only is None else only)
+    def compile_once(declared: Any) -> Any:
+        args, returned = normalize_signature(declared if only is None else only)
         # A constant is an int64 as any other: Numba would compile the function again for every one.
         args = tuple(map(types.unliteral, args))
         if args in dispatcher.overloads:

@@ -144,8 +144,8 @@ def command() -> Any:
     return root
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(value: bool) -> None:
+    if value:
         print(f"slotool {__version__}")
         raise typer.Exit
 

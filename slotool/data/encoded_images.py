@@ -65,7 +65,7 @@ class ImageFormat:
 
     def require(self, tensor: Tensor | None) -> None:
         """Raise ``InputError`` when images of this format are none for ``tensor``, or mean and std do not fit."""
-        if tensor and any(wanted not in (-1, size) for wanted, size in zip(tensor.shape[1:], self.shape, strict=True)):
+        if tensor and any(side not in (-1, size) for side, size in zip(tensor.shape[1:], self.shape, strict=True)):
             raise images.ImageError(
                 f"images are {list(self.shape)} ({self.layout}), input {tensor.name!r} takes {list(tensor.shape[1:])}"
             )

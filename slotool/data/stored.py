@@ -28,18 +28,18 @@ def cast(table: ColumnSource, column: str, rows: np.ndarray, values: np.ndarray 
     return _cast(table, column, rows, values, dtype)
 
 
-def require_castable(table: ColumnSource, column: str, dtype: np.dtype[Any], wanted: str) -> None:
+def require_castable(table: ColumnSource, column: str, dtype: np.dtype[Any], expected: str) -> None:
     """Raise ``DataError`` when no value of the column can be one of ``dtype``. ``wanted``: who wants what."""
     actual = table.fields[column].dtype
     same_kind = actual.kind == dtype.kind or (actual.kind in "iub" and dtype.kind in "iufb")
     if not same_kind:
-        raise _wrong_kind(table, column, wanted)
+        raise _wrong_kind(table, column, expected)
 
 
-def _wrong_kind(table: ColumnSource, column: str, wanted: str) -> Exception:
+def _wrong_kind(table: ColumnSource, column: str, expected: str) -> Exception:
     from slotool.errors import DataError
 
-    return DataError(f"{table.source}: column {column!r} holds {table.fields[column]}, {wanted}")
+    return DataError(f"{table.source}: column {column!r} holds {table.fields[column]}, {expected}")
 
 
 def _cast(table: ColumnSource, column: str, rows: np.ndarray, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

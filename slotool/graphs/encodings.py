@@ -292,6 +292,6 @@ class OperatorArrays:
             return source, target
         keys = self.owners * len(numbers) + called
         order = np.argsort(keys, kind="stable")
-        wanted = self.owners[target[far]] * len(numbers) + sources[far]
-        source[far] = order[np.searchsorted(keys, wanted, sorter=order)]
+        edge_keys = self.owners[target[far]] * len(numbers) + sources[far]
+        source[far] = order[np.searchsorted(keys, edge_keys, sorter=order)]
         return source, target

@@ -299,8 +299,8 @@ def matching(service: Signature, native: Signature) -> Renames:
 
 
 def _only_other(service: tuple[TensorSpec, ...], native: tuple[TensorSpec, ...]) -> dict[str, str]:
-    wanted = [spec for spec in service if spec.name not in {each.name for each in native}]
+    candidates = [spec for spec in service if spec.name not in {each.name for each in native}]
     other = [spec for spec in native if spec.name not in {each.name for each in service}]
-    if len(wanted) != 1 or len(other) != 1 or not wanted[0].takes(other[0]):
+    if len(candidates) != 1 or len(other) != 1 or not candidates[0].takes(other[0]):
         return {}
-    return {other[0].name: wanted[0].name}
+    return {other[0].name: candidates[0].name}

@@ -135,13 +135,13 @@ class TensorSpec:
         raise InputError(f"tensor {self.name}: values of type {array.dtype}, expected {self.datatype}")
 
 
-def is_cast(sent: object, wanted: str) -> bool:
+def is_cast(sent: object, expected: str) -> bool:
     """True if ``sent`` tensors are cast to ``wanted``: the same, both floating-point, or both integers."""
-    if sent == wanted:
+    if sent == expected:
         return True
     if not isinstance(sent, str) or sent not in DTYPES:
         return False
-    kinds = {DTYPES[sent].kind, DTYPES[wanted].kind}
+    kinds = {DTYPES[sent].kind, DTYPES[expected].kind}
     return kinds == {"f"} or kinds <= {"i", "u"}
 
 

@@ -115,7 +115,7 @@ class ModelOnWorkers:
         self._arrival_s = np.asarray(arrival_s, dtype=np.float64)
         # Placement on shared machines, with interference; None: each worker is as if alone.
         self.placement: Placement | None = None
-        self._made: dict[tuple[str, str], Service] = {}
+        self._services: dict[tuple[str, str], Service] = {}
         # Part of a deadline for waiting and computing.
         self.computing_us = promise.deadline_us - reserve_us
 
@@ -213,9 +213,9 @@ class ModelOnWorkers:
 
     def service(self, worker: WorkerType, policy: str) -> Service:
         key = worker.name, policy
-        if key not in self._made:
-            self._made[key] = self._make(worker, policy)
-        return self._made[key]
+        if key not in self._services:
+            self._services[key] = self._make(worker, policy)
+        return self._services[key]
 
     def batching(self, pool: Pool) -> BatchingService:
         """Return the service of the pool's workers under its policy, which chooses batches."""

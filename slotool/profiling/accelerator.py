@@ -110,7 +110,7 @@ class DeviceWatch:
 
     def begin(self) -> None:
         """Forget earlier samples."""
-        self._asked = self._capped = 0
+        self._samples = self._capped = 0
         self._others: set[int] = set()
         self._unseen = False
         self._look_around()
@@ -120,7 +120,7 @@ class DeviceWatch:
         slowdown = self._readings.slowdown()
         if slowdown is None:
             return False
-        self._asked += 1
+        self._samples += 1
         self._capped += slowdown.power_capped
         return slowdown.throttled
 
@@ -136,7 +136,7 @@ class DeviceWatch:
             remarks.append(f"other processes use the device: {pids}")
         elif self._unseen:
             remarks.append("whether others use the device is not known: the driver numbers processes otherwise")
-        share = self._capped / self._asked if self._asked else 0.0
+        share = self._capped / self._samples if self._samples else 0.0
         return {"power_capped": share, **self._readings.columns(), "remarks": "; ".join(remarks)}
 
     def _look_around(self) -> None:

@@ -78,28 +78,28 @@ def _imported(module: str, source: str) -> Any:
 class PluginAdapter(DataAdapter):
     """Adapter of an installed package, called ``name``.
 
-    ``made``: a function without arguments, which returns what a factory may, or a ``DataAdapter`` of data sets called
+    ``value``: a function without arguments, which returns what a factory may, or a ``DataAdapter`` of data sets called
     ``name:location``.
     """
 
     reads = "a data set of an installed package"
 
     def __init__(self, name: str, value: Callable[[], Any]):
-        self.name, self._made = name, value
+        self.name, self._value = name, value
 
     @property
     def takes_location(self) -> bool:
-        return isinstance(self._made, type) and issubclass(self._made, DataAdapter)
+        return isinstance(self._value, type) and issubclass(self._value, DataAdapter)
 
     def recognises(self, location: Location) -> bool:
         """True if a reader of files has the suffix of this one."""
-        suffixes = getattr(self._made, "suffixes", ()) if self.takes_location else ()
+        suffixes = getattr(self._value, "suffixes", ()) if self.takes_location else ()
         return bool(suffixes) and location.path.is_file() and location.text.lower().endswith(tuple(suffixes))
 
     def open(self, location: Location, options: DataOptions) -> Any:
         """Raise ``DataError`` also for whatever else the package's code raises."""
         try:
-            value = self._made()
+            value = self._value()
             return value.open(location, options) if self.takes_location else opened(self.name, value)
         except SlotoolError:
             raise

@@ -188,14 +188,14 @@ class CompiledSession:
         }
         return InputError(sentences[code])
 
-    def _another_kind(self, wanted: str, *values: Any) -> InputError:
+    def _another_kind(self, expected: str, *values: Any) -> InputError:
         answers = " and ".join(
             f"{part.dtype} {list(part.shape)}" if isinstance(part, np.ndarray) else type(part).__name__
             for part in values
         )
         strided = any(isinstance(part, np.ndarray) and not part.flags.c_contiguous for part in values)
         return InputError(
-            f"{self.model.name} takes {wanted}, contiguous, not {answers}{', which has gaps' if strided else ''}; "
+            f"{self.model.name} takes {expected}, contiguous, not {answers}{', which has gaps' if strided else ''}; "
             "numpy.ascontiguousarray(x, dtype) makes one"
         )
 

@@ -160,7 +160,7 @@ class _Checkpoint:
         }
         if start is not None:
             identity["start"] = _digest(start)
-        self._told = json.dumps(identity, sort_keys=True)
+        self._identity = json.dumps(identity, sort_keys=True)
 
     def write(self, epoch: int, named: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
         from safetensors.torch import save
@@ -170,7 +170,7 @@ class _Checkpoint:
             for moment, value in optimiser.state[p].items():
                 tensors[f"{moment}/{name}"] = value.cpu().contiguous()
         with whole_file(self._file) as partial:
-            partial.write_bytes(save(tensors, metadata={"epoch": str(epoch), "training": self._told}))
+            partial.write_bytes(save(tensors, metadata={"epoch": str(epoch), "training": self._identity}))
 
     def restore(self, named: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> int:
         """Return the number of finished epochs. Raises ``InputError`` for a damaged file or another training."""
@@ -182,7 +182,7 @@ class _Checkpoint:
         try:
             with safe_open(self._file, framework="pt") as file:
                 identity = file.metadata() or {}
-                if identity.get("training") != self._told:
+                if identity.get("training") != self._identity:
                     raise InputError(
                         f"{self._file.parent}: the checkpoint is of another training run; remove it or choose another"
                     )

@@ -143,16 +143,16 @@ class Networks:
         called = tuple(networks) if isinstance(networks, Mapping) else ()
         if isinstance(networks, Mapping):
             networks = list(networks.values())
-        given = list(networks) if isinstance(networks, list | tuple) else [networks]
-        if not given:
+        models = list(networks) if isinstance(networks, list | tuple) else [networks]
+        if not models:
             raise ArgumentError(argument, "name at least one network")
-        takes = _needs_shape if any(map(_needs_shape, given)) else _may_take_shape
-        modules = sum(map(_needs_shape, given))
-        shapes = _shapes(input_shape, modules, sum(map(takes, given)))
-        if input_dtype is not None and not any(map(_may_take_dtype, given)):
+        takes = _needs_shape if any(map(_needs_shape, models)) else _may_take_shape
+        modules = sum(map(_needs_shape, models))
+        shapes = _shapes(input_shape, modules, sum(map(takes, models)))
+        if input_dtype is not None and not any(map(_may_take_dtype, models)):
             raise ArgumentError("input_dtype", "it belongs to torch modules and Keras models, and none is given")
         each = iter(shapes)
-        parts = [_part(one, next(each, ()) if takes(one) else (), input_dtype, argument) for one in given]
+        parts = [_part(one, next(each, ()) if takes(one) else (), input_dtype, argument) for one in models]
         if called and any(isinstance(part, Path) for part in parts):
             raise ArgumentError(argument, "a graph file names its own networks: give it without a name")
         return cls(parts, called, reporter or Quiet())
@@ -190,10 +190,10 @@ class Networks:
     def provenance(self) -> dict[str, Any]:
         """Return the header of a graph file: names by framework, and the shapes for torch modules."""
         key = self.framework or "graphs"
-        found: dict[str, Any] = {key: self.names if len(self.names) > 1 else self.names[0]}
+        facts: dict[str, Any] = {key: self.names if len(self.names) > 1 else self.names[0]}
         if key == "torch":
-            found["input_shape"] = [_plain(part.input_shape) for part in self.parts if _is_model(part)]
-        return found
+            facts["input_shape"] = [_plain(part.input_shape) for part in self.parts if _is_model(part)]
+        return facts
 
     @contextmanager
     def capturing(self, times: int = 1) -> Iterator[Progress | None]:
@@ -238,21 +238,21 @@ class Networks:
         Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` if a capture fails; with ``failed``, which
         receives reasons by name, only if all do.
         """
-        found: list[OperatorGraph] = []
+        captured: list[OperatorGraph] = []
         errors: dict[str, SlotoolError] = {}
         with self.capturing() as steps:
             for each in self.captured(limits, steps):
                 if each.graph is not None:
-                    found.append(each.graph)
+                    captured.append(each.graph)
                 elif each.error is not None:
                     errors[each.name] = each.error
                 if failed is None and errors:
                     break
-        if errors and (failed is None or not found):
+        if errors and (failed is None or not captured):
             raise self.not_captured(errors)
         if failed is not None:
             failed |= {name: str(error) for name, error in errors.items()}
-        return found
+        return captured
 
     def not_captured(self, errors: Mapping[str, SlotoolError]) -> SlotoolError:
         """Return one error for networks that could not be captured; equal reasons are named once."""
@@ -261,12 +261,12 @@ class Networks:
         reasons: dict[str, str] = {}
         for name, error in errors.items():
             reasons.setdefault(str(error), name)
-        said = [why if name in why else f"{name}: {why}" for why, name in reasons.items()][:MAX_REASONS]
+        sentences = [why if name in why else f"{name}: {why}" for why, name in reasons.items()][:MAX_REASONS]
         more = [f"and {len(reasons) - MAX_REASONS} more"] if len(reasons) > MAX_REASONS else []
         kinds = {type(error) for error in errors.values()}
         kind = kinds.pop() if len(kinds) == 1 else RunError
         several = f"none of {len(errors)} networks can be captured: " if len(errors) > 1 else ""
-        return kind(several + "; ".join([*said, *more]))
+        return kind(several + "; ".join([*sentences, *more]))
 
 
 def _captured_here(part: OperatorGraph | InMemory) -> OperatorGraph | SlotoolError:
@@ -334,9 +334,9 @@ def _may_take_shape(one: Network) -> bool:
     return is_file or _is_instance(one, "keras", "Model")
 
 
-def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
+def _shapes(stated: Shapes | None, modules: int, takers: int) -> list[Any]:
     """Return one shape for each torch module or, without any, for each network with possible free axes."""
-    if given is None:
+    if stated is None:
         if modules:
             raise ArgumentError("input_shape", "a torch module needs the shape of one example, such as (3, 32, 32)")
         return []
@@ -344,12 +344,12 @@ def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
         raise ArgumentError(
             "input_shape", "it belongs to torch modules, .onnx files and Keras models, and none is given"
         )
-    if isinstance(given, Mapping):
-        return [{name: _sizes(sizes) for name, sizes in given.items()}] * takers
-    if not isinstance(given, Sequence):
-        _sizes(given)
-    flat = not any(isinstance(size, Sequence) for size in given)
-    shapes = [tuple(given)] if flat else [tuple(shape) for shape in given]  # type: ignore[arg-type]  # as told by flat
+    if isinstance(stated, Mapping):
+        return [{name: _sizes(sizes) for name, sizes in stated.items()}] * takers
+    if not isinstance(stated, Sequence):
+        _sizes(stated)
+    flat = not any(isinstance(size, Sequence) for size in stated)
+    shapes = [tuple(stated)] if flat else [tuple(shape) for shape in stated]  # type: ignore[arg-type]  # as told by flat
     if len(shapes) not in (1, takers):
         what = "torch modules" if modules else "networks with free axes"
         raise ArgumentError("input_shape", f"{len(shapes)} shapes for {takers} {what}; give one, or one each")
@@ -377,7 +377,7 @@ def _is_model(part: OperatorGraph | Path | Source | InMemory) -> TypeGuard[Sourc
 
 def _is_instance(value: Any, package: str, *path: str) -> bool:
     """True if ``value`` is of this class of a package, which is never imported here."""
-    found = sys.modules.get(package)
+    kind = sys.modules.get(package)
     for name in path:
-        found = getattr(found, name, None)
-    return isinstance(found, type) and isinstance(value, found)
+        kind = getattr(kind, name, None)
+    return isinstance(kind, type) and isinstance(value, kind)

@@ -54,8 +54,8 @@ def captured_package(
                     progress.advance()
         except KeyboardInterrupt as interruption:
             if rows and journal is not None:
-                kept = f"{len(rows)} of {counted(len(names), 'network')} are kept in {out}.journal"
-                interruption.add_note(f"{kept}; the same command goes on with the rest")
+                journaled = f"{len(rows)} of {counted(len(names), 'network')} are kept in {out}.journal"
+                interruption.add_note(f"{journaled}; the same command goes on with the rest")
             raise
         in_order = [rows[name] for name in names]
         # Each graph is checked as one of a file.

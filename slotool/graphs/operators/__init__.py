@@ -109,8 +109,8 @@ def _resolved(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> tuple
     kind = OPERATORS[op]
     canonical = kind.canonical(attributes)
     if len(inputs) != kind.inputs if kind.inputs is not None else not inputs:
-        wanted = "one or more" if kind.inputs is None else kind.inputs
-        raise GraphError(f"{op} takes {wanted} inputs, not {len(inputs)}")
+        expected = "one or more" if kind.inputs is None else kind.inputs
+        raise GraphError(f"{op} takes {expected} inputs, not {len(inputs)}")
     try:
         kind.settle(canonical, inputs)
         effect = kind.infer({**kind.attributes, **canonical}, inputs)

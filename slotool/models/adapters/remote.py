@@ -228,11 +228,11 @@ class GrpcModel(RemoteModel):
     def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
         tensors = [self._request_input(self._grpc, s.name, s.datatype, inputs[s.name]) for s in self.signature.inputs]
         # By name: by default a server may return others.
-        wanted = [self._grpc.InferRequestedOutput(spec.name) for spec in self.signature.outputs]
+        requested = [self._grpc.InferRequestedOutput(spec.name) for spec in self.signature.outputs]
 
         def ask() -> Any:
             return self._client.infer(
-                self.name, tensors, self._version, wanted, headers=self._authorization, client_timeout=timeout_s
+                self.name, tensors, self._version, requested, headers=self._authorization, client_timeout=timeout_s
             )
 
         response = self._guarded(ask, timeout_s)

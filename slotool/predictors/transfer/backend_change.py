@@ -87,10 +87,10 @@ class BackendChange:
     prices: Mapping[str, Prices] = field(default_factory=lambda: NO_PRICES)
 
     @classmethod
-    def of(cls, learnt: Setting | None, wanted: Setting) -> Self:
+    def of(cls, learnt: Setting | None, target: Setting) -> Self:
         """Return the change from one setting to another, or none from several settings, ``learnt`` None."""
-        prices = prices_in(wanted)
-        has_prices = learnt is not None and _is_known(learnt) and _is_known(wanted) and learnt.backend != wanted.backend
+        prices = prices_in(target)
+        has_prices = learnt is not None and _is_known(learnt) and _is_known(target) and learnt.backend != target.backend
         return cls(prices_in(learnt), prices, prices) if has_prices and learnt is not None else cls(prices=prices)
 
     def __bool__(self) -> bool:

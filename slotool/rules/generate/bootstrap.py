@@ -43,12 +43,12 @@ class Bootstrap(RuleGenerator):
         examples = len(problem.outcomes.examples)
         size = max(1, int(examples * SUBSET_SHARE))
         trials = _Trials(len(candidates), 2.0 * float(ndtri(problem.confidence)))
-        while trials.made < MAX_TRIALS and trials.unsure.any():
-            rows = np.stack([draw.integers(0, examples, size) for _ in range(min(AT_ONCE, MAX_TRIALS - trials.made))])
+        while trials.count < MAX_TRIALS and trials.unsure.any():
+            rows = np.stack([draw.integers(0, examples, size) for _ in range(min(AT_ONCE, MAX_TRIALS - trials.count))])
             for metrics in simulate(problem, candidates, rows, candidates.paths_with(trials.unsure)):
                 trials.add(metrics)
-        note = f"worst of at most {trials.made} trials on random tenths of the table, without a proof"
-        config = {"trials": trials.made, "candidates_not_confident": int(trials.unsure.sum())}
+        note = f"worst of at most {trials.count} trials on random tenths of the table, without a proof"
+        config = {"trials": trials.count, "candidates_not_confident": int(trials.unsure.sum())}
         degradation, response_time_s, cost = trials.worst
         return Assessment(candidates, degradation, response_time_s, cost, config, note)
 
@@ -74,7 +74,7 @@ class _Trials:
 
     def __init__(self, candidates: int, wanted_range: float):
         self._wanted_range = wanted_range
-        self.made = 0
+        self.count = 0
         self.unsure = np.ones(candidates, dtype=bool)
         self.worst = np.full((3, candidates), -np.inf)
         self._least = np.full((3, candidates), np.inf)
@@ -83,21 +83,21 @@ class _Trials:
 
     def add(self, metrics: np.ndarray) -> None:
         """Add one trial, float64 [3, candidates]; candidates that are confident already ignore it."""
-        self.made += 1
+        self.count += 1
         at = self.unsure
         values = metrics[:, at]
         self.worst[:, at] = np.maximum(self.worst[:, at], values)
         self._least[:, at] = np.minimum(self._least[:, at], values)
         with np.errstate(invalid="ignore"):
             step = values - self._mean[:, at]
-            self._mean[:, at] += step / self.made
+            self._mean[:, at] += step / self.count
             self._squares[:, at] += step * (values - self._mean[:, at])
-            if self.made >= MIN_TRIALS:
+            if self.count >= MIN_TRIALS:
                 self.unsure[np.flatnonzero(at)[self._confident(at)]] = False
 
     def _confident(self, at: np.ndarray) -> np.ndarray:
         spread = self.worst[:, at] - self._least[:, at]
-        deviation = np.sqrt(self._squares[:, at] / self.made)
+        deviation = np.sqrt(self._squares[:, at] / self.count)
         constant = spread <= 1e-12 * np.abs(self.worst[:, at])
         # An infinite degradation (relative to a best version without any error) can only stay infinite.
         settled = constant | ~np.isfinite(spread) | (spread > self._wanted_range * deviation)

@@ -126,9 +126,9 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         self.listen()
         load = Load(models, threads)
         staged = self._staged = self._new_places(load, count)
-        wanted = f"{count} workers of {threads} CPUs each, beside those that serve,"
+        description = f"{count} workers of {threads} CPUs each, beside those that serve,"
         try:
-            await asyncio.to_thread(self._wait_until_warm, staged, wanted)
+            await asyncio.to_thread(self._wait_until_warm, staged, description)
         except BaseException:
             for place in () if self._closed else staged:
                 self._ray.kill(place.actor)
@@ -215,8 +215,8 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         )
         return remote(Worker).remote()
 
-    def _wait_until_warm(self, places: Sequence[_Place], wanted: str) -> None:
-        """Wait for all workers. Raises ``RunError``, which calls them ``wanted``, where some do not get warm."""
+    def _wait_until_warm(self, places: Sequence[_Place], description: str) -> None:
+        """Wait for all workers. Raises ``RunError``, with their ``description``, if some do not get warm."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         loading = {place.loaded.on(place.actor): place for place in places}
         while loading:
@@ -225,7 +225,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
                 raise RunError("the server ends")
             if not done:
                 if time.monotonic() > deadline_s:
-                    raise RunError(f"the cluster did not have {wanted} warm within {START_TIMEOUT_S:.0f} s")
+                    raise RunError(f"the cluster did not have {description} warm within {START_TIMEOUT_S:.0f} s")
                 continue
             place = loading.pop(done[0])
             try:

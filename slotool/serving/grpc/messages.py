@@ -112,7 +112,7 @@ def parse_infer(request: Any, interface: Interface, regions: Regions | None = No
         for spec, shape, entry in (sent[spec_of.name] for spec_of in interface.inputs)
     }
     document = {"outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs]}
-    outputs = tensors.wanted(document, {}, interface)
+    outputs = tensors.binary_outputs(document, {}, interface)
     classes = wanted_classes(document, interface)
     parameters = parameters_of(request.parameters)
     places = tensors.destinations(tensors.wanted_places(document), regions)

@@ -109,12 +109,12 @@ def serve_until_signalled(
     called once requests are accepted, by ``secondary`` too. ``on_hangup`` runs beside requests at SIGHUP, once for a
     burst, perhaps before the previous run has ended. ``warn`` is called if the limit of open files is too low.
     """
-    wanted = app.state.front.limits.connections
-    allowed = allow_connections(wanted)
-    if allowed < wanted:
+    connections = app.state.front.limits.connections
+    allowed = allow_connections(connections)
+    if allowed < connections:
         warn(
-            f"the limit of open files allows {allowed} connections, not {wanted}: the server rejects further ones"
-            f" with 503; raise the limit before the start: ulimit -n {2 * wanted}"
+            f"the limit of open files allows {allowed} connections, not {connections}: the server rejects further ones"
+            f" with 503; raise the limit before the start: ulimit -n {2 * connections}"
         )
     server = Server(
         app,
@@ -123,7 +123,7 @@ def serve_until_signalled(
         lame_duck_s=lame_duck_s,
         secondary=secondary,
         on_hangup=on_hangup,
-        max_connections=min(allowed, wanted),
+        max_connections=min(allowed, connections),
         tls=tls,
     )
     # Loaded objects stay; a full collection would stop every request for a tenth of a second.

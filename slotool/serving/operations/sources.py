@@ -281,8 +281,8 @@ class Sources:
         self, served: Mapping[str, ServedModel], rules: RuleSet | None, tables: Mapping[Path, OutcomeTable]
     ) -> None:
         if rules and not any(entry.rules for entry in served.values()):
-            wanted = ", ".join(sorted({*rules.versions, rules.best_version}))
-            raise InputError(f"{self.rules}: no served model has the versions these rules consult: {wanted}")
+            versions = ", ".join(sorted({*rules.versions, rules.best_version}))
+            raise InputError(f"{self.rules}: no served model has the versions these rules consult: {versions}")
         for path, table in tables.items():
             if not any(_outcomes_of(entry.model, tables) is table for entry in served.values()):
                 raise InputError(f"{path}: these are the outcomes of none of the served models")

@@ -121,7 +121,7 @@ class InferenceReader:
         bounds.require_id(request_id)
         parameters = _parameters(document, "the request")
         tensors, raw_bytes = self._tensors(document.get("inputs"))
-        outputs = wanted(document, parameters, self.interface)
+        outputs = binary_outputs(document, parameters, self.interface)
         classes = wanted_classes(document, self.interface)
         options = from_parameters(parameters)
         return _Parsed(tensors, raw_bytes, outputs, request_id, parameters, options, classes, wanted_places(document))
@@ -216,7 +216,7 @@ def _expected(expected: tuple[int, ...], shape: Any, first: int) -> str:
     return f"[{sizes}]" + (", sizes of 0 or more" if min(shape, default=0) < 0 else "")
 
 
-def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface: Interface) -> dict[str, bool]:
+def binary_outputs(document: Mapping[str, Any], parameters: Mapping[str, Any], interface: Interface) -> dict[str, bool]:
     """Return names of the requested outputs, True for binary form. Raises ``Rejection`` (400)."""
     binary = parameters.get("binary_data_output", False)
     if not isinstance(binary, bool):
@@ -228,23 +228,23 @@ def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface
         raise bad_request("outputs: a list of tensors is expected")
     bounds.require_few(len(requested), bounds.MAX_OUTPUTS, "outputs")
     is_binary: dict[str, bool] = {}
-    for name, wanted in (_wanted_output(entry, binary, interface) for entry in requested):
+    for name, in_binary in (_requested_output(entry, binary, interface) for entry in requested):
         if name in is_binary:
             raise bad_request(f"outputs: {name} is asked for twice, expected once")
-        is_binary[name] = wanted
+        is_binary[name] = in_binary
     return is_binary
 
 
-def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str, bool]:
+def _requested_output(entry: Any, binary: bool, interface: Interface) -> tuple[str, bool]:
     name = entry.get("name") if isinstance(entry, dict) else entry
     if not isinstance(entry, dict) or not isinstance(name, str) or name not in interface.output_by_name:
         names = _listed(interface.output_by_name.values(), name)
         raise bad_request(f"outputs: no output is called {shown(name)}; {names}")
     parameters = _parameters(entry, f"output {name}")
-    wanted = parameters.get("binary_data", binary)
-    if not isinstance(wanted, bool):
+    is_binary = parameters.get("binary_data", binary)
+    if not isinstance(is_binary, bool):
         raise bad_request(f"output {name}: binary_data is true or false")
-    return name, wanted
+    return name, is_binary
 
 
 def wanted_places(document: Mapping[str, Any]) -> dict[str, Place]:

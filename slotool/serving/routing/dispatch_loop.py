@@ -161,11 +161,11 @@ class DispatchLoop:
                 "switch", f"{name}: {before} to {point}", model=name, before=before.label, point=point.label
             )
 
-    def _call(self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[Request]) -> None:
+    def _call(self, model_queue: ModelQueue, batch: Batch, requests: Sequence[Request]) -> None:
         if batch.decision.switches:
             self._note_switch(model_queue, batch.decision.point)
-        x = wanted[0].x if len(wanted) == 1 else Columns.concatenate([request.x for request in wanted])
-        self.calls.make(model_queue, batch, x, partial(self._ended, model_queue, batch, wanted))
+        x = requests[0].x if len(requests) == 1 else Columns.concatenate([request.x for request in requests])
+        self.calls.make(model_queue, batch, x, partial(self._ended, model_queue, batch, requests))
 
     def _set_alarm(self) -> None:
         """Wake at the next deadline, to reject what expires while all workers are busy."""
@@ -181,12 +181,12 @@ class DispatchLoop:
         self,
         model_queue: ModelQueue,
         batch: Batch,
-        wanted: Sequence[Request],
+        requests: Sequence[Request],
         outcome: CallOutcome,
         done_us: float,
         fallback: str = "",
     ) -> None:
-        """End the call of ``batch``, which computed its requests ``wanted``."""
+        """End the call of ``batch``, which computed its ``requests``."""
         if isinstance(outcome, WorkerLost):
             model_queue.dispatcher.returned(batch)
             self._after_loss(model_queue, batch, outcome, done_us)
@@ -198,13 +198,13 @@ class DispatchLoop:
         elif isinstance(outcome, Exception):
             self._separately(model_queue, batch, outcome)
         else:
-            self._answer(model_queue, batch, wanted, outcome, done_us, fallback)
+            self._answer(model_queue, batch, requests, outcome, done_us, fallback)
 
     def _answer(
         self,
         model_queue: ModelQueue,
         batch: Batch,
-        wanted: Sequence[Request],
+        requests: Sequence[Request],
         scored: Outputs,
         done_us: float,
         fallback: str,
@@ -217,9 +217,9 @@ class DispatchLoop:
         self._metrics.computed(model_queue.served.name, examples, batch.bound, took_us)
         for query in batch.queries:
             del model_queue.pending[query.id]
-        first, answered, shared = 0, 0, len(wanted) > 1
+        first, answered, shared = 0, 0, len(requests) > 1
         decisions = {id(query): batch.decision_of(at) for at, query in enumerate(batch.queries)} if shared else {}
-        for request in wanted:
+        for request in requests:
             query, last = request.query, first + request.query.examples
             part = scored.take(slice(first, last)) if shared else scored
             first = last
@@ -290,7 +290,7 @@ class FaultCheck:
 
     def __init__(self, now_us: Callable[[], float]):
         self._now_us = now_us
-        self._asked: dict[tuple[ElasticModel, OperatingPoint], tuple[float, asyncio.Task[bool]]] = {}
+        self._checks: dict[tuple[ElasticModel, OperatingPoint], tuple[float, asyncio.Task[bool]]] = {}
 
     async def is_of_input(self, model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool:
         """True if ``model`` still answers a good input at ``point``, which ``ask`` sends; cached for a second.
@@ -298,14 +298,14 @@ class FaultCheck:
         False where only versions behind other servers answer.
         """
         now_us = self._now_us()
-        self._asked = {
+        self._checks = {
             key: (asked_us, task)
-            for key, (asked_us, task) in self._asked.items()
+            for key, (asked_us, task) in self._checks.items()
             if not task.done() or now_us - asked_us <= VALID_US
         }
-        if (model, point) not in self._asked:
-            self._asked[model, point] = now_us, asyncio.get_running_loop().create_task(_answers(model, point, ask))
-        return await asyncio.shield(self._asked[model, point][1])
+        if (model, point) not in self._checks:
+            self._checks[model, point] = now_us, asyncio.get_running_loop().create_task(_answers(model, point, ask))
+        return await asyncio.shield(self._checks[model, point][1])
 
 
 async def _answers(model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool:

@@ -77,11 +77,11 @@ class Features:
         return output.astype(np.float32, copy=False)
 
 
-def _arrangement(name: str, shape_in: tuple[int, ...], wanted: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+def _arrangement(name: str, shape_in: tuple[int, ...], expected: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
     """Return the function that reshapes examples to the model's shape."""
 
     def fits(shape: tuple[int, ...]) -> bool:
-        return len(shape) == len(wanted) and all(w in (FREE, s) for s, w in zip(shape, wanted, strict=True))
+        return len(shape) == len(expected) and all(w in (FREE, s) for s, w in zip(shape, expected, strict=True))
 
     if fits(shape_in):
         return lambda x: x
@@ -92,7 +92,7 @@ def _arrangement(name: str, shape_in: tuple[int, ...], wanted: tuple[int, ...]) 
     for shape in (squeezed, channels_last, (math.prod(shape_in),), (1, *shape_in)):
         if shape and fits(shape):
             return lambda x, shape=shape: x.reshape(len(x), *shape)  # type: ignore[misc]
-    raise InputError(f"{name} takes inputs {list(wanted)}, and the data have {list(shape_in)}")
+    raise InputError(f"{name} takes inputs {list(expected)}, and the data have {list(shape_in)}")
 
 
 @dataclass(frozen=True)

@@ -297,7 +297,7 @@ def _top(
     bytes_: np.ndarray,
 ) -> int:
     header = header_of(ints)
-    wanted, candidates = len(labels), max(len(labels), MIN_RESCORED)
+    answers, candidates = len(labels), max(len(labels), MIN_RESCORED)
     best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
     for i in range(candidates):
         best[i] = -np.inf
@@ -308,7 +308,7 @@ def _top(
     row = layer_of(ints, header.layers - 1)
     if row.int8_at >= 0 and point < header.shares:
         score_again(row, candidates, best, nodes, numbers, ints)
-    for i in range(wanted):
+    for i in range(answers):
         labels[i] = nodes[i]
         scores[i] = best[i]
     return point

@@ -123,14 +123,14 @@ def _resized(call: Call) -> Window | None:
     return None if mode is None or crops else ("Resize", {"size": _spatial(call.shape, operation), "mode": mode})
 
 
-def _spreading(value: Any, kernel: Shape, size: Shape, wanted: Shape) -> dict[str, Any]:
+def _spreading(value: Any, kernel: Shape, size: Shape, outputs: Shape) -> dict[str, Any]:
     """Return the attributes of a transposed convolution; its padding follows from the sizes.
 
     Keras states only 'same' or 'valid'.
     """
     stride, dilation = sides(value.strides, len(kernel)), sides(value.dilation_rate, len(kernel))
     padding, extra = [], []
-    for length, output, reach, step, spread in zip(size, wanted, kernel, stride, dilation, strict=True):
+    for length, output, reach, step, spread in zip(size, outputs, kernel, stride, dilation, strict=True):
         over = (length - 1) * step + (reach - 1) * spread + 1 - output
         side = max(0, -(-over // 2))
         padding.append(side)

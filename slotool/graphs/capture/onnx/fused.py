@@ -35,7 +35,7 @@ class Writer:
         self._prefix = next(filter(None, (node.name, *node.output)))
         self.inputs = list(node.input)
         self.nodes: list[onnx.NodeProto] = []
-        self._made = 0
+        self._names = 0
 
     def attribute(self, name: str, default: Any) -> Any:
         value = self._attributes.get(name, default)
@@ -104,8 +104,8 @@ class Writer:
         return name
 
     def _name(self) -> str:
-        self._made += 1
-        return f"{self._prefix}/{self._made}"
+        self._names += 1
+        return f"{self._prefix}/{self._names}"
 
 
 # Domain of convolutions in blocks of channels, for one kind of processor.

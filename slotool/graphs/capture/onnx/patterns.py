@@ -42,7 +42,7 @@ class _Joining:
         self._reading, self._constants = reading, constants
         used = (name for node in reading.nodes for name in node.inputs)
         self._uses = Counter(used) + Counter(reading.outputs)
-        self._made: dict[str, Node] = {}
+        self._nodes_by_value: dict[str, Node] = {}
         self._absorbed: list[str] = []
 
     def run(self) -> list[Node]:
@@ -52,15 +52,15 @@ class _Joining:
             joined = next(filter(None, (rule(node) for rule in rules.get(node.op, []))), None)
             if joined is not None:
                 for name in self._absorbed:
-                    del self._made[name]
+                    del self._nodes_by_value[name]
             for name in node.outputs:
-                self._made[name] = joined or node
+                self._nodes_by_value[name] = joined or node
         # A node of several outputs stands there once for each.
-        return list({id(node): node for node in self._made.values()}.values())
+        return list({id(node): node for node in self._nodes_by_value.values()}.values())
 
     def _only_used_here(self, value: str, op: str) -> Node | None:
         """Return the node of this operator that makes ``value``, if nobody else needs the value."""
-        node = self._made.get(value)
+        node = self._nodes_by_value.get(value)
         return node if node is not None and node.op == op and self._uses[value] == 1 else None
 
     def _single(self, value: str) -> bool:

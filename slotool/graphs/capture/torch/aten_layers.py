@@ -163,19 +163,19 @@ def product(first: str, second: str, shift: str = "") -> Translator:
 def _product(call: Call, left: Value, right: Value) -> str:
     if min(len(left.whole), len(right.whole)) < 2:
         return _with_vectors(call, left, right)
-    rows_of_batch = left.is_data and left.found is not None and left.found[0] == len(left.whole) - 2
-    if rows_of_batch and left.folded_axis is None and not right.is_data and right.found is None:
+    rows_of_batch = left.is_data and left.batched is not None and left.batched[0] == len(left.whole) - 2
+    if rows_of_batch and left.folded_axis is None and not right.is_data and right.batched is None:
         return call.emit.add("MatMul", [call.source(left), call.source(right)])
-    if rows_of_batch and not right.is_data and right.found is None:
+    if rows_of_batch and not right.is_data and right.batched is None:
         # A row of each example.
         row = call.emit.reshape(call.source(left), [*left.shape[:-1], 1, left.shape[-1]])
         return call.emit.reshape(call.emit.add("MatMul", [row, call.source(right)]), call.out.shape)
     for value in (left, right):
-        if value.found is not None and value.found[0] >= len(value.whole) - 2 and value.is_data:
+        if value.batched is not None and value.batched[0] >= len(value.whole) - 2 and value.is_data:
             raise Untranslatable("multiplies along the batch")
     names = []
     for value in (left, right):
-        name = call.stretched(value) if call.out.found is not None else call.source(value)
+        name = call.stretched(value) if call.out.batched is not None else call.source(value)
         shape = call.emit.shape(name)
         names.append(call.emit.reshape(name, [1] * (2 - len(shape)) + list(shape)) if len(shape) < 2 else name)
     return call.emit.add("MatMul", names)
@@ -249,7 +249,7 @@ def embedding(call: Call) -> Names:
 def embedding_bag(call: Call) -> Names:
     """Return the rows of a table, as many of each example, and what their bag makes of them."""
     weight, indices = call.value("weight"), call.data("indices")
-    if weight.is_data or indices.found is None or len(indices.whole) != 1 or call.out.found is None:
+    if weight.is_data or indices.batched is None or len(indices.whole) != 1 or call.out.batched is None:
         raise Untranslatable("a table that depends on the input")
     if call.value("offsets").is_data or call["per_sample_weights"] is not None or call.out.folded_axis != 0:
         raise Untranslatable("bags of sizes that depend on the input")
@@ -263,7 +263,7 @@ def embedding_bag(call: Call) -> Names:
 def convolution(axes: int, transposed: bool = False) -> Translator:
     def translate(call: Call) -> Names:
         value, weight = call.data("input"), call.value("weight")
-        if weight.is_data or len(value.whole) != axes + 2 or value.found is None or value.found[0] != 0:
+        if weight.is_data or len(value.whole) != axes + 2 or value.batched is None or value.batched[0] != 0:
             raise Untranslatable("weights that depend on the input")
         padding, groups = call["padding"], call["groups"] or 1
         window: dict[str, Any] = {
@@ -344,7 +344,8 @@ def group_norm(call: Call) -> Names:
     value = call.data("input")
     groups = call["num_groups"] or call["group"] or value.whole[1]
     attributes = {"scale": call["weight"] is not None, "center": call["bias"] is not None}
-    if value.found is not None and value.found[0] == 0 and value.folded_axis is None and not any(attributes.values()):
+    batch_first = value.batched is not None and value.batched[0] == 0
+    if batch_first and value.folded_axis is None and not any(attributes.values()):
         # Without weights, windows that are folded with the batch are as good as channels.
         windows, channels, *rest = value.shape
         source = call.emit.reshape(call.source(value), [windows * channels, *rest])
@@ -360,7 +361,7 @@ def group_norm(call: Call) -> Names:
 def pooling(op: str, axes: int) -> Translator:
     def translate(call: Call) -> Names:
         value = call.data()
-        if value.found is None or value.found[0] != 0 or len(value.whole) != axes + 2:
+        if value.batched is None or value.batched[0] != 0 or len(value.whole) != axes + 2:
             raise Untranslatable("pools along the batch")
         source = call.source(value)
         if value.folded_axis is None:
@@ -416,7 +417,7 @@ def adaptive_pooling(function: str) -> Translator:
 def resize(mode: str, axes: int) -> Translator:
     def translate(call: Call) -> Names:
         value, size = call.data(), call.out.shape[-axes:]
-        if value.found is None or value.found[0] != 0:
+        if value.batched is None or value.batched[0] != 0:
             raise Untranslatable("resizes along the batch")
         source = call.source(value)
         if tuple(size) == value.shape[-axes:]:
@@ -431,7 +432,7 @@ def resize(mode: str, axes: int) -> Translator:
 def grid_sample(call: Call) -> Names:
     mode = {0: "linear", 1: "nearest", 2: "cubic"}[call["interpolation_mode"] or 0]
     value, grid = call.data("input"), call.value("grid")
-    if value.folded_axis is not None or value.found is None or grid.found != value.found:
+    if value.folded_axis is not None or value.batched is None or grid.batched != value.batched:
         return [call.emit.add("GridSample", [call.source(value), call.source(grid)], mode=mode)]
     # Windows that are folded with the batch, below one another.
     windows, channels, height, *rest = value.shape

@@ -72,7 +72,7 @@ def cast(call: Call) -> Names:
 def permute(call: Call) -> Names:
     value = call.data()
     order = order_of(call.name, call.arguments, len(value.whole))
-    place = {axis: i for i, axis in enumerate(value.kept())}
+    place = {axis: i for i, axis in enumerate(value.example_axes())}
     return [call.emit.transpose(call.source(value), [place[axis] for axis in order if axis in place])]
 
 
@@ -129,7 +129,7 @@ def split(call: Call) -> Names:
         return [_part(call, value, axis, i, 1, keepdims=False) for i in range(len(call.outs))]
     sizes = [out.whole[axis] for out in call.outs]
     starts = [0, *accumulate(sizes)][:-1]
-    if value.found is not None and axis % len(value.whole) == value.found[0]:
+    if value.batched is not None and axis % len(value.whole) == value.batched[0]:
         return _parts_of_windows(call, value)
     return [_part(call, value, axis, start, size) for start, size in zip(starts, sizes, strict=True)]
 
@@ -146,9 +146,9 @@ def _parts_of_windows(call: Call, value: Value) -> Names:
     """Return the parts of a batch of several inputs, one after the other: windows that are folded with the batch."""
     names, start = [], 0
     for out in call.outs:
-        if out.found is None or out.found[0] != value.found[0]:  # type: ignore[index]
+        if out.batched is None or out.batched[0] != value.batched[0]:  # type: ignore[index]
             raise Untranslatable("parts the batch")
-        axis, size = out.found
+        axis, size = out.batched
         part = {"axis": axis, "start": start, "size": size, "keepdims": size > 1}
         names.append(call.emit.add("Slice", call.source(value), **part))
         start += size
@@ -157,8 +157,8 @@ def _parts_of_windows(call: Call, value: Value) -> Names:
 
 def concatenate(call: Call) -> Names:
     tensors = [value for value in call["tensors"] if math.prod(value.whole)]
-    if call.out.found is not None and (call["dim"] or 0) % len(call.out.whole) == call.out.found[0]:
-        return [_batches_joined(call, tensors, call.out.found[0])]
+    if call.out.batched is not None and (call["dim"] or 0) % len(call.out.whole) == call.out.batched[0]:
+        return [_batches_joined(call, tensors, call.out.batched[0])]
     axis = call.out.at(call["dim"] or 0)
     if call.turned and (axis != 0 or not all(value.is_data for value in tensors)):
         raise Untranslatable("joins images with their channels last at a side")
@@ -168,7 +168,7 @@ def concatenate(call: Call) -> Names:
 
 def _batches_joined(call: Call, tensors: Sequence[Value], axis: int) -> str:
     """Return a batch of several inputs, one after the other: windows that are folded with the batch."""
-    if any(value.found is None or value.found[0] != axis for value in tensors):
+    if any(value.batched is None or value.batched[0] != axis for value in tensors):
         raise Untranslatable("a constant joins the batch")
     parts = []
     for value in tensors:
@@ -186,7 +186,7 @@ def repeat(call: Call) -> Names:
     value, out = call.data(), call.out
     shape = [1] * (len(out.whole) - len(value.whole)) + list(value.whole)
     repeats = [size // before for size, before in zip(out.whole, shape, strict=True)]
-    if value.found is None or out.found is None or repeats[out.found[0]] != 1:
+    if value.batched is None or out.batched is None or repeats[out.batched[0]] != 1:
         raise Untranslatable("repeats the batch")
     remaining = [axis for axis in range(len(shape)) if axis != out.folded_axis]
     source = call.emit.reshape(
@@ -198,7 +198,7 @@ def repeat(call: Call) -> Names:
 
 def _shares(call: Call, shape: Sequence[int]) -> list[int]:
     """Return the sizes without what the batch multiplies them by."""
-    axis, windows = call.out.found or (0, 1)
+    axis, windows = call.out.batched or (0, 1)
     return [windows if i == axis else size for i, size in enumerate(shape)]
 
 
@@ -282,7 +282,7 @@ def index(call: Call) -> Names:
     if any(each.dtype in ("bool", "uint8") for each in chosen.values()):
         raise Untranslatable("chooses by a mask")
     own_number = None
-    if value.is_data and value.folded_axis in chosen and chosen[value.folded_axis].found is not None:
+    if value.is_data and value.folded_axis in chosen and chosen[value.folded_axis].batched is not None:
         # Each example has its own index.
         own_number = chosen.pop(value.folded_axis)
     axes = [value.at(axis) if value.is_data else axis for axis in chosen]
@@ -310,7 +310,7 @@ def _places_without_batch(call: Call, indices: Sequence[Value], widest: Value) -
     None if that is a single place.
     """
     shape = list(broadcast([each.whole for each in indices]))
-    place = indices[0].found
+    place = indices[0].batched
     assert place is not None
     del shape[len(shape) - len(indices[0].whole) + place[0]]
     return call.constant(widest, tuple(shape)) if shape else None

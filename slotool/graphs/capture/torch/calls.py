@@ -155,11 +155,11 @@ class Calls:
         answers: Tensor = self._program.module(check_guards=False)(x)
         return answers
 
-    def values(self, x: Tensor, wanted: set[str]) -> dict[str, Tensor]:
+    def values(self, x: Tensor, names: set[str]) -> dict[str, Tensor]:
         """Return the outputs of calls by their names."""
-        recorder = _Recorder(self._program.module(check_guards=False), wanted)
+        recorder = _Recorder(self._program.module(check_guards=False), names)
         recorder.run(x)
-        return recorder.found
+        return recorder.outputs
 
     def _fold(self, node: fx.Node) -> None:
         """Compute what hangs on weights alone, such as their transpose."""
@@ -169,14 +169,14 @@ class Calls:
 
 
 class _Recorder(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, wanted: set[str]):
+    def __init__(self, module: fx.GraphModule, names: set[str]):
         super().__init__(module)
-        self._wanted, self.found = wanted, dict[str, Tensor]()
+        self._names, self.outputs = names, dict[str, Tensor]()
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
-        if n.name in self._wanted and isinstance(value, Tensor):
-            self.found[n.name] = value
+        if n.name in self._names and isinstance(value, Tensor):
+            self.outputs[n.name] = value
         return value
 
 

@@ -307,9 +307,9 @@ class NetworkWalk:
             kinds = [(value in self._last, bool(self._fixed_flops.get(value))) for value in node.all_input_nodes]
             shapes = [self._drafts.shape(source) if source else None for source in sources]
             values = [node.all_input_nodes.index(value) for value in _nodes((node.args, node.kwargs))]
-            said = signature(node.args), signature(node.kwargs), signature(node.meta["val"]), tuple(values)
+            arguments = signature(node.args), signature(node.kwargs), signature(node.meta["val"]), tuple(values)
             form = tuple(map(sources.index, sources)), tuple(kinds), tuple(shapes), bool(self._stood_in)
-            key = (node.target, self._batch, turned, self._layers_alone, said, form)
+            key = (node.target, self._batch, turned, self._layers_alone, arguments, form)
         if key is not None and key in _KNOWN:
             steps, places, product = _KNOWN[key]
             for op, inputs, attributes, shape in steps:

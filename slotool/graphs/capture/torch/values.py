@@ -36,14 +36,14 @@ class Value:
     turned: bool = False
 
     @cached_property
-    def found(self) -> tuple[int, int] | None:
-        """The axis of the batch, and how many windows it holds of each example."""
+    def batched(self) -> tuple[int, int] | None:
+        """Axis of the batch, and the number of windows that it holds of each example."""
         return axis_of(self.whole, self.batch)
 
     @property
     def folded_axis(self) -> int | None:
-        """The axis that is the batch and nothing else; None where there is none, or windows stay of it."""
-        return self.found[0] if self.found is not None and self.found[1] == 1 else None
+        """Axis that is the batch alone; None without one, or if it also holds windows."""
+        return self.batched[0] if self.batched is not None and self.batched[1] == 1 else None
 
     @cached_property
     def shape(self) -> Shape:
@@ -58,7 +58,7 @@ class Value:
         axis %= max(1, len(self.whole))
         if self.turned:
             axis = (0, 2, 3, 1)[axis]
-        if self.found is not None and axis == self.found[0]:
+        if self.batched is not None and axis == self.batched[0]:
             raise Untranslatable("works along the batch")
         return axis - (self.folded_axis is not None and axis > self.folded_axis)
 
@@ -67,7 +67,7 @@ class Value:
         """True if it is an image of each example, with the batch first."""
         return self.folded_axis == 0 and len(self.whole) == 4
 
-    def kept(self) -> list[int]:
+    def example_axes(self) -> list[int]:
         """Return the axes of the whole that are one example's, in order."""
         return [axis for axis in range(len(self.whole)) if axis != self.folded_axis]
 
@@ -180,11 +180,11 @@ class Call:
             raise Untranslatable("a constant meets an image with its channels last")
         like = like or self.out
         whole, pad = value.whole, len(like.whole) - len(value.whole)
-        if like.found is None or pad < 0:
+        if like.batched is None or pad < 0:
             raise Untranslatable("the batch is lost")
-        axis, windows = like.found
-        if value.found is not None:
-            place, own_windows = value.found
+        axis, windows = like.batched
+        if value.batched is not None:
+            place, own_windows = value.batched
             if place + pad != axis or own_windows != windows:
                 raise Untranslatable("batches of different axes meet")
             return self.source(value)
