@@ -130,7 +130,7 @@ def read_journal(path: Path, configuration: Mapping[str, Any]) -> JournalContent
 def refuse_other(
     earlier: Mapping[str, Any], now: Mapping[str, Any], path: Path, facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Raise ``AlreadyExistsError`` that says which settings differ, if any do; ``facts`` are the earlier machine's."""
+    """Raise ``AlreadyExistsError`` with the settings that differ, if any do; ``facts`` are the earlier machine's."""
     names = [name for name in {**earlier, **now} if earlier.get(name) != now.get(name)]
     changes = [f"{name} {earlier.get(name)} then, {now.get(name)} now" for name in names if name != "machine"]
     if "machine" in names and (facts is None or machine_id(facts) != now.get("machine")):

@@ -150,10 +150,10 @@ def collector_off() -> Iterator[None]:
 
 @cache
 def end_without_collecting() -> None:
-    """Have this process look for no garbage as it ends.
+    """End this process without garbage collection.
 
-    The interpreter would look at all objects that there are, several times, which takes as long as many a command where
-    torch or Numba are imported, and what a process holds is freed with it. What is registered for the end runs as ever.
+    The interpreter would collect several times. After an import of torch or Numba that takes as long as many a command,
+    and the memory is freed with the process anyway. Functions registered for the end still run.
     """
     atexit.register(_keep_all)
 

@@ -44,7 +44,7 @@ class Progress(Protocol):
 
 @runtime_checkable
 class Reporter(Protocol):
-    """Hears of a long job: its phases, each ``total`` steps (None: nobody knows), remarks, and warnings."""
+    """Receiver of the phases of a long job, each of ``total`` steps (None: unknown), its remarks and warnings."""
 
     def progress(self, text: str, total: int | None = None) -> AbstractContextManager[Progress]: ...
 

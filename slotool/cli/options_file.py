@@ -28,7 +28,7 @@ _TYPES = {
 
 
 def read_config(ctx: typer.Context, value: str | None) -> None:
-    """Take what the file says for this command's options; the command line goes before it."""
+    """Take options of this command from the file; options on the command line take precedence."""
     if value is None:
         return
     try:

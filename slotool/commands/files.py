@@ -19,7 +19,7 @@ _UNKNOWN = {
 
 
 def load(path: FilePath) -> Any:
-    """Read a file or folder that slotool wrote; its content tells what it is, not its name.
+    """Read a file or folder that slotool wrote; its kind is recognised by content, not by name.
 
     Args:
         path: A table (.parquet or .csv), a .json of rules or of a switching plan, a graph file (.parquet or .jsonl), or

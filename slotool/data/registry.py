@@ -146,7 +146,7 @@ def locate(
     """Return the adapter for ``name``, the data's location, and options with the label column that ``name`` ends in.
 
     Built-in names and prefixes come first, then those of plugins, then paths and modules. Raises ``DataError`` if no
-    adapter knows the name, or nothing lies there.
+    adapter has the name, or nothing lies there.
     """
     searched = Path(folder) if folder else data_folder()
     name = default_dataset() if name == "auto" else name

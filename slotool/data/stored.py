@@ -29,7 +29,7 @@ def cast(table: ColumnSource, column: str, rows: np.ndarray, values: np.ndarray 
 
 
 def require_castable(table: ColumnSource, column: str, dtype: np.dtype[Any], expected: str) -> None:
-    """Raise ``DataError`` when no value of the column can be one of ``dtype``. ``wanted``: who wants what."""
+    """Raise ``DataError`` when no value of the column can be one of ``dtype``. ``expected``: end of the message."""
     actual = table.fields[column].dtype
     same_kind = actual.kind == dtype.kind or (actual.kind in "iub" and dtype.kind in "iufb")
     if not same_kind:

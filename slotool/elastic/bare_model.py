@@ -95,7 +95,7 @@ class BareModel(ElasticModel):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the numbers of the classes where these have names, else the first output: no task says what it is."""
+        """Return the numbers of the classes if these have names, else the first output, as there is no task."""
         if self.task is None:
             return outputs[self.signature.outputs[0].name]
         answers = self.task.answers(outputs)

@@ -134,8 +134,8 @@ def accuracy_by_target(
 def summary(outcomes: OutcomeTable) -> list[dict[str, Any]]:
     """Per version: accuracy and its standard error, mean confidence, median and mean latency in seconds.
 
-    Of a table with timed calls the latencies are those of undisturbed calls, ``mean_of_all_s`` is that of all, and
-    ``timing`` says "stable" or "disturbed"; of another table both are None.
+    With timed calls in the table, latencies are of undisturbed calls, ``mean_of_all_s`` is of all calls, and ``timing``
+    is "stable" or "disturbed". Without timed calls both are None.
     """
     error, sure, latency_s = (outcomes.matrix(column) for column in ("error", "confidence", "latency_s"))
     turns = Turns.of_outcomes(outcomes)

@@ -51,12 +51,12 @@ class ModelVersion:
 def open_versions(
     locations: Mapping[str, Any], threads: int, rename: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[tuple[ModelVersion, Model]]:
-    """Return each version's model and what the artifact says of it.
+    """Return each version's model with its entry in the artifact.
 
     ``locations``, by name: file, URL or ``module:factory``, or a model as ``model_of`` takes it. ``rename``: by
-    version, what tensors are called by their own names; a tensor that alone has another name than in the first version
-    is called as there (``matching``). Raises ``InputError`` naming version and tensor when the first dimension of one
-    does not count examples, and for a version or tensor to rename that there is not.
+    version, new names of tensors by their present names. If a single tensor has another name than in the first version,
+    it gets that name (``matching``). Raises ``InputError`` with version and tensor if a tensor's first dimension is not
+    the number of examples, and for a version or tensor to rename that does not exist.
     """
     renames_by_version = dict(rename or {})
     for name in renames_by_version:

@@ -62,7 +62,7 @@ class FlatEncoding:
 
     @property
     def weight_columns(self) -> slice:
-        """Columns of the weight counts, which a learner wants to scale."""
+        """Columns of the weight counts, which have to be scaled for training."""
         start = self.nodes * (len(self.operator_types) + 1)
         return slice(start, start + self.nodes)
 

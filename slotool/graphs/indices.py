@@ -17,10 +17,10 @@ NUMPY_TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float
 
 
 class Indices:
-    """``limits``: of each InputLayer and Constant whose numbers are looked up, below what they must stay.
+    """Bounds of indices: ``limits`` of each InputLayer and Constant that is an index, which must stay below them.
 
-    ``unsure`` names the operators whose places are computed, so that nobody knows whether they are there: who runs
-    the graph keeps them within bounds.
+    ``unsure``: names of operators whose indices are computed. They may be out of bounds: the code that runs the graph
+    keeps them within.
     """
 
     def __init__(self, graph: OperatorGraph):

@@ -39,9 +39,9 @@ ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor] | None] = {
 
 
 class GraphModule(nn.Module):
-    """Runs an ``OperatorGraph`` whose operators are all known, or are among ``layers``: what builds them, by name.
+    """Module that runs an ``OperatorGraph``; ``layers``: functions that build its unknown operators, by name.
 
-    Takes its inputs in order, [batch, *shape] each, float32 where the graph says nothing else; output [batch,
+    It takes the inputs in order, [batch, *shape] each, float32 unless the graph states otherwise; output [batch,
     *graph.output_shape]. Parameters are named ``layers.<operator>.weight`` and ``.bias``; ``of`` maps an operator's
     name to its layer. ``device='meta'`` builds the shapes without their memory. Constants that are not trained are
     drawn: places of a lookup within bounds, all else ones. Raises ``GraphError`` for an operator or activation that

@@ -55,7 +55,7 @@ def is_code(text: str) -> bool:
 
 
 def is_location(text: str) -> bool:
-    """True if the name tells an adapter, or code that makes a model."""
+    """True if the name has an adapter's suffix, or is code that makes a model."""
     suffix = Path(text).suffix.lower()
     return suffix in _BY_SUFFIX or suffix[1:] in registry.plugins or is_code(text)
 

@@ -136,7 +136,7 @@ class TensorSpec:
 
 
 def is_cast(sent: object, expected: str) -> bool:
-    """True if ``sent`` tensors are cast to ``wanted``: the same, both floating-point, or both integers."""
+    """True if ``sent`` tensors are cast to ``expected``: the same, both floating-point, or both integers."""
     if sent == expected:
         return True
     if not isinstance(sent, str) or sent not in DTYPES:

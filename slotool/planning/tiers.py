@@ -185,7 +185,7 @@ class Tiers:
     def of(
         cls, rules: RuleSet, shares: Mapping[float, float], objective: str | None, artifact: str | Path | None
     ) -> Tiers:
-        """Return what requests ask for of ``rules``.
+        """Return the tiers of ``rules`` that requests name.
 
         Args:
             rules: Rules that answer.

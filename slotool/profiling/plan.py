@@ -286,9 +286,9 @@ def _may_do_now(row: Row, item: Item, settings: Settings) -> bool:
 def worth_first(items: Sequence[Item], settings: Settings, chance: random.Random) -> list[Item]:
     """Return a random order in which an item that costs c seconds comes early in proportion to 1/√c.
 
-    At every stop, the items measured so far are about the sample that tells most for its cost (Neyman's allocation for
-    strata of unequal cost and equal relative spread): no size is left out, large ones are rarer. Exponential keys over
-    weights draw such an order without replacement (Efraimidis & Spirakis).
+    At every stop, the items measured so far are close to the most informative sample for its cost (Neyman's allocation
+    for strata of unequal cost and equal relative spread): no size is left out, large ones are rarer. Exponential keys
+    over weights draw such an order without replacement (Efraimidis & Spirakis).
     """
     keys = {id(item): chance.expovariate(1.0) * math.sqrt(item_seconds(item, settings)) for item in items}
     return sorted(items, key=lambda item: keys[id(item)])

@@ -103,9 +103,9 @@ class AccuracyConstrained(Policy):
 class LatencyConstrained(Policy):
     """The most accurate point whose latency fits the slack that is left; of equals the cheapest.
 
-    Accuracy is what the query brings for its own input, else the space's; where neither knows every point, the
-    greater point counts as the more accurate. Nothing to say on a query without a deadline, or when no point's
-    latency is known. Source: slo-aware-neural-networks, §2.3, Eq. 3; queueing time is part of the slack.
+    Accuracy is the query's own for its input, else the space's. If neither covers every point, the greater point counts
+    as the more accurate. There is no decision on a query without a deadline, or without a known latency. Source:
+    slo-aware-neural-networks, §2.3, Eq. 3; queueing time is part of the slack.
     """
 
     def __init__(self, space: ControlSpace):

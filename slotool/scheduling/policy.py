@@ -66,11 +66,11 @@ class Policy(ABC):
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Examples of the batches that it forms, ascending, as far as it says; a server warms them."""
+        """Batch sizes that the policy forms, ascending, if it states them; a server warms them up."""
         return ()
 
     def own_point(self, query: Query) -> OperatingPoint | None:
-        """Return the point that ``query`` asks for by itself, whatever else waits; None where there is none.
+        """Return the point that ``query`` requires, whatever else waits; None if it requires none.
 
         Queries of other such points may be passed, while each of them can still begin in time.
         """
@@ -81,7 +81,7 @@ class Policy(ABC):
         return decision
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
-        """True if ``query``, further back in the queue, may join a batch at ``point``. Not unless a policy says so."""
+        """True if ``query``, further back in the queue, may join a batch at ``point``; False by default."""
         return False
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:

@@ -138,7 +138,7 @@ def class_names_of(features: Any) -> dict[str, tuple[str, ...]]:
 
 
 class ArrowTable(ColumnSource):
-    """Record batches of one schema. ``splits``: as ``ColumnSource`` says."""
+    """Record batches of one schema. ``splits``: see ``ColumnSource``."""
 
     def __init__(
         self,

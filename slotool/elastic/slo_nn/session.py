@@ -51,12 +51,12 @@ _LABELS, _SCORES = np.dtype(np.int32), np.dtype(np.float32)
 class CompiledSession:
     """``p`` best labels at one point, or at the least k expected to reach an accuracy.
 
-    Everything that can be settled beforehand is, so that a call does little besides the compiled one. ``labels`` int32
-    [p] and ``scores`` float32 [p] hold the last answer, best first, and are overwritten by the next; ``taken`` is the
-    point it was given at.
+    All preparations are made once, so that a call does little besides the compiled one. ``labels`` int32 [p] and
+    ``scores`` float32 [p] hold the last answer, best first, and are overwritten by the next; ``taken`` is its operating
+    point.
 
-    A session belongs to the thread that first asks it one query, and cannot be copied or pickled: it holds addresses.
-    Other threads, and copies, make their own by ``model.session``. A forked process may go on with its own.
+    A session belongs to the thread that sends the first query, and cannot be copied or pickled, because it holds
+    addresses. Other threads make their own by ``model.session``. A forked process may continue with its copy.
     """
 
     def __init__(

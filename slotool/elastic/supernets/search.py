@@ -192,7 +192,7 @@ def _front_of(
 
 
 def _thinned(results: Sequence[SearchResult], n: int) -> list[SearchResult]:
-    """Return the first two of ``found`` are the ends and stay; of the rest those nearest to even steps between."""
+    """Return the first two ``results``, which are the ends, and of the rest those nearest to even steps between."""
     ends, front = list(results[:2]), list(results[2:])
     logs = np.log([each.cost for each in front])
     low, high = sorted(np.log(each.cost) for each in ends)

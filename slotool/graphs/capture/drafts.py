@@ -232,7 +232,7 @@ def effects_of(steps: Iterable[Step], shapes: Mapping[str | int, Shape]) -> dict
 
 
 def agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape]) -> bool:
-    """True if an operator of ours with these attributes, on inputs of these shapes, is what the framework says."""
+    """True if an operator with these attributes and input shapes has the outputs that the framework states."""
     try:
         _, effect = resolve(draft.op, attributes, shapes)
     except GraphError:
@@ -244,7 +244,7 @@ def agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape])
 def costliest(branches: Sequence[Branch], flops: Callable[[Branch], int], operators: Callable[[Branch], int]) -> Branch:
     """Return the branch with the most FLOPs; of several the one with the most operators, and of these the first.
 
-    Nobody knows which will run: a latency that is promised must hold for the slowest.
+    Any of them may run, and a promised latency must hold for the slowest.
     """
     return max(branches, key=lambda branch: (flops(branch), operators(branch)))
 

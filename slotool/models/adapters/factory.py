@@ -48,7 +48,7 @@ class FunctionModel(Model):
 
 
 def load_factory(location: str) -> Model:
-    """Return the model that ``module:factory`` makes, by the adapter that its type asks for.
+    """Return the model that ``module:factory`` makes, by the adapter of its type.
 
     The factory returns a ``slotool.models.Model``, a Keras model, a fitted scikit-learn estimator, or a torch module or
     callable with its signature: as an attribute ``signature``, or as the second of a pair. A signature is a

@@ -75,7 +75,7 @@ class RemoteModel(Model):
         self._authorization = headers_for(url)
 
     def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
-        """Itself: its own server says where it computes."""
+        """Return this model, as its server decides where it computes."""
         return self
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
@@ -108,7 +108,7 @@ class RemoteModel(Model):
 class HttpModel(RemoteModel):
     """``http://host:8000/v2/models/NAME`` or ``…/NAME/versions/VERSION``, ``https`` too.
 
-    Tensors are sent in binary form where the server says that it reads it.
+    Tensors are sent in binary form if the server states that it reads it.
     """
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature | None = None):

@@ -44,7 +44,7 @@ _NOTED_ANSWERS = {"last": "", "surer": "; surest answers", "majority": "; majori
 
 @dataclass(frozen=True)
 class Step:
-    """Step that asks ``version``; where ``accept`` holds afterwards, no further one is asked. None: the last step."""
+    """Step that consults ``version``; if ``accept`` then holds, no further one is consulted. None: the last step."""
 
     version: str
     accept: Condition | None = None

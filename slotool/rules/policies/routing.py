@@ -68,9 +68,9 @@ class RoutingPolicy(ABC):
 
     @abstractmethod
     def depths(self, outcomes: OutcomeTable) -> np.ndarray:
-        """Return how many of ``versions``, in order, each answer takes: int64 [examples].
+        """Return how many of ``versions``, in order, each answer needs: int64 [examples].
 
-        Conc asks both in any case; counted are those whose answers it waits for. Raises ``InputError`` for a version
+        Conc always calls both; counted are those whose answers it waits for. Raises ``InputError`` for a version
         that the table lacks.
         """
 

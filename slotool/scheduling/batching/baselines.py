@@ -60,10 +60,10 @@ class FirstFit(BatchingPolicy):
 
 
 class SlackFit(FirstFit):
-    """Evenly sized latency buckets; of the one closest below the most urgent query's slack the largest batch.
+    """SlackFit: the largest batch in the latency bucket closest below the most urgent query's slack.
 
-    A bucket spans (greatest - least latency) / ``buckets``. Of equal batches in it the most accurate is taken; an
-    empty bucket is replaced by the next lower; a slack that ends within the first bucket takes what fits of it.
+    Buckets have equal width: (largest - smallest latency) / ``buckets``. Of equal batches the most accurate is taken.
+    An empty bucket is replaced by the next lower one. A slack that ends in the first bucket takes what fits of it.
     Source: superserve, §4.2 and A.5. Raises ``InputError`` when ``buckets`` is less than 1.
     """
 

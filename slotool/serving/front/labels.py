@@ -25,8 +25,8 @@ from slotool.serving.served import ServedModel
 class FeedbackEndpoint:
     """Endpoint of ``{"request": id, "labels": [class, …]}``: the id in the answer, or the client's.
 
-    Classes are numbers, or names where the model has names. ``"group"``, a text or a list of one per example, says
-    whose guarantee they count for, where the request did not.
+    Classes are numbers, or names where the model has names. ``"group"``, a text or a list of one per example, names
+    the group whose guarantee they count for, if the request did not.
     """
 
     def __init__(self, front: FrontEnd):

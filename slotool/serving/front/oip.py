@@ -98,7 +98,7 @@ class OpenInference:
         return json_response({"model_stats": self._front.statistics_of(models)})
 
     async def repository_index(self, request: HttpRequest) -> Response:
-        """Return Triton's model repository index, whatever the body asks for."""
+        """Return Triton's model repository index, for any body."""
         await self._front.body(request, bounds.OVERHEAD_BYTES)
         return json_response(self._front.index())
 

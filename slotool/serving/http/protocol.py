@@ -153,7 +153,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
 
     def leave(self) -> None:
-        """Close with the next answer, which says so, so that no client reuses a closed connection."""
+        """Close after the next answer, which announces it, so that no client reuses a closed connection."""
         self._leaves = True
 
     # Called by the reader.

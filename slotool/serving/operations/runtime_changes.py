@@ -202,7 +202,7 @@ USABLE_SHARE = 0.8
 
 
 class Autoscaling:
-    """Loop that gives the engine the workers that ``autoscaler`` asks for and that fit; changes are events."""
+    """Loop that changes the number of workers to that of ``autoscaler``, as far as they fit; changes are events."""
 
     def __init__(self, router: Router, autoscaler: Autoscaler):
         self._router, self._autoscaler = router, autoscaler
@@ -216,7 +216,7 @@ class Autoscaling:
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Add or remove workers, if the rate says so."""
+        """Add or remove workers, if the rate requires it."""
         router = self._router
         engine, before = router.engine, router.engine.workers
         scaling = self._autoscaler.look(router.now_us() / 1e6, router.arrived, before)

@@ -84,7 +84,7 @@ class FreeHash(Ranker):
 class CentredFreeHash(FreeHash):
     """FreeHash with each sampled node's median pre-activation as its threshold, so that every bit halves the inputs.
 
-    The sign alone is nearly constant for a node with a large bias, and then its bit says nothing.
+    The sign alone is nearly constant for a node with a large bias: its bit would carry no information.
     """
 
     name: ClassVar[str] = "centred-freehash"

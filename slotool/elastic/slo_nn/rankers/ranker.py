@@ -66,7 +66,7 @@ class Ranker(ABC):
         return np.empty(0, dtype=np.int64)
 
     def check(self, layer: DenseLayer) -> None:
-        """Raise ``InputError`` where what was learnt cannot be of ``layer``: compiled code goes by what it says."""
+        """Raise ``InputError`` if the fitted values do not fit ``layer``; compiled code does not check them."""
         if self.tables < 1 or self.buckets < 1 or self.tables * self.buckets > MAX_LISTS:
             raise InputError(f"{self.tables} tables of {self.buckets:.3g} buckets, of at most {MAX_LISTS:,} in all")
 

@@ -41,7 +41,7 @@ class Call:
         return None if at < 0 else at
 
     def axes(self, axes_given: Any = None) -> tuple[int, ...] | None:
-        """Return ``given`` axes, by default the operation's ``axis``; None if the batch is among them."""
+        """Return ``axes_given``, by default the operation's ``axis``; None if the batch is among them."""
         axis = self.operation.axis if axes_given is None else axes_given
         steps = [self.axis(each) for each in ((axis,) if isinstance(axis, int) else axis or (0,))]
         return None if None in steps else tuple(each for each in steps if each is not None)

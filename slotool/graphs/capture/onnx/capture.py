@@ -49,7 +49,7 @@ TRAINED = (1, 2, 3)
 def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape = ()) -> OperatorGraph:
     """Return the graph of a model, from its file or loaded already; weights are never computed with.
 
-    The inputs' first axis is the batch; it may be free. Of others that are, ``input_shape`` says the sizes: of one
+    The inputs' first axis is the batch; it may be free. For other free axes ``input_shape`` states the sizes: of one
     example without the batch, or by the inputs' names. The batch is followed through views, and where windows or heads
     are folded into it. Weights are initialisers and constants that are no single settings and no integers of 32 or 64
     bits; those that several nodes have in common are counted once, see ``OperatorGraph.shared_weights``. Of an ``If``

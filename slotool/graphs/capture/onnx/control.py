@@ -41,7 +41,7 @@ class Inlining:
     ) -> Iterator[onnx.NodeProto]:
         """Yield the inner graph's nodes with its own values renamed, as two graphs may share a name.
 
-        ``given``: outer names of its inputs and weights, ``outputs``: those of its outputs, "" if unused.
+        ``values_in``: outer names of its inputs and weights, ``outputs``: those of its outputs, "" if unused.
         """
         names = {name for node in inner.node for name in node.output if name}
         renamed = {**{name: prefix + name for name in names}, **values_in}
@@ -128,9 +128,9 @@ def body_of(node: onnx.NodeProto) -> onnx.GraphProto | None:
 def trips_of(
     node: onnx.NodeProto, shapes: Mapping[str, Shape], constants: Mapping[str, onnx.TensorProto], opset: int
 ) -> int:
-    """Return the number of times that a ``Loop`` or a ``Scan`` runs its body, by what is known around it.
+    """Return the number of times that a ``Loop`` or a ``Scan`` runs its body.
 
-    Raises ``GraphError`` with the end of a sentence that says why nobody knows, or that it is too often to unroll.
+    Raises ``GraphError``, with the end of a sentence, if the number is unknown or too large to unroll.
     """
     body = body_of(node)
     assert body is not None
@@ -246,11 +246,11 @@ _PRODUCTS = ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
 
 
 def without_control_flow(model: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, int]:
-    """Return a model whose branches and loops are the nodes that run, and how many weights the branches left out have.
+    """Return a model with branches and loops replaced by the nodes that run, and the number of weights left out.
 
-    Shapes say which branch is costlier and often how many trips a loop makes, and what is within branches and loops
-    says more shapes, so both go on until neither is left. Raises ``GraphError`` for a loop of which nobody knows how
-    often it runs, and what onnx raises.
+    Shapes determine the costlier branch and often the number of a loop's trips; nodes in branches and loops determine
+    further shapes. So both steps alternate until no branch or loop is left. Raises ``GraphError`` for a loop with an
+    unknown number of trips, and onnx's errors.
     """
     idle, number = 0, 0
     while any(branches_of(node) or body_of(node) is not None for node in model.graph.node):

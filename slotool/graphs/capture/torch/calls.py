@@ -138,7 +138,7 @@ class Calls:
         return arguments["other" if call == "matmul" else "mat2"].T, None
 
     def label(self, operator: str) -> str:
-        """Return the user's own name of the layer that an operator is part of, where the trace knows it."""
+        """Return the user's name of the layer that an operator is part of, if the trace has it."""
         return label_of(self.nodes[operator])
 
     def refuse(self, operator: str, why: str) -> InputError:
@@ -193,7 +193,7 @@ def arguments_of(node: fx.Node, constants: dict[fx.Node, Any]) -> dict[str, Any]
 
 
 def label_of(node: fx.Node) -> str:
-    """Return the module's own name where the trace knows it, else the call's."""
+    """Return the module's name if the trace has it, else the call's."""
     stack = node.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()))[0]) if stack else ""
     return path.removeprefix("L['self'].").strip(".") or node.name

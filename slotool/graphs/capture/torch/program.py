@@ -62,7 +62,7 @@ def inputs_of(shape: Any, dtype: Any) -> tuple[TorchInput, ...]:
 
 
 class TensorsOnly(nn.Module):
-    """A module that takes tensors by position and gives tensors alone, whatever holds them: what tracing wants."""
+    """Module for tracing: it takes tensors by position and returns tensors only, without their containers."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]):
         super().__init__()
