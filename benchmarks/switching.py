@@ -141,11 +141,17 @@ def _by_deadline(
 ) -> Figure:
     """Share of all requests answered correctly and in time, by deadline (paper, Fig. 4b).
 
-    ``found``: per policy, the first of which is drawn on top of the others, the share at each of ``deadlines_s``.
+    ``figures``: per policy, the first of which is drawn on top of the others, the share at each of ``deadlines_s``.
     """
     deadlines_ms = 1e3 * np.asarray(deadlines_s)
     shares = {policy: np.asarray(values, dtype=np.float64) for policy, values in figures.items()}
-    curves = [Curve(policy, deadlines_ms, y, "dots and line", at) for at, (policy, y) in enumerate(shares.items())]
+    names = [(*[""] * (len(deadlines_ms) - 1), policy) for policy in shares]
+    curves = [
+        Curve(
+            policy, deadlines_ms, y, "dots and line", at, labels=names[at], labels_above=at in (0, 3), in_legend=False
+        )
+        for at, (policy, y) in enumerate(shares.items())
+    ]
     return Figure(
         id="switching-deadlines",
         title=f"{name}: effective accuracy by deadline",

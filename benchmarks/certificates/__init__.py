@@ -144,8 +144,8 @@ def draw(figures: dict[str, Any], path: Path) -> None:
     """Draw what each method saves against how often it is above the tolerance: a panel a set, a point a tolerance."""
     from matplotlib.figure import Figure
 
-    columns = min(4, len(figures))
-    rows = -(-len(figures) // columns)
+    columns = min(4, len(figures) + 1)
+    rows = -(-(len(figures) + 1) // columns)  # the legend has a panel of its own
     figure = Figure(figsize=(3.5 * columns, 3.5 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel in panels[len(figures) :]:
@@ -155,9 +155,12 @@ def draw(figures: dict[str, Any], path: Path) -> None:
         for method, own in of_set["methods"].items():
             above, saved = 100 * np.array(own["above"]), 100 * np.array(own["saved"])
             panel.plot(above, saved, marker="o" if own["proves"] else "x", label=method, linewidth=0.8)
-        panel.set(title=name, xlabel="splits above the tolerance, %", xlim=(-3, 100))
+        # Most methods are within 5 %: these get half of the axis.
+        panel.set_xscale("symlog", linthresh=1.0)
+        panel.set(title=name, xlabel="splits above the tolerance, %", xlim=(-0.15, 100))
+        panel.set_xticks([0, 1, 5, 20, 100], ["0", "1", "5", "20", "100"])
     for panel in panels[::columns]:
         panel.set_ylabel("cost saved at 1, 2 and 5 points, %")
-    panels[len(figures) - 1].legend(fontsize="small", loc="lower right")
+    panels[len(figures)].legend(*panels[0].get_legend_handles_labels(), loc="center left", frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
