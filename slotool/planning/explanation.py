@@ -188,9 +188,9 @@ def _short_of(verdict: Verdict, promise: Promise) -> str:
     parts = []
     for what in verdict.misses(promise):
         shown, least = getattr(verdict, f"{what}_at_least"), getattr(promise, what)
-        bound = "" if shown is None else f", at least {shown:.4f} at this confidence"
-        parts.append(f"{what} of {getattr(verdict, what):.4f}{bound}, for {least:g}")
-    return " and ".join(parts)
+        bound = "" if shown is None else f"at least {shown:.4f}, "
+        parts.append(f"{what} {getattr(verdict, what):.4f} ({bound}promised {least:g})")
+    return ", ".join(parts)
 
 
 def service_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
