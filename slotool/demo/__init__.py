@@ -122,8 +122,8 @@ def demo(
 ) -> Walkthrough:
     """Run every stage on real data, training to report.
 
-    A network of 16,455 labels that answers by a few of them, a network of one's own predicted, three ONNX files
-    certified, planned and served. Every step is a real command, printed as it runs, and can be repeated by hand in the
+    It builds a network that computes only some of its 16,455 labels, predicts a network from code, and certifies, plans
+    and serves three ONNX files. Every step is a real command, printed as it runs, and can be repeated by hand in the
     run folder.
 
     Example: slotool demo --out demo-run

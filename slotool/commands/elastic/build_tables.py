@@ -53,9 +53,9 @@ def build_tables(
 ) -> TablesBuilt | TablesPlan | LastLayerBuilt | LastLayerShare:
     """Make a network an SLO-NN: tables for its large layers.
 
-    All large layers of a ReLU chain get tables, of other networks the last layer. Tables are learnt on the training
-    split, calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes does not pay,
-    or no k keeps the allowed loss (written); 4: not decided on a disturbed machine (written).
+    In a chain of ReLU layers all large layers get tables, in other networks the last layer. Tables are fitted on the
+    training split, calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes does
+    not pay, or no k keeps the allowed loss (written); 4: not decided on a disturbed machine (written).
 
     Example: slotool build-tables mlp -o slo-nn --data digits
 

@@ -64,21 +64,21 @@ def evaluate_endpoints(
     confidence.
 
     Args:
-        endpoints: Service, as of ``family``; repeatable. In Python the URL of each version by its name:
+        endpoints: Service, as for ``family``; repeatable. In Python the URL of each version by its name:
             ``http://host/v2/models/NAME`` or ``grpc://host/NAME``.
         data: Labelled examples.
         out: File for the outcome table (Parquet).
-        prices: Price list, as of ``import_outcomes``. In Python also prices of a call by version.
+        prices: Price list, as for ``import_outcomes``. In Python also prices of a call by version.
         budget: Maximum cost of all calls, with ``prices``, including earlier runs.
         max_requests: Maximum number of calls, including earlier runs.
         rate: Calls per second to each service; None: as fast as answers come.
         concurrency: Calls at the same time, to all services together.
         split: ``"all"``, ``"train"``, ``"validation"`` or ``"test"``.
         limit: Use only this many examples, the first ones.
-        task: Task, as of ``family``.
+        task: Task, as for ``family``.
         output: Output tensor with the answers.
         scores: Content of this output: logits, probabilities or labels.
-        confidence: Output tensor with the confidence, as of ``family``.
+        confidence: Output tensor with the confidence, as for ``family``.
         inputs: Tensor by column of the data set, where names differ.
         images: Conversion of images to tensors.
         force: Send all examples again, and replace ``out``.

@@ -131,9 +131,9 @@ def family(
         output: Output tensor with the answers; None: the only one.
         scores: Content: logits, probabilities or labels; None: by values.
         confidence: Output tensor with the confidence.
-        calibration: Learn it on the validation split: temperature or isotonic. A calibration that increases the
+        calibration: Calibrate it on the validation split: temperature or isotonic. A calibration that increases the
             held-out error is not applied.
-        keep_calibration: Apply it even if it increases the held-out error.
+        keep_calibration: Calibrate even if that increases the held-out error.
         split: all, train, validation or test; None: all; calibrated: test.
         limit: Measure on only this many examples, the first ones.
         inputs: Tensor by column of the data set, where names differ.

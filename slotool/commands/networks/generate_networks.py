@@ -95,7 +95,7 @@ class GeneratedNetworks(Result):
 )
 @command_line(
     path="generate architectures",
-    summary="Draw unique networks of the kinds that people use, transformers among them, with sizes as theirs.",
+    summary="Draw unique networks of common kinds and sizes, transformers included.",
     fixed={"kind": "architectures"},
     arguments=(),
     names={"count": "--count -n"},

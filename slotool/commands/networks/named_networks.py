@@ -42,8 +42,7 @@ def networks_in(
         torchvision: Names with commas, families (one of each), or all.
         timm: Names as for ``torchvision``.
         transformers: Names as for ``torchvision``; types such as bert.
-        networks: timm, or some of it: resnet50,mixnet_s@224. These ship with slotool: neither timm nor a capture is
-            needed.
+        networks: timm for all, or names: resnet50,mixnet_s@224. They ship: they need neither timm nor a capture.
         input_shape: Shape of an example: 3,32,32, 'ids=128;mask=128'. For ``torch`` and free axes of ``onnx`` and
             ``keras``; one for all or each.
         input_dtype: Type of inputs: int64, 'ids=int64;x=float32'; None: that of the weights.

@@ -135,9 +135,9 @@ def gen_switching_plan(
 ) -> PlannedSwitching | SwitchingPlanCost:
     """Find by load tests the load that each point may serve.
 
-    Load tests of real servers find the highest arrival rate at which each point keeps the deadline. By effective
-    accuracy, a point serves as long as no less accurate one answers more requests correctly and in time. ``slotool
-    serve --policy switching --plan`` follows the plan.
+    Load tests of real servers find the highest arrival rate at which each point keeps the deadline. With
+    effective-accuracy, a point serves up to the load at which a less accurate one answers more requests correctly and
+    in time. ``slotool serve --policy switching --plan`` follows the plan.
 
     Source: Model-Switching, sections 3 and 4.
 
@@ -150,7 +150,7 @@ def gen_switching_plan(
         outcomes: Its outcome table.
         latency: Its latency table, with all batch sizes that it may use.
         deadline_ms: Deadline of every request, milliseconds.
-        by: Criterion by which a point serves: it keeps the deadline at ``"p99"``, or ``"effective-accuracy"``.
+        by: A point serves while this is good enough: ``"p99"`` latency, or ``"effective-accuracy"``.
         configurations: Replicas x threads to try, such as 1x1,2x1; None: all that the cores allow.
         device: Device of the servers: cpu, cuda or cuda:N. Rows of other devices do not count.
         duration_s: Duration of each load test.

@@ -94,7 +94,7 @@ def adapt_predictor(
         base: Predictor artifact of another device, backend …, or predictor-devices, which ships.
         latency: Latency tables (Parquet or CSV) of measured networks in the new setting.
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
-        networks: timm, if the tables name networks of timm that ship with slotool, in place of ``graphs``.
+        networks: timm, in place of ``graphs``, if the tables name networks of timm that ship.
         out: Artifact to write.
         samples: Adapt to this many labels, chosen to tell most, and score on the others; None: all.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``precision``, ``threads``,

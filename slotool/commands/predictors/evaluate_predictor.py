@@ -125,7 +125,7 @@ def evaluate_predictor(
         predictor: Predictor artifact, from ``train_predictor`` or ``adapt_predictor``.
         latency: Latency table (Parquet or CSV) of measured networks; repeatable.
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
-        networks: timm, if the tables name networks of timm that ship with slotool, in place of ``graphs``.
+        networks: timm, in place of ``graphs``, if the tables name networks of timm that ship.
         device: Device to score, if the predictor covers several. The beginning of its name is enough; a choice that
             leaves several settings is an error. What a CSV table lacks is taken to be as these options say.
         backend: Backend to score, if the predictor covers several.

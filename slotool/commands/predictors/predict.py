@@ -79,8 +79,8 @@ def predict(
     """Predict the latency of networks, solo or co-located.
 
     On this machine it is the sum of the network's operators, timed in the network at first use; for another device a
-    trained predictor is used. It is that of standard operators, not of a module's own code, with a 90 % interval or a
-    sentence why it has none. Networks that cannot be captured are left out and named, with exit code 1.
+    trained predictor's. It holds for standard operators, not for a module's own code, and has a 90 % interval or a
+    reason why not. Networks that cannot be captured are left out and named, with exit code 1.
 
     Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
 

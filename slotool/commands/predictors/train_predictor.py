@@ -51,7 +51,7 @@ def train_predictor(
     Args:
         latency: Latency tables (Parquet or CSV) of measured networks.
         graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
-        networks: timm, if the tables name networks of timm that ship with slotool, in place of ``graphs``.
+        networks: timm, in place of ``graphs``, if the tables name networks of timm that ship.
         out: Artifact to write: the chosen predictor, and the scores of all.
         model: Predictor to choose, such as graph; among several, or with ``"auto"``, the one of lowest dev MAE. The
             baselines ``linear`` and ``three-term`` are always trained too. ``"settings"`` is one predictor of all

@@ -232,7 +232,7 @@ def profile_points(
 ) -> Profile | ProfilePlan:
     """Measure T(point, β): every operating point of a trained model, solo and with β busy copies of it.
 
-    A sample is a single call, so that a quantile of them is what a deadline has to allow for.
+    A sample is a single call, because deadlines must allow for a quantile of single calls.
 
     Example: slotool profile points models/family -o points.parquet --co-runners 0,1 --batch-size 1,8
 

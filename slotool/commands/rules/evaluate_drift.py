@@ -30,8 +30,8 @@ def evaluate_drift(
     The test is valid after every request. Rules made per group are watched for each group. A guarantee is confirmed
     when the feedback alone shows that it holds. The command exits with 1 when a guarantee no longer holds.
 
-    Late labels must be as likely for wrong answers as for right ones: leave out requests that are younger than labels
-    may take.
+    Labels of wrong answers must not come later than those of right ones. If they do, leave out requests whose labels
+    may still come.
 
     Example: slotool evaluate-drift rules.json feedback.parquet
 

@@ -57,7 +57,7 @@ def evaluate_rules(
         outcomes: Outcome table (Parquet or CSV) that the rules were not made from.
         current: Rules that serve today; the verdict is to keep them, or to promote ``rules`` in their place.
         folds: Number of folds to cross-validate with: rules of the same settings are made from all folds but one.
-        prices: Price of a call: a list as of ``import_outcomes``, or prices by version. They replace the table's costs;
+        prices: Prices of a call: a list as for ``import_outcomes``, or by version. They replace the table's costs;
             with ``folds`` the rules are made at these prices too.
         significance: Significance level of a violation, over all tiers and folds.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.

@@ -27,8 +27,8 @@ def export_rules(
 ) -> ExportedRules:
     """Write rules for routers other than slotool.
 
-    A Python file needs no package; it has ``route(request, versions, tolerance, objective)``, where ``versions`` are
-    functions by name that return an answer and its confidence. Other formats name tiers by the ids of the rules.
+    A Python file needs no package. Its ``route(request, versions, tolerance, objective)`` takes ``versions`` as
+    functions by name, each of which returns an answer and its confidence. Other formats name tiers by their ids.
 
     Example: slotool export-rules rules.json --to python -o router.py
 

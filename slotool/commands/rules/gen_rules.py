@@ -91,7 +91,7 @@ def gen_rules(
         thresholds: Thresholds to try per pair.
         group: Column of groups that each tolerance holds for.
         price: Price per second: a number, or VERSION=PRICE,…; None: machine time.
-        prices: Price of a call: a list as of ``import_outcomes``; in place of ``price``.
+        prices: Prices of a call: a list as for ``import_outcomes``; in place of ``price``.
         budgets: Costs of a request, for each of which the strictest tier is shown.
         explain: Show for each tier why no cheaper ensemble serves it.
         seed: Same seed, same result.
