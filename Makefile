@@ -89,6 +89,7 @@ bench: $(VENV)/.installed-test
 RECORDED := served_request overload serving startup scheduling supernets kernel_checks generate rules profiling
 bench-record: $(VENV)/.installed-test
 	SLOTOOL_BENCH_TABLES=400 $(BIN)/python -m benchmarks --record $(RECORDED)
+	$(BIN)/python -m docs.generate
 
 # The shipped predictors that no command makes alone, fitted anew from datasets/ and from what they hold; each is kept
 # where it is not worse on networks held out. Some five minutes of two cores.
@@ -99,6 +100,7 @@ predictors: $(VENV)/.installed-test
 reproduce: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.reproduction all -o reproduction
 	$(BIN)/python -m docs.generate.papers reproduction
+	$(BIN)/python -m docs.generate
 
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
@@ -125,8 +127,10 @@ dist: $(VENV)/.installed-dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 
-# Run the examples of README, tutorials and how-to guides, and write what they print into the pages.
+# Write into the pages what is made of code and of recorded benchmarks, then what the examples of README, scenarios,
+# tutorials and how-to guides print. `python -m docs.generate` does the first alone, in seconds.
 docs-outputs: $(VENV)/.installed-test
+	$(BIN)/python -m docs.generate
 	$(BIN)/python -m tests.docs
 	$(BIN)/python -m tests.docs.notebooks
 

@@ -11,11 +11,12 @@ _AGREES = {True: "yes", False: "**no**", None: "–"}
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Markdown of the document that ``slotool reproduce`` writes for one paper."""
+    """Markdown of the document that ``python -m benchmarks.reproduction`` writes for one paper."""
     figures = [figure for figure in document["figures"] if not figure["not_here"]]
     elsewhere = [(figure["number"], figure["not_here"]) for figure in document["figures"] if figure["not_here"]]
     elsewhere += [
-        (number, f"not made yet: `slotool reproduce {document['paper']}:{number}`") for number in document["not_made"]
+        (number, f"not made yet: `python -m benchmarks.reproduction {document['paper']}:{number}`")
+        for number in document["not_made"]
     ]
     elsewhere += [(row["number"], row["why"]) for row in document["missing"]]
     parts = [_head(document), _summary(figures), *map(_section, figures)]
@@ -38,7 +39,7 @@ def _head(document: Mapping[str, Any]) -> str:
         f"- **The paper measured on** {document['paper_setting']}.\n"
         f"- **Here**: {machine.get('cpu')}, {cores} cores, scale `{setting['scale']}`, seed {setting['seed']}, slotool "
         f"{document['slotool']}, {document['date']}.\n"
-        f"- **Command**: `slotool reproduce {document['paper']} --scale {setting['scale']}"
+        f"- **Command**: `python -m benchmarks.reproduction {document['paper']} --scale {setting['scale']}"
         f"{' --data $DATA' if setting['data'] else ''}`{data} makes all figures, {document['paper']}:NUMBER one. The "
         f"commands below ran in the folder `{document['paper']}`; by hand, run them in order in an empty one. "
         "`models/` and `datasets/` are slotool's own.\n"

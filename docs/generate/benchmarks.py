@@ -1,16 +1,16 @@
 """Recorded benchmarks (``benchmarks/results/*.json``) as tables, each with machine, date and commit.
 
-A results page marks with ``<!-- recorded: NAME -->`` where the tables of benchmark NAME go; ``result_tables.py`` says
-which figures they show. The page "Recorded output" has what every benchmark printed.
+The tables of benchmark NAME stand in the place ``recorded: NAME`` of a results page; ``result_tables.py`` states which
+figures they show. The page "Recorded output" has what every benchmark printed.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
+from docs.generate import places
 from docs.generate.result_tables import TABLES, Table
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 # Characters of a figure with its unit and its error.
 MAX_FIGURE = 14
 
-_MARK = re.compile(r"^<!-- recorded: (\w+) -->$", re.M)
+_KIND = "recorded"
 _INTRODUCTION = """# Recorded output
 
 What each benchmark printed, as `python -m benchmarks --record` kept it in `benchmarks/results/`. This page is generated
@@ -27,26 +27,27 @@ from those files.
 
 
 def filled(markdown: str, folder: Path = RESULTS) -> str:
-    """Return ``markdown`` with the recorded tables, or a sentence that there are none, at each mark."""
-    return _MARK.sub(lambda mark: _recorded(mark[1], folder), markdown)
+    """Return ``markdown`` with the recorded tables, or nothing if there are none, in each place."""
+    return places.filled(markdown, _KIND, lambda name: _recorded(name, folder))
 
 
 def marks(markdown: str) -> list[str]:
     """Return the benchmarks whose tables ``markdown`` shows."""
-    return _MARK.findall(markdown)
+    return places.names(markdown, _KIND)
 
 
 def page(folder: Path = RESULTS) -> str:
     """Return the page: a section per recorded benchmark with all that it printed."""
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    none = [] if documents else ["No benchmark has been recorded yet.", ""]
-    return "\n".join([_INTRODUCTION, *none, *map(_printed, documents)])
+    missing = [f"`{name}`" for name in TABLES if name not in {document["benchmark"] for document in documents}]
+    left_out = f"Not recorded yet: {', '.join(missing)}; `python -m benchmarks --record NAME` records one.\n"
+    return "\n".join([_INTRODUCTION, *([left_out] if missing else []), *map(_printed, documents)])
 
 
 def _recorded(name: str, folder: Path) -> str:
     path = folder / f"{name}.json"
     if not path.is_file():
-        return f"*Not recorded yet:* `python -m benchmarks --record {name}` writes `benchmarks/results/{name}.json`."
+        return ""
     document = json.loads(path.read_text())
     parts = [f"*Recorded: {_origin(document)}. [All that was printed](benchmarks.md#{name}).*"]
     parts += map(markdown_of, TABLES[name](document["figures"]))
@@ -67,9 +68,7 @@ def _line(cells: list[str]) -> str:
 
 def _printed(document: dict[str, Any]) -> str:
     name = document["benchmark"]
-    return "\n".join(
-        [f"## {name} {{#{name}}}", "", f"{_origin(document)}.", "", "```text", *document["printed"], "```", ""]
-    )
+    return "\n".join([f"## {name}", "", f"{_origin(document)}.", "", "```text", *document["printed"], "```", ""])
 
 
 def _origin(document: dict[str, Any]) -> str:

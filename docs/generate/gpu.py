@@ -1,13 +1,12 @@
 """Page of GPU results: goals beside what ``make gpu`` found, from its documents in ``benchmarks/results/gpu/``.
 
-``docs/results/gpu.md`` marks with ``<!-- gpu: NAME -->`` where the tables of a piece go, and with ``goals`` the goals.
+The tables of piece NAME stand in the place ``gpu: NAME`` of ``docs/results/gpu.md``, and the goals in ``gpu: goals``.
 ``python -m docs.generate.gpu gpu-results`` takes the documents of a run over; a rehearsal's are refused.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from docs.generate import places
 from docs.generate.benchmarks import markdown_of
 from docs.generate.result_tables import Table, percent, times
 from slotool.devices import CPU
@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
 SCHEMA = "slotool/gpu-benchmark"
 NOT_RUN = "*No device has run this yet.*"
 GOALS_MARK = "goals"
-_MARK = re.compile(r"^<!-- gpu: ([\w-]+) -->$", re.M)
+_KIND = "gpu"
 
 Steps = Mapping[str, Mapping[str, Any]]
 
@@ -121,14 +121,14 @@ GOALS = (
 
 
 def filled(markdown: str, folder: Path = RESULTS) -> str:
-    """Return ``markdown`` with the tables of a run, or a sentence that there was none, at each mark."""
+    """Return ``markdown`` with the tables of a run, or a sentence that there was none, in each place."""
     run = documents(folder)
-    return _MARK.sub(lambda mark: _goals(run) if mark[1] == GOALS_MARK else _piece(mark[1], run), markdown)
+    return places.filled(markdown, _KIND, lambda name: _goals(run) if name == GOALS_MARK else _piece(name, run))
 
 
 def marks(markdown: str) -> list[str]:
     """Return the pieces whose tables ``markdown`` shows, and ``goals``."""
-    return _MARK.findall(markdown)
+    return places.names(markdown, _KIND)
 
 
 def documents(folder: Path) -> dict[str, dict[str, Any]]:

@@ -12,22 +12,24 @@ from benchmarks.reproduction.papers import PAPERS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "papers"
 FOLDER = "results/papers"
+PICTURES = Path(__file__).parents[1] / FOLDER
 
 
-def record(made: Path, folder: Path = RESULTS) -> None:
-    """Copy the results of ``make reproduce``, pictures in 64 colours: a third of the bytes."""
+def record(made: Path, folder: Path = RESULTS, pictures: Path = PICTURES) -> None:
+    """Copy the results of ``make reproduce``, pictures beside their pages in 64 colours: a third of the bytes."""
     from PIL import Image
 
-    folder.mkdir(parents=True, exist_ok=True)
+    for place in (folder, pictures):
+        place.mkdir(parents=True, exist_ok=True)
     for file in sorted(made.glob("*.json")):
         (folder / file.name).write_bytes(file.read_bytes())
     for file in sorted(made.glob("*.png")):
         with Image.open(file) as picture:
-            picture.convert("RGB").quantize(64).save(folder / file.name, optimize=True)
+            picture.convert("RGB").quantize(64).save(pictures / file.name, optimize=True)
 
 
 def pages(folder: Path = RESULTS) -> dict[str, str]:
-    """Return pages by path in the site; for a paper without a record, the command that makes one."""
+    """Return pages by path in ``docs/``; for a paper without a record, the command that makes one."""
     return {f"{FOLDER}/{paper.name}.md": _page(paper, folder / f"{paper.name}.json") for paper in PAPERS.values()}
 
 
@@ -35,11 +37,6 @@ def _page(paper: Paper, file: Path) -> str:
     if file.is_file():
         return page(json.loads(file.read_text()))
     return f"# {paper.title}\n\n{paper.cited}\n\n*Not recorded yet:* `make reproduce` writes its figures.\n"
-
-
-def plots(folder: Path = RESULTS) -> dict[str, Path]:
-    """Return picture files by path in the site."""
-    return {f"{FOLDER}/{file.name}": file for file in sorted(folder.glob("*.png"))}
 
 
 if __name__ == "__main__":

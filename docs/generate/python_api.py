@@ -16,7 +16,7 @@ PACKAGE = Path(slotool.__file__).parent
 
 
 def pages() -> dict[str, str]:
-    """Return pages by path in the site."""
+    """Return pages by path in ``docs/``."""
     return {f"reference/python/{room}.md": _page(room) for room in ROOMS}
 
 

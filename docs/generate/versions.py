@@ -6,16 +6,18 @@ import re
 import tomllib
 from pathlib import Path
 
+from docs.generate import places
+
 ROOT = Path(__file__).parents[2]
-MARK = "<!-- versions -->"
+MARK = "<!-- generated: versions -->"
 _REQUIREMENT = re.compile(r"([A-Za-z0-9-]+)(?:\[.*?\])?>=([\d.]+)")
 # Extras of users, in the order of the page.
 _EXTRAS = ("keras", "onnx", "cuda", "ray", "grpc", "trees", "report", "zoo", "otel")
 
 
 def filled(markdown: str) -> str:
-    """Return ``markdown`` with the table of versions at its mark."""
-    return markdown.replace(MARK, _table()) if MARK in markdown else markdown
+    """Return ``markdown`` with the table of versions in its place."""
+    return places.filled(markdown, "generated", lambda name: _table())
 
 
 def _table() -> str:

@@ -1,4 +1,4 @@
-"""Benchmarks are recorded with what they printed, and the results pages are made of the records."""
+"""Benchmarks are recorded with what they printed; pages hold what is made of records and of code, and are short."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 
 from benchmarks import __main__ as runner
 from benchmarks.record import record
-from docs.generate import benchmarks
+from docs.generate import benchmarks, places
+from docs.generate.__main__ import DOCS, generated, texts
 from docs.generate.result_tables import TABLES
 from tests.docs.pages import ROOT
 
-PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
+PAGES = sorted(page for page in (ROOT / "docs" / "results").glob("*.md") if page.name != "benchmarks.md")
+# Of what people wrote: what is generated is not counted.
+MAX_WORDS, MAX_LINES_OF_RESULTS = 45_000, 150
 FIGURES = {"medians_s": {"floor: python -c pass": 0.01, "slotool --help": 0.17}}
 
 
@@ -30,20 +33,46 @@ def test_a_record_has_figures_machine_date_and_commit_and_is_shown(tmp_path: Pat
     assert document["printed"] == ["latency 3 µs"]
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT.*", document["date"])
     output = benchmarks.page(tmp_path)
-    assert "## startup {#startup}" in output
+    assert "## startup\n" in output
     assert "latency 3 µs" in output
     page = benchmarks.filled("Before.\n\n<!-- recorded: startup -->\n\nAfter.", tmp_path)
     assert "| `slotool --help` | 170\u00a0ms | 17\u00a0× |" in page
-    assert page.startswith("Before.\n\n*Recorded: ")
-    assert page.endswith("\n\nAfter.")
+    assert page.startswith("Before.\n\n<!-- recorded: startup -->\n\n*Recorded: ")
+    assert page.endswith("\n\n<!-- end of startup -->\n\nAfter.")
     for shown in (output, page):
         for fact in (document["machine"]["cpu"], document["date"][:10], document["commit"]):
             assert fact in shown
 
 
-def test_a_page_says_what_is_not_recorded(tmp_path: Path) -> None:
-    page = benchmarks.filled("<!-- recorded: startup -->", tmp_path)
-    assert page.startswith("*Not recorded yet:* `python -m benchmarks --record startup` writes")
+def test_what_is_not_recorded_has_an_empty_place_and_is_listed(tmp_path: Path) -> None:
+    assert (
+        benchmarks.filled("<!-- recorded: startup -->", tmp_path)
+        == "<!-- recorded: startup -->\n<!-- end of startup -->"
+    )
+    assert "Not recorded yet: `startup`, " in benchmarks.page(tmp_path)
+
+
+def test_what_stood_in_a_place_is_replaced() -> None:
+    page = "A.\n\n<!-- recorded: a -->\n\n| old |\n\n<!-- end of a -->\n\n<!-- recorded: b -->\n\nB.\n"
+    filled = places.filled(page, "recorded", str.upper)
+    assert filled == places.filled(filled, "recorded", str.upper)
+    assert places.without(filled).split() == ["A.", "B."]
+    assert places.names(filled, "recorded") == ["a", "b"]
+    assert "old" not in filled
+
+
+def test_generated_text_is_as_code_and_records_have_it() -> None:
+    stale = [str(path.relative_to(ROOT)) for path, text in texts().items()
+             if not path.is_file() or path.read_text() != text]  # fmt: skip
+    assert stale == [], "`python -m docs.generate` writes them"
+
+
+def test_pages_are_short() -> None:
+    whole = generated()
+    written = {page: places.without(page.read_text()) for page in DOCS.rglob("*.md") if page not in whole}
+    assert sum(len(text.split()) for text in written.values()) <= MAX_WORDS
+    long = {page.name: len(written[page].splitlines()) for page in PAGES}
+    assert max(long.values()) <= MAX_LINES_OF_RESULTS, long
 
 
 def test_a_benchmark_without_a_json_line_is_not_recorded(tmp_path: Path) -> None:
@@ -59,12 +88,11 @@ def test_every_benchmark_has_its_place_on_one_results_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_results_page_shows_what_is_recorded(page: Path) -> None:
-    filled = benchmarks.filled(page.read_text())
-    assert not benchmarks.marks(filled)
-    for name in benchmarks.marks(page.read_text()):
+    text = page.read_text()
+    for name in benchmarks.marks(text):
         recorded = (benchmarks.RESULTS / f"{name}.json").is_file()
-        assert (f"(benchmarks.md#{name})" in filled) == recorded
-    for table in re.findall(r"(?:^\|.*\n)+", filled + "\n", re.M):
+        assert (f"(benchmarks.md#{name})" in text) == recorded
+    for table in re.findall(r"(?:^\|.*\n)+", text + "\n", re.M):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
 
 

@@ -1,4 +1,4 @@
-"""The papers, one file each, by the name that ``slotool reproduce`` takes."""
+"""The papers, one file each, by the name that ``python -m benchmarks.reproduction`` takes."""
 
 from collections.abc import Mapping
 
