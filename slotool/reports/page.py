@@ -10,42 +10,43 @@ from slotool.printable import printable
 from slotool.reports.figure import Figure, Rows
 
 CSS = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --paper: #fff; --ground: #f4f6f8; --ink: #1c2530; --soft: #4a5561; --line: #d9dee5;
+  --link: #0b5fa5; }
 * { box-sizing: border-box; }
 body {
-  margin: 0; background: #f4f6f8; color: #1c2530; line-height: 1.5; font-size: 16px;
+  margin: 0; background: var(--ground); color: var(--ink); line-height: 1.5; font-size: 16px;
   font-family: system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif;
 }
 main { max-width: 1040px; margin: 0 auto; padding: 32px 20px 64px; }
-h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 20px; }
-h2 { font-size: 1.2rem; line-height: 1.3; margin: 0 0 6px; }
+h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 20px; } h2 { font-size: 1.2rem; line-height: 1.3; margin: 0 0 6px; }
 section, main > .wide {
-  background: #fff; border: 1px solid #d9dee5; border-radius: 8px; padding: 20px 24px; margin: 0 0 24px;
+  background-color: var(--paper); border: 1px solid var(--line); border-radius: 8px; padding: 20px 24px;
+  margin: 0 0 24px;
 }
-section > img { display: block; max-width: 100%; height: auto; }
-.wide { overflow-x: auto; }
-section > .wide { margin-top: 14px; }
+section > .wide { margin-top: 14px; } img { display: block; max-width: 100%; height: auto; }
+/* What goes on beyond an edge has a shadow there. */
+.wide {
+  overflow-x: auto; background: linear-gradient(90deg, var(--paper) 40%, #fff0) 0 0 / 40px 100% no-repeat local,
+  linear-gradient(270deg, var(--paper) 40%, #fff0) 100% 0 / 40px 100% no-repeat local,
+  linear-gradient(90deg, #0003, #0000) 0 0 / 14px 100% no-repeat,
+  linear-gradient(270deg, #0003, #0000) 100% 0 / 14px 100% no-repeat var(--paper);
+}
 table { border-collapse: collapse; font-size: 0.9rem; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 5px 16px 5px 0; border-bottom: 1px solid #e8ecf0; vertical-align: top; }
-tr > :last-child { padding-right: 0; }
-tbody tr:last-child > * { border-bottom: none; }
-thead th { color: #4a5561; font-weight: 600; white-space: nowrap; border-bottom: 1px solid #b9c2cc; }
-th.number, td.number { text-align: right; white-space: nowrap; }
-td { overflow-wrap: break-word; }
-.summary th { font-weight: 400; }
-.summary td { text-align: right; font-weight: 600; }
-.source { margin: 10px 0 0 !important; font-size: 0.82rem; color: #5c6670; overflow-wrap: anywhere; }
-a { color: #0b5fa5; text-decoration: none; }
-a:hover { text-decoration: underline; }
+th, td { text-align: left; padding: 5px 16px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+tr > :last-child { padding-right: 0; } tbody tr:last-child > * { border-bottom: none; }
+thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
+th.number, td.number { text-align: right; white-space: nowrap; } td { overflow-wrap: break-word; }
+.summary th { font-weight: 400; } .summary td { text-align: right; font-weight: 600; }
+.source { margin: 10px 0 0 !important; font-size: 0.82rem; color: var(--soft); overflow-wrap: anywhere; }
+a { color: var(--link); text-decoration: none; }
+@media (prefers-color-scheme: dark) { :root { --paper: #1b2129; --ground: #12161b; --ink: #e4e9ee; --soft: #a8b3be;
+  --line: #36404b; --link: #7ab8f0; } }
 @media (max-width: 600px) {
-  main { padding: 20px 10px 40px; }
-  h1 { font-size: 1.5rem; }
+  main { padding: 20px 10px 40px; } h1 { font-size: 1.5rem; }
   section, main > .wide { padding: 14px 12px; }
+  section img { width: 640px; max-width: none; }
 }
-@media print {
-  body { background: #fff; }
-  section, main > .wide { break-inside: avoid; border: none; padding: 0; }
-}
+@media print { section, main > .wide { break-inside: avoid; border: none; padding: 0; } }
 """
 
 
@@ -88,7 +89,7 @@ def _section(figure: Figure, picture: bytes) -> str:
     data = base64.b64encode(picture).decode()
     return f"""<section id="{escape(figure.id)}">
 <h2>{escape(figure.title)}</h2>
-<img alt="{escape(figure.caption)}" src="data:image/png;base64,{data}">
+<div class="wide"><img alt="{escape(figure.caption)}" src="data:image/png;base64,{data}"></div>
 {_table(figure.table)}
 <p class="source">from {escape(figure.source)}</p>
 </section>"""

@@ -13,6 +13,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation
 from matplotlib.ticker import LogLocator
 from matplotlib.transforms import Bbox
@@ -126,8 +127,10 @@ def _draw_curve(axes: Axes, curve: Curve) -> list[Annotation]:
             va="bottom" if curve.labels_above else "top",
             in_layout=False,
             zorder=5,
+            path_effects=[withStroke(linewidth=3, foreground="white")],  # lines end before a letter
         )
         for x, y, label in zip(curve.x, curve.y, curve.labels, strict=False)
+        if label
     ]
 
 

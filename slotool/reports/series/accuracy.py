@@ -114,7 +114,8 @@ def accuracy_against_latency(name: str, tables: Sequence[tuple[str, OutcomeTable
     accuracy = np.array([point.accuracy for _, point in every])
     front = pareto(latency_s, accuracy)
     frontier = Curve("Pareto front", unit.of(latency_s[front]), accuracy[front], "steps", colour=5)
-    dots = [_points(subject, points, unit, colour) for colour, (subject, points) in enumerate(subjects.items())]
+    named = {every[i][1] for i in front}
+    dots = [_points(subject, points, unit, at, named) for at, (subject, points) in enumerate(subjects.items())]
     best = max((point for _, point in every), key=lambda point: point.accuracy)
     beaten = len(every) - len(front)
     return Figure(
@@ -158,11 +159,11 @@ def _enough(points: list[Scored], least: Scored) -> str:
     return f"{share} of the nodes suffice to stay within one point of the {percent(full.accuracy)} of {full.version}"
 
 
-def _points(subject: str, points: list[Scored], unit: Unit, colour: int) -> Curve:
+def _points(subject: str, points: list[Scored], unit: Unit, colour: int, named: set[Scored]) -> Curve:
     latency_s, accuracy, error = (
         np.array([getattr(p, field) for p in points]) for field in ("latency_s", "accuracy", "standard_error")
     )
-    labels = tuple(point.label for point in points)
+    labels = tuple(point.label if point in named else "" for point in points)
     return Curve(subject, unit.of(latency_s), accuracy, "dots", colour, error=error, labels=labels)
 
 
