@@ -85,3 +85,18 @@ def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
             if NO_FIRST_WORD.match(text) or (is_function and not VERB.match(text)):
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0][:80]}")
     assert not wrong, "\n".join(wrong)
+
+
+# A participle or pronoun as a name leaves its reader to find out of what: nouns of the field stand in its place.
+NO_NAMES = {"found", "own", "asked", "told", "said", "given", "made"}
+
+
+def test_variables_are_called_by_nouns() -> None:
+    wrong = []
+    for path in sorted((ROOT / "slotool").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            stored = isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+            name = node.arg if isinstance(node, ast.arg) else getattr(node, "id", getattr(node, "attr", ""))
+            if (stored or isinstance(node, ast.arg)) and name.lstrip("_") in NO_NAMES:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+    assert not wrong, "\n".join(wrong)
