@@ -138,7 +138,8 @@ def test_times_of_several_processes_are_kept_and_a_damaged_file_is_measured_anew
     assert not OperatorTimes.load(tmp_path, "torch", "cpu", 1).times
 
 
-def test_time_that_other_processes_took_is_no_time_of_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("delayed", ["each inference", "one in each piece"])
+def test_time_that_other_processes_took_is_no_time_of_operators(delayed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Busy:
         """Others have the core for half of each piece."""
 
@@ -160,7 +161,9 @@ def test_time_that_other_processes_took_is_no_time_of_operators(monkeypatch: pyt
 
     def walk(count: int) -> np.ndarray:
         nonlocal now_s
-        seconds = np.tile([1e-3, 2e-3], (count, 1))
+        seconds = np.tile([0.5e-3, 1e-3], (count, 1))
+        seconds[:1] *= count + 1 if delayed == "one in each piece" else 2
+        seconds[1:] *= 1 if delayed == "one in each piece" else 2
         # A walk also runs the network without its operators.
         took_s = 2.0 * float(seconds.sum())
         now_s += took_s
