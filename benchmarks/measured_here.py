@@ -1,12 +1,13 @@
 """How far sums of operators that were measured here are off, for networks that nobody here chose.
 
-``--group torch``: networks of timm, torchvision and transformers, each as its own module in a plain loop in a process
-of its own; ``small``: MLPs and CNNs of the same kind; ``keras`` and ``onnx``: graphs of those networks in fresh
-workers. The network as a whole, by a worker and by its operators is timed in turns, as the machine's speed drifts; then
-comes the prediction, compared with plain loops right before and after it. Each call measures ``--count`` networks more
-into ``--keep``, so that an idle machine is needed for minutes only; without ``--group`` it prints the table of what is
-there. Beside the sums stand the shipped predictor as it is, and three coefficients fitted to ten labels that were
-drawn, ten times.
+``--group torch``: networks of timm, torchvision and transformers, each as its own module in plain loops in five
+processes of its own, of which the median counts, as glibc returns freed memory in some processes only; ``small``: MLPs
+and CNNs of the same kind; ``keras`` and ``onnx``: graphs of those networks in fresh workers. The network as a whole, by
+a worker and by its operators is timed in turns, as the machine's speed drifts; then comes the prediction, compared with
+plain loops right before and after it. ``noise`` is what a single process is off their median. Each call measures
+``--count`` networks more into ``--keep``, so that an idle machine is needed for minutes only; without ``--group`` it
+prints the table of what is there. Beside the sums stand the shipped predictor as it is, and three coefficients fitted
+to ten labels that were drawn, ten times.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ import numpy as np
 from slotool.graphs import OperatorGraph
 
 Row = dict[str, Any]
-SECONDS, TURNS, FEW, DRAWS = 0.4, 6, 10, 10
+Loops = Sequence[Callable[[str], Any]]
+SECONDS, PROCESSES, TURNS, FEW, DRAWS = 0.4, 5, 3, 10, 10
 NETWORKS = {
     "timm": """
         resnet18 resnet50 resnext50_32x4d regnety_004 regnetx_008 efficientnet_b0 efficientnetv2_rw_t
@@ -80,7 +82,7 @@ def built(name: str) -> tuple[Any, Any, Any]:
 
 
 def plain(name: str, threads: int) -> None:
-    """Print the graph of a module, then for each line that comes the median of calls in a loop, as JSON."""
+    """Print JSON for each line that comes: the graph of a module for "graph", else the median of calls in a loop."""
     import torch
 
     from slotool.graphs.capture import capture_torch
@@ -90,17 +92,19 @@ def plain(name: str, threads: int) -> None:
     torch.set_num_threads(threads)
     module, shape, dtype = built(name)
     module.eval()
-    # In a process of its own: it would leave memory behind.
-    if not (child := os.fork()):
-        print(json.dumps(capture_torch(module, shape, dtype).document()), flush=True)
-        os._exit(0)
-    os.waitpid(child, 0)
     os.sched_setaffinity(0, cores_by_preference()[:threads])
     sizes = [tuple(one) for one in shape] if isinstance(shape[0], tuple | list) else [tuple(shape)]
     inputs = [torch.ones((1, *one), dtype=torch.int64) if dtype == "int64" else torch.randn(1, *one) for one in sizes]
     with Interference(cores_by_preference()) as lost, torch.inference_mode():
-        for _ in sys.stdin:
-            print(json.dumps(timed(lambda: module(*inputs), lost)), flush=True)
+        for line in sys.stdin:
+            if line != "graph\n":
+                print(json.dumps(timed(lambda: module(*inputs), lost)), flush=True)
+            # In a process of its own: it would leave memory behind.
+            elif child := os.fork():
+                os.waitpid(child, 0)
+            else:
+                print(json.dumps(capture_torch(module, shape, dtype).document()), flush=True)
+                os._exit(0)
 
 
 def timed(call: Callable[[], object], lost: Callable[[], float]) -> Row:
@@ -143,29 +147,31 @@ def started(name: str, threads: int) -> Iterator[Callable[[str], Any]]:
             process.kill()
 
 
-def in_turns(graph: OperatorGraph, backend: str, threads: int, loop: Callable[[str], Any]) -> Row:
-    """Time the network in a plain loop (torch only), in a worker and by its operators, in turns."""
+def in_turns(graph: OperatorGraph, backend: str, threads: int, loops: Loops) -> Row:
+    """Time the network in plain loops (torch only), in a worker and by its operators, in turns."""
     from slotool.profiling.operators import NetworkTimer
 
-    rows: list[tuple[float, float, float, float]] = []
+    plain_s, whole_s, sums_s, disturbed = [], [], [], []
     with NetworkTimer.opened(backend, "cpu", threads) as timer:
-        while len(rows) < TURNS:
+        for _ in range(TURNS):
             latency = timer.network(graph)
             if latency is None:
                 raise RuntimeError(f"{backend} does not run it")
-            alone = loop("\n") if backend == "torch" else {"seconds": latency.seconds, "disturbed": latency.disturbed}
-            rows.append(
-                (alone["seconds"], latency.seconds, sum(timer.operators(graph, 1)["calls_s"]), alone["disturbed"])
-            )
-    plain_s, whole_s, sums_s, disturbed = np.array(rows).T
-    low, middle, high = np.quantile(plain_s, (0.25, 0.5, 0.75))
+            alone = [loop("time\n") for loop in loops] or [{"seconds": latency.seconds, "disturbed": latency.disturbed}]
+            plain_s.append([each["seconds"] for each in alone])
+            disturbed += [each["disturbed"] for each in alone]
+            whole_s.append(latency.seconds)
+            sums_s.append(sum(timer.operators(graph, 1)["calls_s"]))
+    # Turns that stand for processes where each turn is a process of its own.
+    processes_s = np.median(plain_s, axis=0) if loops else np.ravel(plain_s)
+    middle, turns_s = float(np.median(processes_s)), np.median(plain_s, axis=1)
     return {
         "measured_s": middle,
         "last_s": plain_s[-1],
-        "noise": (high - low) / middle,
-        "disturbed": disturbed.mean(),
-        "whole": float(np.median(whole_s / plain_s)),
-        "sum": float(np.median(sums_s / plain_s)),
+        "noise": float(np.mean(np.abs(processes_s / middle - 1))),
+        "disturbed": float(np.mean(disturbed)),
+        "whole": float(np.median(whole_s / turns_s)),
+        "sum": float(np.median(sums_s / turns_s)),
     }
 
 
@@ -174,15 +180,18 @@ def row(name: str, group: str, threads: int) -> Row:
     import slotool
 
     backend = group if group in ("keras", "onnx") else "torch"
-    with started(name, threads) as loop:
-        graph = OperatorGraph.from_document(loop(""))
-        turns = in_turns(graph, backend, threads, loop)
+    with ExitStack() as stack:
+        loops = [stack.enter_context(started(name, threads)) for _ in range(PROCESSES if backend == "torch" else 1)]
+        graph = OperatorGraph.from_document(loops[0]("graph\n"))
+        loops = loops if backend == "torch" else []
+        turns = in_turns(graph, backend, threads, loops)
         began = time.perf_counter()
         predicted = slotool.predict(graph, backend=backend, threads=threads, progress=None)
         took = time.perf_counter() - began
-        if backend == "torch":
+        if loops:
             # Right before and right after: within the minute of the turns the speed of the machine changes.
-            turns["measured_s"] = 0.5 * (turns["last_s"] + loop("\n")["seconds"])
+            after_s = [loop("time\n")["seconds"] for loop in loops]
+            turns["measured_s"] = float(np.median(np.mean([turns["last_s"], after_s], axis=0)))
     low, high = predicted.interval_s[0].tolist()
     shipped = slotool.predict(
         graph, predictor="models/predictor" + ("" if backend == "keras" else "-torch"), progress=None
