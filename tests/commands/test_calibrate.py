@@ -15,6 +15,7 @@ from slotool.commands.predictors.measured_here import Checks
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
+from slotool.machine import usable_cores
 from slotool.profiling.operators import OperatorTime, OperatorTimes
 from slotool.testing.predictors import random_networks
 
@@ -35,6 +36,9 @@ def test_predict_adds_up_operators_and_says_what_checked_them(cache: Path, tmp_p
     before = first.document
     assert before["this_machine"]["same"]
     assert "not checked by whole networks" in before["artifact_why"]
+    # The command checks these operators, not those of all cores.
+    command = "slotool calibrate" if usable_cores() == 1 else "slotool calibrate --threads 1"
+    assert before["artifact_why"].endswith(command)
     assert all(
         row["low_s"] is None and "needs 10 whole networks" in row["no_interval"] for row in before["predictions"]
     )
@@ -82,7 +86,7 @@ def test_a_network_far_smaller_than_those_checked_has_no_interval(cache: Path) -
     times.save()
     found = library.predict(MLPS, threads=1, progress=None)
     assert np.isnan(found.interval_s).all()
-    assert all("1e+03 to 2e+03 ms" in row["no_interval"] for row in found.document["predictions"])
+    assert all("1 s to 2 s" in row["no_interval"] for row in found.document["predictions"])
 
 
 def test_errors_are_of_the_network_and_of_operators_that_others_share() -> None:

@@ -74,7 +74,7 @@ def test_several_graph_files_are_all_predicted_and_the_first_line_says_as_what(s
     finished = slotool("predict", *files, "--json")
     assert [row["graph_id"] for row in finished.document["predictions"]] == [graph.id for graph in MLPS[:3]]
     shown = slotool("predict", *files)
-    assert re.match(r"for cpu, torch, \d+ threads?, batch 1, machine ", shown.stdout)
+    assert re.match(r"for this machine: cpu, torch, \d+ threads?, batch 1, machine ", shown.stdout)
     assert "a graph file names no framework; --backend chooses another" in shown.stdout.splitlines()[0]
 
 

@@ -12,15 +12,15 @@ from slotool.cache_folder import cache_folder
 from slotool.devices import required
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs import OperatorGraph
-from slotool.machine import machine_facts, machine_id
+from slotool.machine import machine_facts, machine_id, usable_cores
 from slotool.predictors.base import Estimator
 from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.predictors.features.network_features import relative_prices
 from slotool.predictors.labels import Setting
 from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, Predictions, SettingPredictor
 from slotool.predictors.trained.residuals import Residuals
-from slotool.predictors.training.chosen import MIN_RESIDUALS, Chosen
-from slotool.printable import counted
+from slotool.predictors.training.chosen import CPU, MIN_RESIDUALS, TORCH, Chosen
+from slotool.printable import counted, duration
 from slotool.profiling.backends import backend_class
 from slotool.profiling.operator_calls import OperatorCall, network_call
 from slotool.profiling.operators import NetworkTimer, OperatorTime, OperatorTimes
@@ -55,16 +55,22 @@ class Checks:
     date: str | None = None
     range_s: tuple[float, float] = (0.0, 1e9)
 
-    def no_interval(self, latency_s: float, elsewhere: float) -> str | None:
-        """Return the reason why a network has no interval, or None; ``elsewhere``: share timed in other networks."""
+    def no_interval(self, latency_s: float, elsewhere: float, command: str) -> str | None:
+        """Return the reason why a network has no interval, or None.
+
+        Args:
+            latency_s: Its latency, seconds.
+            elsewhere: Share of it timed in other networks.
+            command: Command that measures whole networks.
+        """
         if len(self.residuals) < MIN_RESIDUALS:
-            return f"it needs {MIN_RESIDUALS} whole networks measured here by calibrate, and there are {self.networks}"
+            return f"it needs {MIN_RESIDUALS} whole networks measured here, and there are {self.networks}: {command}"
         if elsewhere > ELSEWHERE and len(self.elsewhere) < MIN_RESIDUALS:
             return f"too few networks that calibrate measured share operators with others: {len(self.elsewhere)}"
         low_s, high_s = self.range_s
         if low_s / MAX_BEYOND <= latency_s <= high_s * MAX_BEYOND:
             return None
-        return f"calibrate measured networks of {1e3 * low_s:.3g} to {1e3 * high_s:.3g} ms here"
+        return f"calibrate measured networks of {duration(low_s)} to {duration(high_s)} here"
 
 
 class OperatorSum(Estimator[OperatorGraph]):
@@ -125,6 +131,17 @@ def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
         raise ArgumentError("measure", "nothing was measured here with this backend and as many threads; measure first")
     costs = np.array([(1.0, time.flops, time.bytes) for time in times])
     return relative_prices(costs, np.array([time.seconds for time in times]))
+
+
+def calibration(times: OperatorTimes) -> str:
+    """Return the command that checks ``times`` by whole networks."""
+    options = {
+        "backend": (times.backend, TORCH),
+        "device": (times.device, CPU),
+        "threads": (times.threads, usable_cores()),
+    }
+    parts = [f"--{name} {value}" for name, (value, usual) in options.items() if value != usual]
+    return " ".join(["slotool calibrate", *parts])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +211,7 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
     def predict(self, graphs: Sequence[OperatorGraph], unsure: np.ndarray | float = 0.0) -> Predictions:
         failures = self.measure(graphs) if self.measures else {}
         high = np.nan if self.residuals is None else self.residuals.interval(NOMINAL_COVERAGE)[1]
-        checks = self.predictor.checks
+        checks, command = self.predictor.checks, calibration(self.predictor.times)
         few = len(checks.elsewhere) < MIN_RESIDUALS
         # If they are too few, networks that need them have no interval.
         high_elsewhere = 0.0 if few else Residuals(np.sort(checks.elsewhere), True).interval(NOMINAL_COVERAGE)[1]
@@ -209,7 +226,7 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
             latency_s.append(total)
             shares.append(share)
             spread.append(float(np.linalg.norm(doubts)) / high)
-            why.append(checks.no_interval(total, elsewhere))
+            why.append(checks.no_interval(total, elsewhere, command))
             calls = zip(self.predictor.calls(graph), estimated.tolist(), strict=True)
             names = sorted({call.op for call, is_estimated in calls if call and is_estimated})
             reasons = [f"{share:.0%} of the latency is estimated, as it was not measured: {', '.join(names[:6])}"]
@@ -276,7 +293,7 @@ class MeasuredHere(Chosen):
         checked = (
             f"checked by {checks.networks} networks on {checks.date}"
             if checks.date
-            else "not checked by whole networks: slotool calibrate does"
+            else f"not checked by whole networks: {calibration(times)}"
         )
         return cls(opened, opened.path, f"{why}; {checked}", "", times=times, reporter=reporter, measures=measures)
 

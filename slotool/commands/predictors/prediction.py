@@ -204,7 +204,7 @@ class Prediction(Result):
     def _whose(self) -> str:
         """First line: the setting of the latencies, and differences of this machine."""
         if self.measured:
-            return f"for {self.trained.setting}, which is this one; {self.chosen.why}"
+            return f"for this machine: {self.trained.setting}; {self.chosen.why}"
         why = f" ({self.chosen.path}: {self.chosen.why})" if self.chosen.why else ""
         line = f"for {self.trained.setting}{why}"
         if self.speed is not None and abs(self.speed - 1.0) > SAME_SPEED:
