@@ -91,12 +91,19 @@ def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
 NO_NAMES = {"found", "own", "asked", "told", "said", "given", "made"}
 
 
+def stored_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each variable, attribute and argument that a module sets."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id if isinstance(node, ast.Name) else node.attr
+
+
 def test_variables_are_called_by_nouns() -> None:
     wrong = []
     for path in sorted((ROOT / "slotool").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            stored = isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
-            name = node.arg if isinstance(node, ast.arg) else getattr(node, "id", getattr(node, "attr", ""))
-            if (stored or isinstance(node, ast.arg)) and name.lstrip("_") in NO_NAMES:
-                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+        for line, name in stored_names(path):
+            if name.lstrip("_") in NO_NAMES:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {name}")
     assert not wrong, "\n".join(wrong)
