@@ -450,7 +450,7 @@ decided         flag            false: the verdict is not decided, as the machin
 subject         text            name of the model
 kind            text            kind of the artifact
 artifact_id     text            its checksum
-models          object          by version the checksum of its model, and of its calibration
+models          object          by version the checksum of its model
 data            text            data set
 split           text            test or validation
 metric          text            p@1 or p@5
@@ -516,7 +516,6 @@ outputs[].datatype text         its datatype
 outputs[].shape list            its shape; −1 is any size
 classes         list            names of the classes; empty for other tasks
 task            object          what answers mean, as in the artifact
-calibration     object?         method, and numbers of examples: learnt_on, measured_on
 renamed         object          by version, inputs and outputs: what the family calls a tensor, by its own name
 versions[].version text         version, fastest first; the most accurate last
 versions[].accuracy number      1 minus the error: of a classification the share of right answers
@@ -528,11 +527,6 @@ versions[].mean_latency_s number seconds per example, of undisturbed calls
 versions[].mean_of_all_s number? seconds per example, of all calls
 versions[].timing text?         stable or disturbed
 versions[].cost number          mean price of an answer; its seconds without a price
-versions[].calibration_error_before number? expected calibration error of the model's own confidence
-versions[].calibration_error number? that of the calibrated confidence
-versions[].calibrated flag      whether a calibration makes its confidence
-versions[].held_back_before number? calibration error on examples held back from learning: of the own confidence
-versions[].held_back_after number? that of the calibrated confidence; where it is larger, none is applied
 versions[].dominated flag       another version is no slower and more accurate
 versions[].undecided list       versions that may be faster or slower, as the machine was disturbed
 latency_timing  text?           of the latency table: stable or disturbed; null where none was asked for

@@ -287,7 +287,7 @@ def outcome_table(
             for i, outputs in enumerate(each):
                 try:
                     errors[i] = model.errors(outputs, truth[i : i + 1])[0]
-                    sure[i] = _confidence(model.confidences_of(outputs, point))
+                    sure[i] = _confidence(model.confidences_of(outputs))
                 except (InputError, IndexError) as error:
                     # The examples are right, or they could not have been asked: the answer is wrong.
                     raise _located(RunError(str(error)), point, i, answered.rows) from error

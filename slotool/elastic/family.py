@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +18,6 @@ from slotool.elastic.model import LOGITS, ElasticModel
 from slotool.elastic.versions import ModelVersion, common_signature, refuse_in_memory, with_names
 from slotool.errors import InputError
 from slotool.models import Classification, Model, Signature, Task
-from slotool.models.calibration import Calibration, Temperature
 from slotool.models.inference_messages import to_bytes
 from slotool.models.loading import is_code
 from slotool.models.model import unwrapped, with_datatypes
@@ -43,9 +40,8 @@ class Family(ElasticModel):
 
     ``signature``: of all versions; a size that one of them fixes is fixed. ``labels``: names of the classes, none for
     other tasks. ``examples``: a few inputs, for warm-up and profiling. ``input_shape``: of one example of the only
-    input; () where there are several. ``calibrations``: by version, what was learnt of its confidence.
-    ``data_options``: how a data set is read for it. ``networks``: the versions, where they are slotool's own; a lone
-    one has the point ``full``.
+    input; () where there are several. ``data_options``: how a data set is read for it. ``networks``: the versions,
+    where they are slotool's own; a lone one has the point ``full``.
     Raises ``InputError`` naming the version and the tensor when two signatures differ, or when task, labels or examples
     do not fit them.
     """
@@ -60,7 +56,6 @@ class Family(ElasticModel):
         labels: Sequence[str],
         examples: Inputs | None,
         *,
-        calibrations: Mapping[str, Calibration] | None = None,
         reading: DataOptions | None = None,
         are_networks: bool = False,
     ):
@@ -87,8 +82,6 @@ class Family(ElasticModel):
             point: model.timeout_s for point, model in self._models.items() if model.timeout_s is not None
         }
         task.require(self.signature)
-        self.calibrations = dict(calibrations or {})
-        self._calibration = {point: self.calibrations.get(str(point.get("version"))) for point in self.points}
         self.classes = len(self.labels) or self._scored_classes()
         self._require_classes()
         if examples is None:
@@ -121,15 +114,11 @@ class Family(ElasticModel):
         return tuple(cast("Network", model) for model in self._models.values()) if self._are_networks else ()
 
     def identity_of(self, point: OperatingPoint) -> str:
-        """Return the checksum of the version's file, or its server's declaration, with that of its calibration."""
+        """Return the checksum of the version's file, or its server's declaration."""
         if self._are_networks:
             return self.identity
         version = next(candidate for candidate in self.versions if candidate.name == point.get("version"))
-        identity, calibration = version.sha256 or version.declared, self._calibration[point]
-        if calibration is None or not identity:
-            return identity
-        text = json.dumps(calibration.document(), sort_keys=True)
-        return f"{identity}, calibration {hashlib.sha256(text.encode()).hexdigest()}"
+        return version.sha256 or version.declared
 
     def inputs(self, x: Inputs) -> dict[str, np.ndarray]:
         """Return ``x`` as arrays by input name: a bare array is the only input, columns go by their names.
@@ -210,9 +199,6 @@ class Family(ElasticModel):
         logits = self.task.logits(outputs)
         if logits.shape != (count, self.classes):
             raise InputError(f"{point}: {self.task.output} has shape {list(logits.shape)}, expected one score a class")
-        calibration = self._calibration[point]
-        if isinstance(calibration, Temperature):
-            logits = logits / calibration.temperature
         return logits.astype(np.float32)
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -238,10 +224,6 @@ class Family(ElasticModel):
             return {**outputs, self.task.output: self.answers(outputs)}
         return outputs
 
-    def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
-        calibration = self._calibration[point]
-        return self.task.confidences(outputs) if calibration is None else calibration.confidences(self.task, outputs)
-
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         for network in self.networks:
             network.set_cancellation_check(check)
@@ -260,26 +242,22 @@ class Family(ElasticModel):
                 models.append((point, model if point in self.remote_points else model.on(on, precision)))
             except InputError as error:
                 raise InputError(f"{point}: {error}") from error
-        placed = self._with(models, self.calibrations)
+        placed = self._with(models)
         placed.device, placed.precision = on, precision
         return placed
 
-    def with_calibrations(self, calibrations: Mapping[str, Calibration]) -> Family:
-        """Return the same models with these calibrations, by version."""
-        return self._with(list(self._models.items()), calibrations)
-
     def with_task(self, task: Task) -> Family:
         """Return a family of the same models whose outputs are read by ``task``."""
-        read = self._with(list(self._models.items()), self.calibrations)
+        read = self._with(list(self._models.items()))
         read.task = task
         return read
 
     def in_order(self, names: Sequence[str]) -> Family:
         """Return the same models in the order of ``names``."""
         points = [OperatingPoint.of(version=name) for name in names]
-        return self._with([(point, self._models[point]) for point in points], self.calibrations)
+        return self._with([(point, self._models[point]) for point in points])
 
-    def _with(self, models: Sequence[tuple[OperatingPoint, Model]], calibrations: Mapping[str, Calibration]) -> Family:
+    def _with(self, models: Sequence[tuple[OperatingPoint, Model]]) -> Family:
         of = dict(zip(self.points, self.versions, strict=True))
         versions = [(of[point], model) for point, model in models]
         family = Family(
@@ -288,7 +266,6 @@ class Family(ElasticModel):
             self.task,
             self.labels,
             self.examples,
-            calibrations=calibrations,
             reading=self.data_options,
             are_networks=self._are_networks,
         )
@@ -331,7 +308,6 @@ class Family(ElasticModel):
                 "task": self.task.document(),
                 "labels": list(self.labels),
                 "examples": {name: list(array.shape) for name, array in arrays.items()},
-                "calibrations": {name: calibration.document() for name, calibration in self.calibrations.items()},
                 "reading": self.data_options.document(),
                 "signatures": {name: signature.document() for name, signature in self.signatures.items()},
             }

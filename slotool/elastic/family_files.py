@@ -17,7 +17,6 @@ from slotool.elastic.versions import ModelVersion, checksum, common_signature
 from slotool.errors import ArtifactError, GraphError
 from slotool.models import Model, Signature
 from slotool.models.adapters.remote import open_remote
-from slotool.models.calibration import calibration_of_document
 from slotool.models.inference_messages import of_bytes
 from slotool.models.loading import is_code, load
 from slotool.models.model import RenamedModel, batched
@@ -36,7 +35,7 @@ class _Stored:
     task: dict[str, Any]
     labels: list[str]
     examples: dict[str, list[int]]
-    calibrations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    calibrations: dict[str, Any] = field(default_factory=dict)
     reading: dict[str, Any] = field(default_factory=dict)
     signatures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -52,6 +51,8 @@ def load_family(artifact: Artifact) -> Family:
 
 def _load_models(artifact: Artifact) -> Family:
     stored = strict_json.convert(artifact.json(VERSIONS_FILE), _Stored)
+    if stored.calibrations:
+        raise ArtifactError(f"{artifact.path} has calibrations, which slotool no longer learns; make the family again")
     versions: list[tuple[ModelVersion, Model]] = []
     for version in stored.versions:
         location = str(artifact.file(version.stored)) if version.stored else version.location
@@ -66,14 +67,12 @@ def _load_models(artifact: Artifact) -> Family:
             model = load(location, threads=torch_threads())
         model = batched(model)
         versions.append((version, RenamedModel(model, version.renames) if version.renames else model))
-    calibrations = {name: calibration_of_document(document) for name, document in stored.calibrations.items()}
     return Family(
         artifact.name,
         versions,
         task_of_document(stored.task),
         stored.labels,
         _examples(artifact, stored.examples, versions),
-        calibrations=calibrations,
         reading=DataOptions.of_document(stored.reading),
     )
 

@@ -161,11 +161,8 @@ class ElasticModel(ABC):
             raise InputError(f"{self.name} has no task that says what its outputs mean")
         return self.task
 
-    def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
-        """Return the confidence of each answer at ``point``, float64 [n]; None for a model without one.
-
-        It is the task's, unless the point has a calibration of its own.
-        """
+    def confidences_of(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Return the confidence of each answer, float64 [n]; None for a model without one."""
         return None if self.task is None else self.task.confidences(outputs)
 
     def top(self, x: Any, p: int = 1, *, point: OperatingPoint | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -109,8 +109,8 @@ class Pipeline(ElasticModel):
     def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
         return self._steps[-1].errors(outputs, truth)
 
-    def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
-        return self._steps[-1].confidences_of(outputs, point)
+    def confidences_of(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        return self._steps[-1].confidences_of(outputs)
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         for step in self._steps:

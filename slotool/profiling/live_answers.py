@@ -198,7 +198,7 @@ class LiveAnswers:
         # An overflow appears in the confidence.
         with np.errstate(invalid="ignore", over="ignore"):
             error = float(family.errors(outputs, self._truth[example : example + 1])[0])
-            confidences = family.confidences_of(outputs, point)
+            confidences = family.confidences_of(outputs)
         sure = 1.0 if confidences is None else float(confidences[0])
         if not (math.isfinite(sure) and math.isfinite(error)):
             raise InputError(f"confidence {sure} and error {error} are no numbers")

@@ -89,25 +89,6 @@ def test_a_model_that_fails_is_named_with_the_example(data: str, answer: Any, se
         slotool.family(models, data, repeats=1)
 
 
-def test_a_calibration_that_does_harm_is_applied_only_where_that_is_asked(data: str) -> None:
-    logits = np.random.default_rng(0).normal(size=(2_000, 3))
-    odds = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    votes = np.random.default_rng(1).multinomial(10, odds) / 10
-    truth = (odds.cumsum(axis=1) > np.random.default_rng(2).random((len(odds), 1))).argmax(axis=1)
-    np.savez(data, features=votes, y=truth)
-    forest = ((lambda features: features), "features=FP64[-1,3] -> probabilities=FP64[-1,3]")
-    wrong: dict[str, Any] = {"data": data, "calibration": "temperature", "split": "train", "repeats": 1}
-    made = slotool.family({"forest": forest}, **wrong)
-    row = made.document["versions"][0]
-    assert row["held_back_after"] > row["held_back_before"]
-    assert not row["calibrated"]
-    assert row["calibration_error"] == row["calibration_error_before"]
-    assert "temperature makes its calibration error on examples held back larger" in made.warnings[0]
-    kept = slotool.family({"forest": forest}, keep_calibration=True, **wrong)
-    assert kept.document["versions"][0]["calibrated"]
-    assert set(kept.family.calibrations) == {"forest"}
-
-
 @pytest.mark.parametrize("named", [True, False])
 def test_data_in_memory(named: bool, tmp_path: Path) -> None:
     frame = pd.DataFrame(X, columns=list("abcd"))

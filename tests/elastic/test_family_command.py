@@ -1,4 +1,4 @@
-"""``slotool family`` for every task, with calibrations, prices, latencies and models that are code."""
+"""``slotool family`` for every task, with prices, latencies and models that are code."""
 
 from __future__ import annotations
 
@@ -55,33 +55,29 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_text_classifier_is_calibrated_on_other_examples_than_are_measured(here: Path, slotool: Slotool) -> None:
+def test_a_text_classifier_with_prices_and_latencies(here: Path, slotool: Slotool) -> None:
     for name, words in (("small", 6), ("large", 60)):
         text_network(here / f"{name}.onnx", words)
     drawn = texts(1_000, 3)
     np.savez(here / "texts.npz", **drawn)
-    command = "family small=small.onnx large=large.onnx --data texts.npz -o texts --repeats 1 --calibration temperature"
+    command = "family small=small.onnx large=large.onnx --data texts.npz -o texts --repeats 1 --split test"
     files = "--outcomes o.parquet --latency l.parquet --batch-size 1,4 --cost small=0.5 --cost large=2 --json"
     made = slotool(*command.split(), *files.split())
     assert made.exit_code == 0, made.stderr
     found = made.document
-    assert found["calibration"] == {"method": "temperature", "learnt_on": 200, "measured_on": 200}
     assert [tensor["name"] for tensor in found["inputs"]] == ["input_ids", "attention_mask"]
     small = next(row for row in found["versions"] if row["version"] == "small")
     assert small["cost"] == 0.5
-    assert small["calibration_error"] < 0.2
     latencies = LatencyTable.load(here / "l.parquet")
     assert sorted(set(latencies.rows["batch_size"])) == [1, 4]
     family = load_model("texts")
     assert isinstance(family, Family)
-    assert set(family.calibrations) == {"small", "large"}
+    assert [version.name for version in family.versions] == [row["version"] for row in found["versions"]]
     outcomes = OutcomeTable.load(here / "o.parquet")
     assert len(outcomes.examples) == 200
     rules = slotool("gen-rules", "o.parquet", "-o", "rules.json", "--tolerances", "0.3", "--json")
     assert rules.exit_code == 0, rules.stderr
     for said, options in (
-        ("the calibration is learnt from validation; measure on test or train", "--split all"),
-        ("'platt' is none of none, temperature, isotonic", "--calibration platt"),
         ("no version is called 'huge'; there are small, large", "--cost huge=1"),
         ("NAME=NUMBER is expected", "--cost small=x"),
         ("large has none: prices and seconds cannot be compared, so price all versions or none", "--cost small=1"),
@@ -89,15 +85,6 @@ def test_a_text_classifier_is_calibrated_on_other_examples_than_are_measured(her
         wrong = slotool(*command.split(), "--force", *options.split())
         assert said in " ".join(wrong.stderr.replace("│", " ").split())
         assert wrong.exit_code == 2
-
-
-def test_too_few_examples_for_a_calibration(here: Path, slotool: Slotool) -> None:
-    text_network(here / "small.onnx", 6)
-    np.savez(here / "texts.npz", **texts(100, 3))
-    command = "family a=small.onnx --data texts.npz -o f --repeats 1 --calibration isotonic"
-    few = slotool(*command.split())
-    assert "20 examples are too few to learn a calibration; isotonic needs 100" in few.stderr
-    assert not (here / "f").exists()
 
 
 def test_code_makes_versions_and_a_task_and_runs_again_where_it_is_allowed(

@@ -16,14 +16,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from slotool.artifacts import create_artifact, open_artifact
 from slotool.elastic import load_model
-from slotool.elastic.family import Family
-from slotool.elastic.model import identities
+from slotool.elastic.family import KIND, VERSIONS_FILE, Family
 from slotool.elastic.versions import ModelVersion
 from slotool.errors import ArtifactError, InputError, TimedOut
 from slotool.models.adapters.remote import RemoteUnavailable, open_remote
 from slotool.models.adapters.sklearn import SklearnModel
-from slotool.models.calibration import Temperature
 from slotool.models.tasks import make_task
 from slotool.serving.operations.sources import Sources
 from slotool.tables import OperatingPoint, OutcomeTable
@@ -99,13 +98,13 @@ def test_rules_are_of_the_models_they_were_made_of(files: Path, slotool: Slotool
     assert len(warnings) == 1
 
 
-def test_a_calibration_makes_another_model_of_a_version(files: Path, slotool: Slotool) -> None:
-    made(slotool, "--outcomes", "outcomes.parquet")
-    family = load_model(str(files / "wine"))
-    assert isinstance(family, Family)
-    plain, learnt = identities(family), identities(family.with_calibrations({"small": Temperature(2.0)}))
-    assert plain == OutcomeTable.load(files / "outcomes.parquet").models
-    assert (plain["small"] == learnt["small"], plain["large"] == learnt["large"]) == (False, True)
+def test_a_family_that_was_calibrated_is_refused(files: Path, slotool: Slotool) -> None:
+    made(slotool)
+    document = open_artifact(files / "wine").json(VERSIONS_FILE)
+    with create_artifact(files / "older", KIND, config={}, seed=0) as bundle:
+        bundle.write_json(VERSIONS_FILE, {**document, "calibrations": {"small": {}}})
+    with pytest.raises(ArtifactError, match="make the family again"):
+        load_model(str(files / "older"))
 
 
 def test_a_file_that_changed_and_a_copy_that_did_not(files: Path, slotool: Slotool) -> None:

@@ -21,15 +21,10 @@ from slotool.sources import FilePath, as_list, numbers_in
 from slotool.timing.interference import NOT_DECIDED, state
 
 if TYPE_CHECKING:
-    from slotool.data import Dataset, DataSource
-    from slotool.data.dataset import Split
+    from slotool.data import DataSource
     from slotool.data.options import ImageOptions
     from slotool.elastic.family import Family
     from slotool.tables import LatencyTable, OutcomeTable
-
-NONE = "none"
-# Split that a calibration is learnt on.
-LEARNING = "validation"
 
 
 def versions_in(texts: Sequence[str]) -> dict[str, str]:
@@ -71,7 +66,7 @@ def renamed_in(texts: Sequence[str]) -> dict[str, dict[str, str]]:
     },
     panels={
         "Meaning of answers": (
-            *("task", "output", "scores", "confidence", "calibration", "keep_calibration", "cost"),
+            *("task", "output", "scores", "confidence", "cost"),
         ),
         "Measuring": ("split", "limit", "repeats", "batch_sizes", "threads"),
         "Files to write": ("outcomes", "keep", "latency", "copy"),
@@ -92,8 +87,6 @@ def family(
     output: str | None = None,
     scores: str | None = None,
     confidence: str | None = None,
-    calibration: str = "none",
-    keep_calibration: bool = False,
     split: str | None = None,
     limit: Annotated[int, at_least(1)] | None = None,
     inputs: Mapping[str, str] | None = None,
@@ -131,10 +124,7 @@ def family(
         output: Output tensor with the answers; None: the only one.
         scores: Content: logits, probabilities or labels; None: by values.
         confidence: Output tensor with the confidence.
-        calibration: Calibrate it on the validation split: temperature or isotonic. A calibration that increases the
-            held-out error is not applied.
-        keep_calibration: Calibrate even if that increases the held-out error.
-        split: all, train, validation or test; None: all; calibrated: test.
+        split: all, train, validation or test; None: all.
         limit: Measure on only this many examples, the first ones.
         inputs: Tensor by column of the data set, where names differ.
         images: Conversion of images to tensors.
@@ -159,6 +149,7 @@ def family(
         RunError: A model failed.
         AlreadyExistsError: A file exists.
     """
+    from slotool.data.dataset import ALL, first_examples
     from slotool.elastic.family import KIND, Family
     from slotool.elastic.family_making import Measuring
     from slotool.elastic.labelled_data import labelled_data
@@ -172,7 +163,7 @@ def family(
         raise ArgumentError("versions", "models by the names of their versions are expected")
     located = {name: str(version) if isinstance(version, str | Path) else version for name, version in versions.items()}
     sizes = numbers_in(batch_sizes)
-    _require_arguments(located, sizes, calibration, cost or {}, in_memory=out is None)
+    _require_arguments(located, sizes, cost or {}, in_memory=out is None)
     files = {"artifact": out, "outcomes": outcomes, "latency": latency}
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter, columns = reporter_of(progress), as_list(keep) if keep else []
@@ -183,8 +174,8 @@ def family(
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
         dataset, options, source = labelled_data(opened, chosen, data, inputs, images, columns)
-        split = split or ("all" if calibration == NONE else "test")
-        examples, learning = _splits(dataset, split, limit, calibration)
+        split = split or ALL
+        examples = first_examples(dataset.examples(split), limit)
         title = name or ("family" if out is None else Path(out).name)
         reading = replace(options, usual_label=dataset.label or None)
         model = Family(title, opened, chosen, dataset.labels, some_inputs(examples.x), reading=reading)
@@ -193,9 +184,7 @@ def family(
         provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
         further = {name: dataset.kept[name][examples.rows] for name in columns}
         prices, is_stated = cost or {}, scores is not None
-        measuring = Measuring(
-            model, examples, learning, calibration, repeats, prices, provenance, keep_calibration, is_stated, further
-        )
+        measuring = Measuring(model, examples, repeats, prices, provenance, is_stated, further)
         model, table, rows = measuring.run(reporter)
         latencies = None
         if latency is not None:
@@ -204,10 +193,7 @@ def family(
                 latencies = measure_batches(
                     model, examples.x, sizes, threads, provenance=provenance, progress=steps.advance
                 )
-    learnt = (
-        None if learning is None else {"method": calibration, "learnt_on": len(learning), "measured_on": len(examples)}
-    )
-    report = FamilyMade(model, table, latencies, rows, learnt, paths)
+    report = FamilyMade(model, table, latencies, rows, paths)
     report.write({"data": source, "split": split, "threads": threads}, copy=copy, seed=seed, force=force)
     return report
 
@@ -215,14 +201,12 @@ def family(
 def _require_arguments(
     versions: Mapping[str, Any],
     batch_sizes: Sequence[int],
-    calibration: str,
     cost: Mapping[str, float],
     *,
     in_memory: bool,
 ) -> None:
     """Raise ``ArgumentError`` for invalid arguments, and ``InputError`` for a model that no artifact can hold."""
     from slotool.elastic.versions import refuse_in_memory
-    from slotool.models.calibration import METHODS
 
     if not versions or not all(isinstance(name, str) and name for name in versions):
         raise ArgumentError("versions", "models by name are expected, one at least")
@@ -230,8 +214,6 @@ def _require_arguments(
         refuse_in_memory(version, model)
     if not batch_sizes:
         raise ArgumentError("batch_sizes", "one at least is expected")
-    if calibration not in METHODS:
-        raise ArgumentError("calibration", f"{calibration!r} is none of {', '.join(METHODS)}")
     for version, price in cost.items():
         if version not in versions:
             raise ArgumentError("cost", f"no version is called {version!r}; there are {', '.join(versions)}")
@@ -242,29 +224,17 @@ def _require_arguments(
         raise ArgumentError("cost", f"{', '.join(free)} has none: {problem}")
 
 
-def _splits(dataset: Dataset, split: str, limit: int | None, calibration: str) -> tuple[Split, Split | None]:
-    """Return the examples to measure, and those to learn a calibration on."""
-    from slotool.data.dataset import ALL, first_examples
-
-    if calibration != NONE and split in (ALL, LEARNING):
-        raise ArgumentError("split", f"the calibration is learnt from {LEARNING}; measure on test or train")
-    measured = first_examples(dataset.examples(split), limit)
-    return measured, None if calibration == NONE else dataset.splits[LEARNING]
-
-
 @result
 class FamilyMade(Result):
     """Made ``family``, its ``outcomes`` and, if measured, ``latency``.
 
-    ``rows``: figures of each version, fastest first and the most accurate last. ``learnt``: method and examples of the
-    calibration. ``files``: written files.
+    ``rows``: figures of each version, fastest first and the most accurate last. ``files``: written files.
     """
 
     family: Family = unlisted()
     outcomes: OutcomeTable = unlisted()
     latency: LatencyTable | None = unlisted()
     rows: list[dict[str, Any]] = listed("versions")
-    learnt: dict[str, Any] | None = listed("calibration")
     files: dict[str, Path | None] = unlisted()
 
     schema = "family"
@@ -303,15 +273,6 @@ class FamilyMade(Result):
         sentences = timing_warnings(self.outcomes)
         if undecided := [row["version"] for row in self.rows if row["undecided"]]:
             sentences.append(f"the order of {', '.join(undecided)} by latency is {NOT_DECIDED}")
-        for row in self.rows:
-            name, before, after = row["version"], row["calibration_error_before"], row["calibration_error"]
-            if self.learnt is not None and not row["calibrated"]:
-                sentences.append(
-                    f"version {name}: {self.learnt['method']} makes its calibration error on examples held back larger "
-                    f"({row['held_back_before']:.4f} → {row['held_back_after']:.4f}) and is not applied"
-                )
-            elif before is not None and after is not None and after > before:
-                sentences.append(f"version {name}: its calibration error grew from {before:.4f} to {after:.4f}")
         return sentences
 
     @property
@@ -330,26 +291,13 @@ class FamilyMade(Result):
             Column("median_latency_s", "median latency", duration),
             Column("mean_latency_s", "mean latency", duration),
             Column("timing"),
+            Column("dominated", "note", lambda lost: "slower and less accurate than another" if lost else ""),
         ]
-        if self.learnt is not None:
-            columns.append(Column("calibration_error_before", form=".4f"))
-            columns.append(Column("calibration_error", "after", ".4f"))
-        columns.append(
-            Column("dominated", "note", lambda lost: "slower and less accurate than another" if lost else "")
-        )
         versions, examples = counted(len(self.rows), "version"), counted(len(self.outcomes.examples), "example")
-        learnt = (
-            []
-            if self.learnt is None
-            else [
-                f"calibration: {self.learnt['method']}, learnt on {self.learnt['learnt_on']:,} examples of "
-                f"{LEARNING}, measured on {self.learnt['measured_on']:,} others"
-            ]
-        )
         batches = [] if self.latency is None else [f"timing of batches: {self._latency_timing}"]
         written = [f"wrote {path}" for path in self.files.values() if path is not None]
         title = f"{self.family.name}: {versions} on {examples}"
-        return [records_table(title, self.rows, columns), *learnt, *batches, *written]
+        return [records_table(title, self.rows, columns), *batches, *written]
 
     def write(self, config: Mapping[str, Any], *, copy: bool, seed: int, force: bool) -> None:
         """Write the files that have a path."""

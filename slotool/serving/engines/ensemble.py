@@ -163,7 +163,7 @@ def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: f
     else:  # the front end, or the model's example, made the model's columns
         tensors = model.run(x.arrays if isinstance(x, Columns) else model.inputs(x), point)
     require_rows(tensors, len(x))
-    return Outputs(tensors, model, model.confidences_of(tensors, point))
+    return Outputs(tensors, model, model.confidences_of(tensors))
 
 
 def warm_up_example(model: ElasticModel) -> Inputs:
