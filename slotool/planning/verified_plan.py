@@ -90,8 +90,6 @@ class _Verification:
         takes_all = fleet.replicas * fleet.pool.worker.threads >= cores
         fastest = self._fastest()
         served = ["--config", str(self._service), "--port", "0"]
-        if not fleet.pool.worker.is_gpu:  # all of them, also where workers come with the load
-            served += ["--replicas", str(fleet.replicas)]
         with RunningServer(served) as server:
             front_ends = {name: self._front_end(name, server, fastest.get(name)) for name in pools}
             for name, front_end in front_ends.items():

@@ -15,7 +15,7 @@ import pytest
 from slotool.errors import InputError
 from slotool.machine import usable_cores
 from slotool.rules.switching import LoadTest, SwitchingPlan
-from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine
+from slotool.serving.engines import InlineInferenceEngine
 from slotool.tables import LatencyTable, OutcomeTable
 from tests.serving.live_server import HTTP, until
 from tests.serving.test_hot_reload import constant, describe, hang_up, under_load
@@ -140,5 +140,3 @@ def test_the_workers_of_a_new_plan_replace_those_of_the_old_one(folder: Path) ->
 def test_engines_whose_workers_cannot_be_changed_say_so() -> None:
     with pytest.raises(InputError, match="engine inline cannot take other workers"):
         asyncio.run(InlineInferenceEngine().stage({}, (2, 1)))
-    with pytest.raises(InputError, match="workers come and go with the load"):
-        asyncio.run(LocalInferenceEngine(1, max_replicas=2).stage({}, (2, 1)))

@@ -14,13 +14,10 @@ import pytest
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError
 from slotool.models.packing import pack, unpack
-from slotool.scheduling.worker_counts import Autoscaler, Scaling
 from slotool.serving import ServedModel
 from slotool.serving.engines.messages import encode_point, tensors_of_inputs
 from slotool.serving.engines.ray import RayInferenceEngine, _Place
-from slotool.serving.engines.ray_cluster import workers_that_fit
 from slotool.serving.engines.ray_worker import CANCELLED, DONE, FAILED, MISSING, Load, Worker
-from slotool.serving.operations.runtime_changes import Autoscaling
 from slotool.serving.operations.sources import Sources
 from slotool.tables import FULL
 from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions
@@ -124,56 +121,6 @@ def test_workers_are_changed_under_load_and_no_request_is_lost(nodes: Nodes, tmp
             return await asyncio.gather(*asking)
 
         assert min(service.run(change())) > 5
-
-
-@pytest.mark.long
-def test_workers_come_with_the_load_as_far_as_there_are_cpus_and_no_request_is_lost(
-    nodes: Nodes, tmp_path: Path
-) -> None:
-    """More workers are wanted than the cluster has CPUs for: those that fit come, and the rest is said once."""
-    with Service.on(RayInferenceEngine(1, address=nodes.address, max_replicas=99), tmp_path) as service:
-        import ray
-
-        router, wanted, ended = service.router, 99, False
-        heard: list[tuple[str, str]] = []
-        router.events.listen(lambda kind, sentence, fields: heard.append((kind, sentence)))
-        autoscaler = Autoscaler(1, 99, 1.0)
-        autoscaler.look = lambda now_s, arrived, workers: Scaling(wanted, "as asked")
-        autoscaling = Autoscaling(router, autoscaler)
-
-        def said(kind: str) -> list[str]:
-            return [sentence for other, sentence in heard if other == kind]
-
-        async def ask() -> int:
-            count = 0
-            while not ended:
-                await service.answer(X[:1])
-                count += 1
-            return count
-
-        async def swing() -> list[int]:
-            nonlocal ended, wanted
-            nodes.add()
-            while workers_that_fit(ray, 1) < 2:
-                await asyncio.sleep(0.05)
-            assert workers_that_fit(ray, 2) == 0, "no node has the CPUs of a worker"
-            asking = [asyncio.create_task(ask()) for _ in range(3)]
-            while not said("scale-waits") or router.alive() < router.workers():
-                autoscaling.look()
-                await asyncio.sleep(0.05)
-            assert router.workers() > 1
-            wanted = 1
-            autoscaling.look()
-            while router.alive() > 1:
-                await asyncio.sleep(0.01)
-            await asyncio.gather(*(service.answer(X[:1]) for _ in range(5)))
-            ended = True
-            return await asyncio.gather(*asking)
-
-        assert min(service.run(swing())) > 5
-    assert said("scale-waits") == ["as asked; there are free CPUs for 0 more now"]
-    assert said("scale")[-1] == "as asked"
-    assert len(said("worker-added")) == len(said("worker-removed")) > 0
 
 
 @pytest.fixture(scope="module")

@@ -48,10 +48,6 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "several GPUs have a worker process each: --engine local",
         ),
         (["--device", "cuda:0,cuda:0", "--engine", "local"], "cuda:0 is named twice"),
-        (
-            ["--device", "cuda:0,cuda:1", "--engine", "local", "--max-replicas", "4", "--requests-per-worker", "9"],
-            "without --max-replicas",
-        ),
         (["--device", "cuda:0,cuda:1", "--engine", "local", "--replicas", "3"], "3 workers for 2 GPUs, which have one"),
         (["--device", "cuda", "--engine", "ray"], "workers of --engine ray compute on the CPU: leave it out"),
         (["--precision", "bf16", "--engine", "ray"], "workers of --engine ray compute in float32: leave it out"),

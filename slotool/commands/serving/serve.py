@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slotool.planning.server_process import RunningServer
 
 # Parameters of workers that are processes.
-OF_WORKERS = ("allow_faults", "hang_s", "max_replicas", "replicas")
+OF_WORKERS = ("allow_faults", "hang_s", "replicas")
 _OF_PYTHON = ("options", "start_timeout_s")
 _NETWORK = ("names", "host", "port", "grpc_port", "token_file", "tls_certificate", "tls_key", "tls_clients")
 _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drain_s", "log", "check_config")
@@ -36,16 +36,7 @@ _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drai
     },
     hidden=(
         *("allow_faults", "max_body_mib", "access_log", "traces", "traces_share", "shared_memory"),
-        *(
-            "address_rate",
-            "trusted_proxies",
-            "max_replicas",
-            "requests_per_worker",
-            "device",
-            "precision",
-            "eager",
-            "deadline_headers",
-        ),
+        *("address_rate", "trusted_proxies", "device", "precision", "eager", "deadline_headers"),
     ),
     python_only=_OF_PYTHON,
     tables=("models",),
@@ -53,7 +44,6 @@ _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drai
         Ineffective(("address", *OF_WORKERS), "engine", when="inline"),
         Ineffective(("address",), "engine", when="auto"),
         Ineffective(("address",), "engine", when="local"),
-        Ineffective(("requests_per_worker",), "max_replicas"),
         Ineffective(("tls_key", "tls_clients"), "tls_certificate"),
         Ineffective(("traces_share",), "traces"),
         Ineffective(("trusted_proxies",), "address_rate"),
@@ -95,8 +85,6 @@ def serve(
     shared_memory: bool = False,
     address_rate: Annotated[float, at_least(1e-3)] | None = None,
     trusted_proxies: str | None = None,
-    max_replicas: Annotated[int, at_least(1)] | None = None,
-    requests_per_worker: float | None = None,
     device: str = "cpu",
     precision: str = "float32",
     eager: bool = False,
@@ -150,8 +138,6 @@ def serve(
         shared_memory: Accept tensors in shared memory, from clients on this machine.
         address_rate: Requests per second that one address may send.
         trusted_proxies: Proxies whose Forwarded headers are read, separated by commas.
-        max_replicas: Maximum number of workers; they are added with the load.
-        requests_per_worker: Requests per second that one worker can serve; None: as the latency table says.
         device: Device to compute on: cpu, cuda, or several such as cuda:0,cuda:1.
         precision: Number format of networks in torch: float32, bf16, fp16, or on a GPU tf32.
         eager: Launch work on GPUs kernel by kernel, not as CUDA graphs.

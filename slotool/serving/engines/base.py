@@ -88,18 +88,6 @@ class InferenceEngine(ABC):
         """Return the estimated seconds until one of the lost workers is ready again."""
         return 1.0
 
-    def room_for(self, workers: int) -> int | None:
-        """Return how many of ``workers`` could run now, running ones included; None while that is unknown."""
-        return workers
-
-    def scale_to(self, workers: int) -> bool:
-        """Change the number of workers; True if that can be done now.
-
-        New workers are reported when they are warm. Surplus workers, the last ones, end as soon as they are idle. By
-        default the number is fixed, and this raises ``InputError``.
-        """
-        raise InputError(f"engine {self.name} cannot add and remove workers while it serves")
-
     def cancel(self, worker: int) -> None:
         """Cancel the call of ``worker``, whose ``done`` is still called. By default the call runs to its end."""
         return
@@ -176,13 +164,12 @@ AnyReplica = TypeVar("AnyReplica", bound=Replica)
 
 
 class ReplicatedEngine(InferenceEngine, Generic[AnyReplica]):
-    """Engine whose workers are added, removed and exchanged one by one, between calls.
+    """Engine whose workers are added, removed and exchanged one by one, between calls."""
 
-    ``max_replicas``: their largest number, where ``scale_to`` sets it; it cannot be set otherwise then.
-    """
+    can_reconfigure = True
 
-    def __init__(self, replicas: int, threads: int, hang_s: float, max_replicas: int | None):
-        self.workers, self._max_replicas, self.can_reconfigure = replicas, max_replicas, max_replicas is None
+    def __init__(self, replicas: int, threads: int, hang_s: float):
+        self.workers = replicas
         self._threads, self._hang = threads, HangLimit(hang_s)
         # Models of all workers.
         self._loaded: Any = None
@@ -196,45 +183,12 @@ class ReplicatedEngine(InferenceEngine, Generic[AnyReplica]):
         self._closed = False
 
     @abstractmethod
-    def _start(self, worker: int) -> AnyReplica:
-        """Start a worker beside those that serve. Raises ``OSError`` without memory, processes or descriptors."""
-
-    @abstractmethod
     def _end(self, replica: AnyReplica) -> None:
         """End the worker and the watch of it."""
 
     @abstractmethod
     def _attend(self, worker: int) -> None:
         """Watch this worker from now on."""
-
-    def _require_reconfigurable(self) -> None:
-        if not self.can_reconfigure:
-            raise InputError("workers come and go with the load (--max-replicas): their number cannot be set as well")
-
-    def scale_to(self, workers: int) -> bool:
-        """Change the number of workers; False while models are being exchanged.
-
-        A surplus worker that is still busy with the current models is kept if it is needed again.
-        """
-        self.listen()
-        if self._staged or any(map(self._is_outdated, range(min(workers, len(self._replicas))))):
-            return False
-        self.workers = workers
-        for worker in range(workers):
-            if worker < len(self._replicas) and not self._replicas[worker].is_removed:
-                continue
-            try:
-                self._put(worker, self._start(worker))
-            except OSError:
-                self.workers = worker
-                return False
-        self._remove_spare()
-        return True
-
-    def _is_outdated(self, worker: int) -> bool:
-        """True if a surplus worker still computes a call of earlier models."""
-        replica = self._replicas[worker]
-        return not replica.is_removed and worker not in self._successors and replica.loaded is not self._loaded
 
     def _change_over(self, loaded: Any, staged: Sequence[AnyReplica], threads: int) -> None:
         """Exchange idle workers at once, and busy ones when their calls have ended."""

@@ -65,7 +65,6 @@ def make_engine(
     max_examples: int,
     hang_s: float,
     address: str | None = None,
-    max_replicas: int | None = None,
     devices: tuple[str, ...] = (CPU,),
     precision: str = FLOAT32,
 ) -> InferenceEngine:
@@ -73,18 +72,9 @@ def make_engine(
     if name == "ray":
         from slotool.serving.engines.ray import RayInferenceEngine
 
-        return RayInferenceEngine(
-            replicas, threads, address=address or "auto", hang_s=hang_s, max_replicas=max_replicas
-        )
+        return RayInferenceEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
     if name == LocalInferenceEngine.name:
-        return LocalInferenceEngine(
-            replicas,
-            threads,
-            hang_s=hang_s,
-            max_replicas=max_replicas,
-            devices=devices,
-            precision=precision,
-        )
+        return LocalInferenceEngine(replicas, threads, hang_s=hang_s, devices=devices, precision=precision)
     if name == InlineInferenceEngine.name:
         return InlineInferenceEngine(devices[0])
     if name not in registry.plugins:

@@ -43,7 +43,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
     """Engine of ``replicas`` processes of ``threads`` threads, all with every model (Model-Switching's ⟨R, T⟩).
 
     Each process runs on as many cores as it has threads, if there are enough for all. A worker that dies, or whose call
-    exceeds the ``HangLimit`` of ``hang_s``, is replaced. ``max_replicas``: their largest number (``scale_to``).
+    exceeds the ``HangLimit`` of ``hang_s``, is replaced.
     ``devices``: the workers' devices in turn, used in ``precision``; a process sees no other GPU. A cancelled call ends
     before its next operator, where the model can (``ElasticModel.set_cancellation_check``). Models must come from
     artifacts (``ServedModel.path``).
@@ -57,11 +57,10 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         threads: int = 1,
         *,
         hang_s: float = 10.0,
-        max_replicas: int | None = None,
         devices: Sequence[str] = (CPU,),
         precision: str = FLOAT32,
     ):
-        super().__init__(replicas, threads, hang_s, max_replicas)
+        super().__init__(replicas, threads, hang_s)
         self._devices, self._precision = tuple(devices), precision
         self._start_took_s = 0.0
         self._worker_bytes = 0
@@ -102,21 +101,10 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
     def worker_bytes(self) -> int:
         return self._worker_bytes
 
-    def room_for(self, workers: int) -> int | None:
-        """Return how many of ``workers`` fit into the free memory."""
-        if workers <= self.workers or not self._worker_bytes:
-            return workers
-        return min(workers, self.workers + usable_memory() // self._worker_bytes)
-
     async def stage(
         self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
     ) -> Callable[[], None]:
-        """Load new processes on their cores beside those that serve.
-
-        Raises ``InputError`` for other workers where ``scale_to`` sets their number.
-        """
-        if workers is not None:
-            self._require_reconfigurable()
+        """Load new processes on their cores beside those that serve."""
         count, threads = workers or (self.workers, self._threads)
         _require_loadable(models)
         if count * self._worker_bytes > (free := usable_memory()):
@@ -247,8 +235,8 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
 
     def _cores(self, workers: int, threads: int) -> list[list[int]]:
         """Give each worker its own cores, or all cores to all where there are too few."""
-        cores, most = cores_by_preference(), max(workers, self._max_replicas or 0)
-        if most * threads > len(cores):
+        cores = cores_by_preference()
+        if workers * threads > len(cores):
             return [cores] * workers
         return [cores[first : first + threads] for first in range(0, workers * threads, threads)]
 

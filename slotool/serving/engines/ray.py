@@ -18,7 +18,7 @@ from slotool.models.signature import RowCountError
 from slotool.serving.engines.base import CallCancelled, Done, ReplicatedEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.messages import encode_point, outputs_of_tensors, tensors_of_inputs
-from slotool.serving.engines.ray_cluster import connect, first_line, quiet_ray, with_cause, workers_that_fit
+from slotool.serving.engines.ray_cluster import connect, first_line, quiet_ray, with_cause
 from slotool.serving.engines.ray_worker import CANCELLED, DONE, FAILED, MISCOUNTED, MISSING, Load, Worker
 from slotool.serving.outputs import Outputs
 from slotool.serving.served import ServedModel
@@ -76,7 +76,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
     machine. A process that is connected already stays so. ray restarts a lost actor as soon as it has the CPUs, on
     another node if its node is lost; one whose call exceeds the ``HangLimit`` of ``hang_s`` counts as lost. Nodes need
     this version of slotool. A model is read at its path if it is there, else its files are sent. While other models or
-    workers load, the cluster needs CPUs for both. ``max_replicas``: the largest number of workers (``scale_to``).
+    workers load, the cluster needs CPUs for both.
 
     ``open`` raises ``InputError`` when ray is not installed, no cluster answers or a model does not come from an
     artifact, ``RunError`` when the workers do not get warm.
@@ -91,9 +91,8 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         *,
         address: str = "auto",
         hang_s: float = 60.0,
-        max_replicas: int | None = None,
     ):
-        super().__init__(replicas, threads, hang_s, max_replicas)
+        super().__init__(replicas, threads, hang_s)
         self._address = address
         self._calls = 0
         self._connected = False
@@ -115,13 +114,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
     async def stage(
         self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
     ) -> Callable[[], None]:
-        """Load new actors beside those that serve.
-
-        Raises ``RunError`` if the cluster has no CPUs for them, ``InputError`` for other workers where ``scale_to``
-        sets their number.
-        """
-        if workers is not None:
-            self._require_reconfigurable()
+        """Load new actors beside those that serve. Raises ``RunError`` if the cluster has no CPUs for them."""
         count, threads = workers or (self.workers, self._threads)
         self.listen()
         load = Load(models, threads)
@@ -135,14 +128,6 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
             self._staged = []
             raise
         return partial(self._change_over, load, staged, threads)
-
-    def room_for(self, workers: int) -> int | None:
-        """Add as many workers as the nodes have free CPUs for; None while workers start and may take CPUs."""
-        since_s = time.monotonic() - START_TIMEOUT_S
-        if any(place.lost_s is not None and place.lost_s > since_s for place in self._replicas):
-            return None
-        present = sum(not place.is_removed for place in self._replicas[:workers])
-        return min(workers, present + workers_that_fit(self._ray, self._threads))
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._loaded.models[model].model, points)
@@ -186,9 +171,6 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
                 self._ray.kill(place.actor)
         if self._connected:
             self._ray.shutdown()
-
-    def _start(self, worker: int) -> _Place:
-        return _Place(self._new_actor(self._threads), self._loaded, lost_s=time.monotonic())
 
     def _end(self, replica: _Place) -> None:
         replica.lost_s, replica.life = None, next(_LIVES)

@@ -59,22 +59,6 @@ def connect(ray: Any, address: str) -> bool:
     return True
 
 
-def workers_that_fit(ray: Any, cpus: int) -> int:
-    """Return how many workers of ``cpus`` CPUs fit on the nodes now, none across two nodes.
-
-    Through a client (``ray://``) ray does not list the nodes: they count as one.
-    """
-    if ray.util.client.ray.is_connected():
-        free = [ray.available_resources()]
-    else:
-        # There is no public function; ray's serving library calls this one.
-        from ray._private import state
-
-        by_node: dict[str, dict[str, float]] = state.available_resources_per_node()  # type: ignore[no-untyped-call]
-        free = list(by_node.values())
-    return sum(int(node.get("CPU", 0)) // cpus for node in free)
-
-
 def _has_token() -> bool:
     return any(os.environ.get(name) for name in TOKEN_VARIABLES) or (Path.home() / TOKEN_FILE).is_file()
 

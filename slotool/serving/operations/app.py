@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -50,7 +50,6 @@ def create_app(
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
     faults: LocalInferenceEngine | None = None,
-    autoscaling: Callable[[], Coroutine[Any, Any, None]] | None = None,
     shared_memory: bool = False,
     traces: Traces | None = None,
 ) -> Starlette:
@@ -67,7 +66,6 @@ def create_app(
         runtime_settings: Changes of policy, workers and models while the server runs.
         access_log: Log that gets a line for every answered request.
         faults: Engine whose workers clients may kill, stop and slow.
-        autoscaling: Coroutine that adds and removes workers while the server runs.
         shared_memory: Let clients send and get tensors in memory that they share with the server.
         traces: Exporter of the spans of inferences.
     """
@@ -83,12 +81,9 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         router.listen()
-        tasks = [asyncio.create_task(live.run())]
-        if autoscaling is not None:
-            tasks.append(asyncio.create_task(autoscaling()))
+        ticking = asyncio.create_task(live.run())
         yield
-        for task in tasks:
-            task.cancel()
+        ticking.cancel()
         router.close()
 
     app = Starlette(

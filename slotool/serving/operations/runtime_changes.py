@@ -1,4 +1,4 @@
-"""Changes at run time: another policy, other workers, reloaded files, and autoscaling."""
+"""Changes at run time: another policy, other workers, and reloaded files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from slotool.errors import ArgumentError, InputError, RunError, SlotoolError
-from slotool.scheduling.worker_counts import LOOK_S, Autoscaler
+from slotool.errors import InputError, RunError, SlotoolError
 from slotool.serving.front.oip import MODELS_ARE_FIXED
 from slotool.serving.operations.sources import CombinedSources, Sources, require_same_interface
 from slotool.serving.routing.router import Router
@@ -53,7 +52,7 @@ class ReloadableSettings:
 
     @property
     def workers(self) -> tuple[int, int]:
-        """Replicas, and threads of each; under autoscaling the smallest number."""
+        """Replicas, and threads of each."""
         return self._sources.workers
 
     async def use(self, policy: str) -> None:
@@ -195,73 +194,3 @@ class ReloadableSettings:
             for served in before:
                 self._router.replace(served)
             raise
-
-
-# Usable share of a worker's throughput in full batches, with random arrivals and deadlines.
-USABLE_SHARE = 0.8
-
-
-class Autoscaling:
-    """Loop that changes the number of workers to that of ``autoscaler``, as far as they fit; changes are events."""
-
-    def __init__(self, router: Router, autoscaler: Autoscaler):
-        self._router, self._autoscaler = router, autoscaler
-        # Reported number of workers that did not fit.
-        self._lacking = 0
-
-    async def run(self) -> None:
-        """Check the rate every second."""
-        while True:
-            self.look()
-            await asyncio.sleep(LOOK_S)
-
-    def look(self) -> None:
-        """Add or remove workers, if the rate requires it."""
-        router = self._router
-        engine, before = router.engine, router.engine.workers
-        scaling = self._autoscaler.look(router.now_us() / 1e6, router.arrived, before)
-        if scaling is None:
-            self._lacking = 0
-            return
-        workers, reason = scaling.workers, scaling.reason
-        room = engine.room_for(workers) if workers > before else workers
-        if room is None:  # the next check asks again
-            return
-        if room < workers:
-            reason = f"{reason}; there are free CPUs and memory for {max(room - before, 0)} more now"
-        if before >= room and workers > before:
-            if self._lacking != workers:  # report it once
-                router.events.emit("scale-waits", reason, workers=before, wanted=workers)
-            self._lacking = workers
-        elif engine.scale_to(room):
-            router.events.emit("scale", reason, workers=room, before=before)
-
-
-def good_for_per_s(served: ServedModel) -> float | None:
-    """Return the usable requests/s of a worker at the most accurate point, one example each; None without a table."""
-    space = served.space
-    if space is None:
-        return None
-    points = [(space.accuracy(point) or 0.0, point) for point in space.points if space.batch_sizes(point)]
-    if not points:
-        return None
-    best = max(points, key=lambda pair: pair[0])[1]
-    latencies = ((size, space.latency_us(best, size)) for size in space.batch_sizes(best))
-    return USABLE_SHARE * max(1e6 * size / us for size, us in latencies if us)
-
-
-def autoscaler_of(
-    models: Mapping[str, ServedModel], least: int, most: int, requests_per_worker: float | None
-) -> Autoscaler:
-    """Return the policy of ``least`` to ``most`` workers.
-
-    ``requests_per_worker``: per second; None: derived from the latency table of the only model. Raises
-    ``ArgumentError`` where it is unknown.
-    """
-    if requests_per_worker is None:
-        rates = [good_for_per_s(served) for served in models.values()]
-        if len(rates) != 1 or rates[0] is None:
-            why = "there are several models" if len(rates) > 1 else "there is no latency table"
-            raise ArgumentError("requests_per_worker", f"say for how many requests per second a worker is good: {why}")
-        requests_per_worker = rates[0]
-    return Autoscaler(least, most, requests_per_worker)

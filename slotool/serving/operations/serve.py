@@ -24,7 +24,7 @@ from slotool.serving.events import Events, log_to, warn
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.traces import Traces, otlp_exporter
 from slotool.serving.operations.app import create_app
-from slotool.serving.operations.runtime_changes import AnySources, Autoscaling, ReloadableSettings, autoscaler_of
+from slotool.serving.operations.runtime_changes import AnySources, ReloadableSettings
 from slotool.serving.operations.server import (
     SecondaryFrontEnd,
     address_of,
@@ -70,7 +70,6 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
         InputError: A file or model cannot be used.
         RunError: A model cannot run.
     """
-    settings.check_workers()
     if settings.eager:
         os.environ[EAGER_VARIABLE] = "1"
     try:
@@ -107,10 +106,6 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
         if certificate is not None:
             router.metrics.certificate_expiry_s.labels(certificate.file).set_function(certificate.expires_s)
         runtime_settings = ReloadableSettings(sources, router, report.warn, read)
-        autoscaling = None
-        if settings.max_replicas is not None:
-            scaler = autoscaler_of(router.models, replicas, settings.max_replicas, settings.requests_per_worker)
-            autoscaling = Autoscaling(router, scaler).run
         if settings.shared_memory and not is_loopback(listener):
             raise ArgumentError("shared_memory", "it is for clients on this machine: leave --host at 127.0.0.1")
         app = create_app(
@@ -121,7 +116,6 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
             runtime_settings=runtime_settings,
             access_log=access_log,
             traces=traces,
-            autoscaling=autoscaling,
             faults=_faulty(router.engine, listener) if settings.allow_faults else None,
             shared_memory=settings.shared_memory,
         )
@@ -155,7 +149,6 @@ def _warm_router(settings: ServerSettings, report: Report, sources: AnySources, 
             max_examples=settings.max_batch,
             hang_s=settings.hang_s,
             address=settings.address,
-            max_replicas=settings.max_replicas,
             devices=sources.devices,
             precision=settings.precision,
         )
@@ -173,8 +166,7 @@ def _limit_threads(settings: ServerSettings, replicas: int, threads: int, report
     if threads > given_cores():
         raise ArgumentError("threads", f"{threads} threads, but only {given_cores()} cores are given to this process")
     limit_threads(threads)
-    workers = 0 if settings.wanted_engine == "ray" else max(replicas, settings.max_replicas or 1)
-    if warning := quota_warning(workers * threads):
+    if settings.wanted_engine != "ray" and (warning := quota_warning(replicas * threads)):
         report.warn(warning)
 
 

@@ -62,8 +62,6 @@ class ServerSettings:
     shared_memory: bool
     address_rate: float | None
     trusted_proxies: str | None
-    max_replicas: int | None
-    requests_per_worker: float | None
     device: str
     precision: str
     eager: bool
@@ -95,19 +93,6 @@ class ServerSettings:
     def keys_in_force(self) -> KeysInForce | None:
         """Return the file's keys at this moment; None unless it lists models."""
         return KeysInForce(self.file) if self.models and self.file is not None else None
-
-    def check_workers(self) -> None:
-        """Raise ``ArgumentError`` for impossible workers, as far as that shows before models are loaded."""
-        engine, most, least = self.wanted_engine, self.max_replicas, self.replicas or 1
-        if most is None:
-            return
-        if engine not in ("inline", "auto", "local", "ray"):
-            raise ArgumentError("max_replicas", f"it has no effect with --engine {engine}; leave it out")
-        if most < least:
-            raise ArgumentError("max_replicas", f"{most} workers at most, and {least} at least")
-        if self.requests_per_worker is None and self.latency is None and not self.models:
-            problem = "say for how many requests per second a worker is good: there is no latency table"
-            raise ArgumentError("requests_per_worker", problem)
 
     def reader(self) -> Callable[[], AnySources]:
         """Return a function that reads the sources as files and command line state them. Raises ``ArgumentError``."""
@@ -154,10 +139,8 @@ class ServerSettings:
             raise ArgumentError("device", f"workers of --engine {engine} compute on the CPU: leave it out")
         if self.precision != devices.FLOAT32 and engine not in ("auto", "inline", "local"):
             raise ArgumentError("precision", f"workers of --engine {engine} compute in float32: leave it out")
-        if len(on) > 1 and (engine == "inline" or self.max_replicas is not None):
-            raise ArgumentError(
-                "device", "several GPUs have a worker process each: --engine local, without --max-replicas"
-            )
+        if len(on) > 1 and engine == "inline":
+            raise ArgumentError("device", "several GPUs have a worker process each: --engine local")
         return on
 
     def _service_file(self, sources: Sources) -> ServiceFile:
