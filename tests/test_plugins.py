@@ -24,7 +24,6 @@ from slotool.scheduling.batching import ControlGrid, make_policy
 from slotool.scheduling.policy import Policy
 from slotool.serving.engines.choice import make_engine
 from slotool.testing.policies import three_versions
-from slotool.testing.suites import suites
 
 Install = Callable[..., None]
 POLICY = """
@@ -242,11 +241,6 @@ def test_a_finished_data_set_of_a_plugin_is_loaded_again_by_what_it_was_asked_as
     loaded = load_dataset(f"whole:{path}")
     np.testing.assert_array_equal(load_dataset(loaded.source).train.x, loaded.train.x)
     assert loaded.source == f"whole:{path}"
-
-
-def test_a_reader_of_files_has_no_data_set_for_the_conformance_suite_to_test() -> None:
-    with pytest.raises(InputError, match="reads files"):
-        list(suites("dataset", "slotool.data.adapters.arrow:CsvAdapter"))
 
 
 def test_a_model_of_a_plugin_is_known_by_its_suffix_or_scheme(install: Install) -> None:
