@@ -19,10 +19,9 @@ from slotool.elastic import ElasticModel
 from slotool.elastic.model import LOGITS
 from slotool.rules import Conc, Seq
 from slotool.rules.policies.cascades import Cascade, Step, Worth
-from slotool.rules.policies.conditions import Condition, Score, Sure, SureByLabel, Term
 from slotool.rules.ruleset.rules import OBJECTIVES, Rule, RuleSet
 from slotool.scheduling import ControlSpace, Query, by_demand
-from slotool.serving.engines.cascade_run import cascade_run
+from slotool.serving.engines.cascade_run import CascadeRun
 from slotool.serving.engines.ensemble import EnsemblePlan
 from slotool.serving.outputs import Outputs, combined
 from slotool.serving.routing.calls import EnsembleCall
@@ -49,7 +48,7 @@ def main() -> None:
 def _decisions() -> dict[str, tuple[Callable[[], object], int]]:
     """By name what is decided, and how many versions' answers are looked at."""
     cascades = _cascades()
-    dearest = cascades["four, learnt score of all, weighted"].point
+    dearest = cascades["four, the surest"].point
     tiers: dict[str, tuple[Callable[[], object], int]] = {
         "the tier of 101: a pair": (_tier(Seq("a", "b", 0.8).point), 0),
         "the tier of 101: two at once": (_tier(Conc("a", "b", 0.8).point), 0),
@@ -65,29 +64,16 @@ def _decisions() -> dict[str, tuple[Callable[[], object], int]]:
 
 def _cascades() -> dict[str, Cascade]:
     """The longest way through each: all versions are asked."""
-    labels = tuple((str(label), NEVER) for label in range(12))
-    both = (Term("confidence", "a", 1.0), Term("confidence", "b", 1.0), Term("agreement", "b", 1.0, "a"))
-    agree = Step("b", Score(both[2:], NEVER))
-
-    def score(version: str) -> Condition:
-        so_far = "abcd"[: "abcd".index(version) + 1]
-        same = [Term("agreement", own, 0.5, so_far[0]) for own in so_far[1:]]
-        return Score((*(Term("confidence", own, 1.0) for own in so_far), *same), 99.0)
-
     return {
-        "two, own confidence, the last": _asking("ab", lambda v: Sure(v, NEVER), "last"),
-        "three, own confidence, the surest": _asking("abc", lambda v: Sure(v, NEVER), "surer"),
-        "three, agreement, majority": Cascade((Step("a", Sure("a", NEVER)), agree, Step("c")), "majority"),
-        "three, by label, weighted": _asking("abc", lambda v: SureByLabel(v, labels, NEVER), "weighted"),
-        "three, learnt score, majority": _asking("abc", lambda _: Score(both[:1], NEVER), "majority"),
-        "four, by label, weighted": _asking("abcd", lambda v: SureByLabel(v, labels, NEVER), "weighted"),
-        "four, learnt score of all, weighted": _asking("abcd", score, "weighted"),
+        "two, the last": _asking("ab", "last"),
+        "three, the surest": _asking("abc", "surer"),
+        "four, the surest": _asking("abcd", "surer"),
     }
 
 
-def _asking(names: str, accept: Callable[[str], Condition], answer: str) -> Cascade:
-    steps = [*(Step(name, accept(name)) for name in names[:-1]), Step(names[-1])]
-    return Cascade(tuple(steps), answer, WORTH if answer in ("surer", "weighted") else ())
+def _asking(names: str, answer: str) -> Cascade:
+    steps = [*(Step(name, NEVER) for name in names[:-1]), Step(names[-1])]
+    return Cascade(tuple(steps), answer, WORTH if answer == "surer" else ())
 
 
 def _tier(point: OperatingPoint) -> Callable[[], object]:
@@ -115,7 +101,7 @@ ANSWERS = [Outputs(SCORES, _Answered(), np.array([0.9 + at / 100])) for at in ra
 
 
 def _run(cascade: Cascade) -> object:
-    run = cascade_run(cascade, X)
+    run = CascadeRun(cascade, len(X))
     while run.next_rows is not None:
         run.record(ANSWERS[run.step])
     return run.answers()

@@ -120,15 +120,6 @@ class OutcomeTable(Table):
         """True if the table has a column ``answer``, each version's answer, such as a label."""
         return ANSWER in self.rows
 
-    @cached_property
-    def labels(self) -> np.ndarray:
-        """Answers as text (``label_text``), object [examples, versions]. Raises ``TableError`` without them."""
-        if not self.knows_answers:
-            raise TableError("the outcome table has no column 'answer', which some rules compare")
-        values = np.empty((len(self.examples), len(self.versions)), dtype=object)
-        values[self._cells] = self.rows[ANSWER].to_numpy()
-        return values
-
     @property
     def features(self) -> list[str]:
         """Names of the further columns that hold numbers: what is known of a request before any version is asked."""

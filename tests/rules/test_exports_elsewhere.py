@@ -19,7 +19,6 @@ from slotool.errors import InputError
 from slotool.rules import OSFA, RuleSet, Seq, from_point
 from slotool.rules.exports import FORMATS
 from slotool.rules.policies.cascades import Cascade, Step
-from slotool.rules.policies.conditions import Sure
 from slotool.testing.rules import family_outcomes
 
 ROUTERS = os.environ.get("SLOTOOL_ROUTERS_PYTHON", sys.executable)
@@ -42,7 +41,7 @@ def rules() -> RuleSet:
     """Three tiers for the least cost: the best version, a cascade, and a pair whose surer answer goes out."""
     made = library.gen_rules(family_outcomes(4000), tolerances=(0.0, 0.2, 0.4), tolerance_kind="absolute",
                              objective="cost", confidence=0.95, best="large").rules  # fmt: skip
-    cascade = Cascade((Step("small", Sure("small", 0.8)), Step("large")))
+    cascade = Cascade((Step("small", 0.8), Step("large")))
     policies = [OSFA("large"), cascade, Seq("small", "large", 0.5)]
     changed = [{**vars(rule), "point": own.point} for rule, own in zip(made.rules, policies, strict=True)]
     return RuleSet(**{**vars(made), "rules": tuple(type(made.rules[0])(**own) for own in changed)})

@@ -10,7 +10,6 @@ import pytest
 
 from slotool.errors import InputError
 from slotool.rules.policies.cascades import Cascade, Step
-from slotool.rules.policies.conditions import Sure
 from slotool.rules.policies.points import in_turn
 from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import (
@@ -177,7 +176,7 @@ def test_first_applicable_knows_every_point_once() -> None:
 
 def test_a_stricter_tier_serves_where_a_cascade_could_miss_the_deadline() -> None:
     """Its worst case is that all versions are asked, one after the other."""
-    steps = Step("small", Sure("small", 0.9)), Step("medium", Sure("medium", 0.9)), Step("large")
+    steps = Step("small", 0.9), Step("medium", 0.9), Step("large")
     cascade = Cascade(steps).point
     tiers = tuple(replace(rule, point=cascade) if rule.point == SEQ else rule for rule in rules().rules)
     space, policy = three_versions(), ToleranceTiers(replace(rules(), rules=tiers), three_versions())
@@ -192,7 +191,7 @@ def test_a_stricter_tier_serves_where_a_cascade_could_miss_the_deadline() -> Non
     assert isinstance(decision, Decision)
     assert (decision.point, "could miss the deadline: the best version" in decision.reason) == (BEST, True)
     assert isinstance(decide(alone, slack_us=1_999.0, **asked), CannotMeet)
-    elsewhere = Cascade((Step("small", Sure("small", 0.9)), Step("huge"))).point
+    elsewhere = Cascade((Step("small", 0.9), Step("huge"))).point
     assert space.latency_us(elsewhere) is None
 
 

@@ -14,8 +14,6 @@ import pytest
 import slotool as library
 from slotool.errors import ArgumentError
 from slotool.rules import RuleSet
-from slotool.rules.policies.cascades import Cascade, Step
-from slotool.rules.policies.conditions import Score, Sure, Term
 from slotool.scheduling import by_demand
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
@@ -168,21 +166,6 @@ def test_feedback_may_name_the_groups_of_a_request_and_one_without_counts_for_al
         inputs = [{"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 3], "data": [0.5] * 6}]
         content = {"inputs": inputs, "parameters": {"group": 1.5}}
         assert "parameter group" in HTTP.post(f"{live.url}{url}/infer", json=content).json()["error"]
-
-
-def test_rules_that_compare_answers_are_watched_too() -> None:
-    tiers, truth = tier_rules(), truths()["de"]
-    steps = (
-        Step("small", Sure("small", 2.0)),
-        Step("medium", Score((Term("agreement", "medium", 1.0, "small"),), 1.0)),
-        Step("large"),
-    )
-    point = Cascade(steps).point
-    rules = replace(tiers, rules=tuple(replace(rule, point=point) for rule in tiers.rules if rule.tolerance == 0.3))
-    with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
-        for row in range(300):
-            told = label(live, compute(live, row)["request"], int(truth[row])).json()
-    assert len(told["alarms"]) == 1
 
 
 # A page whose own name was made to point at this server.

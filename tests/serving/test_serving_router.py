@@ -18,7 +18,6 @@ from slotool.elastic import confidence
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError, RunError
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step
-from slotool.rules.policies.conditions import Score, Sure, SureByLabel, Term
 from slotool.rules.policies.points import from_point
 from slotool.scheduling import (
     ControlSpace,
@@ -32,7 +31,7 @@ from slotool.scheduling import (
 from slotool.scheduling.batching.baselines import FixedBatching, MaxAccuracy, MinCost, ModelSwitching
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
-from slotool.serving.engines.cascade_run import cascade_run
+from slotool.serving.engines.cascade_run import CascadeRun
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.events import Events
 from slotool.serving.request import Request
@@ -361,40 +360,17 @@ def test_requests_of_tiers_share_calls_and_are_answered_as_one_by_one(three: Thr
     assert sorted(n for _, n in shared["calls"]) == sorted([20, 20, went_on])
 
 
-CASCADES = [
-    Cascade((Step("small", Sure("small", 0.8)), Step("medium", Sure("medium", 0.7)), Step("large")), answer)
-    for answer in ANSWERS
-] + [
-    Cascade(
-        (
-            Step("large", Sure("large", 0.8)),
-            Step("small", Score((Term("agreement", "small", 1.0, "large"),), 1.0)),
-            Step("medium"),
-        ),
-        "surer",
-    ),
-    Cascade((Step("medium", SureByLabel("medium", (("0", 2.0), ("1", 0.3)), 0.6)), Step("small"))),
-    Cascade((Step("small", Score((Term("confidence", "small", 1.0),), 0.6)), Step("large")), "last"),
+CASCADES = [Cascade((Step("small", 0.8), Step("medium", 0.7), Step("large")), answer) for answer in ANSWERS] + [
+    Cascade((Step("large", 0.8), Step("small", 0.6), Step("medium")), "surer"),
+    Cascade((Step("medium", 0.6), Step("small"))),
 ]
-
-
-def test_thresholds_by_the_name_of_a_class_are_those_of_the_table(three: ThreeLinear) -> None:
-    x, numbered = batch(300), CASCADES[5]
-    three.labels = ("cat", "dog", "cow", "hen")
-    by_name = Cascade((Step("medium", SureByLabel("medium", (("cat", 2.0), ("dog", 0.3)), 0.6)), Step("small")))
-    expected = PointRunner(three, [numbered.point]).run(x, numbered.point)
-    found = PointRunner(three, [by_name.point]).run(x, by_name.point)
-    np.testing.assert_array_equal(found.answers, expected.answers)
-    one = PointRunner(three, [by_name.point])
-    assert [one.run(x[i : i + 1], by_name.point).first for i in range(50)] == expected.answers[:50].tolist()
 
 
 @pytest.mark.parametrize("cascade", CASCADES, ids=lambda cascade: cascade.words)
 def test_cascades_err_exactly_where_the_replay_says(three: ThreeLinear, cascade: Cascade) -> None:
     x, y = batch(300), np.random.default_rng(1).integers(0, 4, 300)
     table = outcomes(three, x, y)
-    labels = np.concatenate([three.forward(x, point).argmax(axis=1) for point in POINTS])
-    replayed = cascade.replay(OutcomeTable(table.rows.assign(answer=labels.astype(str))))
+    replayed = cascade.replay(table)
     three.calls.clear()
     found = PointRunner(three, [cascade.point]).run(x, cascade.point)
     np.testing.assert_array_equal(found.answers != y, replayed.error.astype(bool))
@@ -416,18 +392,18 @@ def test_a_tier_may_be_a_cascade(three: ThreeLinear) -> None:
 def test_a_version_that_gives_no_answer_is_passed_over(three: ThreeLinear) -> None:
     x, cascade = batch(50), CASCADES[0]
     scores = [PointRunner(three, []).run(x, point) for point in POINTS]
-    run = cascade_run(cascade, x)
+    run = CascadeRun(cascade, len(x))
     run.missing()
     run.record(scores[1])
     run.record(scores[2].take(run.next_rows))
     sure = scores[1].confidence >= 0.7
     np.testing.assert_array_equal(run.answers().answers, np.where(sure, scores[1].answers, scores[2].answers))
-    late = cascade_run(cascade, x)
+    late = CascadeRun(cascade, len(x))
     for answers in (scores[0], None, None):
         late.missing() if answers is None else late.record(answers)
     assert not late.unanswered
     np.testing.assert_array_equal(late.answers().answers, scores[0].answers)
-    none = cascade_run(cascade, x)
+    none = CascadeRun(cascade, len(x))
     for _ in cascade.steps:
         none.missing()
     assert none.unanswered

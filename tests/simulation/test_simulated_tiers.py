@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from slotool.errors import InputError
 from slotool.rules import OSFA, Conc, Rule, RuleSet, Seq
 from slotool.rules.policies.cascades import Cascade, Step
-from slotool.rules.policies.conditions import Sure
 from slotool.rules.policies.routing import RoutingPolicy
 from slotool.scheduling import ControlSpace, ToleranceTiers
 from slotool.simulation import Scenario, ServiceTimes
@@ -63,7 +62,7 @@ def space() -> ControlSpace:
 
 
 def cascade(first: float, second: float) -> Cascade:
-    steps = Step("small", Sure("small", first)), Step("medium", Sure("medium", second)), Step("large")
+    steps = Step("small", first), Step("medium", second), Step("large")
     return Cascade(steps, "surer")
 
 

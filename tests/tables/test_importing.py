@@ -28,6 +28,11 @@ c,cow,5,0.4,unknown,0.6,dog
 NAMES = {"example": "id", "version": "service", "answer": "label", "confidence": "score"}
 
 
+def _answers(table: OutcomeTable) -> list[list[str]]:
+    by_version = table.rows.pivot(index="example", columns="version", values="answer")
+    return by_version.loc[table.examples, table.versions].to_numpy().tolist()
+
+
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
@@ -37,7 +42,7 @@ def test_missing_answers_and_abstentions_are_wrong_and_less_sure_than_any(tmp_pa
     made = library.import_outcomes(written(tmp_path / "long.csv", LONG), columns=NAMES, abstain="unknown")
     assert made.outcomes.matrix("error").tolist() == [[0, 0], [1, 0], [1, 1]]
     assert made.outcomes.matrix("confidence").tolist() == [[0.9, 0.8], [-1, 0.7], [-1, 0.6]]
-    assert made.outcomes.labels.tolist() == [["cat", "cat"], ["", "dog"], ["", "dog"]]
+    assert _answers(made.outcomes) == [["cat", "cat"], ["", "dog"], ["", "dog"]]
     assert made.missing == 2
     assert "nothing to save" in made.notes[0]
     priced = library.import_outcomes(tmp_path / "long.csv", columns=NAMES, prices={"fast": 0.001, "slow": 0.02})
@@ -54,7 +59,7 @@ def test_a_row_per_example_gives_the_same_table_as_a_row_per_answer(tmp_path: Pa
         keep="words",
     ).outcomes
     assert wide.sha256 == long.sha256
-    assert wide.labels.tolist() == long.labels.tolist()
+    assert _answers(wide) == _answers(long)
     assert wide.features == ["words"]
     assert wide.feature("words").tolist() == [3, 4, 5]
 
@@ -155,10 +160,10 @@ def test_numbers_are_the_same_labels_however_they_are_written(tmp_path: Path) ->
     cells = "example,version,answer,truth,confidence\n"
     text = cells + "a,f,1.0,1,0.9\na,s,1,1.0,0.8\nb,f,-1.0,2,0.4\nb,s,2.00,2,0.7\nc,f,v1.0,v1.0,1\nc,s, v1.0,v1.0,1\n"
     made = library.import_outcomes(written(tmp_path / "answers.csv", text), abstain="-1").outcomes
-    assert made.labels.tolist() == [["1", "1"], ["", "2"], ["v1.0", "v1.0"]]
+    assert _answers(made) == [["1", "1"], ["", "2"], ["v1.0", "v1.0"]]
     assert made.matrix("error").tolist() == [[0, 0], [1, 0], [0, 0]]
     # Of a table with a gap pandas makes floats, and Parquet keeps them.
     frame = pd.DataFrame({"example": ["a", "a"], "version": ["f", "s"], "error": [0, 1], "confidence": [0.9, 0.1]})
     frame = frame.assign(latency_s=1.0, answer=[1.0, float("nan")])
     frame.to_parquet(tmp_path / "outcomes.parquet")
-    assert OutcomeTable.load(tmp_path / "outcomes.parquet").labels.tolist() == [["1", ""]]
+    assert _answers(OutcomeTable.load(tmp_path / "outcomes.parquet")) == [["1", ""]]

@@ -17,8 +17,6 @@ from slotool.rules.ruleset.rules import RuleSet
 
 ROUTES_SCHEMA = "slotool/routes"
 ROUTES_VERSION = 1
-# Kinds of conditions in ``standalone_router``.
-CONDITIONS = ("sure", "sure-by-label", "score")
 # Place of the tiers in the source of ``standalone_router``.
 _PLACE = 'ROUTES: dict[str, Any] = {"tiers": []}\n'
 
@@ -75,24 +73,10 @@ def route_of(policy: RoutingPolicy) -> dict[str, Any]:
     if not isinstance(policy, Cascade):
         raise InputError(f"a policy of kind {policy.kind} cannot be exported")
     tree = policy.document()
-    versions: list[str] = []
     for step in tree["steps"]:
-        versions.append(step["ask"])
         if "accept" in step:
-            _require_known(step["accept"], versions)
             step["accept"] = _finite(step["accept"])
     return tree
-
-
-def _require_known(condition: Mapping[str, Any], versions: list[str]) -> None:
-    """Raise ``InputError`` for an unknown condition, or one on a version that is not asked by then."""
-    if condition["if"] not in CONDITIONS:
-        raise InputError(f"a condition {condition['if']!r} cannot be exported; those that can: {', '.join(CONDITIONS)}")
-    terms = [term for term in condition.get("terms", ()) if term[0] != "feature"]
-    named = [condition.get("version", versions[0])]
-    named += [name for term in terms for name in (term[1], *term[3:])]
-    if early := [name for name in named if name not in versions]:
-        raise InputError(f"a condition looks at {early[0]} before it is asked, which cannot be exported")
 
 
 def _finite(condition: dict[str, Any]) -> dict[str, Any]:

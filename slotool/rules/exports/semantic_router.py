@@ -64,12 +64,10 @@ def _versions(rule: Rule) -> tuple[list[str], float | None]:
     names = [step["ask"] for step in tree["steps"]]
     if len(names) == 1:
         return names, None
-    accepts = [step["accept"] for step in tree["steps"][:-1]]
-    same = [accept["if"] == "sure" and accept["version"] == at for accept, at in zip(accepts, names, strict=False)]
-    thresholds = {accept.get("at_least") for accept in accepts}
+    thresholds = {step["accept"]["at_least"] for step in tree["steps"][:-1]}
     threshold = thresholds.pop()
     # The router reads 0 as its default.
-    fits = tree["answer"] == "last" and all(same) and not thresholds and threshold is not None and 0 < threshold <= 1
+    fits = tree["answer"] == "last" and not thresholds and threshold is not None and 0 < threshold <= 1
     return (names, float(threshold)) if fits else ([], None)
 
 

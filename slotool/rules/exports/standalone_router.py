@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bisect
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -23,7 +22,6 @@ ROUTES: dict[str, Any] = {"tiers": []}
 Answer = tuple[Any, float]
 Version = Callable[[Any], "Answer | None"]
 
-_WHOLE = re.compile(r"([-+]?[0-9]+)\.0*")
 _THREADS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="routes")
 
 
@@ -32,13 +30,11 @@ def route(
     versions: Mapping[str, Version],
     tolerance: float,
     objective: str = "response-time",
-    features: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Answer ``request``: return ``answer``, ``confidence``, ``version``, ``asked`` and the id of the ``tier``.
 
-    ``confidence`` is NaN if no version answered; ``asked`` lists the versions in order. ``features``: numbers of the
-    request by name, if tiers use them. Raises ``ValueError`` for a tolerance or objective without a tier, ``KeyError``
-    for a missing version or feature, and what a version raises.
+    ``confidence`` is NaN if no version answered; ``asked`` lists the versions in order. Raises ``ValueError`` for a
+    tolerance or objective without a tier, ``KeyError`` for a missing version, and what a version raises.
     """
     tier = tier_for(tolerance, objective)
     steps = tier["route"]["steps"]
@@ -48,7 +44,7 @@ def route(
         early = {step["ask"]: _THREADS.submit(versions[step["ask"]], request) for step in steps[1:]}
     for step in steps:
         answers[step["ask"]] = _answer_of(step["ask"], request, versions, early)
-        if "accept" in step and holds(step["accept"], answers, features or {}):
+        if "accept" in step and accepts(step["accept"], answers):
             break
     version = outgoing(tier["route"], answers)
     answer, confidence = answers[version]
@@ -70,40 +66,17 @@ def tier_for(tolerance: float, objective: str) -> dict[str, Any]:
     return widest_allowed
 
 
-def holds(condition: Mapping[str, Any], answers: Mapping[str, Answer], features: Mapping[str, float]) -> bool:
-    """True if ``answers``, those so far by version, suffice."""
-    kind, least = condition["if"], condition.get("at_least")
-    if kind == "sure":
-        return least is not None and answers[condition["version"]][1] >= least
-    if kind == "sure-by-label":
-        answer, confidence = answers[condition["version"]]
-        threshold = least.get(_label(answer), condition["otherwise"]) if least else condition["otherwise"]
-        return threshold is not None and confidence >= threshold
-    if kind == "score":
-        score = 0.0
-        for of, name, weight, *other in condition["terms"]:
-            if of == "confidence":
-                score += weight * answers[name][1]
-            elif of == "feature":
-                score += weight * features[name]
-            else:
-                score += weight * float(_label(answers[name][0]) == _label(answers[other[0]][0]))
-        return least is not None and score >= least
-    raise ValueError(f"no condition is called {kind!r}")
+def accepts(condition: Mapping[str, Any], answers: Mapping[str, Answer]) -> bool:
+    """True if the version that ``condition`` names is sure enough of its answer."""
+    least = condition["at_least"]
+    return least is not None and answers[condition["version"]][1] >= least
 
 
 def outgoing(tree: Mapping[str, Any], answers: Mapping[str, Answer]) -> str:
     """Return the version whose answer is sent. Ties go to the version asked last."""
-    names, how = list(answers), tree["answer"]
+    names = list(answers)
     worth = [_worth(tree, name, answers[name][1]) for name in names]
-    if how == "last":
-        votes = [float(place) for place in range(len(names))]
-    elif how == "surer":
-        votes = worth
-    else:
-        weights = [0.0 if math.isnan(sure) else 1.0 if how == "majority" else sure for sure in worth]
-        labels = [_label(answers[name][0]) for name in names]
-        votes = [sum(w for w, other in zip(weights, labels) if other == label) for label in labels]  # noqa: B905
+    votes = [float(place) for place in range(len(names))] if tree["answer"] == "last" else worth
     best = len(names) - 1
     for place in range(len(names) - 1, -1, -1):
         if not math.isnan(worth[place]) and (math.isnan(worth[best]) or votes[place] > votes[best]):
@@ -114,17 +87,6 @@ def outgoing(tree: Mapping[str, Any], answers: Mapping[str, Answer]) -> str:
 def _answer_of(name: str, request: Any, versions: Mapping[str, Version], early: Mapping[str, Future[Any]]) -> Answer:
     answer = early[name].result() if name in early else versions[name](request)
     return (None, math.nan) if answer is None else (answer[0], float(answer[1]))
-
-
-def _label(answer: Any) -> str:
-    """Format an answer as in the rules: whole numbers without a point, so that 1 and 1.0 are one label."""
-    if answer is None or (isinstance(answer, float) and math.isnan(answer)):
-        return ""
-    text = str(answer).strip()
-    whole = _WHOLE.fullmatch(text)
-    if whole is None:
-        return text
-    return "0" if whole[1] == "-0" else whole[1]
 
 
 def _worth(tree: Mapping[str, Any], name: str, confidence: float) -> float:

@@ -270,9 +270,6 @@ def usable_policies(outcomes: OutcomeTable, policies: Sequence[str], max_error: 
             f"above {max_error:g}{others}; the largest is {above['error'].max():g}; "
             "--max-error states what no error can exceed"
         )
-    if Cascade.kind in policies:
-        for name in outcomes.features:
-            outcomes.feature(name)
     if not set(policies) & {*PAIRS, Cascade.kind} or len(constant_versions(outcomes)) < len(outcomes.versions):
         return policies
     if OSFA.kind in policies:

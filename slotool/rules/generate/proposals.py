@@ -16,9 +16,7 @@ import numpy as np
 from slotool.rules.generate.base import Problem
 from slotool.rules.generate.candidates import Candidates, quantiles
 from slotool.rules.generate.search import ExampleSet, Path, paths
-from slotool.rules.generate.signals import Signals, calibrated
-from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
-from slotool.rules.policies.conditions import Sure
+from slotool.rules.policies.cascades import Cascade, Step, Worth
 from slotool.rules.policies.routing import OSFA, PAIRS, RoutingPolicy
 
 # Least further saving of each policy in a chain, as a share of the best version's price.
@@ -27,6 +25,8 @@ MIN_STEP, MAX_CHAIN = 0.003, 60
 # observed, and surer policies need no test. On four scikit-learn models of Fashion-MNIST (of 1,000 or 4,000 examples)
 # no tier saves less from here than from the surest policy, nor at 7; at 5 some do, at 4 most.
 SURE = 10.0
+# Most points of the line from a confidence to the probability of a right answer.
+WORTH_KNOTS = 16
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def threshold_path(problem: Problem, goal: Goal, rows: np.ndarray) -> list[Routi
     better = min(others, key=lambda version: float(problem.errors[rows, version].mean()))
     thresholds = quantiles(outcomes.matrix("confidence")[rows, cheap], len(rows))[::-1]
     first, second = outcomes.versions[cheap], outcomes.versions[better]
-    between = [Cascade((Step(first, Sure(first, float(level))), Step(second))) for level in thresholds]
+    between = [Cascade((Step(first, float(level)), Step(second))) for level in thresholds]
     path = [OSFA(second), *between, OSFA(first)]
     alone = OSFA.kind in problem.policies
     return [policy for policy in path if alone or policy == OSFA(outcomes.versions[problem.best]) or policy in between]
@@ -176,17 +176,26 @@ def _cascades(
         error[learn],
         outcomes.matrix("latency_s")[learn],
         outcomes.matrix("cost")[learn],
+        sure[learn],
         np.stack([worth[v].of(sure[learn, v]) for v in range(len(names))], axis=1),
-        np.unique(outcomes.labels[learn], return_inverse=True)[1].reshape(len(learn), -1)
-        if outcomes.knows_answers
-        else None,
         problem.best,
         None if problem.groups is None else _shares(problem.groups.of[learn], len(problem.groups.names)),
     )
-    signals = Signals(outcomes, 1.0 - error, fit, learn)
-    answers = ANSWERS if outcomes.knows_answers else ANSWERS[:2]
-    for group in paths(examples, signals.after, answers, problem.thresholds):
+    for group in filter(None, paths(examples, problem.thresholds)):
         yield np.concatenate([path.means for path in group]), _maker(group, names, worth)
+
+
+def calibrated(confidence: np.ndarray, right: np.ndarray) -> Worth:
+    """Fit the probability of right answers (float64 [examples]), rising with confidence; NaN is left out."""
+    from scipy.optimize import isotonic_regression
+
+    has_value = ~np.isnan(confidence)
+    if not has_value.any():
+        return Worth((0.0,), (0.0,))
+    levels, of, counts = np.unique(confidence[has_value], return_inverse=True, return_counts=True)
+    rising = isotonic_regression(np.bincount(of, right[has_value]) / counts, weights=counts).x
+    at = np.unique(np.quantile(confidence[has_value], np.linspace(0, 1, WORTH_KNOTS)))
+    return Worth(tuple(map(float, at)), tuple(round(float(value), 6) for value in np.interp(at, levels, rising)))
 
 
 def _shares(of: np.ndarray, groups: int) -> np.ndarray:

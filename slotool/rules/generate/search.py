@@ -8,7 +8,7 @@ one pass over the examples and one over the grid, whatever the number of thresho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,30 +19,19 @@ import numpy as np
 from slotool.machine import usable_cores
 from slotool.rules.generate.candidates import quantiles
 from slotool.rules.policies.cascades import ANSWERS, MAX_STEPS, Cascade, Step, Worth
-from slotool.rules.policies.conditions import Condition
 
 # Most thresholds at each step, by number of versions in a cascade.
 MAX_GRID = {2: 200, 3: 24, 4: 10}
-# Most kinds of signals, by number of versions.
-MAX_KINDS = {2: 3, 3: 3, 4: 1}
 ORDERS_AT_ONCE = 16  # bounds the memory of the cores' results
 
 
-@dataclass(frozen=True)
-class Signal:
-    """``values`` (float64 [examples]) that may distinguish answers, and the condition that one reaches a threshold."""
-
-    values: np.ndarray
-    condition: Callable[[float], Condition]
-
-
-# By versions asked in turn: each kind's signal, its thresholds, and how many of them each example reaches.
-Grids = dict[tuple[int, ...], list[tuple[Signal, np.ndarray, np.ndarray]]]
+# By version: thresholds of its confidence, and how many of them each example reaches.
+Grids = list[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """Examples to search over: float64 [examples, versions] each, except integer ``labels`` (None if unknown).
+    """Examples to search over: float64 [examples, versions] each.
 
     ``worth``: probability that each answer is right; ``best``: the version to compare with. ``shares``: float64
     [examples, groups], one over the share of a group for its examples, else 0.
@@ -51,32 +40,30 @@ class ExampleSet:
     error: np.ndarray
     latency_s: np.ndarray
     cost: np.ndarray
+    confidence: np.ndarray
     worth: np.ndarray
-    labels: np.ndarray | None
     best: int
     shares: np.ndarray | None = None
 
     @cached_property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, np.ndarray]:
-        """First seven arguments of ``search_kernels.cascade_means``, each contiguous."""
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, np.ndarray]:
+        """First six arguments of ``search_kernels.cascade_means``, each contiguous."""
         of_versions = (self.error, self.latency_s, self.cost, self.worth)
-        labels = np.zeros(self.error.shape, dtype=np.int64) if self.labels is None else self.labels
         shares = np.empty((len(self.error), 0)) if self.shares is None else self.shares
         numbers = [np.ascontiguousarray(values, dtype=np.float64) for values in (*of_versions, shares)]
         error, latency_s, cost, worth, own_shares = numbers
-        return error, latency_s, cost, worth, np.ascontiguousarray(labels, dtype=np.int64), self.best, own_shares
+        return error, latency_s, cost, worth, self.best, own_shares
 
 
 @dataclass(frozen=True)
 class Path:
-    """Cascades that ask ``versions`` in this order by these ``signals``, one per combination of ``thresholds``.
+    """Cascades that ask ``versions`` in this order, one per combination of ``thresholds``.
 
     ``thresholds``: one axis a step. ``means``: float64 [combinations, 4 + 2 × groups]: error, squared difference of the
     error from the best version's, time, cost; then, group by group, its error and its squared difference.
     """
 
     versions: tuple[int, ...]
-    signals: tuple[Signal, ...]
     answer: str
     thresholds: tuple[np.ndarray, ...]
     means: np.ndarray
@@ -84,68 +71,46 @@ class Path:
     def cascade(self, at: int, names: Sequence[str], worth: Sequence[Worth]) -> Cascade:
         """Return the cascade of combination ``at``."""
         steps = np.unravel_index(at, [len(levels) for levels in self.thresholds]) if self.thresholds else ()
-        conditions: list[Condition | None] = [
-            signal.condition(float(levels[step]))
-            for signal, levels, step in zip(self.signals, self.thresholds, steps, strict=True)
-        ]
-        chain = tuple(Step(names[v], accept) for v, accept in zip(self.versions, [*conditions, None], strict=True))
-        used = () if self.answer in ("last", "majority") else tuple((names[v], worth[v]) for v in self.versions)
+        least = [float(levels[step]) for levels, step in zip(self.thresholds, steps, strict=True)]
+        chain = tuple(Step(names[v], at_least) for v, at_least in zip(self.versions, [*least, None], strict=True))
+        used = () if self.answer == "last" else tuple((names[v], worth[v]) for v in self.versions)
         return Cascade(chain, self.answer, used)
 
 
-def paths(
-    examples: ExampleSet,
-    signals: Callable[[tuple[int, ...], int], Sequence[Signal]],
-    answers: Sequence[str],
-    thresholds: int,
-    *,
-    longest: int = MAX_STEPS,
-) -> Iterator[list[Path]]:
+def paths(examples: ExampleSet, thresholds: int, *, longest: int = MAX_STEPS) -> Iterator[list[Path]]:
     """Yield every path of 1 to ``longest`` versions, in lists with equally many combinations.
 
-    ``signals``: returns one signal of each of the first kinds after versions were asked in turn; all steps of a path
-    use one kind. ``thresholds``: most per step, fewer in longer cascades. ``means`` of one list are parts of one array.
+    ``thresholds``: most per step, fewer in longer cascades. ``means`` of one list are parts of one array.
     """
     versions = range(examples.error.shape[1])
     with ThreadPoolExecutor(usable_cores()) as cores:
         for length in range(1, min(longest, len(versions)) + 1):
-            grids: Grids = {}
-            every = permutations(versions, length - 1)
+            most = min(thresholds, MAX_GRID[length]) if length > 1 else 0
+            grids = [_grid(confidence, most) for confidence in examples.confidence.T]
+            every, answers = permutations(versions, length - 1), ANSWERS if length > 1 else ANSWERS[:1]
             while some := list(islice(every, ORDERS_AT_ONCE)):
-                for prefix in dict.fromkeys(order[: at + 1] for order in some for at in range(length - 1)):
-                    if prefix not in grids:
-                        kinds = signals(prefix, MAX_KINDS[length])
-                        grids[prefix] = [(s, *_grid(s, min(thresholds, MAX_GRID[length]))) for s in kinds]
-                usable = answers if length > 1 else answers[:1]
-                for lists in cores.map(partial(_paths_after, examples, grids=grids, answers=usable), some):
-                    yield from lists
+                yield from cores.map(partial(_paths_after, examples, grids=grids, answers=answers), some)
 
 
-def _grid(signal: Signal, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return thresholds, and how many of them each example reaches: int64 [examples]; without a value, none."""
-    thresholds = quantiles(signal.values, count)
-    reached = np.searchsorted(thresholds, signal.values, side="right")
-    return thresholds, np.where(np.isnan(signal.values), 0, reached)
+def _grid(confidence: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return thresholds, and how many of them each example reaches: int64 [examples]; without an answer, none."""
+    thresholds = quantiles(confidence, count)
+    reached = np.searchsorted(thresholds, confidence, side="right")
+    return thresholds, np.where(np.isnan(confidence), 0, reached)
 
 
-def _paths_after(
-    examples: ExampleSet, order: tuple[int, ...], grids: Grids, answers: Sequence[str]
-) -> list[list[Path]]:
-    """Return the paths of ``order`` and one more version: a list for each kind of signal."""
+def _paths_after(examples: ExampleSet, order: tuple[int, ...], grids: Grids, answers: Sequence[str]) -> list[Path]:
+    """Return the paths of ``order`` and one more version."""
     from slotool.rules.generate.search_kernels import cascade_means
 
-    codes, lists = np.array([ANSWERS.index(answer) for answer in answers]), []
+    thresholds = tuple(grids[version][0] for version in order)
+    if any(not len(levels) for levels in thresholds):
+        return []
     lasts = [version for version in range(examples.error.shape[1]) if version not in order]
-    steps = [grids[order[: at + 1]] for at in range(len(order))]
-    for kind in zip(*steps, strict=True) if steps else [()]:
-        thresholds = tuple(levels for _, levels, _ in kind)
-        if any(not len(levels) for levels in thresholds):
-            continue
-        reached = np.array([ranks for _, _, ranks in kind], dtype=np.int64).reshape(len(kind), len(examples.error))
-        sizes = np.array([len(levels) for levels in thresholds], dtype=np.int64)
-        first = np.array(order, dtype=np.int64)
-        means = cascade_means(*examples.arrays, first, np.array(lasts), codes, reached, sizes)
-        signals, named = tuple(signal for signal, _, _ in kind), product(lasts, answers)
-        of_each = zip(named, means.reshape(-1, *means.shape[2:]), strict=True)
-        lists.append([Path((*order, last), signals, answer, thresholds, kind) for (last, answer), kind in of_each])
-    return lists
+    codes, sizes = np.array([ANSWERS.index(answer) for answer in answers]), np.array([*map(len, thresholds)], np.int64)
+    ranks = [grids[version][1] for version in order]
+    reached = np.array(ranks, dtype=np.int64).reshape(len(order), len(examples.error))
+    first = np.array(order, dtype=np.int64)
+    means = cascade_means(*examples.arrays, first, np.array(lasts), codes, reached, sizes)
+    of_each = zip(product(lasts, answers), means.reshape(-1, *means.shape[2:]), strict=True)
+    return [Path((*order, last), answer, thresholds, of_one) for (last, answer), of_one in of_each]

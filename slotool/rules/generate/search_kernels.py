@@ -7,13 +7,13 @@ import numpy as np
 from slotool.compilation import njit
 
 # Codes of ``cascades.ANSWERS``.
-LAST, MAJORITY = 0, 2
+LAST = 0
 
 
 @njit(cache=True, nogil=True)
 def _picked(
     votes: np.ndarray, kind: int, answer: int, answered: np.ndarray, at: int, order: np.ndarray, version: int, row: int,
-    worth: np.ndarray, labels: np.ndarray, keep: bool,
+    worth: np.ndarray, keep: bool,
 ) -> int:  # fmt: skip
     """Return the version whose answer is sent when ``version`` follows those of ``order`` at step ``at``.
 
@@ -23,24 +23,17 @@ def _picked(
         if keep:
             votes[kind, at] = at
         return version
-    sure, picked, most, vote = worth[row, version], -1, -np.inf, 0.0
-    voting = answer >= MAJORITY and answered[at]
-    weight = 1.0 if answer == MAJORITY else sure
+    sure, picked, most = worth[row, version], -1, -np.inf
     for other in range(at):
         if not answered[other]:
             continue
         other_vote = votes[kind, other]
-        if voting:
-            # Choices without branches, which cannot be predicted.
-            same = 1.0 if labels[row, order[other]] == labels[row, version] else 0.0
-            other_vote += weight * same
-            vote += same if answer == MAJORITY else same * worth[row, order[other]]
         better = other_vote >= most
         picked = other if better else picked
         most = other_vote if better else most
         if keep:
             votes[kind, other] = other_vote
-    vote = vote + weight if voting else at if answer == LAST else sure
+    vote = at if answer == LAST else sure
     if keep:
         votes[kind, at] = vote
     return version if (answered[at] and vote >= most) or picked < 0 else order[picked]
@@ -48,7 +41,7 @@ def _picked(
 
 @njit(cache=True, nogil=True)
 def _sums(
-    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, worth: np.ndarray, labels: np.ndarray, best: int,
+    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, worth: np.ndarray, best: int,
     shares: np.ndarray, order: np.ndarray, lasts: np.ndarray, answers: np.ndarray, reached: np.ndarray,
     sizes: np.ndarray, begins: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
@@ -78,9 +71,7 @@ def _sums(
                 sums[place, 0] += latency_s[row, version]
                 sums[place, 1] += cost[row, version]
                 for kind in range(kinds):
-                    picked = _picked(
-                        votes, kind, answers[kind], answered, at, order, version, row, worth, labels, at < steps
-                    )
+                    picked = _picked(votes, kind, answers[kind], answered, at, order, version, row, worth, at < steps)
                     its_error = error[row, picked]
                     square = (its_error - best_error) ** 2
                     more, more_square = its_error - errors[kind], square - squares[kind]
@@ -110,13 +101,13 @@ def _accumulate(sums: np.ndarray, begin: int, end: int, sizes: np.ndarray, axes:
 
 @njit(cache=True, nogil=True)
 def cascade_means(
-    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, worth: np.ndarray, labels: np.ndarray, best: int,
+    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, worth: np.ndarray, best: int,
     shares: np.ndarray, order: np.ndarray, lasts: np.ndarray, answers: np.ndarray, reached: np.ndarray,
     sizes: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
     """Return ``Path.means`` of every code in ``answers``: float64 [last versions, answers, combinations, columns].
 
-    The first seven arguments as in ``ExampleSet``; ``order``: int64 [steps], versions asked first, ``lasts``: versions
+    The first six arguments as in ``ExampleSet``; ``order``: int64 [steps], versions asked first, ``lasts``: versions
     of which one is asked last. ``reached``: int64 [steps, examples], how many of a step's thresholds each example
     reaches; ``sizes``: int64 [steps], numbers of thresholds.
     """
@@ -128,7 +119,7 @@ def cascade_means(
         if at < steps:
             cells *= sizes[at] + 1
             combinations *= sizes[at]
-    sums = _sums(error, latency_s, cost, worth, labels, best, shares, order, lasts, answers, reached, sizes, begins)
+    sums = _sums(error, latency_s, cost, worth, best, shares, order, lasts, answers, reached, sizes, begins)
     # At threshold t an example goes on when it reaches at most t thresholds.
     for at in range(1, steps + len(lasts)):
         _accumulate(sums, begins[at], begins[at + 1], sizes, min(at, steps))

@@ -21,7 +21,7 @@ from slotool.models.signature import FREE, require_rows, try_two
 from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import Conc, consults_second
-from slotool.serving.engines.cascade_run import cascade_run, class_names
+from slotool.serving.engines.cascade_run import CascadeRun
 from slotool.serving.outputs import Outputs, combined
 from slotool.tables import OperatingPoint
 from slotool.transfers import CAPTURED_SIZES
@@ -35,7 +35,7 @@ class EnsemblePlan:
     """Points of the model behind a decision's point; ``second`` is None when one alone answers.
 
     ``concurrent``: both versions begin at the same time. ``first`` and then ``later`` are a cascade's versions in
-    order, and ``names`` its classes as in ``class_names``.
+    order.
     """
 
     first: OperatingPoint
@@ -44,7 +44,6 @@ class EnsemblePlan:
     concurrent: bool = False
     cascade: Cascade | None = None
     later: tuple[OperatingPoint, ...] = ()
-    names: tuple[str, ...] = ()
 
     @property
     def points(self) -> tuple[OperatingPoint, ...]:
@@ -101,7 +100,7 @@ class PointRunner:
         return combined(first, unsure, _computed(self.model, x[unsure], plan.second)) if unsure.any() else first
 
     def _run_cascade(self, x: Inputs, plan: EnsemblePlan, cascade: Cascade) -> Outputs:
-        run = cascade_run(cascade, x, plan.names)
+        run = CascadeRun(cascade, len(x))
         while (rows := run.next_rows) is not None:
             run.record(_computed(self.model, x if len(rows) == len(x) else x[rows], plan.points[run.step]))
         return run.answers()
@@ -204,8 +203,7 @@ def _plan(model: ElasticModel, versions: dict[str, OperatingPoint], point: Opera
         raise InputError(f"{model.name} has no version {missing[0]!r}; it has {', '.join(versions)}")
     first, *second = (versions[version] for version in policy.versions)
     if isinstance(policy, Cascade):
-        names = tuple(class_names([policy], model.labels))
-        return EnsemblePlan(first, cascade=policy, later=tuple(second), names=names)
+        return EnsemblePlan(first, cascade=policy, later=tuple(second))
     if not second:
         return EnsemblePlan(first)
     return EnsemblePlan(first, second[0], float(point.get("threshold") or 0.0), isinstance(policy, Conc))

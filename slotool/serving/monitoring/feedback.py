@@ -21,11 +21,8 @@ from slotool.errors import SlotoolError
 from slotool.models import Classification
 from slotool.rules.evidence.groups import OTHERS
 from slotool.rules.monitor.drift import Watched, Watcher
-from slotool.rules.policies.cascades import Cascade
-from slotool.rules.policies.points import from_point
 from slotool.rules.ruleset.rules import RuleSet
 from slotool.serving import rejections
-from slotool.serving.engines.cascade_run import class_names, label_of
 from slotool.serving.engines.ensemble import compute
 from slotool.serving.outputs import Outputs
 from slotool.serving.request import InferenceResult
@@ -142,24 +139,19 @@ class Guarantees:
 def outcomes_of(model: ElasticModel, rules: RuleSet, parts: Sequence[Columns], labels: np.ndarray) -> OutcomeTable:
     """Run every version that the rules consult on labelled inputs.
 
-    ``labels``: int64 [examples], the true classes. The table holds answers, confidences and inputs that rules look at;
-    no times. Raises ``SlotoolError`` when a version fails.
+    ``labels``: int64 [examples], the true classes. The table holds errors and confidences; no
+    times. Raises ``SlotoolError`` when a version fails.
     """
     points = {version_name(point): point for point in model.points}
     joined = _joined(parts)
-    policies = [from_point(rule.point) for rule in rules.rules]
-    names = class_names([policy for policy in policies if isinstance(policy, Cascade)], model.labels)
-    features = _features(joined)
     frames = []
     for version in dict.fromkeys([*sorted(rules.versions), rules.best_version]):
         computed = [compute(model, x, points[version]) for x in joined]
         answers = np.concatenate([part.answers for part in computed])
         error = (answers != labels).astype(np.float64)
-        # Texts of answers as conditions compare them when serving.
-        texts = np.array([label_of(answer, names) for answer in answers.tolist()], dtype=object)
+        examples = np.arange(len(answers)).astype(str)
         columns = {"version": version, "error": error, "confidence": _confidence(computed), "latency_s": 0.0}
-        numbered = {"example": np.arange(len(answers)).astype(str), "answer": texts}
-        frames.append(pd.DataFrame({**numbered, **columns, **features}))
+        frames.append(pd.DataFrame({"example": examples, **columns}))
     return OutcomeTable(pd.concat(frames, ignore_index=True))
 
 
@@ -185,17 +177,6 @@ def _confidence(computed: Sequence[Outputs]) -> np.ndarray:
     parts = [np.full(len(part), np.nan) if part.confidence is None else part.confidence for part in computed]
     sure = np.concatenate(parts).astype(np.float64)
     return less_sure(sure, ~np.isfinite(sure))
-
-
-def _features(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """Return numeric inputs, which rules may name: float64 [examples], the first element of each."""
-    features = {}
-    for name, array in parts[0].arrays.items():
-        arrays = [part.arrays[name] for part in parts]
-        if array.dtype.kind in "biuf" and all(part.size for part in arrays):
-            features[name] = np.concatenate([part.reshape(len(part), -1)[:, 0] for part in arrays]).astype(np.float64)
-    reserved = ("example", "version", "error", "confidence", "latency_s", "cost", "answer")
-    return {name: values for name, values in features.items() if name not in reserved}
 
 
 def _joined(parts: Sequence[Columns]) -> list[Columns]:

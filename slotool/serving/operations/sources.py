@@ -18,11 +18,9 @@ from slotool.errors import ArtifactError, InputError
 from slotool.factories import source_file
 from slotool.machine import likeness, usable_memory
 from slotool.models.loading import is_code
-from slotool.printable import did_you_mean, name_list, printable, size_text
+from slotool.printable import did_you_mean, printable, size_text
 from slotool.progress import named_if_slow
 from slotool.regular_files import read_bytes
-from slotool.rules.policies.cascades import Cascade
-from slotool.rules.policies.points import from_point
 from slotool.rules.ruleset.rules import RuleSet
 from slotool.rules.switching import SwitchingPlan
 from slotool.scheduling import (
@@ -207,7 +205,6 @@ class Sources:
             fitting = rules if rules and {*rules.versions, rules.best_version} <= versions else None
             if fitting is not None:
                 self._require_models(fitting, model, path, warn)
-                self._require_inputs(fitting, model)
             outcomes = _outcomes_of(model, tables)
             conditions = _conditions(model, latency, self.threads, self.devices, self.precision, warn)
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
@@ -229,17 +226,6 @@ class Sources:
                 f"{self.rules}: not checked that its rules are of the models served, as the table or the model of "
                 f"{' and '.join(unchecked)} states no checksum"
             )
-
-    def _require_inputs(self, rules: RuleSet, model: ElasticModel) -> None:
-        """Raise ``InputError`` for rules that read numbers other than inputs of the model."""
-        inputs = [tensor.name for tensor in model.signature.inputs]
-        for rule in rules.rules:
-            policy = from_point(rule.point)
-            if isinstance(policy, Cascade) and (other := sorted(policy.features - {*inputs})):
-                raise InputError(
-                    f"{self.rules}: tier {rule.id} looks at {other[0]!r}, which is no input of {model.name}; there are "
-                    f"{name_list(inputs)}; make the rules of a table without this column"
-                )
 
     def _policy(
         self,

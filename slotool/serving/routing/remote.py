@@ -19,7 +19,7 @@ from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
 from slotool.printable import reason
 from slotool.rules.policies.cascades import Cascade
 from slotool.serving import rejections
-from slotool.serving.engines.cascade_run import cascade_run
+from slotool.serving.engines.cascade_run import CascadeRun
 from slotool.serving.engines.ensemble import EnsemblePlan, compute, ensemble_plan
 from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
@@ -239,7 +239,7 @@ class RemoteCall:
 
     async def _in_turn(self, cascade: Cascade) -> tuple[Outputs, str]:
         """Ask a cascade's versions in turn, skipping those that do not answer."""
-        run, plan, failed = cascade_run(cascade, self._x, self._plan.names), self._plan, None
+        run, plan, failed = CascadeRun(cascade, len(self._x)), self._plan, None
         while (rows := run.next_rows) is not None:
             point, then = plan.points[run.step], (*plan.points, self._fallback())[run.step + 1]
             try:
