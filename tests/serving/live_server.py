@@ -22,7 +22,7 @@ from slotool.serving.access import AddressRates, Clients
 from slotool.serving.engines import InferenceEngine
 from slotool.serving.front.frontend import FrontEnd, RuntimeSettings
 from slotool.serving.grpc.grpc_front_end import GrpcFrontEnd
-from slotool.serving.operations.server import Server, address_of, bind, url_of
+from slotool.serving.operations.server import Server, address_of, bind, release, url_of
 from slotool.tables import OperatingPoint
 
 # Making a client reads certificates, 16 ms each time.
@@ -151,6 +151,7 @@ def live_server(
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
         url, grpc_address = url_of(listener), address_of(grpc_listener)
+        release(grpc_listener)
         grpc_front = GrpcFrontEnd(app.state.front, grpc_address)
         server = Server(app, ready.set, drain_s=drain_s, secondary=grpc_front)
         if http == "uvicorn":  # as it comes, in place of slotool.serving.http

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,13 @@ def folder(tmp_path: Path) -> Path:
     (folder / "README.txt").write_text("about these models")
     (folder / ".cache").mkdir()
     return folder
+
+
+def unloaded(folder: Path) -> dict[str, str]:
+    """Reasons of models that are not served; ``plain`` is."""
+    sources = read(folder)
+    assert "plain" in sources.load(print)
+    return dict(sources.unloaded)
 
 
 def configure(folder: Path, text: str) -> None:
@@ -120,8 +128,7 @@ def test_a_label_file_names_the_classes_of_the_highest_scores(folder: Path) -> N
     configure(
         folder, 'max_batch_size: 4 output { name: "y" data_type: TYPE_FP32 dims: 2 label_filename: "classes.txt" }'
     )
-    with pytest.raises(InputError, match=r"label_filename.*classes\.txt"):
-        read(folder).load(print)
+    assert re.search(r"label_filename.*classes\.txt", unloaded(folder)["scaling"])
     (folder / "scaling" / "classes.txt").write_text("cat\ndog\n")
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}
     wanted = {"name": "y", "parameters": {"classification": 1}}
@@ -147,17 +154,15 @@ def test_a_label_file_names_the_classes_of_the_highest_scores(folder: Path) -> N
 )
 def test_a_wrong_configuration_is_a_sentence(folder: Path, text: str, named: str) -> None:
     configure(folder, text)
-    with pytest.raises(InputError) as raised:
-        read(folder).load(print)
-    assert named in str(raised.value)
-    assert "scaling" in str(raised.value)
+    (reason,) = unloaded(folder).values()
+    assert named in reason
+    assert "scaling" in reason
 
 
 def test_a_batch_size_needs_a_free_first_dimension(folder: Path) -> None:
     save_scaling(folder / "scaling" / "10" / "model.onnx", 10.0, [1, 2])
     configure(folder, "max_batch_size: 8")
-    with pytest.raises(InputError, match=r"FP32\[1, 2\]"):
-        read(folder).load(print)
+    assert "FP32[1, 2]" in unloaded(folder)["scaling"]
 
 
 def test_a_service_file_lists_model_files_and_code_that_is_allowed(
@@ -220,6 +225,35 @@ def test_a_model_is_loaded_and_unloaded_by_tritons_clients(folder: Path) -> None
         assert (scaled(server, "new"), scaled(server, "plain")) == (5, 3)
 
 
+@pytest.mark.parametrize("name", ["torn.onnx", "torn.pt2", "torn.keras", "torn.skops", "torn.ubj"])
+def test_a_torn_file_is_not_served_and_the_others_are(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"being copied")
+    with repository_server(folder) as server:
+        assert (scaled(server, "plain"), scaled(server, "scaling"), scaled(server, "torn")) == (3, 10, 404)
+        index = HTTP.post(f"{server.url}/v2/repository/index", json={}).json()
+        (torn,) = [one for one in index if one["state"] != "READY"]
+        assert (torn["name"], torn["state"], str(folder / name) in torn["reason"]) == ("torn", "UNAVAILABLE", True)
+        load = f"{server.url}/v2/repository/models/torn/load"
+        assert HTTP.post(load).status_code == 400
+        (folder / name).unlink()
+        save_scaling(folder / "torn.onnx", 7.0)
+        assert HTTP.post(load).status_code == 200
+        assert scaled(server, "torn") == 7
+
+
+def test_a_file_that_is_torn_later_leaves_all_models_as_they_are(folder: Path) -> None:
+    models = read(folder).load(print)
+    (folder / "new.onnx").write_bytes(b"being copied")
+    assert read(folder).reload(models, print, artifacts=True).keys() == models.keys()
+    (folder / "plain.onnx").write_bytes(b"being copied")
+    with pytest.raises(InputError, match=r"plain\.onnx"):
+        read(folder).reload(models, print, artifacts=True)
+    save_scaling(folder / "plain.onnx", 3.0)
+    configure(folder, "max_batch_size: many")
+    with pytest.raises(InputError, match=r"config\.pbtxt"):
+        read(folder).reload(models, print, artifacts=True)
+
+
 def test_all_models_may_be_unloaded_and_workers_follow(folder: Path) -> None:
     with repository_server(folder, engine=LocalInferenceEngine(1, 1, hang_s=10.0)) as server:
         for model in ("plain", "scaling"):
@@ -258,6 +292,7 @@ def test_loading_needs_a_role_and_no_browser(folder: Path) -> None:
         (("a.onnx",), ("--rules", "rules.json"), "--rules"),
         (("a.onnx", "a/1/m.onnx"), (), "'a'"),
         (("a/1/m.onnx", "a/1/n.onnx"), (), "n.onnx"),
+        (("a.onnx", "b/1/m.onnx", "b/1/n.onnx"), ("--check-config",), "b"),
     ],
 )
 def test_a_folder_that_cannot_be_served_is_a_sentence(

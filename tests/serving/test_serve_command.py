@@ -30,6 +30,7 @@ from slotool.elastic.network import Network
 from slotool.elastic.training import family_graphs
 from slotool.graphs.torch_module import GraphModule
 from slotool.machine import machine_id
+from slotool.serving.operations.server import bind
 from slotool.tables import LatencyTable, OutcomeTable
 from tests.serving.live_server import HTTP, tier_rules
 
@@ -50,6 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Family.of("family", versions).save(folder / "family", config={}, seed=0)
     Family.of("mlp", versions[:1]).save(folder / "mlp", config={}, seed=0)
     tier_rules().save(folder / "rules.json")
+    (folder / "service.toml").write_text('[[models]]\nartifact = "mlp"\n')
     names = ("small", "medium", "large")
     points = [f"version={name}" for name in names]
     seconds = dict(zip(points, (1e-3, 1.0, 1e4), strict=True))
@@ -188,8 +190,11 @@ def test_it_serves_grpc_too_warns_when_others_can_reach_it_and_ctrl_c_ends_it_wi
         assert "anyone who can reach this machine" in warning
 
 
-def test_a_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+@pytest.mark.parametrize("taken_by", [lambda: socket.create_server(("127.0.0.1", 0)), lambda: bind("127.0.0.1", 0)])
+def test_a_port_of_a_server_that_listens_or_still_loads_is_in_use(
+    slotool: Slotool, folder: Path, taken_by: Callable[[], socket.socket]
+) -> None:
+    with taken_by() as taken:
         port = taken.getsockname()[1]
         finished = slotool("serve", folder / "mlp", "--port", port)
         over_grpc = slotool("serve", folder / "mlp", "--port", 0, "--grpc-port", port)
@@ -197,6 +202,17 @@ def test_a_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
     assert f"127.0.0.1:{port}: the address is in use; choose another --port" in finished.stderr
     assert f"--grpc-port: 127.0.0.1:{port}: the address is in use; choose another" in " ".join(over_grpc.stderr.split())
     assert finished.stdout == ""
+
+
+def test_a_server_restarts_on_its_port_while_connections_of_the_one_before_end(folder: Path) -> None:
+    with serving(folder, "mlp", "--grpc-port", "0") as (process, ready):
+        ports = [ready["port"], int(ready["grpc"].rpartition(":")[2])]
+        with httpx.Client() as kept_alive, socket.create_connection(("127.0.0.1", ports[1])):
+            assert kept_alive.get(f"{ready['url']}/v2/health/ready").status_code == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WAIT_S) == 0
+    with serving(folder, "mlp", "--grpc-port", str(ports[1]), port=ports[0]) as (_, again):
+        assert HTTP.get(f"{again['url']}/v2/health/ready").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -217,6 +233,10 @@ def test_a_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
         ),
         (["mlp", "--latency", "family-outcomes.parquet"], "family-outcomes.parquet"),
         (["family", "--outcomes", "stranger-outcomes.parquet"], "the outcomes of none of the served models"),
+        (["rules.json"], "a rule set, not a model; to serve with it: slotool serve FAMILY --rules rules.json"),
+        (["latency.parquet"], "slotool serve MODEL --latency latency.parquet"),
+        (["family-outcomes.parquet"], "slotool serve FAMILY --outcomes family-outcomes.parquet"),
+        (["service.toml"], "slotool serve --config service.toml"),
         (["mlp", "--port", "70000"], "65535"),
         (["mlp", "--threads", "4000"], "4000 threads"),
     ],

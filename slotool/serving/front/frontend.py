@@ -101,8 +101,8 @@ class RuntimeSettings(Protocol):
         """Replicas, and threads of each."""
 
     @property
-    def unloaded(self) -> Sequence[str]:
-        """Names of models that were unloaded."""
+    def unloaded(self) -> Mapping[str, str]:
+        """Reasons why models are not served for now, by name."""
 
     async def use(self, policy: str) -> None:
         """Change the policy. Raises ``InputError``; then nothing has changed."""
@@ -208,8 +208,8 @@ class FrontEnd:
         unready = self.router.unready()
         state = {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
         served = [{"name": model.model_name, "version": model.version, **state} for model in self.models.values()]
-        unloaded = () if self.runtime_settings is None else self.runtime_settings.unloaded
-        return served + [{"name": name, "state": "UNAVAILABLE", "reason": "unloaded"} for name in unloaded]
+        unloaded = {} if self.runtime_settings is None else self.runtime_settings.unloaded
+        return served + [{"name": name, "state": "UNAVAILABLE", "reason": unloaded[name]} for name in sorted(unloaded)]
 
     def end(self) -> None:
         """Reject all unanswered requests, and those with an incomplete body."""

@@ -135,12 +135,14 @@ class RepositoryModel:
         version: Version, a number as text.
         location: File or artifact.
         config: Its configuration, if there is one.
+        fault: Reason why it cannot be served; empty if none is known yet.
     """
 
     name: str
     version: str
     location: Path
     config: ModelConfig | None = None
+    fault: str = ""
 
 
 def is_repository(path: Path) -> bool:
@@ -151,7 +153,7 @@ def is_repository(path: Path) -> bool:
 def read_repository(folder: Path) -> tuple[list[RepositoryModel], str]:
     """Return the models (or versions of one) in a folder, and a sentence on what is left out.
 
-    Raises ``InputError`` where there is no model, and for one whose version or configuration cannot be used.
+    Raises ``InputError`` where there is no model, and if the only one has an unusable version or configuration.
     """
     if _numbers(folder):
         return list(_versions(folder)), ""
@@ -163,7 +165,10 @@ def read_repository(folder: Path) -> tuple[list[RepositoryModel], str]:
         if is_artifact(path):
             models.append(RepositoryModel(path.name, VERSION, path))
         elif path.is_dir() and _numbers(path):
-            models += _versions(path)
+            try:
+                models += _versions(path)
+            except InputError as error:
+                models.append(RepositoryModel(path.name, VERSION, path, fault=str(error)))
         elif path.is_file() and is_model_file(path):
             models.append(RepositoryModel(path.stem, VERSION, path))
         else:

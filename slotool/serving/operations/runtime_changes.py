@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.serving.front.oip import MODELS_ARE_FIXED
-from slotool.serving.operations.sources import CombinedSources, Sources, require_same_interface
+from slotool.serving.operations.sources import UNLOADED, CombinedSources, Sources, require_same_interface
 from slotool.serving.routing.router import Router
 from slotool.serving.served import ServedModel
 
@@ -79,9 +79,9 @@ class ReloadableSettings:
             self._chosen_workers = sources.workers
 
     @property
-    def unloaded(self) -> Sequence[str]:
-        """Names of models that were unloaded, sorted."""
-        return sorted(self._sources.unloaded) if isinstance(self._sources, CombinedSources) else ()
+    def unloaded(self) -> Mapping[str, str]:
+        """Reasons why models are not served for now, by name."""
+        return self._sources.unloaded
 
     async def load(self, name: str, config: str | None = None) -> None:
         """Load this model's current files; other models stay as they are.
@@ -143,7 +143,8 @@ class ReloadableSettings:
             read_workers = sources.workers
             sources = self._as_chosen(sources)
             if isinstance(sources, CombinedSources):
-                sources = replace(sources, unloaded=frozenset(self.unloaded))
+                unloaded = {name: reason for name, reason in self.unloaded.items() if reason == UNLOADED}
+                sources = replace(sources, unloaded=unloaded)
             models = await asyncio.to_thread(self._reloaded, sources, before)
             added, removed = models.keys() - before.keys(), before.keys() - models.keys()
             exchanged = [name for name in before.keys() & models.keys() if models[name].model is not before[name].model]

@@ -30,6 +30,7 @@ from slotool.serving.operations.server import (
     address_of,
     bind,
     is_loopback,
+    release,
     serve_until_signalled,
     url_of,
 )
@@ -87,10 +88,7 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
     if settings.token_file is not None and others_can_read(settings.token_file):
         report.warn(f"{settings.token_file}: other users of this machine can read its tokens")
     if settings.check_config:
-        checked = sources.load(report.warn, report.note).values()
-        names = ", ".join(served.name for served in checked)
-        report.ready(_document(settings, checked, sources.devices), f"checked: {names} can be served")
-        return 0
+        return _check(settings, report, sources)
     with ExitStack() as stack:
         # Before the models are loaded, to fail at once on a port in use.
         listener = stack.enter_context(bind(settings.host, PORT if settings.port is None else settings.port))
@@ -136,6 +134,16 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
             on_hangup=lambda: _reload(settings, report, runtime_settings, certificate, app, in_force),
             tls=None if certificate is None else certificate.context,
         )
+
+
+def _check(settings: ServerSettings, report: Report, sources: AnySources) -> int:
+    """Load all models, and report that a server could start. Raises ``InputError`` if one cannot be loaded."""
+    checked = sources.load(report.warn, report.note).values()
+    if sources.unloaded:
+        raise InputError(f"not all models can be served: {', '.join(sources.unloaded)}")
+    names = ", ".join(served.name for served in checked)
+    report.ready(_document(settings, checked, sources.devices), f"checked: {names} can be served")
+    return 0
 
 
 def _warm_router(settings: ServerSettings, report: Report, sources: AnySources, events: Events) -> Router:
@@ -224,6 +232,7 @@ def _grpc_front(
         return None
     from slotool.serving.grpc.grpc_front_end import GrpcFrontEnd
 
+    release(listener)
     return GrpcFrontEnd(app.state.front, address_of(listener), certificate)
 
 

@@ -40,10 +40,10 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind a socket, which rejects connections until a server listens on it. Port 0 takes any free one.
+    """Reserve a port: bind a socket, which rejects connections until a server listens on it. Port 0 takes any free one.
 
-    Raises ``ArgumentError`` for a host that is no address of this machine, ``OSError`` for a port in use or one that
-    needs more rights.
+    No other server can bind the port, even before this one listens, until ``release``. Raises ``ArgumentError`` for a
+    host that is no address of this machine, ``OSError`` for a port in use or one that needs more rights.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -52,15 +52,27 @@ def bind(host: str, port: int) -> socket.socket:
     # asyncio disables Nagle's algorithm only where the protocol is named. With it each answer to a kept-alive client
     # waits 40 ms for an acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(address)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            # Connections of an earlier server may be all that uses the port (TIME_WAIT).
+            release(listener)
+            listener.bind(address)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise ArgumentError("host", f"{host} is no address of this machine") from error
         raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
     return listener
+
+
+def release(listener: socket.socket) -> None:
+    """Let a server listen on the port, and the next one bind it while connections of this one end."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 def address_of(listener: socket.socket) -> str:
@@ -200,6 +212,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
+        for listener in sockets or ():
+            release(listener)
         await super().startup(sockets=sockets)
         if self._secondary is not None and not self.should_exit:
             await self._secondary.start()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from slotool.artifacts.bundle import MANIFEST
 from slotool.devices import CPU, FLOAT32, is_cuda
@@ -20,9 +19,9 @@ from slotool.machine import likeness, usable_memory
 from slotool.models.loading import is_code
 from slotool.printable import did_you_mean, printable, size_text
 from slotool.progress import named_if_slow
-from slotool.regular_files import read_bytes
-from slotool.rules.ruleset.rules import RuleSet
-from slotool.rules.switching import SwitchingPlan
+from slotool.regular_files import open_regular, read_bytes
+from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
+from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
 from slotool.scheduling import (
     ControlSpace,
     CoRunnerEstimator,
@@ -37,11 +36,24 @@ from slotool.serving.operations.repository import ModelConfig, is_repository, re
 from slotool.serving.served import VERSION, Interface, ServedModel
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.tables.latency import UNKNOWN_DEVICE, copies_in
+from slotool.tables.schema import schema_name
 
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
 
 BY_DEMAND = "by-demand"
+# Reason of a model that a client unloaded.
+UNLOADED = "unloaded"
+# Files of slotool that are no models, and how to serve with them, by the name of their schema or by suffix.
+_OPTIONS = {
+    RULES_SCHEMA: ("a rule set", "FAMILY --rules"),
+    PLAN_SCHEMA: ("a switching plan", "MODEL --policy switching --plan"),
+    LatencyTable.schema.name: ("a latency table", "MODEL --latency"),
+    OutcomeTable.schema.name: ("an outcome table", "FAMILY --outcomes"),
+    ".toml": ("a service file", "--config"),
+}
+# Bytes of a document in which its schema stands.
+_HEAD_BYTES = 256
 
 
 def _nothing(sentence: str) -> None:
@@ -65,8 +77,8 @@ class Sources:
     deadline that planning policies assume. ``plan``: switching plan that ``switching`` follows, made for these
     ``threads`` and ``replicas``. ``mapped``: workers elsewhere answer, and weights here are read only when labels come.
     ``where``: table of a service file, for sentences. ``devices``: of the workers, used in ``precision``; latencies of
-    others do not count. ``version`` and ``config``: of the only artifact, in a folder of models. ``before``: models of
-    a pipeline's earlier steps.
+    others do not count. ``version``, ``config`` and ``fault``, the reason why it cannot be loaded: of the only
+    artifact, in a folder of models. ``before``: models of a pipeline's earlier steps.
     """
 
     artifacts: tuple[Path, ...]
@@ -86,6 +98,8 @@ class Sources:
     version: str = VERSION
     config: ModelConfig | None = None
     before: tuple[Path, ...] = ()
+    fault: str = ""
+    unloaded: ClassVar[Mapping[str, str]] = {}
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -145,6 +159,9 @@ class Sources:
         return self._match(named, warn)
 
     def _read(self, path: Path) -> _Read:
+        if self.fault:
+            raise InputError(self.fault)
+        _require_model(path)
         if (size := file_bytes(path)) > (free := usable_memory()):
             raise InputError(f"{path}: its files hold {size_text(size)}, and {size_text(free)} of memory are left here")
         # Before the model, so that a model written meanwhile is noticed next time.
@@ -278,12 +295,13 @@ class Sources:
 class CombinedSources:
     """Several ``Sources`` of one server, each with its models, tables, rules and policy.
 
-    ``notes``: sentences for the operator at the start. ``unloaded``: models that are not served for now.
+    ``notes``: sentences for the operator at the start. ``unloaded``: reasons why models are not served for now, by
+    name; ``load`` and ``reload`` add those of a folder that cannot be loaded.
     """
 
     parts: tuple[Sources, ...]
     notes: tuple[str, ...] = ()
-    unloaded: frozenset[str] = frozenset()
+    unloaded: dict[str, str] = field(default_factory=dict)
 
     @property
     def loaded(self) -> tuple[Sources, ...]:
@@ -305,12 +323,13 @@ class CombinedSources:
             stated = ModelConfig(Path(f"config of {printable(name)}"), name, config)
             read = tuple(replace(part, config=stated) for part in read)
         others = tuple(part for part in self.parts if part.model_name != name)
-        return replace(self, parts=(*others, *read), unloaded=self.unloaded - {name})
+        unloaded = {model: reason for model, reason in self.unloaded.items() if model != name}
+        return replace(self, parts=(*others, *read), unloaded=unloaded)
 
     def with_unloaded(self, name: str) -> CombinedSources:
         """Return sources without this model. Raises ``InputError`` for an unknown one."""
         self.require(name)
-        return replace(self, unloaded=self.unloaded | {name})
+        return replace(self, unloaded={**self.unloaded, name: UNLOADED})
 
     def require(self, name: str) -> None:
         """Raise ``InputError`` for an unknown model, loaded or not."""
@@ -355,24 +374,44 @@ class CombinedSources:
         return self.with_workers(*planned[0]) if planned else self
 
     def load(self, warn: Callable[[str], None], note: Callable[[str], None] = _nothing) -> dict[str, ServedModel]:
-        """Load all models as ``Sources.load`` does."""
-        served: dict[str, ServedModel] = {}
+        """Load all models as ``Sources.load`` does, and as ``reload`` those that can be."""
         for sentence in self.notes:
             warn(sentence)
-        for part in self.loaded:
-            with _naming(part):
-                served |= part.load(warn, note)
-        return served
+        return self.reload({}, warn, note)
 
     def reload(
-        self, served: Mapping[str, ServedModel], warn: Callable[[str], None], *, artifacts: bool = False
+        self,
+        served: Mapping[str, ServedModel],
+        warn: Callable[[str], None],
+        note: Callable[[str], None] = _nothing,
+        *,
+        artifacts: bool = False,
     ) -> dict[str, ServedModel]:
-        """Reload as ``Sources.reload`` does; new models are loaded, others may be missing."""
+        """Reload as ``Sources.reload`` does; new models are loaded, others may be missing.
+
+        A model of a folder that cannot be loaded is left out with a warning, unless it is served now or is the only
+        one.
+        """
         reloaded: dict[str, ServedModel] = {}
+        failed: dict[str, InputError] = {}
+        names = {model.model_name for model in served.values()}
         for part in self.loaded:
             current = {name: served[name] for name in part.names if name in served}
-            with _naming(part):
-                reloaded |= part.reload(current, warn, artifacts=artifacts) if current else part.load(warn)
+            try:
+                reloaded |= part.reload(current, warn, artifacts=artifacts) if current else part.load(warn, note)
+            except InputError as error:
+                if part.where:
+                    raise InputError(f"{part.where}: {error}") from error
+                if part.model_name in names:
+                    raise
+                failed[part.model_name] = error
+        reloaded = {name: model for name, model in reloaded.items() if model.model_name not in failed}
+        if failed and not reloaded:
+            first, *others = failed.values()
+            raise InputError(f"{first}; {len(others)} other models fail too" if others else str(first)) from first
+        for name, reason in failed.items():
+            self.unloaded[name] = str(reason)
+            warn(f"{name} is not served: {reason}")
         return reloaded
 
 
@@ -399,7 +438,7 @@ def sources_of(sources: Sources) -> Sources | CombinedSources:
         models, left_out = read_repository(path)
         for model in models:
             part = replace(sources, artifacts=(model.location,), names=(model.name,))
-            parts.append(replace(part, version=model.version, config=model.config))
+            parts.append(replace(part, version=model.version, config=model.config, fault=model.fault))
         configs = {model.config.path: model.config for model in models if model.config is not None}
         notes += [f"{at}: without effect: {', '.join(c.ignored)}" for at, c in configs.items() if c.ignored]
         notes += [left_out] if left_out else []
@@ -419,15 +458,18 @@ def require_same_interface(before: ServedModel, after: ServedModel) -> None:
         raise InputError(f"{after.path}: {difference}; serve it under a name of its own")
 
 
-@contextmanager
-def _naming(part: Sources) -> Iterator[None]:
-    """Prefix input errors with the table of the service file that they are about."""
-    try:
-        yield
-    except InputError as error:
-        if not part.where:
-            raise
-        raise InputError(f"{part.where}: {error}") from error
+def _require_model(path: Path) -> None:
+    """Raise ``InputError`` for a file of slotool that is no model, with the option that takes it."""
+    schema = path.suffix if path.is_file() else None
+    if schema == ".parquet":
+        schema = schema_name(path)
+    elif schema == ".json":
+        with open_regular(path) as file:
+            head = file.read(_HEAD_BYTES)
+        schema = next((name for name in _OPTIONS if f'"{name}"'.encode() in head), None)
+    if schema in _OPTIONS:
+        what, option = _OPTIONS[schema]
+        raise InputError(f"{path}: this is {what}, not a model; to serve with it: slotool serve {option} {path}")
 
 
 def _manifest(path: Path) -> bytes:
