@@ -97,6 +97,9 @@ def test_tables_and_rules_are_put_to_use_and_sigterm_drains(folder: Path) -> Non
         assert compute(Deadline_Ms="20000").json()["operating_point"] == "version=medium"
         assert compute(Min_Accuracy="0.8").json()["operating_point"] == "version=medium"
         assert compute(Tolerance="0.1", Model="mlp").status_code == 400
+        assert compute(Model="mlp", Content_Type="application/x-www-form-urlencoded").status_code == 200
+        text = HTTP.post(f"{ready['url']}/compute", content=b"0.5, " * 51 + b"1", headers={"Model": "mlp"})
+        assert (text.status_code, EXAMPLE.nbytes) == (415, 256)
 
         with socket.create_connection(("127.0.0.1", ready["port"]), timeout=WAIT_S) as half_sent:
             body = EXAMPLE.tobytes()

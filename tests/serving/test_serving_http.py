@@ -222,6 +222,8 @@ BAD_REQUESTS: dict[str, tuple[str, bytes | dict[str, Any], dict[str, str], int]]
     "compute: bad tolerance": ("/compute", X.tobytes(), THREE | {"Tolerance": "much"}, 400),
     "compute: bad deadline": ("/compute", X.tobytes(), THREE | {"Deadline-Ms": "nan"}, 400),
     "compute: bad body": ("/compute", b"hello", THREE, 400),
+    "compute: text by its type": ("/compute", X.tobytes(), THREE | {"Content-Type": "text/plain; charset=utf-8"}, 415),
+    "compute: JSON by its type": ("/compute", X.tobytes(), THREE | {"Content-Type": "Application/JSON"}, 415),
     "a page that is not": ("/v3", b"", {}, 404),
     "a method that is not": ("/v2", b"", {}, 405),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from slotool.serving.front.frontend import FrontEnd, explanation
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.bodies import client_disconnected
 from slotool.serving.protocol.reply import ACCEPTED, Reply, ReplyListener, awaited, listener
-from slotool.serving.rejections import bad_request
+from slotool.serving.rejections import Rejection, bad_request
 from slotool.serving.request import InferenceResult, Request
 from slotool.serving.request_options import DEFAULT_OPTIONS, MODEL, RequestOptions, from_headers, merged, require_single
 from slotool.serving.served import LABEL, ServedModel
@@ -30,6 +31,10 @@ _NPY = b"\x93NUMPY"
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 # The header of an array of numbers has about a hundred bytes.
 MAX_NPY_HEADER_BYTES = 1_024
+# Types that are no numbers. curl states forms for any data, so these are none of them.
+_TEXT_TYPES = ("text/", "multipart/", "application/json", "application/xml")
+# Sixteen numbers or more are no float32 if all their bytes are printable.
+_TEXT = re.compile(rb"[\t\n\r\x20-\x7e]{64,}")
 # A smaller image is decoded in less than a millisecond: no thread is worth it.
 INLINE_IMAGE_BYTES, INLINE_IMAGE_NUMBERS = 16 * 2**10, 64 * 64
 
@@ -82,10 +87,10 @@ class Compute:
             self._front.submit(Request(served, x, options, arrival_us, is_disconnected, reply))
 
         if not takes_long(body, shape):
-            answer(_example(served, body, most))
+            answer(_example(served, body, headers.get("content-type", ""), most))
             return
         # Decoders release the GIL, so the event loop can serve requests with plain numbers meanwhile.
-        decoding = asyncio.get_running_loop().run_in_executor(None, _example, served, body, most)
+        decoding = asyncio.get_running_loop().run_in_executor(None, _example, served, body, "", most)
         decoding.add_done_callback(partial(_decoded, answer, done))
 
     def model(self, name: str | None) -> ServedModel:
@@ -98,14 +103,18 @@ class Compute:
         return next(iter(models.values()))
 
 
-def _example(served: ServedModel, body: bytes, max_bytes: int) -> Columns:
-    """Parse one example. Raises ``Rejection`` (400)."""
+def _example(served: ServedModel, body: bytes, content_type: str, max_bytes: int) -> Columns:
+    """Parse one example. Raises ``Rejection`` (400, and 415 for text in place of numbers)."""
     model = served.model
     first, *others = model.signature.inputs
     if others:
         names = ", ".join(spec.name for spec in model.signature.inputs)
         path = f"/v2/models/{served.name}/infer"
         raise bad_request(f"model {served.name} has several inputs ({names}): send them to {path}")
+    if first.datatype != "BYTES" and not body.startswith((_NPY, images.PNG, images.JPEG)):
+        media_type = content_type.partition(";")[0].strip().lower()
+        if media_type.startswith(_TEXT_TYPES) or _TEXT.fullmatch(body):
+            raise Rejection(415, "bad-request", "the body is text: send a .npy file, an image or raw float32 numbers")
     return Columns({first.name: parse_tensor(body, first, model.input_shape or first.shape[1:], max_bytes)})
 
 
