@@ -58,6 +58,17 @@ def test_generate_ends_in_a_sentence_and_leaves_no_partial_file(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "slotool", "doctor"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE_S) == ("", "slotool: interrupted\n")
+    assert process.returncode == 130
+
+
 DURING_EXEC = """
 import os, signal, sys
 from slotool.cli import interrupts
@@ -198,7 +209,7 @@ def test_a_signal_after_a_command_is_not_sent_again(tmp_path: Path) -> None:
 def test_a_terminated_campaign_keeps_its_journal_and_leaves_no_worker(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "slotool", "profile", "points", str(MODELS / "supernet"), "-o", "table.parquet",
-        "--threads", "1", "--batch-size", "1,2,4,8,16,32", "--runs", "200",
+        "--threads", "1", "--batch-size", "1,2,4,8,16,32", "--max-seconds-per-item", "0.5",
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal, deadline = tmp_path / "table.parquet.journal", time.monotonic() + PATIENCE_S
