@@ -452,7 +452,7 @@ kind            text            kind of the artifact
 artifact_id     text            its checksum
 models          object          by version the checksum of its model
 data            text            data set
-split           text            test or validation
+split           text            test, validation or all
 metric          text            p@1 or p@5
 threads         integer?        compute threads
 device          text            where it ran

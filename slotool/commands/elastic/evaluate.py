@@ -63,7 +63,8 @@ def evaluate(
         artifact: A network, family, SLO-NN or supernet; none with ``endpoints``.
         out: File for the outcome table.
         data: Data set; None: that of its training.
-        split: test or validation, for services also all; None: test, for services all.
+        split: test or validation; for services and data other than that of its training also all; None: test, for
+            services all.
         repeats: Timed calls per example and point.
         limit: Use only this many examples, the first ones.
         metric: 1 minus the error: p@1, or p@5 for several labels.
@@ -88,7 +89,7 @@ def evaluate(
         raise ArgumentError("artifact", "name an artifact, or live services as endpoints")
     split = split or "test"
     from slotool.artifacts import open_artifact
-    from slotool.data.dataset import first_examples
+    from slotool.data.dataset import ALL, first_examples
     from slotool.elastic import load_model
     from slotool.elastic.evaluation import METRICS
     from slotool.elastic.evaluation import evaluate as outcome_table
@@ -98,16 +99,19 @@ def evaluate(
     from slotool.elastic.slo_nn.model import SloNN
     from slotool.machine import machine_id
 
-    if split not in ("test", "validation"):
-        raise ArgumentError("split", f"{split!r} is neither test nor validation")
+    if split not in ("test", "validation", ALL):
+        raise ArgumentError("split", f"{split!r} is neither test, validation nor all")
     opened = open_artifact(artifact)
+    training_data = opened.manifest["config"].get("data", "auto")
     with using_torch_threads(cores_given(threads)):
         model = load_model(opened)
         of_slo_nn = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
         _require_effect(model, metric, of_slo_nn)
         on_device, chooses = model.on(device), tabled(model) or model
-        dataset = dataset_of(model, data or opened.manifest["config"].get("data", "auto"))
-        name, examples = dataset.name, first_examples(getattr(dataset, split), limit)
+        dataset = dataset_of(model, data or training_data)
+        if split == ALL and training_data in (dataset.source, dataset.name):
+            raise ArgumentError("split", f"{dataset.name} includes what {model.name} was made with: test is held out")
+        name, examples = dataset.name, first_examples(dataset.examples(split), limit)
         provenance: dict[str, Any] = {
             "subject": model.name,
             "kind": opened.kind,
