@@ -212,6 +212,7 @@ times           text            file of measured operators
 operators       integer         operators known in it
 seconds         number          what all of it took
 mape            number          mean relative error of sums of operators timed in the network itself
+measured_now    integer         networks that this command measured; the others are of earlier ones
 elsewhere_mape  number?         the same of operators timed in another network; null: fewer than 10 networks share any
 disturbed       integer         networks that other processes disturbed
 networks[].graph_id text        network measured

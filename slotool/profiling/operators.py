@@ -54,6 +54,39 @@ class OperatorTime:
     network: str
 
 
+@dataclass(frozen=True)
+class CheckedNetwork:
+    """Whole network that was measured beside its operators.
+
+    Attributes:
+        graph_id: Id of the network.
+        name: Its name.
+        kind: Its kind.
+        latency_s: Median latency of it as a whole, in a process of its own.
+        disturbed: True if other processes ran meanwhile.
+        call_s: Seconds of a call beyond its operators.
+        operators: Number of calls of each operator, and seconds of one, by the operator's key.
+    """
+
+    graph_id: str
+    name: str
+    kind: str
+    latency_s: float
+    disturbed: bool
+    call_s: float
+    operators: Mapping[str, tuple[int, float]]
+
+    @property
+    def sum_s(self) -> float:
+        """Seconds of its operators and of a call, added up."""
+        return self.call_s + sum(count * seconds for count, seconds in self.operators.values())
+
+    @property
+    def calls(self) -> int:
+        """Number of its operators."""
+        return sum(count for count, _ in self.operators.values())
+
+
 @dataclass
 class OperatorTimes:
     """Times of operators on this machine by ``backend`` on ``device`` with ``threads``, stored in the file ``path``.
@@ -62,6 +95,7 @@ class OperatorTimes:
         times: By the key of the ``OperatorCall``.
         facts: Facts of the machine, with its speed at the first measurement.
         checks: Errors that ``calibrate`` measured on whole networks, as JSON.
+        networks: Those networks, by their ids.
         precision: Number format; None for the backend's usual one.
     """
 
@@ -72,6 +106,7 @@ class OperatorTimes:
     times: dict[str, OperatorTime] = field(default_factory=dict)
     facts: Mapping[str, Any] | None = None
     checks: Mapping[str, Any] | None = None
+    networks: dict[str, CheckedNetwork] = field(default_factory=dict)
     precision: str | None = None
 
     @classmethod
@@ -86,21 +121,25 @@ class OperatorTimes:
             if document.get("version") != VERSION or document.get("libraries") != _libraries():
                 return empty
             times = strict_json.convert(document["times"], dict[str, OperatorTime])
+            networks = strict_json.convert(document.get("networks") or {}, dict[str, CheckedNetwork])
         except (InputError, OSError, KeyError):
             # The times can be measured again.
             return empty
-        return replace(empty, times=times, facts=document.get("facts"), checks=document.get("checks"))
+        facts, checks = document.get("facts"), document.get("checks")
+        return replace(empty, times=times, facts=facts, checks=checks, networks=networks)
 
     def save(self) -> None:
         """Write the file, with times that other processes have added meanwhile."""
         before = type(self).load(self.path.parent.parent, self.backend, self.device, self.threads, self.precision)
         self.times = before.times | self.times
+        self.networks = before.networks | self.networks
         self.checks = self.checks or before.checks
         document = {
             "version": VERSION,
             "libraries": _libraries(),
             "facts": self.facts,
             "checks": self.checks,
+            "networks": {key: asdict(network) for key, network in self.networks.items()},
             "times": {key: asdict(time) for key, time in self.times.items()},
         }
         with whole_file(self.path) as partial:

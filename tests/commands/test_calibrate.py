@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,14 @@ import pytest
 
 import slotool as library
 from slotool.cache_folder import cache_folder
-from slotool.commands.predictors.calibrate import Checked, _compared, _random_networks
+from slotool.commands.predictors.calibrate import _compared, _random_networks
 from slotool.commands.predictors.measured_here import Checks
 from slotool.errors import ArgumentError, RunError
+from slotool.graphs import OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
 from slotool.machine import usable_cores
-from slotool.profiling.operators import OperatorTime, OperatorTimes
+from slotool.profiling.operators import CheckedNetwork, NetworkTimer, OperatorTimes, Timed
 from slotool.testing.predictors import random_networks
 
 MLPS = random_networks(4, seed=0)
@@ -51,6 +52,32 @@ def test_predict_adds_up_operators_and_says_what_checked_them(cache: Path, tmp_p
     assert "checked by 4 networks on 20" in after["artifact_why"]
     known = slotool(*asked, "--no-measure").document
     assert [row["latency_s"] for row in known["predictions"]] == [row["latency_s"] for row in after["predictions"]]
+
+
+def test_a_second_calibration_adds_networks_and_measures_disturbed_ones_anew(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = library.calibrate(MLPS[:3], threads=1, minutes=20, progress=None)
+    assert (first.now, len(first.networks)) == (3, 3)
+    times = OperatorTimes.load(cache, "torch", "cpu", 1)
+    for mlp in MLPS[:3]:
+        times.networks[mlp.id] = replace(times.networks[mlp.id], disturbed=mlp is MLPS[1])
+    times.save()
+    measured: list[str] = []
+    original = NetworkTimer.network
+
+    def timed_once(timer: NetworkTimer, graph: OperatorGraph, batch_size: int = 1) -> Timed | None:
+        measured.append(graph.id)
+        timed = original(timer, graph, batch_size)
+        return None if timed is None else replace(timed, disturbed=graph is MLPS[0])
+
+    monkeypatch.setattr(NetworkTimer, "network", timed_once)
+    second = library.calibrate(MLPS, threads=1, minutes=20, progress=None)
+    assert measured[:2] == [MLPS[3].id, MLPS[1].id]
+    assert {network.graph_id for network in second.networks} == {network.id for network in MLPS}
+    # What is disturbed replaces no undisturbed measurement.
+    assert (second.now, second.disturbed) == (3, 0)
+    assert OperatorTimes.load(cache, "torch", "cpu", 1).networks.keys() == {network.id for network in MLPS}
 
 
 def test_a_network_that_cannot_be_timed_has_the_reason(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,13 +117,12 @@ def test_a_network_far_smaller_than_those_checked_has_no_interval(cache: Path) -
 
 
 def test_errors_are_of_the_network_and_of_operators_that_others_share() -> None:
-    def checked(latency_s: float, times: dict[str, float]) -> Checked:
-        timed = {key: OperatorTime(each, 0.01, False, "ReLU", 1, 1, "") for key, each in times.items()}
-        return Checked(MLPS[0], latency_s, False, timed, list(times))
+    def checked(latency_s: float, operators: dict[str, tuple[int, float]]) -> CheckedNetwork:
+        return CheckedNetwork("", "", "", latency_s, False, 1e-5, operators)
 
-    one = checked(1.1e-3, {"network": 1e-5, "a": 6e-4, "b": 3.9e-4})
-    other = checked(2e-3, {"network": 1e-5, "a": 9e-4, "c": 1.09e-3})
-    alone = checked(5e-3, {"network": 1e-5, "d": 5e-3})
+    one = checked(1.1e-3, {"a": (2, 3e-4), "b": (1, 3.9e-4)})
+    other = checked(2e-3, {"a": (1, 4.5e-4), "c": (2, 7.7e-4)})
+    alone = checked(5e-3, {"d": (1, 5e-3)})
     checks, errors = _compared([one, other, alone])
     assert errors == pytest.approx(np.log([1.1e-3 / 1e-3, 1.0, 5e-3 / 5.01e-3]))
     assert checks.elsewhere == pytest.approx([np.log(1.5), np.log(1.5)])

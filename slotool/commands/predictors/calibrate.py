@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from slotool.commands.predictors.measured_here import Checks
     from slotool.graphs import OperatorGraph
-    from slotool.profiling.operators import OperatorTime
+    from slotool.profiling.operators import CheckedNetwork
 
 DEFAULT_MINUTES, MIN_MINUTES = 2.0, 0.1
 MIN_NETWORKS = 3
@@ -41,40 +42,18 @@ MAX_FLOPS, MAX_MEMORY_BYTES = 2 * 10**9, 10**9
 SEED = 19
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Whole network that was measured beside its operators.
-
-    Attributes:
-        graph: The network.
-        latency_s: Median latency of it as a whole, in a process of its own.
-        disturbed: True if other processes ran meanwhile.
-        times: Times of its operators in it, by their keys.
-        calls: Keys of its operators, in order.
-    """
-
-    graph: OperatorGraph
-    latency_s: float
-    disturbed: bool
-    times: Mapping[str, OperatorTime]
-    calls: Sequence[str]
-
-    @property
-    def sum_s(self) -> float:
-        """Seconds of its operators and of a call, added up."""
-        return sum(self.times[key].seconds for key in self.calls)
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Calibrated(Result):
     """Checks of ``networks``: ``errors``, log of measured ÷ predicted of each; ``seconds``: duration of all of it.
 
-    ``operators``: number of operators in ``path``, the file of their times.
+    ``now``: number of networks measured by this call, the others by earlier ones. ``operators``: number of operators in
+    ``path``, the file of their times.
     """
 
     backend: str
     threads: int
-    networks: Sequence[Checked]
+    networks: Sequence[CheckedNetwork]
+    now: int
     checks: Checks
     errors: np.ndarray
     operators: int
@@ -107,17 +86,18 @@ class Calibrated(Result):
             "times": str(self.path),
             "operators": self.operators,
             "seconds": self.seconds,
+            "measured_now": self.now,
             "mape": self.mape,
             "elsewhere_mape": self.elsewhere_mape,
             "disturbed": self.disturbed,
             "networks": [
                 {
-                    "graph_id": network.graph.id,
-                    "name": network.graph.name,
-                    "kind": network.graph.kind,
+                    "graph_id": network.graph_id,
+                    "name": network.name,
+                    "kind": network.kind,
                     "latency_s": network.latency_s,
                     "sum_s": network.sum_s,
-                    "operators": len(network.calls) - 1,
+                    "operators": network.calls,
                     "disturbed": network.disturbed,
                     "log_error": error,
                 }
@@ -144,7 +124,7 @@ class Calibrated(Result):
         spread = sorted(network.latency_s for network in self.networks)
         title = (
             f"{counted(len(self.networks), 'network')} of {duration(spread[0])} to {duration(spread[-1])}, "
-            f"{self.operators} operators known, in {self.seconds:.0f} s"
+            f"{self.now} measured now, {self.operators} operators known, in {self.seconds:.0f} s"
         )
         return [
             table(title, ["operators added up", "MAPE"], rows),
@@ -170,6 +150,7 @@ def calibrate(
 
     It times MLPs, CNNs and transformers twice: their operators in the network, and the network as a whole in another
     process. The differences give the width of the intervals. ``predict`` works without it, but gives no interval.
+    Again, it adds networks that were not measured yet, then measures disturbed ones anew.
 
     Example: slotool calibrate
 
@@ -193,7 +174,7 @@ def calibrate(
     """
     from slotool.profiling.backends import backend_class
     from slotool.profiling.operator_calls import network_call
-    from slotool.profiling.operators import NetworkTimer, OperatorTimes
+    from slotool.profiling.operators import CheckedNetwork, NetworkTimer, OperatorTimes
 
     started = time.monotonic()
     backend_class(backend)
@@ -203,7 +184,10 @@ def calibrate(
         raise ArgumentError("networks", f"{len(graphs)} can be run from their graphs, but {MIN_NETWORKS} are needed")
     folder = _writable(cache_folder())
     times = OperatorTimes.load(folder, backend, device, count)
-    checked: list[Checked] = []
+    checked = times.networks
+    # The sort is stable: what was measured and not disturbed comes last.
+    graphs.sort(key=lambda graph: 2 - checked[graph.id].disturbed if graph.id in checked else 0)
+    now: set[str] = set()
     with (
         reporter.progress(f"measuring networks and their operators with {backend}", total=len(graphs)) as steps,
         NetworkTimer.opened(backend, device, count, seed) as timer,
@@ -216,25 +200,35 @@ def calibrate(
             calls = backend_class(backend).operator_calls(graph, 1)
             measured.measure(graph, calls, 1, timer)
             whole = other.network(graph) if measured.times and measured.knows(calls) else None
-            if whole is not None:
+            if whole is not None and (graph.id not in checked or checked[graph.id].disturbed or not whole.disturbed):
                 times.times |= measured.times
                 times.facts = times.facts or measured.facts
-                keys = [network_call(graph, 1).key, *(call.key for call in calls if call is not None)]
-                checked.append(Checked(graph, whole.seconds, whole.disturbed, measured.times, keys))
+                counts = Counter(call.key for call in calls if call is not None)
+                checked[graph.id] = CheckedNetwork(
+                    graph.id,
+                    graph.name,
+                    graph.kind,
+                    whole.seconds,
+                    whole.disturbed,
+                    measured.times[network_call(graph, 1).key].seconds,
+                    {key: (number, measured.times[key].seconds) for key, number in counts.items()},
+                )
+                now.add(graph.id)
             steps.advance()
     if len(checked) < MIN_NETWORKS:
         raise RunError(
             f"{counted(len(checked), 'network')} measured in time, but {MIN_NETWORKS} are needed, and "
             f"{MIN_RESIDUALS} for an interval; add --minutes"
         )
-    checks, errors = _compared(checked)
+    networks = list(checked.values())
+    checks, errors = _compared(networks)
     times.checks = asdict(checks)
     times.save()
     seconds = time.monotonic() - started
-    return Calibrated(backend, count, checked, checks, errors, len(times.times), times.path, seconds)
+    return Calibrated(backend, count, networks, len(now), checks, errors, len(times.times), times.path, seconds)
 
 
-def _compared(checked: Sequence[Checked]) -> tuple[Checks, np.ndarray]:
+def _compared(checked: Sequence[CheckedNetwork]) -> tuple[Checks, np.ndarray]:
     """Return the errors of sums of operators, and log of measured ÷ predicted of each network."""
     import numpy as np
 
@@ -244,11 +238,14 @@ def _compared(checked: Sequence[Checked]) -> tuple[Checks, np.ndarray]:
     errors = np.log(latency_s / [network.sum_s for network in checked])
     elsewhere = []
     for network in checked:
-        others: dict[str, OperatorTime] = {}
+        others: dict[str, tuple[int, float]] = {}
         for other in checked:
-            others |= other.times if other is not network else {}
-        shared = [key for key in network.calls[1:] if key in others]
-        here_s, there_s = (sum(times[key].seconds for key in shared) for times in (network.times, others))
+            others |= other.operators if other is not network else {}
+        shared = [
+            (count, seconds, others[key][1]) for key, (count, seconds) in network.operators.items() if key in others
+        ]
+        here_s = sum(count * here for count, here, _ in shared)
+        there_s = sum(count * there for count, _, there in shared)
         if here_s > MIN_SHARED * network.sum_s:
             elsewhere.append(float(abs(np.log(there_s / here_s))))
     residuals, range_s = np.sort(np.abs(errors)).tolist(), (float(latency_s.min()), float(latency_s.max()))
