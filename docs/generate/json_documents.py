@@ -149,6 +149,7 @@ cores_busy_with_others number   mean cores that other processes kept busy
 throttled_periods integer       periods in which the CPU quota stopped the measurements
 throttled_s     number          seconds for which it did
 rows_per_second number          subjects measured per second
+others          integer         rows of other subjects, which an earlier command wrote; no figure is of them
 skipped         integer         rows without samples: too big
 out_of_memory   integer         rows without samples: memory did not suffice
 failed          integer         rows without samples: failed
@@ -211,8 +212,8 @@ threads         integer         compute threads
 times           text            file of measured operators
 operators       integer         operators known in it
 seconds         number          what all of it took
-mape            number          mean relative error of sums of operators timed in the network itself
 measured_now    integer         networks that this command measured; the others are of earlier ones
+mape            number          mean relative error of sums of operators timed in the network itself
 elsewhere_mape  number?         the same of operators timed in another network; null: fewer than 10 networks share any
 disturbed       integer         networks that other processes disturbed
 networks[].graph_id text        network measured

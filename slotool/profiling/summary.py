@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from slotool.profiling.rows import Key
 from slotool.tables import LatencyTable
 from slotool.timing.interference import state
 
 MAX_REASONS = 20
 
 
-def summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
-    """Return figures of the closing tables: statuses of all rows of the table, ``measured`` and seconds of this run."""
-    run, rows, statistics = latency.provenance["campaign"], latency.rows, latency.statistics()
+def summary(latency: LatencyTable, titles: Mapping[str, str], keys: Collection[Key]) -> dict[str, Any]:
+    """Return figures of the closing tables: statuses of the rows of ``keys``, ``measured`` and seconds of this run.
+
+    ``others``: number of other rows in the table.
+    """
+    every = latency.rows
+    named = zip(*(every[column] for column in ("subject", "point", "batch_size", "co_runners")), strict=True)
+    selected = LatencyTable(every[[key in keys for key in named]], latency.provenance, latency.source)
+    run, rows, statistics = latency.provenance["campaign"], selected.rows, selected.statistics()
     half_width = (statistics["high_s"] - statistics["low_s"]) / 2 / statistics["median_s"]
     statistics = statistics.assign(half_width=half_width)
     ok = rows[rows["status"] == "ok"].reset_index(drop=True)
@@ -29,13 +36,14 @@ def summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
     joules = statistics["energy_j"].dropna() if "energy_j" in statistics else pd.Series(dtype=float)
     degradation = []
     if "degradation_ratio" in ok:
-        solo = ok["solo_s"].map(_median)
+        solo = ok["solo_s"].map(lambda samples: float(np.median(samples)))
         colocated = statistics[shown].assign(solo_s=solo, degradation_s=ok["degradation_s"])
         states = ok["stable"].astype(bool).map(state)
         degradation = colocated.assign(degradation_ratio=ok["degradation_ratio"], state=states).to_dict("records")
     points = statistics[statistics["backend"] == "elastic"].sort_values(["subject", "batch_size", "median_s"])
     return {
         **run,
+        "others": len(every) - len(rows),
         "rows_per_second": run["measured"] / run["seconds"] if run["measured"] else 0.0,
         **{name: int(status.get(name, 0)) for name in ("skipped", "failed", "timeout")},
         "out_of_memory": int(status.get("out-of-memory", 0)),
@@ -52,7 +60,3 @@ def summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
             f"{titles.get(subject, subject)}: {how}, {why}" for subject, how, why in reasons.itertuples(index=False)
         ][:MAX_REASONS],
     }
-
-
-def _median(samples: Any) -> float:
-    return float(np.median(samples))

@@ -12,9 +12,9 @@ from slotool.errors import AlreadyExistsError, ArgumentError
 from slotool.graphs import GraphBuilder, OperatorGraph
 
 
-def network() -> OperatorGraph:
+def network(units: int = 2) -> OperatorGraph:
     builder = GraphBuilder()
-    builder.add("Dense", builder.add("InputLayer", shape=(4,)), units=2)
+    builder.add("Dense", builder.add("InputLayer", shape=(4,)), units=units)
     return builder.graph()
 
 
@@ -32,6 +32,17 @@ def test_a_graph_is_measured_and_the_same_call_measures_nothing_twice(tmp_path: 
     assert repr(again).endswith(f"nothing was left to measure; {out} is complete")
     with pytest.raises(AlreadyExistsError):
         slotool.profile(network(), out, **{**settings, "runs": 6})
+
+
+def test_figures_are_of_what_was_asked_for_and_earlier_rows_stay(tmp_path: Path) -> None:
+    out = tmp_path / "latency.parquet"
+    settings = {"threads": 1, "runs": 5, "rounds": 1, "max_seconds": 0.05, "progress": None}
+    slotool.profile([network(2), network(3)], out, **settings)
+    found = slotool.profile([network(4), network(2), network(3)], out, limit=1, **settings)
+    document = found.document
+    assert (document["measured"], document["ok_rows"], document["others"], found.measured_rows) == (1, 1, 2, 1)
+    assert len(slotool.load(out).rows) == 3
+    assert slotool.profile(network(2), out, strict=True, **settings).document["others"] == 2
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from slotool.commands.display import Column, Part, Table, records_table, table
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.errors import RunError
 from slotool.machine import quota_warning
-from slotool.printable import duration
+from slotool.printable import counted, duration
 from slotool.progress import Reporter
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slotool.predictors.trained.artifact import Predictions
     from slotool.profiling.campaign import Campaign
     from slotool.profiling.plan import Item, Plan, Settings
+    from slotool.profiling.rows import Key
     from slotool.profiling.subjects import Subject
     from slotool.tables import LatencyTable
 
@@ -129,12 +130,14 @@ class ProfilePlan(Result):
 class Profile(Result):
     """Table ``latency``, written to ``out``; ``titles``: names of subjects for people; ``notes``: next steps.
 
-    ``strict``: an unstable row makes the exit code 1.
+    ``keys``: rows that this call asked for, which figures and verdict are of; the table may hold others of an earlier
+    one. ``strict``: an unstable row makes the exit code 1.
     """
 
     latency: LatencyTable = unlisted()
     settings: Settings = unlisted()
     out: Path = listed("output")
+    keys: Collection[Key] = unlisted()
     titles: Mapping[str, str] = unlisted(default_factory=dict)
     notes: Sequence[str] = unlisted(default=())
     strict: bool = unlisted(default=False)
@@ -190,7 +193,7 @@ class Profile(Result):
     def _summary(self) -> dict[str, Any]:
         from slotool.profiling.summary import summary
 
-        return summary(self.latency, self.titles)
+        return summary(self.latency, self.titles, self.keys)
 
 
 def _counts(summary: dict[str, Any], settings: Settings) -> Table:
@@ -203,6 +206,8 @@ def _counts(summary: dict[str, Any], settings: Settings) -> Table:
         ["timeout", f"{summary['timeout']:,}"],
         [f"unstable, beyond ± {100 * settings.rule.precision:g}%", f"{summary['unstable']:,}"],
     ]
+    if summary["others"]:
+        rows.append(["of an earlier command, kept", f"{summary['others']:,}"])
     if summary["left"]:
         rows.append(["left over", f"{summary['left']:,}"])
     if summary["measured"]:
@@ -216,7 +221,7 @@ def _counts(summary: dict[str, Any], settings: Settings) -> Table:
         rows.append(["lowest … middle … highest", f"{duration(low)} … {duration(middle)} … {duration(high)}"])
     if summary["energy_j"]:
         rows.append(["joules of a call", " … ".join(f"{joules:.3g}" for joules in summary["energy_j"])])
-    return table(f"Profiled on {_threads(settings)}", ["rows", "count"], rows)
+    return table(f"Profiled on {counted(settings.threads, 'thread')}", ["rows", "count"], rows)
 
 
 _DEGRADATION = (
@@ -289,10 +294,6 @@ def _remarks(summary: dict[str, Any], settings: Settings) -> list[str]:
     return remarks
 
 
-def _threads(settings: Settings) -> str:
-    return "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
-
-
 def _time(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -345,15 +346,15 @@ class Planned:
             reporter.note(note)
         titles = {member.name: member.title for item in self.items for member in item.members if member.title}
         notes = self.chosen.notes(self.out) if self.chosen else []
-        return Profile(latency, self.probed, self.out, titles, notes)
+        keys = {key for item in self.items for key in item.keys}
+        return Profile(latency, self.probed, self.out, keys, titles, notes)
 
     def _run(self, campaign: Campaign, reporter: Reporter) -> LatencyTable:
         todo, resumed = len(campaign.plan.todo), campaign.plan.resumed
         if resumed and todo:
             reporter.note(f"resuming: {resumed} rows are finished, {todo} measurements are left")
-        threads = "1 thread" if self.settings.threads == 1 else f"{self.settings.threads} threads"
         try:
-            with reporter.progress(f"profiling on {threads}", total=todo) as steps:
+            with reporter.progress(f"profiling on {counted(self.settings.threads, 'thread')}", total=todo) as steps:
                 return campaign.run(steps.advance)
         except KeyboardInterrupt as interruption:
             interruption.add_note(

@@ -112,7 +112,7 @@ def profile(
             models run as served.
         threads: Compute threads; None: all usable cores.
         rounds: Rounds that a row's samples are spread over; None: 2, with ``predictor`` 1.
-        limit: Measure only this many subjects, the first ones.
+        limit: Measure only this many subjects, the first ones; rows of others in ``out`` stay.
         predictor: Predictor to adapt: measure the networks that it learns most from.
         samples: Networks to measure; None: 10.
 
