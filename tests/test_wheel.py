@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import slotool
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -78,6 +80,10 @@ def test_the_data_of_the_demo_and_of_reproduced_figures_come_with_it(installed: 
     tables = sorted(path.name for path in folder.parent.glob("*.parquet"))
     figures = ["fashion-mnist-supernet-latency.parquet", "fashion-mnist-supernet-outcomes.parquet"]
     assert tables == [*figures, "timm-networks.parquet"]
+
+
+def test_its_citation_has_its_version() -> None:
+    assert f"version: {slotool.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_live_page_comes_with_it(installed: Path, tmp_path: Path) -> None:
