@@ -122,8 +122,8 @@ def test_a_network_that_hangs_is_given_up_and_the_sweep_goes_on(
 ) -> None:
     hanging = TIMM.replace("os._exit(3)", "import time; time.sleep(600)")
     (tmp_path / "timm.py").write_text(hanging)
-    with pytest.warns(SlotoolWarning, match="dies is left out: capturing dies took longer than 20 s and was stopped"):
-        found = slotool.capture(PackageNetworks("timm", "dies,small_a"), processes=1, timeout_s=20, progress=None)
+    with pytest.warns(SlotoolWarning, match="dies is left out: capturing dies took longer than 10 s and was stopped"):
+        found = slotool.capture(PackageNetworks("timm", "dies,small_a"), processes=1, timeout_s=10, progress=None)
     assert [graph.name for graph in found.graphs] == ["small_a"]
     assert "allow more with --timeout" in found.failed["dies"]
 
