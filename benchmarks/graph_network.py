@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.calibrate_shipped import MODELS, random_networks
+from benchmarks.predictor_study import split_known
 from benchmarks.settings import cell_graphs
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
@@ -42,7 +43,7 @@ from slotool.predictors.solo import graph_network
 from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.solo.graph_network import HIDDEN_UNITS, OPERATORS_AT_ONCE, GraphNetworkPredictor
 from slotool.predictors.solo.three_term import ThreeTermPredictor
-from slotool.predictors.splits import RowSplit, split_known
+from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained.artifact import TrainedPredictor
 
 FULL = os.environ.get("SLOTOOL_BENCH") == "full"

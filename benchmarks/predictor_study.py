@@ -19,7 +19,7 @@ from slotool.journal import Journal
 from slotool.predictors.base import Predictor
 from slotool.predictors.labels import LabelledSet
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable, Score
-from slotool.predictors.splits import DEV_SHARE, DEV_SHARE_OTHER, MIN_DEV_ROWS, RowSplit, paper_split, split_known
+from slotool.predictors.splits import DEV_SHARE, DEV_SHARE_OTHER, MIN_DEV_ROWS, RowSplit, paper_split
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.tables import Column, Schema, Table
 
@@ -39,6 +39,20 @@ STUDY_SCHEMA = Schema(
 )
 # What scores are averaged over seeds of.
 GROUP = ("protocol", "split", "labels", "predictor")
+
+
+def split_known(
+    labelled: np.ndarray, test: np.ndarray, dev_share: float, seed: int, what: str = "labelled graphs"
+) -> RowSplit:
+    """Split the ``labelled`` rows into training and dev set, ``dev_share`` of them dev, for a given test set.
+
+    Raises ``InputError`` when the rows are too few, or the test set is empty.
+    """
+    rows = np.random.default_rng(seed).permutation(labelled)
+    dev = max(MIN_DEV_ROWS, round(dev_share * len(rows)))
+    if len(rows) < 2 * dev or not len(test):
+        raise InputError(f"too few {what} to learn from: {len(rows)}, of which {dev} would be the dev set")
+    return RowSplit(np.sort(rows[dev:]), np.sort(rows[:dev]), test)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from benchmarks.predictor_study import split_known
 from slotool.errors import GraphError, InputError
 from slotool.predictors.base import Asked, Predictor
 from slotool.predictors.colocated.labels import DEV_SHARE, random_colocated_split
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import LabelledSet
 from slotool.predictors.scoring import PredictionsTable, Score
-from slotool.predictors.splits import RowSplit, split_known
+from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained.artifact import TrainedPredictor
 
 FOLDS = 10

@@ -55,20 +55,6 @@ def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng
     return RowSplit(*(np.sort(np.concatenate(part)) for part in (train, dev, test)))
 
 
-def split_known(
-    labelled: np.ndarray, test: np.ndarray, dev_share: float, seed: int, what: str = "labelled graphs"
-) -> RowSplit:
-    """Split the ``labelled`` rows into training and dev set, ``dev_share`` of them dev, for a given test set.
-
-    Raises ``InputError`` when the rows are too few, or the test set is empty.
-    """
-    rows = np.random.default_rng(seed).permutation(labelled)
-    dev = max(MIN_DEV_ROWS, round(dev_share * len(rows)))
-    if len(rows) < 2 * dev or not len(test):
-        raise InputError(f"too few {what} to learn from: {len(rows)}, of which {dev} would be the dev set")
-    return RowSplit(np.sort(rows[dev:]), np.sort(rows[:dev]), test)
-
-
 def _needed(counts: Counter[str]) -> str:
     kinds = max(len(counts), 1)
     share = DEV_SHARE.get(next(iter(counts)), DEV_SHARE_OTHER) if len(counts) == 1 else DEV_SHARE_MIXED
