@@ -25,12 +25,6 @@ PREDICTORS: dict[str, tuple[str | type[Predictor[Any]], tuple[str, ...]]] = {
     "settings": ("settings.predictor:SettingsPredictor", (FROM_OTHERS,)),
 }
 registry: Registry[type[Predictor[Any]]] = Registry("predictors", PREDICTORS, Predictor)
-# Names of earlier ways to adapt a predictor, which artifacts may hold.
-_EARLIER = ("scaled", "other-backend", "residual", "composition", "ensemble")
-ADAPTED_BEFORE = (
-    "the predictor was adapted in a way that slotool no longer has; adapt its base again: "
-    "slotool adapt-predictor BASE LATENCIES --graphs GRAPHS -o OUT, or slotool calibrate --force"
-)
 # Always trained beside others: they take seconds, and show what an elaborate predictor adds.
 BASELINES = ("linear", "three-term")
 
@@ -54,8 +48,6 @@ def predictor_class(name: str, *, colocated: bool = False, package: str | None =
         return _imported(place) if isinstance(place, str) else place
     if name in registry.plugins:
         return _of_plugin(name, fitted_to)
-    if name in _EARLIER:
-        raise ArtifactError(ADAPTED_BEFORE)
     choices = ", ".join([*names, *registry.plugins])
     missing = "" if name in PREDICTORS else f"; install {printable(package or 'the package that has it')}"
     raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {choices}{missing}")

@@ -13,7 +13,6 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
 from slotool.predictors.labels import Setting
-from slotool.predictors.registry import ADAPTED_BEFORE
 from slotool.predictors.settings.model import Encoded, SettingsModel
 from slotool.predictors.settings.sheets import device_errors
 from slotool.predictors.trained.residuals import Residuals
@@ -106,7 +105,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
             raise InputError(f"setting {chosen} is none of the predictor's {len(model.settings)}")
         restored, residuals = cls(model, chosen), document["residuals"]["known"]
         if "labels.at" in tensors:
-            raise InputError(ADAPTED_BEFORE)
+            raise InputError("the predictor holds labels of an earlier way to adapt: adapt its base again")
         if residuals and len(residuals) != len(model.settings):
             raise InputError(
                 f"there are residuals of {len(residuals)} of the predictor's {len(model.settings)} settings"

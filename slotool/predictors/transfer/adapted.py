@@ -14,7 +14,7 @@ from slotool.graphs.encodings import Batch, once
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
 from slotool.predictors.features.type_costs import TypeCosts
 from slotool.predictors.labels import Setting
-from slotool.predictors.registry import ADAPTED_BEFORE, predictor_class
+from slotool.predictors.registry import predictor_class
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.solo.three_term import three_terms
 from slotool.predictors.trained.artifact import TrainedPredictor
@@ -119,9 +119,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        """Restore from a ``state``. Raises ``InputError`` for one that was adapted by an earlier method."""
-        if "change" not in document:
-            raise InputError(ADAPTED_BEFORE)
+        """Restore from a ``state``. Raises ``InputError`` for labels and facts that do not fit each other."""
         change = BackendChange.from_document(document["change"])
         of_base = {name.removeprefix(BASE): value for name, value in tensors.items() if name.startswith(BASE)}
         base = predictor_class(document["base"]["name"]).from_state(of_base, document["base"]["state"])
