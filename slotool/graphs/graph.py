@@ -390,7 +390,11 @@ def peak_activation_bytes(graph: OperatorGraph, batch_size: int = 1) -> int:
         owners[operator.name] = owners[operator.inputs[0]] if _is_view(operator) else operator.name
     last_read = {owners[name]: at for at, operator in enumerate(graph.operators) for name in operator.inputs}
     read = {name for operator in graph.operators for name in operator.inputs}
-    needed = {owners[operator.name] for operator in graph.operators if operator.name not in read or _is_input(operator)}
+    needed = {
+        owners[operator.name]
+        for operator in graph.operators
+        if operator.name not in read or operator.op == "InputLayer"
+    }
     values = {operator.name: math.prod(operator.shape) for operator in graph.operators if operator.op != "Constant"}
     freed = [0] * len(graph.operators)
     for name, at in last_read.items():
@@ -407,10 +411,6 @@ def peak_activation_bytes(graph: OperatorGraph, batch_size: int = 1) -> int:
 
 def _is_view(operator: Operator) -> bool:
     return operator.known and bool(operator.inputs) and operator.moved == 0
-
-
-def _is_input(operator: Operator) -> bool:
-    return operator.op == "InputLayer"
 
 
 def _activates(operator: Operator) -> bool:

@@ -251,7 +251,10 @@ class Signature:
     def document(self) -> dict[str, list[dict[str, Any]]]:
         """Return JSON in the form of the Open Inference Protocol's model metadata."""
         sides = (("inputs", self.inputs), ("outputs", self.outputs))
-        return {side: [_tensor_document(tensor) for tensor in tensors] for side, tensors in sides}
+        return {
+            side: [{"name": one.name, "datatype": one.datatype, "shape": list(one.shape)} for one in tensors]
+            for side, tensors in sides
+        }
 
     @classmethod
     def parse(cls, text: str) -> Signature:
@@ -294,10 +297,6 @@ def try_two(run: Callable[[Inputs], object], example: Inputs) -> None:
         raise
     except Exception:
         return
-
-
-def _tensor_document(tensor: TensorSpec) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
 
 
 def _tensors(entries: Any, side: str) -> tuple[TensorSpec, ...]:

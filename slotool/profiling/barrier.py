@@ -38,10 +38,6 @@ class Spans:
     stops: np.ndarray
 
 
-def _never_idle() -> float:
-    return 0.0
-
-
 def _nothing() -> None:
     return None
 
@@ -84,7 +80,7 @@ class SharedMemoryBarrier:
         member: int,
         call: Call,
         calls: int,
-        idle: Callable[[], float] = _never_idle,
+        idle: Callable[[], float] = lambda: 0.0,
         wait: Callable[[], None] = _nothing,
     ) -> Spans:
         """Run as a member: wait for the others, then call until ``stop``, ``calls`` times per sample.

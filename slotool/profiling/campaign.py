@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +17,9 @@ from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.journal import Journal, JournalContent, read_journal, refuse_other
 from slotool.machine import throttled
 from slotool.profiling.measurers import measurer_for
-from slotool.profiling.plan import STREAMS, Item, Plan, Settings, make_plan, solo_items
+from slotool.profiling.plan import STREAMS, Item, Plan, Settings, make_plan
 from slotool.profiling.process import MeasuringWorker
 from slotool.profiling.rows import Key, Row, by_key, check_row, doubt, key_of, present_names
-from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
 from slotool.tables.latency import MEASURED_COLUMNS
 from slotool.timing.interference import OtherWork
@@ -63,19 +62,6 @@ def probed(settings: Settings, items: Sequence[Item]) -> Settings:
 
 # Columns that only a campaign writes.
 _MARKS = ("content", "rounds", "stable", "calls_per_sample")
-
-
-def profile_solo(
-    subjects: Iterable[Subject],
-    settings: Settings,
-    out: str | Path,
-    *,
-    force: bool = False,
-    progress: Callable[[], None] = lambda: None,
-) -> LatencyTable:
-    """Measure every subject at every batch size and write ``out``: a ``Campaign`` of solo items, run."""
-    with Campaign(solo_items(subjects, settings), settings, out, force=force) as campaign:
-        return campaign.run(progress)
 
 
 def plan_only(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,14 +120,10 @@ def read_subjects(paths: Sequence[Path]) -> Iterator[Subject]:
     """
     contents: dict[tuple[str, str], str] = {}
     for path in paths:
-        for subject in _read(path):
+        for subject in artifact_subjects(path) if path.is_dir() else map(graph_subject, read_graphs(path)):
             key = (subject.name, subject.point)
             if key not in contents:
                 contents[key] = subject.content
                 yield subject
             elif contents[key] != subject.content:
                 raise InputError(f"{path}: another input is called {subject.name} too; rename one of the folders")
-
-
-def _read(path: Path) -> Iterable[Subject]:
-    return artifact_subjects(path) if path.is_dir() else map(graph_subject, read_graphs(path))

@@ -140,8 +140,8 @@ async def answer_of(
     return await future
 
 
-def settle(future: asyncio.Future[Any], outcome: Any) -> None:
-    """End the wait for an outcome or exception, unless it was cancelled as the client has left."""
+def settle(future: asyncio.Future[Any], outcome: Any, done_us: float = 0.0) -> None:
+    """End the wait for an outcome or exception, unless it was cancelled, as when the client has left."""
     if future.done():
         return
     if isinstance(outcome, Exception):

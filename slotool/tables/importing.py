@@ -204,15 +204,14 @@ def _by_answer(cells: pd.DataFrame, layout: AnswerLayout, path: Path) -> pd.Data
     shared |= {name: cells[name] for name in layout.keep}
     parts = []
     for version in layout.versions:
-        called = {key: _named(layout, version, key) for key in _OF_ANSWER}
+        called = {
+            key: layout.pattern.replace("{column}", layout.column(key)).replace("{version}", version)
+            for key in _OF_ANSWER
+        }
         _require(cells, [called["confidence"]], path)
         columns = {key: cells[name] for key, name in called.items() if name in cells}
         parts.append(pd.DataFrame({**shared, "version": version, **columns}))
     return pd.concat(parts, ignore_index=True).fillna("")
-
-
-def _named(layout: AnswerLayout, version: str, key: str) -> str:
-    return layout.pattern.replace("{column}", layout.column(key)).replace("{version}", version)
 
 
 def _missing(long: pd.DataFrame, layout: AnswerLayout) -> np.ndarray:

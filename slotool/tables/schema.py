@@ -338,12 +338,8 @@ _IN_WORDS = {
 
 def _as_text(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
     bad = values.isna().to_numpy(dtype=bool)
-    return values if isinstance(values.dtype, pd.StringDtype) else values.map(_text_of), bad
-
-
-def _text_of(value: Any) -> str:
     # An integer example number must read the same from CSV ("7") and from Parquet (7).
-    return value if isinstance(value, str) else f"{value}"
+    return values if isinstance(values.dtype, pd.StringDtype) else values.map(str), bad
 
 
 def _as_number(values: pd.Series) -> tuple[pd.Series, np.ndarray]:

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from slotool.errors import AlreadyExistsError, InputError, WorkerError
-from slotool.profiling.campaign import Campaign, journal_path, plan_only, profile_solo
+from slotool.profiling.campaign import Campaign, journal_path, plan_only
 from slotool.profiling.plan import Settings, make_plan, solo_items
 from slotool.profiling.process import MeasuringWorker, WorkerHung
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
 from slotool.timing.timer import StoppingRule
+from tests.profiling.solo_campaign import profile_solo
 
 RULE = StoppingRule(runs=5, max_seconds=0.0)
 SETTINGS = Settings(backend="hostile_backend:HostileBackend", rule=RULE, timeout_s=30.0)

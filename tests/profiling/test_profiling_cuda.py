@@ -15,11 +15,12 @@ from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.profiling.backends import Backend, backend_class
 from slotool.profiling.bench import Bench
-from slotool.profiling.campaign import Campaign, profile_solo
+from slotool.profiling.campaign import Campaign
 from slotool.profiling.plan import Settings, combinations_of
 from slotool.profiling.subjects import graph_subject
 from slotool.testing.backends import BackendConformance, narrow_mlp, plain_cnn
 from slotool.timing.timer import StoppingRule
+from tests.profiling.solo_campaign import profile_solo
 
 pytestmark = [
     pytest.mark.cuda,

@@ -13,13 +13,14 @@ import pytest
 from benchmarks.colocation.busy_copies import BusyCopies
 from slotool.commands.profiling.profile import profile_colocated
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, WorkerError
-from slotool.profiling.campaign import USABLE_SHARE, Campaign, plan_only, probed, profile_solo
+from slotool.profiling.campaign import USABLE_SHARE, Campaign, plan_only, probed
 from slotool.profiling.plan import Settings, combinations_of, solo_items
 from slotool.profiling.process import MeasuringWorker
 from slotool.tables import LatencyTable
 from slotool.timing.timer import StoppingRule
 from tests.profiling.fake_device import FOLDER_VARIABLE, DeviceState
 from tests.profiling.fake_device_backend import DEVICE, PLACE, kernel_subject
+from tests.profiling.solo_campaign import profile_solo
 
 HOSTILE = "hostile_backend:HostileBackend"
 SETTINGS = Settings(backend=PLACE, device=DEVICE, rule=StoppingRule(runs=4, precision=0.5, max_seconds=5.0))

@@ -32,7 +32,7 @@ class ImageFolderAdapter(DataAdapter):
             return False
         below = _folders(location.path)
         deeper = (folder for name in below for folder in _folders(name))
-        return any(_has_image(folder) for folder in (location.path, *below, *deeper))
+        return any(next(_images(folder), None) is not None for folder in (location.path, *below, *deeper))
 
     def open(self, location: Location, options: DataOptions) -> ColumnSource:
         folders = _folders(location.path)
@@ -107,7 +107,3 @@ def _images(folder: Path) -> Iterator[str]:
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES))
     return (str(folder / name) for name in names if not name.startswith("."))
-
-
-def _has_image(folder: Path) -> bool:
-    return next(_images(folder), None) is not None

@@ -145,7 +145,8 @@ class ColocatedMeasurer(Measurer):
         before = [self._alone(member) for member in members]
         runs, others = self._colocated(members)
         after = [self._alone(member) for member in members]
-        spans, answers = [_spans(run) for run in runs], []
+        spans = [Spans(np.array(run["spans"]).reshape(-1, 2), np.array(run["stops"]).reshape(-1, 3)) for run in runs]
+        answers = []
         for member, colocated_s, alone_s, run in zip(
             members, colocated_samples([of.samples for of in spans]), zip(before, after, strict=True), runs, strict=True
         ):
@@ -269,10 +270,6 @@ def _require_ok(answers: Sequence[Mapping[str, Any]]) -> None:
         raise _Failure({"status": OUT_OF_MEMORY, "reason": failed[0]["reason"]})
     if failed:
         raise WorkerError(failed[0]["reason"])
-
-
-def _spans(run: Mapping[str, Any]) -> Spans:
-    return Spans(np.array(run["spans"]).reshape(-1, 2), np.array(run["stops"]).reshape(-1, 3))
 
 
 def _free_bytes(worker: MeasuringProcess) -> float:

@@ -18,6 +18,7 @@ from slotool.serving.engines.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
 from slotool.serving.outputs import Outputs, combined
+from slotool.serving.request import settle
 from slotool.serving.routing.model_queue import ModelQueue
 from slotool.serving.routing.remote import RemoteCall, RemoteEndpoints, remote_plan
 from slotool.tables import OperatingPoint
@@ -111,7 +112,7 @@ class ModelCalls:
             if not free_workers:
                 return self.ask_local(model_queue, batch, point, rows)
             future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
-            self._start(free_workers.pop(), model_queue, point, rows, partial(_settle, future))
+            self._start(free_workers.pop(), model_queue, point, rows, partial(settle, future))
             return future
 
         deadline_us = min(query.deadline_us for query in batch.queries)
@@ -149,7 +150,7 @@ class ModelCalls:
         planned_us = model_queue.served.policy.planned_us(point, len(x))
         begun = Batch(worker, batch.queries, batch.decision, self._now_us(), planned_us=planned_us)
         self._workers.begins(begun)
-        self._start(worker, model_queue, point, x, partial(_settle, future))
+        self._start(worker, model_queue, point, x, partial(settle, future))
 
     async def _report_remote(self, call: RemoteCall, on_end: BatchCallback) -> None:
         try:
@@ -259,12 +260,3 @@ class EnsembleCall:
     def _report(self, outcome: CallOutcome, now_us: float) -> None:
         self.over = True
         self._done(outcome, now_us)
-
-
-def _settle(future: asyncio.Future[Outputs], outcome: CallOutcome, done_us: float) -> None:
-    if future.done():  # cancelled
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

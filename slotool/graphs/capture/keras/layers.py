@@ -46,10 +46,6 @@ def _pool(layer: Any) -> Attributes:
     return {"kernel": tuple(layer.pool_size), "stride": tuple(layer.strides), "padding": layer.padding}
 
 
-def _global_pool(layer: Any) -> Attributes:
-    return {"keepdims": bool(layer.keepdims)}
-
-
 def _separable(layer: Any) -> Attributes:
     return {"filters": layer.filters, "multiplier": layer.depth_multiplier, **_window(layer)}
 
@@ -86,7 +82,7 @@ SINGLE: dict[str, Callable[[Any], Attributes | None]] = {
     "DepthwiseConv2D": lambda layer: {"multiplier": layer.depth_multiplier, **_window(layer)},
     "SeparableConv2D": _separable,
     **dict.fromkeys(("MaxPooling2D", "AveragePooling2D"), _pool),
-    **{f"Global{kind}Pooling2D": _global_pool for kind in ("Average", "Max")},
+    **{f"Global{kind}Pooling2D": lambda layer: {"keepdims": bool(layer.keepdims)} for kind in ("Average", "Max")},
     "ZeroPadding2D": lambda layer: {"padding": _around(layer.padding)},
     "Cropping2D": lambda layer: {"cropping": _around(layer.cropping)},
     "Embedding": lambda layer: {"vocabulary": layer.input_dim, "units": layer.output_dim},

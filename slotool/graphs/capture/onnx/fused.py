@@ -157,10 +157,6 @@ def _plain(op: str) -> Rewrite:
     return lambda writer: writer.finish(writer.keep(op, writer.inputs))
 
 
-def _gemm(writer: Writer) -> bool:
-    return writer.finish(_activated(writer, writer.keep("Gemm", writer.inputs)))
-
-
 def _matrix_product(writer: Writer) -> bool:
     """Write a product of matrices that may be transposed, times a number."""
     if writer.attribute("transBatchA", 0) or writer.attribute("transBatchB", 0):
@@ -327,7 +323,7 @@ def _scored(writer: Writer, query: str, key: str, value: str, turned: Sequence[i
 
 _REWRITES: dict[str, Rewrite] = {
     "FusedConv": _convolution,
-    "FusedGemm": _gemm,
+    "FusedGemm": lambda writer: writer.finish(_activated(writer, writer.keep("Gemm", writer.inputs))),
     "FusedMatMul": _matrix_product,
     "TransposeMatMul": _matrix_product,
     "MatMulNBits": _packed_product,

@@ -75,7 +75,9 @@ def capture_torch(
     drafts = Drafts("torch")
     with inference(module), quiet():
         inputs, dtype = _typed(module, inputs)
-        batch = batch_size([*(each.shape for each in inputs), *_weight_shapes(module)])
+        batch = batch_size(
+            [*(each.shape for each in inputs), *(one.shape for one in (*module.parameters(), *module.buffers()))]
+        )
         examples = zeros(inputs, dtype, batch, _device(module))
         pairs = [_input_layer(drafts, each, example) for each, example in zip(inputs, examples, strict=True)]
         sources, values = [source for source, _ in pairs], [value for _, value in pairs]
@@ -223,10 +225,6 @@ def _device(module: nn.Module) -> torch.device:
     import torch
 
     return next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
-
-
-def _weight_shapes(module: nn.Module) -> list[Sequence[int]]:
-    return [tuple(tensor.shape) for tensor in [*module.parameters(), *module.buffers()]]
 
 
 @contextmanager

@@ -73,10 +73,6 @@ TURNS = ("permute", "transpose", "movedim", "swapaxes", "moveaxis", "t")
 FILLED = ("new_zeros", "new_ones", "new_full", "new_empty")
 
 
-def _is_quantised(part: nn.Module) -> bool:
-    return ".quantized" in type(part).__module__
-
-
 class Forms:
     """Collects what a module computes in: of its matrix products where it has any, else of its weights."""
 
@@ -92,7 +88,7 @@ class Forms:
         self.shared_weights = 0
         # FLOPs of one example as torch's counter has those of each call.
         self.counted_flops = 0.0
-        self._quantised = any(map(_is_quantised, module.modules()))
+        self._quantised = any(".quantized" in type(part).__module__ for part in module.modules())
 
     def note(self, name: str, value: Any, *, is_product: bool) -> None:
         """Record a call with first output ``value``; ``is_product``: it has FLOPs that torch counts."""
