@@ -80,6 +80,17 @@ def test_a_second_calibration_adds_networks_and_measures_disturbed_ones_anew(
     assert OperatorTimes.load(cache, "torch", "cpu", 1).networks.keys() == {network.id for network in MLPS}
 
 
+def test_networks_that_are_too_few_count_next_time(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = NetworkTimer.network
+    with monkeypatch.context() as failing:
+        failing.setattr(
+            NetworkTimer, "network", lambda self, graph: None if graph is MLPS[2] else original(self, graph)
+        )
+        with pytest.raises(RunError, match="2 networks measured"):
+            library.calibrate(MLPS[:3], threads=1, minutes=20, progress=None)
+    assert OperatorTimes.load(cache, "torch", "cpu", 1).networks.keys() == {network.id for network in MLPS[:2]}
+
+
 def test_a_network_that_cannot_be_timed_has_the_reason(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"status": "failed", "reason": "the worker ended"}
     with monkeypatch.context() as failing:

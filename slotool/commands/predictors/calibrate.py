@@ -216,6 +216,7 @@ def calibrate(
                 now.add(graph.id)
             steps.advance()
     if len(checked) < MIN_NETWORKS:
+        times.save()
         raise RunError(
             f"{counted(len(checked), 'network')} measured in time, but {MIN_NETWORKS} are needed, and "
             f"{MIN_RESIDUALS} for an interval; add --minutes"
