@@ -18,7 +18,7 @@ import numpy as np
 from slotool.elastic import ElasticModel
 from slotool.elastic.model import LOGITS
 from slotool.rules import Conc, Seq
-from slotool.rules.policies.cascades import Cascade, Step, Worth
+from slotool.rules.policies.cascades import Cascade, Step
 from slotool.rules.ruleset.rules import OBJECTIVES, Rule, RuleSet
 from slotool.scheduling import ControlSpace, Query, by_demand
 from slotool.serving.engines.cascade_run import CascadeRun
@@ -31,7 +31,6 @@ from slotool.testing.policies import queue_of
 ROUNDS, CALLS = 60, 200
 GOAL_US = 20.0
 X = np.zeros((1, 64), np.float32)
-WORTH = tuple((name, Worth(tuple(np.linspace(0.1, 1, 16)), tuple(np.linspace(0.2, 1, 16)))) for name in "abcd")
 NEVER = 2.0
 TIERS = 101
 POINTS = {name: OperatingPoint.of(version=name) for name in "abcd"}
@@ -48,7 +47,7 @@ def main() -> None:
 def _decisions() -> dict[str, tuple[Callable[[], object], int]]:
     """By name what is decided, and how many versions' answers are looked at."""
     cascades = _cascades()
-    dearest = cascades["four, the surest"].point
+    dearest = cascades["four, own confidence, the last"].point
     tiers: dict[str, tuple[Callable[[], object], int]] = {
         "the tier of 101: a pair": (_tier(Seq("a", "b", 0.8).point), 0),
         "the tier of 101: two at once": (_tier(Conc("a", "b", 0.8).point), 0),
@@ -65,15 +64,15 @@ def _decisions() -> dict[str, tuple[Callable[[], object], int]]:
 def _cascades() -> dict[str, Cascade]:
     """The longest way through each: all versions are asked."""
     return {
-        "two, the last": _asking("ab", "last"),
-        "three, the surest": _asking("abc", "surer"),
-        "four, the surest": _asking("abcd", "surer"),
+        "two, own confidence, the last": _asking("ab"),
+        "three, own confidence, the last": _asking("abc"),
+        "four, own confidence, the last": _asking("abcd"),
     }
 
 
-def _asking(names: str, answer: str) -> Cascade:
+def _asking(names: str) -> Cascade:
     steps = [*(Step(name, NEVER) for name in names[:-1]), Step(names[-1])]
-    return Cascade(tuple(steps), answer, WORTH if answer == "surer" else ())
+    return Cascade(tuple(steps))
 
 
 def _tier(point: OperatingPoint) -> Callable[[], object]:

@@ -60,11 +60,7 @@ def _outgoing(tree: Tree, asked: Sequence[str], requests: Requests, rows: np.nda
     errors = [requests.of("error", version, rows) for version in asked]
     if tree["answer"] == "last":
         return errors[-1]
-    worth = []
-    for version in asked:
-        sure = requests.of("confidence", version, rows)
-        line = tree.get("worth", {}).get(version)
-        worth.append(sure if line is None else np.interp(sure, *line))
+    sure = [requests.of("confidence", version, rows) for version in asked]
     # Of equals the one asked last.
-    picked = len(asked) - 1 - np.argmax(np.array(worth[::-1]), axis=0)
+    picked = len(asked) - 1 - np.argmax(np.array(sure[::-1]), axis=0)
     return np.asarray(np.array(errors)[picked, np.arange(len(rows))])

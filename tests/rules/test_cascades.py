@@ -8,18 +8,15 @@ import pandas as pd
 import pytest
 
 from slotool.errors import InputError
-from slotool.rules import OSFA, RuleSet, Seq, from_point, generate_rules
-from slotool.rules.generate.proposals import calibrated
+from slotool.rules import OSFA, RuleSet, from_point, generate_rules
 from slotool.rules.generate.search import ExampleSet, paths
-from slotool.rules.policies.cascades import Cascade, Step, Worth, chosen
+from slotool.rules.policies.cascades import Cascade, Step
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.testing.rules import family_outcomes
 
-NAN = float("nan")
 
-
-def _cascade(answer: str = "last") -> Cascade:
-    return Cascade((Step("small", 0.8), Step("medium", 0.6), Step("large")), answer)
+def _cascade() -> Cascade:
+    return Cascade((Step("small", 0.8), Step("medium", 0.6), Step("large")))
 
 
 def test_each_version_is_asked_only_while_no_answer_is_accepted() -> None:
@@ -33,54 +30,27 @@ def test_each_version_is_asked_only_while_no_answer_is_accepted() -> None:
         assert found.cost[i] == pytest.approx(found.response_time_s[i])
 
 
-def test_a_pair_answered_by_the_surer_is_seq() -> None:
-    outcomes = family_outcomes(300)
-    for threshold in (0.0, 0.7, 2.0):
-        cascade = Cascade((Step("small", threshold), Step("large")), "surer")
-        own, seq = cascade.replay(outcomes), Seq("small", "large", threshold).replay(outcomes)
-        for name in ("error", "response_time_s", "cost"):
-            np.testing.assert_array_equal(getattr(own, name), getattr(seq, name))
-
-
-@pytest.mark.parametrize(
-    ("answer", "worth", "expected"),
-    [
-        ("last", [0.9, 0.1, 0.2], 2),
-        ("last", [0.9, 0.1, NAN], 1),
-        ("surer", [0.9, 0.1, 0.2], 0),
-        ("surer", [0.4, 0.9, 0.9], 2),
-        ("surer", [0.4, NAN, 0.3], 0),
-        ("surer", [NAN, NAN, NAN], 2),
-    ],
-)
-def test_which_answer_goes_out(answer: str, worth: list[float], expected: int) -> None:
-    assert chosen(answer, np.array([worth])).tolist() == [expected]
-
-
 def test_a_cascade_survives_its_point() -> None:
-    for answer in ("last", "surer"):
-        worth = (("small", Worth((0.0, 1.0), (0.2, 0.9))),)
-        steps = (Step("a (b)", 1 / 3), Step("small", -1e300), Step("k=0.5"))
-        cascade = Cascade(steps, answer, worth)
-        again = from_point(OperatingPoint.parse(cascade.point.key))
-        assert again == cascade
-        assert again.versions == ("a (b)", "small", "k=0.5")
+    cascade = Cascade((Step("a (b)", 1 / 3), Step("small", -1e300), Step("k=0.5")))
+    again = from_point(OperatingPoint.parse(cascade.point.key))
+    assert again == cascade
+    assert again.versions == ("a (b)", "small", "k=0.5")
     assert _cascade().words == "small → medium below 0.8 → large below 0.6"
-    assert _cascade("surer").tree == [
+    assert _cascade().tree == [
         "ask small",
         "├─ small's confidence ≥ 0.8: answer",
         "└─ otherwise ask medium",
-        "   ├─ medium's confidence ≥ 0.6: the surest answers",
+        "   ├─ medium's confidence ≥ 0.6: the last answers",
         "   └─ otherwise ask large",
-        "      └─ the surest answers",
+        "      └─ the last answers",
     ]
 
 
 def test_the_label_of_a_cascade_is_one_short_line_that_metrics_and_headers_carry() -> None:
     assert _cascade().point.label.startswith("cascade=(small if sure>=0.8 else medium if sure>=0.6 else large),id=c")
-    assert str(_cascade("surer").point) == _cascade("surer").point.label != _cascade().point.label
+    assert str(_cascade().point) == _cascade().point.label
     long = [f"versión {letter} (of «many»)," * 9 for letter in "abcd"]
-    label = Cascade((*(Step(name, -1e300) for name in long[:3]), Step(long[3])), "surer").point.label
+    label = Cascade((*(Step(name, -1e300) for name in long[:3]), Step(long[3]))).point.label
     assert label.isascii()
     assert label.isprintable()
     assert len(label) <= 120
@@ -118,7 +88,7 @@ def _accepting(condition: dict) -> dict:
         ({}, "no cascade"),
         ({"steps": [], "answer": "last"}, "expected 1 to 4 versions"),
         ({"steps": [{"ask": "a"}, {"ask": "b"}], "answer": "last"}, "a condition at every step but the last"),
-        ({"steps": [{"ask": "a"}], "answer": "first"}, "a known way to answer"),
+        ({"steps": [{"ask": "a"}], "answer": "first"}, "answers by 'first'"),
         (
             {"steps": [{"ask": "a", "accept": {"if": "x", "version": "a"}}, {"ask": "b"}], "answer": "last"},
             "no condition 'x'",
@@ -141,16 +111,14 @@ def test_what_is_no_cascade_is_refused(document: dict, sentence: str) -> None:
 def test_the_search_says_what_a_replay_says() -> None:
     outcomes = family_outcomes(80)
     error, sure = outcomes.matrix("error"), outcomes.matrix("confidence")
-    worth = [calibrated(sure[:, v], 1 - error[:, v]) for v in range(3)]
-    valued = np.stack([worth[v].of(sure[:, v]) for v in range(3)], axis=1)
     group = np.arange(80) % 4 == 0
     shares = np.stack([group * 4.0, ~group * 4 / 3], axis=1)
-    examples = ExampleSet(error, outcomes.matrix("latency_s"), outcomes.matrix("cost"), sure, valued, 2, shares)
+    examples = ExampleSet(error, outcomes.matrix("latency_s"), outcomes.matrix("cost"), sure, 2, shares)
     found = [path for alike in paths(examples, 4) for path in alike]
-    assert len(found) == 3 + 2 * (6 + 6)
+    assert len(found) == 3 + 6 + 6
     for path in found:
         for at in (0, len(path.means) // 2, len(path.means) - 1):
-            own = path.cascade(at, outcomes.versions, worth).replay(outcomes)
+            own = path.cascade(at, outcomes.versions).replay(outcomes)
             difference = (own.error - error[:, 2]) ** 2
             expected = [own.error.mean(), difference.mean(), own.response_time_s.mean(), own.cost.mean()]
             expected += [values[rows].mean() for rows in (group, ~group) for values in (own.error, difference)]

@@ -22,7 +22,7 @@ import slotool as library
 from slotool.errors import ArgumentError
 from slotool.rules import Conc, RoutingPolicy, RuleSet, Seq
 from slotool.rules.exports.routes import route_of, router_source, routes
-from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
+from slotool.rules.policies.cascades import Cascade, Step
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 
@@ -61,8 +61,7 @@ def policies(draw: st.DrawFn) -> RoutingPolicy:
     if len(names) == 2 and draw(st.booleans()):
         return draw(st.sampled_from([Seq, Conc]))(*names, draw(st.one_of(LEVELS, st.just(math.inf))))
     steps = [Step(name, draw(LEVELS)) for name in names[:-1]]
-    worth = [(name, Worth((0.0, 0.3, 0.9), (0.2, draw(LEVELS), 0.95))) for name in names if draw(st.booleans())]
-    return Cascade((*steps, Step(names[-1])), draw(st.sampled_from(ANSWERS)), tuple(worth))
+    return Cascade((*steps, Step(names[-1])))
 
 
 @settings(max_examples=200, deadline=None)
@@ -121,7 +120,7 @@ def test_with_missing_answers_and_constant_confidences_it_errs_no_more_than_the_
 
 
 def test_a_version_without_an_answer_is_passed_over() -> None:
-    tree = route_of(Cascade((Step("small", 0.5), Step("large")), "surer"))
+    tree = route_of(Cascade((Step("small", 0.5), Step("large"))))
     router = loaded({"tiers": [{"id": "t", "objective": "cost", "tolerance": 0.02, "route": tree}]})
     found = router.route(3, {"small": lambda x: ("a", 0.3), "large": lambda x: None}, 0.05, "cost")
     assert (found["answer"], found["asked"], found["tier"]) == ("a", ["small", "large"], "t")

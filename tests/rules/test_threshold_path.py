@@ -39,11 +39,12 @@ def test_rows_that_test_do_not_change_the_path() -> None:
 
 
 def test_the_path_saves_where_parts_of_the_table_are_too_small() -> None:
-    outcomes = routed(1, 3_000)
-    saved = []
-    for policies in (("osfa", "seq"), ("osfa", "seq", "cascade")):  # without cascades there is no path
-        made = generate_rules(outcomes, [0.01], ["cost"], 0.95, tolerance_kind="absolute", policies=policies)
-        saved.append(1.0 - made.rules[0].cost / made.config["best_cost"])
+    saved = np.zeros(2)
+    for seed in range(6):
+        outcomes = routed(seed, 3_000)
+        for at, policies in enumerate((("osfa", "seq"), ("osfa", "seq", "cascade"))):  # no path without cascades
+            made = generate_rules(outcomes, [0.01], ["cost"], 0.95, tolerance_kind="absolute", policies=policies)
+            saved[at] += (1.0 - made.rules[0].cost / made.config["best_cost"]) / 6
     assert saved[1] > saved[0] + 0.02
 
 

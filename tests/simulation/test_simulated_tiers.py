@@ -63,7 +63,7 @@ def space() -> ControlSpace:
 
 def cascade(first: float, second: float) -> Cascade:
     steps = Step("small", first), Step("medium", second), Step("large")
-    return Cascade(steps, "surer")
+    return Cascade(steps)
 
 
 def samples(spread: float) -> dict[tuple[str, int], np.ndarray]:

@@ -25,8 +25,9 @@ def routes(rules: RuleSet) -> dict[str, Any]:
     """Return the JSON form: every tier's policy as a tree. Raises ``InputError`` for a policy without that form.
 
     A tier's ``route`` has ``steps``, each a version to ``ask`` and, except for the last, the condition to ``accept``
-    its answer; ``answer`` and ``worth`` as in ``Cascade``; ``at_once``: all are asked together. A threshold of null is
-    never reached. ``tolerances_are_shares``: one of 1 or more, above the widest tier, is a mistaken percentage.
+    its answer; ``answer``: the ``last`` one or the ``surer`` of two; ``at_once``: all are asked together. A threshold
+    of null is never reached. ``tolerances_are_shares``: one of 1 or more, above the widest tier, is a mistaken
+    percentage.
     """
     tiers = []
     for rule in rules.rules:

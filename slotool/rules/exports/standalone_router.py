@@ -11,9 +11,8 @@ A version is a function of the request that returns ``(answer, confidence)``, or
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -75,11 +74,11 @@ def accepts(condition: Mapping[str, Any], answers: Mapping[str, Answer]) -> bool
 def outgoing(tree: Mapping[str, Any], answers: Mapping[str, Answer]) -> str:
     """Return the version whose answer is sent. Ties go to the version asked last."""
     names = list(answers)
-    worth = [_worth(tree, name, answers[name][1]) for name in names]
-    votes = [float(place) for place in range(len(names))] if tree["answer"] == "last" else worth
+    sure = [answers[name][1] for name in names]
+    votes = [float(place) for place in range(len(names))] if tree["answer"] == "last" else sure
     best = len(names) - 1
     for place in range(len(names) - 1, -1, -1):
-        if not math.isnan(worth[place]) and (math.isnan(worth[best]) or votes[place] > votes[best]):
+        if not math.isnan(sure[place]) and (math.isnan(sure[best]) or votes[place] > votes[best]):
             best = place
     return names[best]
 
@@ -87,18 +86,3 @@ def outgoing(tree: Mapping[str, Any], answers: Mapping[str, Answer]) -> str:
 def _answer_of(name: str, request: Any, versions: Mapping[str, Version], early: Mapping[str, Future[Any]]) -> Answer:
     answer = early[name].result() if name in early else versions[name](request)
     return (None, math.nan) if answer is None else (answer[0], float(answer[1]))
-
-
-def _worth(tree: Mapping[str, Any], name: str, confidence: float) -> float:
-    """Return how likely an answer is right: on straight lines between known points, constant outside."""
-    line: Sequence[Sequence[float]] | None = tree.get("worth", {}).get(name)
-    if line is None or math.isnan(confidence):
-        return confidence
-    at, right = line
-    place = bisect.bisect_right(at, confidence) - 1
-    if place < 0:
-        return right[0]
-    if place >= len(at) - 1 or at[place] == confidence:
-        return right[place]
-    slope = (right[place + 1] - right[place]) / (at[place + 1] - at[place])
-    return slope * (confidence - at[place]) + right[place]

@@ -16,7 +16,7 @@ import numpy as np
 from slotool.rules.generate.base import Problem
 from slotool.rules.generate.candidates import Candidates, quantiles
 from slotool.rules.generate.search import ExampleSet, Path, paths
-from slotool.rules.policies.cascades import Cascade, Step, Worth
+from slotool.rules.policies.cascades import Cascade, Step
 from slotool.rules.policies.routing import OSFA, PAIRS, RoutingPolicy
 
 # Least further saving of each policy in a chain, as a share of the best version's price.
@@ -25,8 +25,6 @@ MIN_STEP, MAX_CHAIN = 0.003, 60
 # observed, and surer policies need no test. On four scikit-learn models of Fashion-MNIST (of 1,000 or 4,000 examples)
 # no tier saves less from here than from the surest policy, nor at 7; at 5 some do, at 4 most.
 SURE = 10.0
-# Most points of the line from a confidence to the probability of a right answer.
-WORTH_KNOTS = 16
 
 
 @dataclass(frozen=True)
@@ -96,11 +94,11 @@ class _Fronts:
         return [front.chain(float(base)) for front, base in zip(self._fronts, self._bases, strict=True)]
 
 
-def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.ndarray, test: np.ndarray) -> Proposals:
-    """Return one chain per goal; ``fit``, ``learn`` and ``test`` are rows that calibrate, choose and will test."""
+def chains(problem: Problem, goals: Sequence[Goal], learn: np.ndarray, test: np.ndarray) -> Proposals:
+    """Return one chain per goal; ``learn`` and ``test`` are rows that choose and will test."""
     base = np.array([problem.outcomes.matrix(name)[learn, problem.best].mean() for name in ("latency_s", "cost")])
     fronts, considered = _Fronts(goals, _parts(problem, learn, test), base), 0
-    for means, make in _sources(problem, fit, learn):
+    for means, make in _sources(problem, learn):
         considered += len(means)
         fronts.add(means, make)
     return Proposals(fronts.chains(), considered)
@@ -144,15 +142,13 @@ class Proposals:
     considered: int
 
 
-def _sources(
-    problem: Problem, fit: np.ndarray, learn: np.ndarray
-) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
+def _sources(problem: Problem, learn: np.ndarray) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
     """Yield policies' means as in ``Path.means``, with errors in [0, 1], and the policy of an index."""
     pairs = [kind for kind in problem.policies if kind in (OSFA.kind, *PAIRS)]
     candidates = problem.candidates(learn, pairs or ["none"])
     yield _means_of(problem, candidates, learn), candidates.policy
     if Cascade.kind in problem.policies:
-        yield from _cascades(problem, fit, learn)
+        yield from _cascades(problem, learn)
 
 
 def _means_of(problem: Problem, candidates: Candidates, learn: np.ndarray) -> np.ndarray:
@@ -166,36 +162,19 @@ def _means_of(problem: Problem, candidates: Candidates, learn: np.ndarray) -> np
     return np.stack(columns, axis=1)
 
 
-def _cascades(
-    problem: Problem, fit: np.ndarray, learn: np.ndarray
-) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
+def _cascades(problem: Problem, learn: np.ndarray) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
     outcomes, names = problem.outcomes, problem.outcomes.versions
     error, sure = outcomes.matrix("error") / problem.max_error, outcomes.matrix("confidence")
-    worth = [calibrated(sure[fit, v], 1.0 - error[fit, v]) for v in range(len(names))]
     examples = ExampleSet(
         error[learn],
         outcomes.matrix("latency_s")[learn],
         outcomes.matrix("cost")[learn],
         sure[learn],
-        np.stack([worth[v].of(sure[learn, v]) for v in range(len(names))], axis=1),
         problem.best,
         None if problem.groups is None else _shares(problem.groups.of[learn], len(problem.groups.names)),
     )
     for group in filter(None, paths(examples, problem.thresholds)):
-        yield np.concatenate([path.means for path in group]), _maker(group, names, worth)
-
-
-def calibrated(confidence: np.ndarray, right: np.ndarray) -> Worth:
-    """Fit the probability of right answers (float64 [examples]), rising with confidence; NaN is left out."""
-    from scipy.optimize import isotonic_regression
-
-    has_value = ~np.isnan(confidence)
-    if not has_value.any():
-        return Worth((0.0,), (0.0,))
-    levels, of, counts = np.unique(confidence[has_value], return_inverse=True, return_counts=True)
-    rising = isotonic_regression(np.bincount(of, right[has_value]) / counts, weights=counts).x
-    at = np.unique(np.quantile(confidence[has_value], np.linspace(0, 1, WORTH_KNOTS)))
-    return Worth(tuple(map(float, at)), tuple(round(float(value), 6) for value in np.interp(at, levels, rising)))
+        yield np.concatenate([path.means for path in group]), _maker(group, names)
 
 
 def _shares(of: np.ndarray, groups: int) -> np.ndarray:
@@ -204,11 +183,11 @@ def _shares(of: np.ndarray, groups: int) -> np.ndarray:
     return np.asarray(inside * (len(of) / np.maximum(1, inside.sum(axis=0))))
 
 
-def _maker(group: Sequence[Path], names: Sequence[str], worth: Sequence[Worth]) -> Callable[[int], RoutingPolicy]:
+def _maker(group: Sequence[Path], names: Sequence[str]) -> Callable[[int], RoutingPolicy]:
     def make(at: int) -> RoutingPolicy:
         which, combination = divmod(at, len(group[0].means))
         path = group[which]
-        return path.cascade(combination, names, worth) if len(path.versions) > 1 else OSFA(names[path.versions[0]])
+        return path.cascade(combination, names) if len(path.versions) > 1 else OSFA(names[path.versions[0]])
 
     return make
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice, permutations, product
+from itertools import islice, permutations
 
 import numpy as np
 
 from slotool.machine import usable_cores
 from slotool.rules.generate.candidates import quantiles
-from slotool.rules.policies.cascades import ANSWERS, MAX_STEPS, Cascade, Step, Worth
+from slotool.rules.policies.cascades import MAX_STEPS, Cascade, Step
 
 # Most thresholds at each step, by number of versions in a cascade.
 MAX_GRID = {2: 200, 3: 24, 4: 10}
@@ -33,26 +33,25 @@ Grids = list[tuple[np.ndarray, np.ndarray]]
 class ExampleSet:
     """Examples to search over: float64 [examples, versions] each.
 
-    ``worth``: probability that each answer is right; ``best``: the version to compare with. ``shares``: float64
-    [examples, groups], one over the share of a group for its examples, else 0.
+    ``best``: the version to compare with. ``shares``: float64 [examples, groups], one over the share of a group for its
+    examples, else 0.
     """
 
     error: np.ndarray
     latency_s: np.ndarray
     cost: np.ndarray
     confidence: np.ndarray
-    worth: np.ndarray
     best: int
     shares: np.ndarray | None = None
 
     @cached_property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, np.ndarray]:
-        """First six arguments of ``search_kernels.cascade_means``, each contiguous."""
-        of_versions = (self.error, self.latency_s, self.cost, self.worth)
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, np.ndarray]:
+        """First five arguments of ``search_kernels.cascade_means``, each contiguous."""
+        of_versions = (self.error, self.latency_s, self.cost)
         shares = np.empty((len(self.error), 0)) if self.shares is None else self.shares
         numbers = [np.ascontiguousarray(values, dtype=np.float64) for values in (*of_versions, shares)]
-        error, latency_s, cost, worth, own_shares = numbers
-        return error, latency_s, cost, worth, self.best, own_shares
+        error, latency_s, cost, own_shares = numbers
+        return error, latency_s, cost, self.best, own_shares
 
 
 @dataclass(frozen=True)
@@ -64,17 +63,16 @@ class Path:
     """
 
     versions: tuple[int, ...]
-    answer: str
     thresholds: tuple[np.ndarray, ...]
     means: np.ndarray
 
-    def cascade(self, at: int, names: Sequence[str], worth: Sequence[Worth]) -> Cascade:
+    def cascade(self, at: int, names: Sequence[str]) -> Cascade:
         """Return the cascade of combination ``at``."""
         steps = np.unravel_index(at, [len(levels) for levels in self.thresholds]) if self.thresholds else ()
         least = [float(levels[step]) for levels, step in zip(self.thresholds, steps, strict=True)]
-        chain = tuple(Step(names[v], at_least) for v, at_least in zip(self.versions, [*least, None], strict=True))
-        used = () if self.answer == "last" else tuple((names[v], worth[v]) for v in self.versions)
-        return Cascade(chain, self.answer, used)
+        return Cascade(
+            tuple(Step(names[v], at_least) for v, at_least in zip(self.versions, [*least, None], strict=True))
+        )
 
 
 def paths(examples: ExampleSet, thresholds: int, *, longest: int = MAX_STEPS) -> Iterator[list[Path]]:
@@ -87,9 +85,9 @@ def paths(examples: ExampleSet, thresholds: int, *, longest: int = MAX_STEPS) ->
         for length in range(1, min(longest, len(versions)) + 1):
             most = min(thresholds, MAX_GRID[length]) if length > 1 else 0
             grids = [_grid(confidence, most) for confidence in examples.confidence.T]
-            every, answers = permutations(versions, length - 1), ANSWERS if length > 1 else ANSWERS[:1]
+            every = permutations(versions, length - 1)
             while some := list(islice(every, ORDERS_AT_ONCE)):
-                yield from cores.map(partial(_paths_after, examples, grids=grids, answers=answers), some)
+                yield from cores.map(partial(_paths_after, examples, grids=grids), some)
 
 
 def _grid(confidence: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +97,7 @@ def _grid(confidence: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return thresholds, np.where(np.isnan(confidence), 0, reached)
 
 
-def _paths_after(examples: ExampleSet, order: tuple[int, ...], grids: Grids, answers: Sequence[str]) -> list[Path]:
+def _paths_after(examples: ExampleSet, order: tuple[int, ...], grids: Grids) -> list[Path]:
     """Return the paths of ``order`` and one more version."""
     from slotool.rules.generate.search_kernels import cascade_means
 
@@ -107,10 +105,9 @@ def _paths_after(examples: ExampleSet, order: tuple[int, ...], grids: Grids, ans
     if any(not len(levels) for levels in thresholds):
         return []
     lasts = [version for version in range(examples.error.shape[1]) if version not in order]
-    codes, sizes = np.array([ANSWERS.index(answer) for answer in answers]), np.array([*map(len, thresholds)], np.int64)
+    sizes = np.array([*map(len, thresholds)], np.int64)
     ranks = [grids[version][1] for version in order]
     reached = np.array(ranks, dtype=np.int64).reshape(len(order), len(examples.error))
     first = np.array(order, dtype=np.int64)
-    means = cascade_means(*examples.arrays, first, np.array(lasts), codes, reached, sizes)
-    of_each = zip(product(lasts, answers), means.reshape(-1, *means.shape[2:]), strict=True)
-    return [Path((*order, last), answer, thresholds, of_one) for (last, answer), of_one in of_each]
+    means = cascade_means(*examples.arrays, first, np.array(lasts), reached, sizes)
+    return [Path((*order, last), thresholds, of_one) for last, of_one in zip(lasts, means, strict=True)]

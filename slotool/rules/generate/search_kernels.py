@@ -6,58 +6,22 @@ import numpy as np
 
 from slotool.compilation import njit
 
-# Codes of ``cascades.ANSWERS``.
-LAST = 0
-
-
-@njit(cache=True, nogil=True)
-def _picked(
-    votes: np.ndarray, kind: int, answer: int, answered: np.ndarray, at: int, order: np.ndarray, version: int, row: int,
-    worth: np.ndarray, keep: bool,
-) -> int:  # fmt: skip
-    """Return the version whose answer is sent when ``version`` follows those of ``order`` at step ``at``.
-
-    As ``cascades.chosen``. ``votes``: float64 [kinds, steps], of the answers before, changed with ``keep``.
-    """
-    if answer == LAST and answered[at]:
-        if keep:
-            votes[kind, at] = at
-        return version
-    sure, picked, most = worth[row, version], -1, -np.inf
-    for other in range(at):
-        if not answered[other]:
-            continue
-        other_vote = votes[kind, other]
-        better = other_vote >= most
-        picked = other if better else picked
-        most = other_vote if better else most
-        if keep:
-            votes[kind, other] = other_vote
-    vote = at if answer == LAST else sure
-    if keep:
-        votes[kind, at] = vote
-    return version if (answered[at] and vote >= most) or picked < 0 else order[picked]
-
 
 @njit(cache=True, nogil=True)
 def _sums(
-    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, worth: np.ndarray, best: int,
-    shares: np.ndarray, order: np.ndarray, lasts: np.ndarray, answers: np.ndarray, reached: np.ndarray,
-    sizes: np.ndarray, begins: np.ndarray,
+    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, best: int, shares: np.ndarray, order: np.ndarray,
+    lasts: np.ndarray, reached: np.ndarray, sizes: np.ndarray, begins: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
     """Sum what each step adds, over examples that reach it with the same ranks among the thresholds before.
 
-    float64 [cells of all steps, 2 + answers × (2 + 2 × groups)]; those of a step, and of each last version, begin at
+    float64 [cells of all steps, 4 + 2 × groups]; those of a step, and of each last version, begin at
     ``begins``. There are no slices of rows: in this loop each costs as much as the work on it.
     """
-    steps, kinds, groups = len(order), len(answers), shares.shape[1]
-    sums = np.zeros((begins[-1], 2 + kinds * (2 + 2 * groups)))
-    answered, votes = np.zeros(steps + 1, dtype=np.bool_), np.zeros((kinds, steps + 1))
-    errors, squares = np.zeros(kinds), np.zeros(kinds)  # of the answer so far
+    steps, groups = len(order), shares.shape[1]
+    sums = np.zeros((begins[-1], 4 + 2 * groups))
     for row in range(len(error)):
         cell, best_error = 0, error[row, best]
-        for kind in range(kinds):
-            errors[kind], squares[kind] = 0.0, 0.0
+        error_before = square_before = 0.0  # of the answer so far
         for at in range(steps + 1):
             if at:
                 rank = reached[at - 1, row]
@@ -66,24 +30,18 @@ def _sums(
                 cell = cell * (sizes[at - 1] + 1) + rank
             for which in range(len(lasts) if at == steps else 1):
                 version = lasts[which] if at == steps else order[at]
-                place, column = begins[at + which] + cell, 2
-                answered[at] = not np.isnan(worth[row, version])
-                sums[place, 0] += latency_s[row, version]
-                sums[place, 1] += cost[row, version]
-                for kind in range(kinds):
-                    picked = _picked(votes, kind, answers[kind], answered, at, order, version, row, worth, at < steps)
-                    its_error = error[row, picked]
-                    square = (its_error - best_error) ** 2
-                    more, more_square = its_error - errors[kind], square - squares[kind]
-                    if at < steps:
-                        errors[kind], squares[kind] = its_error, square
-                    sums[place, column] += more
-                    sums[place, column + 1] += more_square
-                    column += 2
-                    for group in range(groups):
-                        sums[place, column] += more * shares[row, group]
-                        sums[place, column + 1] += more_square * shares[row, group]
-                        column += 2
+                place, its_error = begins[at + which] + cell, error[row, version]
+                square = (its_error - best_error) ** 2
+                more, more_square = its_error - error_before, square - square_before
+                if at < steps:
+                    error_before, square_before = its_error, square
+                sums[place, 0] += more
+                sums[place, 1] += more_square
+                sums[place, 2] += latency_s[row, version]
+                sums[place, 3] += cost[row, version]
+                for group in range(groups):
+                    sums[place, 4 + 2 * group] += more * shares[row, group]
+                    sums[place, 5 + 2 * group] += more_square * shares[row, group]
     return sums
 
 
@@ -101,17 +59,16 @@ def _accumulate(sums: np.ndarray, begin: int, end: int, sizes: np.ndarray, axes:
 
 @njit(cache=True, nogil=True)
 def cascade_means(
-    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, worth: np.ndarray, best: int,
-    shares: np.ndarray, order: np.ndarray, lasts: np.ndarray, answers: np.ndarray, reached: np.ndarray,
-    sizes: np.ndarray,
+    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, best: int, shares: np.ndarray, order: np.ndarray,
+    lasts: np.ndarray, reached: np.ndarray, sizes: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """Return ``Path.means`` of every code in ``answers``: float64 [last versions, answers, combinations, columns].
+    """Return ``Path.means`` by last version: float64 [last versions, combinations, columns].
 
-    The first six arguments as in ``ExampleSet``; ``order``: int64 [steps], versions asked first, ``lasts``: versions
+    The first five arguments as in ``ExampleSet``; ``order``: int64 [steps], versions asked first, ``lasts``: versions
     of which one is asked last. ``reached``: int64 [steps, examples], how many of a step's thresholds each example
     reaches; ``sizes``: int64 [steps], numbers of thresholds.
     """
-    steps, own_columns = len(order), 2 + 2 * shares.shape[1]
+    steps = len(order)
     begins = np.zeros(steps + len(lasts) + 1, dtype=np.int64)
     cells = combinations = 1
     for at in range(steps + len(lasts)):
@@ -119,12 +76,12 @@ def cascade_means(
         if at < steps:
             cells *= sizes[at] + 1
             combinations *= sizes[at]
-    sums = _sums(error, latency_s, cost, worth, best, shares, order, lasts, answers, reached, sizes, begins)
+    sums = _sums(error, latency_s, cost, best, shares, order, lasts, reached, sizes, begins)
     # At threshold t an example goes on when it reaches at most t thresholds.
     for at in range(1, steps + len(lasts)):
         _accumulate(sums, begins[at], begins[at + 1], sizes, min(at, steps))
     width = sums.shape[1]
-    means, total = np.empty((len(lasts), len(answers), combinations, 2 + own_columns)), np.zeros(width)
+    means, total = np.empty((len(lasts), combinations, width)), np.zeros(width)
     for combination in range(combinations):
         for column in range(width):
             total[column] = 0.0
@@ -137,11 +94,8 @@ def cascade_means(
             rest %= span
         for which in range(len(lasts)):
             place = begins[steps + which] + cell
-            for kind in range(len(answers)):
-                for column in range(own_columns + 2):
-                    # A path's columns: error, squared difference, time, cost, then those of groups.
-                    source = column - 2 if 2 <= column < 4 else 2 + kind * own_columns + column - 2 * (column >= 4)
-                    means[which, kind, combination, column] = (total[source] + sums[place, source]) / len(error)
+            for column in range(width):
+                means[which, combination, column] = (total[column] + sums[place, column]) / len(error)
     return means
 
 

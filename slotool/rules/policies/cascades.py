@@ -1,8 +1,8 @@
 """Cascades: up to four versions asked one after the other, until one is sure enough of its answer.
 
-A cascade is data: steps of a version and a threshold of its confidence, the choice among the answers, and each
-version's worth of confidence. ``document`` is its JSON form, which its point carries too; the point's label has
-``notation`` and ``id`` in its place. Replaying a table and serving share ``Step.accepts`` and ``chosen``.
+A cascade is data: steps of a version and a threshold of its confidence. ``document`` is its JSON form, which its point
+carries too; the point's label has ``notation`` and ``id`` in its place. Replaying a table and serving share
+``Step.accepts``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,15 +25,13 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 MAX_STEPS = 4
-ANSWERS = ("last", "surer")
-_ANSWER_WORDS = {"last": "the last answers", "surer": "the surest answers"}
 # Length of a notation: a point's label stays within 120 characters, safe in headers and metrics.
 MAX_NOTATION = 95
 _NAME_LENGTHS = (40, 20, 12, 8)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/=-]")
-_NOTED_ANSWERS = {"last": "", "surer": "; surest answers"}
 # The only kind of condition in a document.
 _SURE = "sure"
+_LAST = "the last answers"
 
 
 @dataclass(frozen=True)
@@ -70,40 +68,10 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Worth:
-    """Probability of a right answer: straight lines from ``confidence`` (ascending) to ``right``, constant outside."""
-
-    confidence: tuple[float, ...]
-    right: tuple[float, ...]
-
-    def of(self, confidence: np.ndarray) -> np.ndarray:
-        """Return float64 like ``confidence``; NaN stays NaN."""
-        return np.where(np.isnan(confidence), np.nan, np.interp(confidence, *self._line))
-
-    @cached_property
-    def _line(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(self.confidence), np.array(self.right)
-
-
-def chosen(answer: str, worth: np.ndarray) -> np.ndarray:
-    """Return which of the given answers is sent: int [requests].
-
-    ``worth``: float64 [requests, asked], how sure each answer is, NaN for none. Ties go to the version asked last;
-    without any answer, the last asked counts.
-    """
-    count = worth.shape[1]
-    votes = np.broadcast_to(np.arange(count, dtype=np.float64), worth.shape) if answer == "last" else worth
-    votes = np.where(np.isnan(worth), -np.inf, votes)
-    return np.asarray(count - 1 - np.argmax(votes[:, ::-1], axis=1))
-
-
-@dataclass(frozen=True)
 class Cascade(RoutingPolicy):
-    """Cascade of ``steps``; ``answer`` (of ``ANSWERS``) chooses among answers by ``worth``, else by confidence."""
+    """Cascade of ``steps``; the answer of the version consulted last is sent."""
 
     steps: tuple[Step, ...]
-    answer: str = "last"
-    worth: tuple[tuple[str, Worth], ...] = ()
     kind: ClassVar[str] = "cascade"
 
     def __post_init__(self) -> None:
@@ -111,8 +79,8 @@ class Cascade(RoutingPolicy):
         thresholds = [step.at_least for step in self.steps]
         if not 1 <= len(versions) <= MAX_STEPS or len(set(versions)) < len(versions):
             raise InputError(f"a cascade of {', '.join(versions) or 'nothing'}; expected 1 to {MAX_STEPS} versions")
-        if None in thresholds[:-1] or thresholds[-1] is not None or self.answer not in ANSWERS:
-            raise InputError("a cascade: expected a condition at every step but the last, and a known way to answer")
+        if None in thresholds[:-1] or thresholds[-1] is not None:
+            raise InputError("a cascade: expected a condition at every step but the last")
 
     @property
     def point(self) -> OperatingPoint:
@@ -133,7 +101,7 @@ class Cascade(RoutingPolicy):
         for most in _NAME_LENGTHS:
             steps = [(_UNSAFE.sub("_", step.version)[:most], step.at_least) for step in self.steps]
             noted = [name if least is None else f"{name} if sure>={least:.10g}" for name, least in steps]
-            text = " else ".join(noted) + _NOTED_ANSWERS[self.answer]
+            text = " else ".join(noted)
             if len(text) <= MAX_NOTATION:
                 return text
         return f"{text[: MAX_NOTATION - 3]}..."
@@ -146,53 +114,32 @@ class Cascade(RoutingPolicy):
     def words(self) -> str:
         first, *later = self.versions
         then = [f"{name} below {step.at_least:.10g}" for name, step in zip(later, self.steps, strict=False)]
-        answers = "" if self.answer == "last" else f"; {_ANSWER_WORDS[self.answer]}"
-        return f"{' → '.join([first, *then])}{answers}" if later else f"{first} alone"
+        return " → ".join([first, *then]) if later else f"{first} alone"
 
     @property
     def tree(self) -> list[str]:
         """Policy as a picture of lines: the versions asked, and the results of their conditions."""
         lines = [f"ask {self.steps[0].version}"]
         for depth, (step, after) in enumerate(zip(self.steps, self.steps[1:], strict=False)):
-            indent, outcome = "   " * depth, "answer" if depth == 0 else self._outcome
+            indent, outcome = "   " * depth, "answer" if depth == 0 else _LAST
             lines += [f"{indent}├─ {step.version}'s confidence ≥ {step.at_least:.10g}: {outcome}"]
             lines += [f"{indent}└─ otherwise ask {after.version}"]
-        return [*lines, f"{'   ' * (len(self.steps) - 1)}└─ {self._outcome}"] if len(self.steps) > 1 else lines
-
-    @property
-    def _outcome(self) -> str:
-        return _ANSWER_WORDS[self.answer]
+        return [*lines, f"{'   ' * (len(self.steps) - 1)}└─ {_LAST}"] if len(self.steps) > 1 else lines
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form; ``from_document`` is the inverse."""
-        steps = [step.document() for step in self.steps]
-        worth = {version: [list(line.confidence), list(line.right)] for version, line in self.worth}
-        return {"steps": steps, "answer": self.answer, **({"worth": worth} if worth else {})}
+        return {"steps": [step.document() for step in self.steps], "answer": "last"}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Cascade:
         """Read the JSON form. Raises ``InputError`` for anything else."""
         try:
-            steps = tuple(map(Step.from_document, document["steps"]))
-            worth = tuple(
-                (str(version), Worth(tuple(map(float, at)), tuple(map(float, right))))
-                for version, (at, right) in document.get("worth", {}).items()
-            )
-            return cls(steps, str(document["answer"]), worth)
+            answer, steps = document["answer"], tuple(map(Step.from_document, document["steps"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"no cascade ({type(error).__name__}: {error}); expected steps and answer") from error
-
-    @cached_property
-    def _worth(self) -> dict[str, Worth]:
-        return dict(self.worth)
-
-    def choose(self, confidences: Sequence[np.ndarray]) -> np.ndarray:
-        """Return which answer is sent, by the confidences of the versions asked so far: int [requests]."""
-        if self.answer == "last" and not np.isnan(confidences[-1]).any():
-            return np.full(len(confidences[-1]), len(confidences) - 1)
-        worth = [sure if name not in self._worth else self._worth[name].of(sure)
-                 for name, sure in zip(self.versions, confidences, strict=False)]  # fmt: skip
-        return chosen(self.answer, np.stack(worth, axis=1))
+        if answer != "last":
+            raise InputError(f"a cascade that answers by {answer!r}: the last answer is sent; make the rules again")
+        return cls(steps)
 
     def depths(self, outcomes: OutcomeTable) -> np.ndarray:
         confidences = outcomes.matrix("confidence")
@@ -203,7 +150,7 @@ class Cascade(RoutingPolicy):
 
     def replay(self, outcomes: OutcomeTable) -> Replayed:
         at = [outcomes.index(version) for version in self.versions]
-        errors, confidences = outcomes.matrix("error"), outcomes.matrix("confidence")[:, at]
+        errors = outcomes.matrix("error")
         columns = [outcomes.matrix("latency_s"), outcomes.matrix("cost")]
         error, depth = errors[:, at[0]].copy(), self.depths(outcomes)
         spent = [values[:, at[0]].copy() for values in columns]
@@ -211,6 +158,5 @@ class Cascade(RoutingPolicy):
             rows = np.flatnonzero(depth >= count)
             for total, values in zip(spent, columns, strict=True):
                 total[rows] += values[rows, version]
-            picked = np.array(at)[self.choose(list(confidences[rows, :count].T))]
-            error[rows] = errors[rows, picked]
+            error[rows] = errors[rows, version]
         return Replayed(error, *spent)

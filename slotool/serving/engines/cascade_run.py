@@ -20,8 +20,6 @@ class CascadeRun:
         self.cascade = cascade
         # By version: its examples and answers.
         self.answered: dict[str, tuple[np.ndarray, Outputs | None]] = {}
-        # Confidences of each version asked, NaN where it gave no answer or was not asked.
-        self._confidences: list[np.ndarray] = []
         self._rows, self._picked = np.arange(examples), np.full(examples, -1)
 
     @property
@@ -58,13 +56,7 @@ class CascadeRun:
 
     def _take(self, answers: Outputs | None, confidence: np.ndarray) -> None:
         rows, step = self._rows, self.cascade.steps[self.step]
+        if answers is not None:
+            self._picked[rows] = self.step
         self.answered[step.version] = rows, answers
-        sure = np.full(len(self._picked), np.nan)
-        sure[rows] = confidence
-        self._confidences.append(sure)
-        done = np.ones(len(rows), dtype=bool) if step.at_least is None else step.accepts(confidence)
-        self._rows, ended = rows[~done], rows[done]
-        if len(ended):
-            picked = self.cascade.choose([known[ended] for known in self._confidences])
-            has_answer = np.array([part is not None for _, part in self.answered.values()])
-            self._picked[ended] = np.where(has_answer[picked], picked, -1)
+        self._rows = rows[:0] if step.at_least is None else rows[~step.accepts(confidence)]
