@@ -1,0 +1,1 @@
+"""Measurements of slotool beside its floors and its peers: ``python -m benchmarks NAME``."""
