@@ -22,7 +22,7 @@ from slotool.printable import name_list
 from slotool.regular_files import read_text, require_regular
 from slotool.tables.labels import label_text, label_texts
 from slotool.tables.outcomes import ANSWER, TRUTH, OutcomeTable
-from slotool.tables.schema import read_csv, require_commas, require_distinct
+from slotool.tables.schema import read_csv, require_commas, require_distinct, to_numbers
 
 # Columns of a table of answers, with their default names.
 KEYS = ("example", "version", "error", "confidence", "latency_s", "cost", ANSWER, TRUTH)
@@ -259,7 +259,7 @@ def _numbers(long: pd.DataFrame, key: str, path: Path) -> np.ndarray:
     if key not in long:
         return np.full(len(long), np.nan)
     text = long[key].str.strip()
-    numbers = pd.to_numeric(text.where(text != ""), errors="coerce").to_numpy(dtype=np.float64)
+    numbers = to_numbers(text.where(text != "")).to_numpy()
     has_text, unlike = (text != "").to_numpy(), ~np.isfinite(numbers)
     negative = (numbers < 0) & (key in _AMOUNTS)
     for wrong, problem in ((unlike & has_text, "is not a finite number"), (negative, "must not be negative")):

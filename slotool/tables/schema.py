@@ -346,20 +346,20 @@ def _as_number(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
         return values.astype(np.float64), np.zeros(len(values), dtype=bool)
     present = ~(values.isna() | values.astype(str).str.strip().str.lower().isin(["", "nan", "none"]))
-    numbers = pd.to_numeric(values.where(present), errors="coerce").astype(np.float64)
-    bad = (present & numbers.isna()).to_numpy(dtype=bool)
-    if not pd.api.types.is_numeric_dtype(values):
-        read = [_exactly(text, number) for text, number in zip(values, numbers, strict=True)]
-        numbers = pd.Series(read, numbers.index, np.float64)
-    return numbers, bad
+    numbers = to_numbers(values.where(present))
+    return numbers, (present & numbers.isna()).to_numpy(dtype=bool)
 
 
-def _exactly(text: Any, number: float) -> float:
-    """Return ``number`` exactly as in ``text``: pandas before 3 may be off in the last digit."""
-    try:
-        return float(text) if np.isfinite(number) else number
-    except (TypeError, ValueError):
-        return number
+def to_numbers(values: pd.Series) -> pd.Series:
+    """Return texts or numbers as float64, NaN for what is no number.
+
+    Texts are read by Python: pandas before 3 may be off in the last digit.
+    """
+    numbers = pd.to_numeric(values, errors="coerce").astype(np.float64)
+    if pd.api.types.is_numeric_dtype(values):
+        return numbers
+    read = [float(text) if np.isfinite(number) else number for text, number in zip(values, numbers, strict=True)]
+    return pd.Series(read, numbers.index, np.float64)
 
 
 def _as_integer(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
