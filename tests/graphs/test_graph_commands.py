@@ -86,7 +86,7 @@ def test_generate_draws_what_its_options_name_and_what_fits_at_the_batch(slotool
         (["mlp", "--input-shape", "nan"], "'nan': whole numbers are expected"),
         (["mlp", "--count", 4, "--depth", 1, "--units", "0:2"], "the search space has only 3"),
         (["mlp", "--depth", "a:b"], "is not minimum:maximum"),
-        (["mlp", "--depth", "5:3"], "no range of at least 1 layer"),
+        (["mlp", "--depth", "5:3"], "5:3"),
         (["mlp", "--units", "0:77"], "no range within 2^0 to 2^30"),
         (["cnn", "--input-shape", "784"], "is not 3 sizes"),
         (["mlp", "--max-memory-gb", "0.000001"], "the smallest network in this search space takes"),

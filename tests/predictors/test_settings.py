@@ -240,7 +240,7 @@ def test_its_state_is_checked(run: SettingsRun) -> None:
         SettingsPredictor.from_state({**tensors, "weights": tensors["weights"][:5]}, document)
     with pytest.raises(InputError, match="none of the predictor's 4"):
         SettingsPredictor.from_state(tensors, {**document, "chosen": 4})
-    with pytest.raises(InputError, match="a way that slotool no longer has"):
+    with pytest.raises(InputError, match="earlier way to adapt"):
         SettingsPredictor.from_state({**tensors, "labels.at": tensors["known"][:10]}, document)
     with pytest.raises(InputError, match="other features"):
         SettingsPredictor.from_state(tensors, {**document, "model": {**document["model"], "features": ["one"]}})
