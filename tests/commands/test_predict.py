@@ -188,6 +188,23 @@ def test_the_share_that_was_estimated_is_a_number_of_each_network(tmp_path: Path
     assert [reason is None for reason in predictions.outside] == [True, False]
 
 
+def test_networks_with_disturbed_operators_are_not_called_estimated(
+    slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTOOL_CACHE_DIR", str(tmp_path))
+    graphs = random_networks(6, seed=6)
+    times = OperatorTimes.load(tmp_path, "torch", "cpu", 1)
+    for graph in graphs:
+        calls = MeasuredPredictor.of(times, 1, Quiet(), False).predictor.calls(graph)
+        times.times |= {call.key: OperatorTime(1e-6, 0.0, True, call.op, 1, 1, graph.id) for call in calls if call}
+    times.save()
+    write_graphs(tmp_path / "some.jsonl", graphs)
+    done = slotool("predict", "--graph", tmp_path / "some.jsonl", "--threads", 1, "--no-measure", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert {row["estimated_share"] for row in done.document["predictions"]} == {0.0}
+    assert ("estimated" in done.stderr, "3 more networks: disturbed" in done.stderr) == (False, True), done.stderr
+
+
 def test_a_factory_is_predicted_with_its_arguments(slotool, tmp_path: Path) -> None:
     nets = tmp_path / "nets.py"
     nets.write_text("from torch import nn\ndef make(width):\n    return nn.Linear(8, width)\n")

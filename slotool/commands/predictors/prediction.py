@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.commands.display import Part, table
 from slotool.commands.result import Result
 from slotool.predictors.training.chosen import CPU, Chosen, machine_differences, machine_speed
-from slotool.printable import duration
+from slotool.printable import counted, duration
 
 if TYPE_CHECKING:
     import numpy as np
@@ -176,11 +177,9 @@ class Prediction(Result):
     def warnings(self) -> list[str]:
         """Sentences on networks left out, and on those unlike the training networks."""
         unlike = self._unlike
-        sentences = [*self._left_out, *(f"{name}: {sentence}" for name, sentence in unlike[:MAX_WARNINGS])]
-        if len(unlike) > MAX_WARNINGS:
-            what = "partly estimated" if self.measured else "unlike the training networks"
-            sentences.append(f"{len(unlike) - MAX_WARNINGS} more networks are {what} (--json)")
-        return sentences
+        sentences = [*self._left_out, *(f"{name}: {sentence}" for name, sentence, _ in unlike[:MAX_WARNINGS])]
+        states = Counter(state for _, _, state in unlike[MAX_WARNINGS:])
+        return [*sentences, *(f"{counted(count, 'more network')}: {state} (--json)" for state, count in states.items())]
 
     @property
     def advice(self) -> list[str]:
@@ -215,17 +214,18 @@ class Prediction(Result):
         return f"{line}; MEASURED ON {whose.upper()}: {why}; no interval is valid here"
 
     @property
-    def _unlike(self) -> list[tuple[str, str]]:
+    def _unlike(self) -> list[tuple[str, str, str]]:
+        """Names of networks with a doubt, the doubt as a sentence, and in few words."""
         unlike = []
-        columns = (self.graphs, self.predictions.outside, self.predictions.no_interval)
-        for graph, outside, why in zip(*columns, strict=True):
+        for graph, row in zip(self.graphs, self._rows, strict=True):
             if not graph.plain:
                 sentence = f"it is {graph.form}, and is priced as the float32 that was measured"
-                unlike.append((graph.name or graph.id, sentence))
-            elif outside is not None:
-                effect = "; the interval is the wider for it" if why is None else ""
+                unlike.append((graph.name or graph.id, sentence, "priced as float32"))
+            elif row["outside"] is not None:
+                effect = "; the interval is the wider for it" if row["no_interval"] is None else ""
                 what = "" if self.measured else "unlike the training networks: "
-                unlike.append((graph.name or graph.id, f"{what}{outside}{effect}"))
+                state = _operators(row) if self.measured else "unlike the training networks"
+                unlike.append((graph.name or graph.id, f"{what}{row['outside']}{effect}", state))
         return unlike
 
     @cached_property
