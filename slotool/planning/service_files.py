@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,7 @@ def write_services(planner: Planner, fleets: Fleets, out: Path, reporter: Report
 
     Beside a file lie latency tables of workers that share machines.
 
-    Return the files, and a sentence where this machine lacks the memory for workers; that model's file is then not
-    left.
+    Return the files, and a sentence where this machine lacks the memory for workers; no file is then written.
     """
     best = fleets.best
     services = [(out, planner, best.fleet)] if best is not None else [
@@ -38,13 +38,25 @@ def write_services(planner: Planner, fleets: Fleets, out: Path, reporter: Report
     for path, part, fleet in services:
         if remark := cluster_remark(fleet.pool):
             reporter.warn(remark)
+        if lacking := _memory_lacking_here(path, part, fleet, reporter):
+            return [], lacking
+    for path, part, fleet in services:
         text = service_of(part, fleet, raised_pools(part, fleet, path), path.parent)
         with whole_file(path) as file:
             file.write_text(text)
-        if lacking := _memory_lacking_here(path, fleet.pool, reporter):
-            path.unlink()
-            return [], lacking
     return [path for path, *_ in services], ""
+
+
+@contextmanager
+def passing_service(planner: Planner, fleet: Fleet, pools: Mapping[str, Pool], beside: Path) -> Iterator[Path]:
+    """Yield a service file that is removed at the end; it lies ``beside`` another, as its paths are relative."""
+    path = beside.with_name(f".{beside.stem}-{os.getpid()}.toml")
+    try:
+        with whole_file(path) as file:
+            file.write_text(service_of(planner, fleet, pools, path.parent))
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def service_of(planner: Planner, fleet: Fleet, pools: Mapping[str, Pool], folder: Path) -> str:
@@ -159,13 +171,16 @@ def _memory_lacking(service: Path, pool: Pool) -> str:
     )
 
 
-def _memory_lacking_here(service: Path, pool: Pool, reporter: Reporter) -> str:
-    """Return a sentence where workers of a service file that run here take more memory than there is; else empty."""
-    if not pool.runs_here or pool.worker.is_gpu:
+def _memory_lacking_here(beside: Path, planner: Planner, fleet: Fleet, reporter: Reporter) -> str:
+    """Return a sentence where workers of ``fleet`` that run here take more memory than there is; else empty."""
+    if not fleet.pool.runs_here or fleet.pool.worker.is_gpu:
         return ""
     try:
-        with reporter.progress("measuring the memory of a worker"):
-            return _memory_lacking(service, pool)
+        with (
+            reporter.progress("measuring the memory of a worker"),
+            passing_service(planner, fleet, fleet.pools, beside) as service,
+        ):
+            return _memory_lacking(service, fleet.pool)
     except (InputError, RunError) as error:
         reporter.note(f"memory is not checked: {error}")
         return ""

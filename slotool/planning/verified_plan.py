@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -139,10 +138,9 @@ class _Verification:
 
     def _fastest(self) -> dict[str, RequestLog]:
         """Probe, by a server of these, the fastest points of the models where they are to be probed too."""
-        from slotool.atomic import whole_file
         from slotool.planning.front_end import fastest_apart
         from slotool.planning.server_process import RunningServer
-        from slotool.planning.service_files import raised_pools, service_of
+        from slotool.planning.service_files import passing_service, raised_pools
 
         raised = raised_pools(self._planner, self._fleet, self._service)
         pools = {
@@ -152,15 +150,11 @@ class _Verification:
         }
         if not pools:
             return {}
-        # Beside the service file, as its paths are relative.
-        file = self._service.with_name(f".{self._service.stem}-{os.getpid()}.toml")
-        try:
-            with whole_file(file) as written:
-                written.write_text(service_of(self._planner, self._fleet, {**raised, **pools}, file.parent))
-            with RunningServer(["--config", str(file), "--port", "0"]) as server:
-                return {name: self._probe(name, pool, server.url) for name, pool in pools.items()}
-        finally:
-            file.unlink(missing_ok=True)
+        with (
+            passing_service(self._planner, self._fleet, {**raised, **pools}, self._service) as file,
+            RunningServer(["--config", str(file), "--port", "0"]) as server,
+        ):
+            return {name: self._probe(name, pool, server.url) for name, pool in pools.items()}
 
     def _probe(self, name: str, pool: Pool, url: str) -> RequestLog:
         """Send isolated requests for one model, by single versions, whose latency is in the table."""

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from slotool import plan
 from slotool.artifacts.bundle import shipped_artifact
+from slotool.serving.engines import LocalInferenceEngine
 from tests.machines import UNKNOWN, run_as
 from tests.planning.test_plan import LATENCY, OUTCOMES
 from tests.serving.live_server import HTTP
@@ -69,3 +71,22 @@ def test_a_plan_of_workers_beyond_the_memory_is_refused(
     assert planned.exit_code == 1
     assert "do not fit into memory: each takes" in " ".join(planned.stderr.split())
     assert not (tmp_path / "service.toml").exists()
+
+
+@pytest.mark.filterwarnings("ignore::slotool.errors.SlotoolWarning")
+def test_an_interrupt_while_memory_is_measured_leaves_the_earlier_service_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(engine: LocalInferenceEngine) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalInferenceEngine, "worker_bytes", interrupted)
+    service = tmp_path / "service.toml"
+    service.write_text("earlier")
+    with pytest.raises(KeyboardInterrupt):
+        plan(
+            LATENCY, outcomes=OUTCOMES, rate=100, deadline_ms=20, policies="slackfit",
+            artifact=shipped_artifact("supernet").path, out=service, force=True,
+        )  # fmt: skip
+    assert [*tmp_path.iterdir()] == [service]
+    assert service.read_text() == "earlier"
