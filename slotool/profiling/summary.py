@@ -37,9 +37,9 @@ def summary(latency: LatencyTable, titles: Mapping[str, str], keys: Collection[K
     degradation = []
     if "degradation_ratio" in ok:
         solo = ok["solo_s"].map(lambda samples: float(np.median(samples)))
-        colocated = statistics[shown].assign(solo_s=solo, degradation_s=ok["degradation_s"])
         states = ok["stable"].astype(bool).map(state)
-        degradation = colocated.assign(degradation_ratio=ok["degradation_ratio"], state=states).to_dict("records")
+        colocated = statistics.loc[statistics["co_runners"] != "", shown].assign(solo_s=solo, state=states)
+        degradation = colocated.join(ok[["degradation_s", "degradation_ratio"]]).to_dict("records")
     points = statistics[statistics["backend"] == "elastic"].sort_values(["subject", "batch_size", "median_s"])
     return {
         **run,

@@ -248,7 +248,7 @@ _POINTS = (
 def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) -> Table:
     def named(row: dict[str, Any]) -> dict[str, Any]:
         subject, point = row["subject"], row["point"]
-        others = " + ".join(titles.get(name, name) for name in row["co_runners"].split("+")) or "–"
+        others = " + ".join(titles.get(name, name) for name in row["co_runners"].split("+"))
         model = titles.get(subject, subject) if point == "full" else f"{subject}@{point}"
         return {**row, "model": model, "co_runners": others}
 
