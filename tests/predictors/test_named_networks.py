@@ -98,7 +98,7 @@ def test_a_name_may_state_weights_and_the_side_of_images(timm: ShippedNetworks) 
 @pytest.mark.parametrize(
     ("table", "options", "sentence"),
     [
-        ("model,images/s\nno_such_net,3\nnor_this,4\n", ["--networks", "timm"], "2 of 2 networks are unknown"),
+        ("model,images/s\nno_such_net,3\nnor_this,4\n", ["--networks", "timm"], "unknown: no_such_net, nor_this"),
         (
             "model,images/s\nresnet50,3\nno_such_net,4\n",
             ["--networks", "timm"],

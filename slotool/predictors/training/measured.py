@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import ArgumentError, GraphError, TableError
-from slotool.printable import duration
+from slotool.printable import duration, name_list
 from slotool.sources import Paths, paths_of
 
 if TYPE_CHECKING:
@@ -101,10 +101,11 @@ class MeasuredNetworks:
     @property
     def _unknown(self) -> GraphError | None:
         """Networks of the tables that do not ship, in one sentence."""
-        reasons = [reason for reason in self._names.values() if isinstance(reason, GraphError)]
+        reasons = {name: reason for name, reason in self._names.items() if isinstance(reason, GraphError)}
         if len(reasons) < 2:
-            return next(iter(reasons), None)
-        return GraphError(f"{len(reasons)} of {len(self._names)} networks are unknown, the first of them: {reasons[0]}")
+            return next(iter(reasons.values()), None)
+        listed, first = name_list(reasons, 5), next(iter(reasons.values()))
+        return GraphError(f"{len(reasons)} of {len(self._names)} networks are unknown: {listed}; {first}")
 
     def table(self) -> LatencyTable:
         from slotool.tables import LatencyTable
