@@ -39,7 +39,7 @@ class Table:
 
         built = RichTable(title=Text(self.title, style="bold"), title_justify="left", header_style="bold")
         for name, numeric in zip(self.columns, self.numeric, strict=True):
-            built.add_column(Text(name), justify="right" if numeric else "left")
+            built.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
         for row in self.rows:
             built.add_row(*map(Text, row))
         return built

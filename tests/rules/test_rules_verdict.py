@@ -186,6 +186,15 @@ def test_drift_is_found_from_python_too() -> None:
         slotool.evaluate_drift(_rules(0.3), family_outcomes(300), confidence=1.0)
 
 
+def test_a_name_beyond_the_width_of_the_table_is_not_cut() -> None:
+    rules = _rules(0.3)
+    name = "cost-" + "1234567890" * 20
+    named = replace(rules, rules=(rules.rules[0], replace(rules.rules[1], id=name)))
+    shown = repr(slotool.evaluate_drift(named, family_outcomes(300)))
+    cells = [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")]
+    assert "".join(cells) == name
+
+
 def test_an_alarm_names_the_tier_its_evidence_and_the_command_that_certifies_again(slotool, tmp_path) -> None:
     drifted = evaluate_drift(replace(_rules(0.3), reference="named"), _shifted(50, 250))
     (row,) = drifted.document["ensembles"]
