@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +38,14 @@ class Command(TyperCommand):
     def __init__(self, name: str | None, **settings: Any):
         super().__init__(name, **settings)
         self.params += common_options()
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]  # typer's own name
+        every = {name: param for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        for option, value in pairwise(args):
+            # The parser would take the next option for the value.
+            if value[:1] == option[:1] == "-" and value in every and not getattr(every.get(option), "is_flag", True):
+                raise typer.BadParameter(f"it needs a value, and {value} is an option", ctx=ctx, param_hint=option)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # typer's own name for it
         _running.append(ctx)

@@ -43,6 +43,13 @@ def test_the_list_of_commands_has_a_line_for_each(slotool: Slotool, monkeypatch:
         assert not lines[at + 1].startswith(" " * 10), name
 
 
+@pytest.mark.parametrize(("option", "behind"), [("--tolerances", "-o"), ("-o", "--json")])
+def test_an_option_is_not_the_value_of_the_one_before_it(slotool: Slotool, option: str, behind: str) -> None:
+    done = slotool("gen-rules", "out.csv", option, behind, "a.json")
+    assert done.exit_code == 2
+    assert f"Invalid value for {option}: it needs a value" in done.stderr
+
+
 def test_a_long_example_can_be_copied_whole(slotool: Slotool) -> None:
     example = slotool("gen-switching-plan", "--help").stdout.partition("Example: ")[2].partition("\n\n")[0]
     command = " ".join(example.replace("\\\n", " ").split())
