@@ -333,6 +333,7 @@ def test_a_file_that_is_torn_or_foreign(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as raised:
         load(path)
     assert str(path) in str(raised.value)
+    assert ("incomplete" in str(raised.value)) == (name == "a.onnx")
     assert "\n" not in str(raised.value)
 
 

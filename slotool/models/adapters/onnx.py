@@ -175,7 +175,8 @@ def _opened(path: Path, options: Any, providers: list[Any]) -> Any:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:
         # ONNX Runtime's exceptions share no base class.
-        raise InputError(f"{path}: ONNX Runtime cannot load it ({reason(error)})") from error
+        torn = "the file is incomplete, or no ONNX model; " if "INVALID_PROTOBUF" in str(error) else ""
+        raise InputError(f"{path}: {torn}ONNX Runtime cannot load it ({reason(error)})") from error
 
 
 def _shared_dimensions(tensors: Sequence[Any]) -> dict[str, list[tuple[str, int]]]:
