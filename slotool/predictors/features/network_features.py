@@ -21,7 +21,10 @@ _BY_NAME = {
     "activation": ("gelu", "silu", "swish", "sigmoid", "tanh", "mish", "elu", "hard", "activation", "erf"),
     "global pool": ("global", "adaptive", "mean", "sum", "reduce"),
     "pool": ("pool", "max", "min"),
-    "view": ("view", "reshape", "flatten", "getitem", "squeeze", "unbind", "split", "chunk", "identity", "dropout", "constant", "input"),
+    "view": (
+        *("view", "reshape", "flatten", "getitem", "squeeze", "unbind", "split", "chunk"),
+        *("identity", "dropout", "constant", "input"),
+    ),
     "permute": ("permute", "transpose", "movedim", "moveaxis"),
     "copy": (
         *("roll", "cat", "pad", "slice", "select", "stack", "contiguous", "clone", "expand"),
