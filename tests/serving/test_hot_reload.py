@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import httpx
@@ -105,10 +106,11 @@ def said_next(process: subprocess.Popen[str], *words: str) -> str:
 
 
 @contextmanager
-def kept_closed(path: Path) -> Iterator[threading.Event]:
-    """Have whoever opens ``path`` wait until the end of the context; the event is set when somebody does."""
-    opening = threading.Event()
-    handler = signal.signal(signal.SIGIO, lambda number, frame: opening.set())
+def kept_closed(path: Path) -> Iterator[SimpleQueue[None]]:
+    """Have whoever opens ``path`` wait until the end of the context; the queue has an item when somebody does."""
+    # An event would lock itself out: its ``set`` may come while this very thread is about to wait for it.
+    opening: SimpleQueue[None] = SimpleQueue()
+    handler = signal.signal(signal.SIGIO, lambda number, frame: opening.put(None))
     with path.open("a") as file:
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         yield opening
@@ -227,7 +229,7 @@ def test_a_signal_during_a_reload_is_merged_only_with_one_that_has_read_nothing_
     with kept_closed(folder / "service.toml") as opening:
         process.send_signal(signal.SIGHUP)  # a reload that takes as long as the file takes to be opened
         said_next(process, "reloading models, tables and rules")
-        assert opening.wait(30)
+        opening.get(timeout=30)
         process.send_signal(signal.SIGHUP)
         said_next(process, "after the change in progress")
         log.rename(folder / "rotated.jsonl")
