@@ -38,8 +38,8 @@ def summary(latency: LatencyTable, titles: Mapping[str, str], keys: Collection[K
     if "degradation_ratio" in ok:
         solo = ok["solo_s"].map(lambda samples: float(np.median(samples)))
         states = ok["stable"].astype(bool).map(state)
-        colocated = statistics.loc[statistics["co_runners"] != "", shown].assign(solo_s=solo, state=states)
-        degradation = colocated.join(ok[["degradation_s", "degradation_ratio"]]).to_dict("records")
+        every_row = statistics[shown].join(ok[["degradation_s", "degradation_ratio"]]).assign(solo_s=solo, state=states)
+        degradation = every_row[every_row["co_runners"] != ""].to_dict("records")
     points = statistics[statistics["backend"] == "elastic"].sort_values(["subject", "batch_size", "median_s"])
     return {
         **run,
