@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RECIPES = re.findall(
     r"^```python\n# (\w+\.py)\n(.*?)^```", (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(), re.M | re.S
 )
 
 
+@pytest.mark.long
 def test_every_recipe_passes_its_conformance_suite(tmp_path: Path) -> None:
     tests = [name for name, _ in RECIPES if name.startswith("test_")]
     assert len(tests) == 7

@@ -48,6 +48,7 @@ def test_it_predicts_straight_after_install(installed: Path, tmp_path: Path) -> 
     assert document["setting"]["machine"] in finished.stdout
 
 
+@pytest.mark.long
 def test_a_package_of_plugins_is_found_beside_it_and_passes_its_suites(installed: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / "plugin", tmp_path / "plugin")
     pip = [sys.executable, "-m", "pip", "--python", installed.parent.parent, "--quiet", "--disable-pip-version-check"]

@@ -67,9 +67,15 @@ NO_FIRST_WORD = re.compile(
 VERB = re.compile(r"True if |(?!(The|An?|No|All|Every|Each|Any|One)\b|\w*[^su]s\b|(?!Bring)\w+ing\b)[A-Z][a-z]+\b")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a module, which several tests walk."""
+    return ast.parse(path.read_text())
+
+
 def docstrings(path: Path) -> Iterator[tuple[int, bool, str]]:
     """Yield line, True for a function that is no property, and text of each docstring in a module."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             decorators = () if isinstance(node, ast.Module) else map(ast.unparse, node.decorator_list)
             is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -93,7 +99,7 @@ NO_NAMES = {"found", "own", "asked", "told", "said", "given", "made"}
 
 def stored_names(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line and name of each variable, attribute and argument that a module sets."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.arg):
             yield node.lineno, node.arg
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):

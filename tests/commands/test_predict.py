@@ -145,6 +145,7 @@ def test_the_length_of_an_onnx_file_with_a_free_axis_is_swept(tmp_path: Path) ->
         slotool.predict(path, sweep="length=4:16")
 
 
+@pytest.mark.long
 def test_the_size_of_a_keras_model_with_free_axes_is_that_of_its_rows_and_columns() -> None:
     keras = pytest.importorskip("keras")
     images = keras.Input((None, None, 3))

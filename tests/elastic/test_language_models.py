@@ -131,7 +131,7 @@ def source_of(kind: str, folder: Path) -> str:
     return f"tests.elastic.test_language_models:{kind}"
 
 
-@pytest.mark.parametrize("kind", ["seeded", "with_cache", "onnx"])
+@pytest.mark.parametrize("kind", ["seeded", pytest.param("with_cache", marks=pytest.mark.long), "onnx"])
 def test_tables_are_for_the_last_position(
     slotool: Slotool, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

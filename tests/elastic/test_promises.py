@@ -112,7 +112,7 @@ def resplit(seed: int) -> tuple[SloNN, np.ndarray, np.ndarray]:
     return model, build.right(answers, others.y), model.estimates(others.x)
 
 
-@pytest.mark.parametrize("loss", [0.02, 0.04])
+@pytest.mark.parametrize("loss", [pytest.param(0.02, marks=pytest.mark.long), 0.04])
 def test_an_allowed_loss_is_exceeded_by_no_more_than_a_tenth_of_resplits(loss: float) -> None:
     """k is chosen on the one half, fixed and per input, and scored on the other."""
     exceeded, k = {"fixed": 0, "per input": 0}, []

@@ -38,6 +38,7 @@ def rates(timm: ShippedNetworks) -> pd.DataFrame:
     return pd.DataFrame(rates, index=[graph.name for graph in graphs])
 
 
+@pytest.mark.long
 def test_ten_names_and_rates_predict_the_other_networks_of_a_device(slotool, rates: pd.DataFrame, tmp_path) -> None:
     known = (
         rates.drop(columns=HIDDEN).reset_index(names="model").melt("model", var_name="device", value_name="images/s")

@@ -221,6 +221,7 @@ def test_no_tier_exceeds_its_bound_more_often_than_promised(kind: str, populatio
     assert certified > draws / 3  # it does ship something: the promise is not kept by silence
 
 
+@pytest.mark.long
 def test_rare_errors_break_the_paper_s_bound_and_not_the_certified_one() -> None:
     draw, broken = np.random.default_rng(0), dict.fromkeys(("bootstrap", "certified"), 0)
     truth = population_outcomes(*rare_one_sided(np.random.default_rng(1), 50_000))

@@ -306,7 +306,7 @@ def test_hindsight_brings_no_less_than_value_iteration_where_a_deadline_is_hundr
         assert hindsight >= by_value - 0.005
 
 
-@pytest.mark.parametrize("size", [8, 16])
+@pytest.mark.parametrize("size", [8, pytest.param(16, marks=pytest.mark.long)])
 def test_hindsight_brings_no_less_than_value_iteration_where_queries_come_together(size: int) -> None:
     """Its tables are of queries that come one by one: clumps cost it up to 2 % of the best possible."""
     points = [OperatingPoint.of(depth=depth) for depth in range(12)]
@@ -323,7 +323,7 @@ def test_hindsight_brings_no_less_than_value_iteration_where_queries_come_togeth
     assert hindsight >= by_value - 7e-4
 
 
-@pytest.mark.parametrize("seed", [1, 9, 10])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (9, 10))])
 def test_hindsight_brings_no_less_than_slackfit_where_points_lie_far_apart(seed: int) -> None:
     """Tables too coarse for a profile lost to SlackFit there; a rehearsal says which of the two is to decide."""
     random = np.random.default_rng(seed)

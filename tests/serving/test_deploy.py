@@ -248,6 +248,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.long
 def test_the_steps_of_the_image_leave_a_slotool_that_has_what_it_ships(steps: Path) -> None:
     command = [steps / "bin" / "slotool", "predict", "--torch", "torch.nn:ReLU", "--input-shape", "8", "--json"]
     ran = subprocess.run(command, cwd=steps, capture_output=True, text=True)

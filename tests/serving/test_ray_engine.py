@@ -56,6 +56,7 @@ def test_a_model_that_is_no_artifact_cannot_be_sent(tmp_path: Path) -> None:
         RayInferenceEngine().open({NAME: ServedModel(NAME, served.model, served.policy)}, lambda worker, alive: None)
 
 
+@pytest.mark.long
 def test_a_worker_that_ray_does_not_reach_for_a_moment_is_not_given_up(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,7 @@ def test_with_one_worker_and_equal_deadlines_it_is_the_dynamic_program(seed: int
     assert found.reached == pytest.approx(found.bound) == pytest.approx(best.reached)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_it_lies_between_every_policy_and_the_fluid_bound(seed: int) -> None:
     scenario = mixed(seed, 9, 3)
     steps = round(float(np.median(scenario.deadline_us - scenario.arrival_us)) / 100.0)
