@@ -423,7 +423,7 @@ def usual_name(path: Path) -> str:
 
 
 def sources_of(sources: Sources) -> Sources | CombinedSources:
-    """Return ``given`` with each folder of models replaced by its models.
+    """Return ``sources`` with each folder of models replaced by its models.
 
     Raises ``InputError`` as ``read_repository``, and for two models of one name.
     """
