@@ -13,7 +13,7 @@ from slotool.commands.elastic.tables_built import LastLayerBuilt, LastLayerShare
 from slotool.commands.outputs import writes
 from slotool.commands.values import at_least, between, inside
 from slotool.errors import ArgumentError
-from slotool.progress import Reporter, Reporting, reporter_of
+from slotool.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.sources import FilePath
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def build_tables(
     if weight_dtype == "int8" and len(subject.mlp.layers) - 1 not in subject.activated:
         raise ArgumentError("weight_dtype", "int8 is for networks whose output layer gets tables; this one's gets none")
     # Possible savings on this machine, by tables of few examples.
-    payoff = Payoff.of(trial(subject, ranker, settings), source.version, source.data.test.x)
+    with short_phase(reporter, "timing what choosing nodes could save"):
+        payoff = Payoff.of(trial(subject, ranker, settings), source.version, source.data.test.x)
     if dry_run:
         return TablesPlan(plan(subject, ranker, settings), source.data.name, payoff)
     reporter.note(payoff.sentence)
@@ -120,7 +121,8 @@ def build_tables(
         config = {"data": source.data_name, "version": source.version.name, "tables": first.tables}
         config |= {"buckets": first.buckets, **settings_of(model, settings)}
         model.save(written, config=config, seed=seed, parents=source.parents, force=force)
-    measured = {"data": source.data.name, **assess(model, source.version, source.data.test)}
+    with short_phase(reporter, f"scoring all points on {source.data.name}"):
+        measured = {"data": source.data.name, **assess(model, source.version, source.data.test)}
     return TablesBuilt(model, Promise.of(model, allowed_loss), measured, written, payoff)
 
 
