@@ -31,7 +31,7 @@ from slotool.profiling.subjects import graph_subject
 from slotool.timing.timer import StoppingRule
 
 DATASETS = Path(__file__).parents[1] / "datasets"
-NETWORKS, KERAS_NETWORKS, RUNS, ROUNDS, SEED = 200, 20, 20, 3, 11
+NETWORKS, KERAS_NETWORKS, RUNS, ROUNDS, SEED = 100, 20, 20, 3, 11
 # Beyond its 20 runs the peer does not care for precision; as little more makes the rates comparable.
 QUICK_S = 0.05
 
