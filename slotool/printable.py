@@ -37,6 +37,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def row_name(index: int) -> str:
+    """Return ``row N`` for the row at ``index``, counted from 1 and without the header of a CSV file."""
+    return f"row {index + 1}"
+
+
 def name_list(names: Iterable[str], most: int = 20) -> str:
     """Return ``a, b, c``; of more than ``most`` names the first, the number left out, and the last."""
     every = list(names)

@@ -15,7 +15,7 @@ from slotool.data.stored import StoredExamples, TensorPlan, require_castable
 from slotool.data.table import ANY_LENGTH, SPLIT_OF, SPLITS, TEST, TRAIN, VALIDATION, ColumnSource
 from slotool.data.targets import Targets, targets_of
 from slotool.errors import DataError, InputError
-from slotool.printable import name_list
+from slotool.printable import name_list, row_name
 from slotool.tables.labels import label_text
 
 # Default names of the label column.
@@ -247,7 +247,7 @@ def _by_column(table: ColumnSource) -> dict[str, np.ndarray]:
     splits = np.array([SPLIT_OF.get(name, "") for name in named])
     if (splits == "").any():
         at = int((splits == "").argmax())
-        raise DataError(f"{table.source}: row {at + 1} has split {named[at][:40]!r}, expected {', '.join(SPLITS)}")
+        raise DataError(f"{table.source}: {row_name(at)} has split {named[at][:40]!r}, expected {', '.join(SPLITS)}")
     return {split: np.flatnonzero(splits == split) for split in SPLITS}
 
 

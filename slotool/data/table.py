@@ -11,6 +11,7 @@ import numpy as np
 
 from slotool.data.columns import Ragged
 from slotool.errors import DataError
+from slotool.printable import row_name
 
 TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
 # Names of splits in files and tables.
@@ -67,8 +68,8 @@ class ColumnSource(ABC):
         """
 
     def row_name(self, row: int) -> str:
-        """Return the name of a row in sentences, counted from 1."""
-        return f"row {row + 1}"
+        """Return the name of a row in sentences."""
+        return row_name(row)
 
     def trouble(self, column: str, row: int, what: str) -> DataError:
         """Return the error for one value: file, row and column, and ``what`` is wrong."""

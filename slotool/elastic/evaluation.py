@@ -13,6 +13,7 @@ from slotool.elastic.model import ElasticModel, version_name
 from slotool.errors import InputError, RunError, SlotoolError, TimedOut
 from slotool.models import Classification
 from slotool.models.tasks import confidence
+from slotool.printable import row_name
 from slotool.tables import OperatingPoint
 from slotool.timing.interference import state
 from slotool.timing.turns import Turns, in_turns, timing_columns
@@ -310,7 +311,7 @@ def true_answers(model: ElasticModel, y: Any) -> np.ndarray:
 def _located(error: SlotoolError, point: OperatingPoint, example: int, rows: np.ndarray | None) -> SlotoolError:
     """Return ``error`` naming the version, and the row or example, counted from 1, that it is of."""
     kind = next(kind for kind in (RunError, TimedOut, InputError, SlotoolError) if isinstance(error, kind))
-    where = f"example {example + 1}" if rows is None else f"row {rows[example] + 1}"
+    where = f"example {example + 1}" if rows is None else row_name(rows[example])
     return kind(f"version {version_name(point)}, {where} of the data: {error}")
 
 

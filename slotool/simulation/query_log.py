@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import InputError, TableError
+from slotool.printable import row_name
 from slotool.simulation.scenario import IN_TIME, STATUSES, SimulationResult
 from slotool.tables import Column, Schema, Table
 from slotool.tables.schema import FINITE, NOT_NEGATIVE, POSITIVE
@@ -44,7 +45,9 @@ class QueryLog(Table):
             raise TableError(f"{source}: no query was simulated")
         descends = (rows["arrival_s"].diff() < 0) & (rows["policy"] == rows["policy"].shift())
         if descends.any():
-            raise TableError(f"{source}: row {int(descends.argmax()) + 2}, column arrival_s: lies before the row above")
+            raise TableError(
+                f"{source}: {row_name(int(descends.argmax()))}, column arrival_s: lies before the row above"
+            )
         return rows
 
     @classmethod

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import InputError, TableError
+from slotool.printable import row_name
 from slotool.tables.points import OperatingPoint
 from slotool.tables.rounds import (
     RoundNoise,
@@ -118,8 +119,8 @@ class LatencyTable(Table):
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
         empty = (rows["status"] == "ok") & (rows["samples_s"].map(len) == 0)
         if empty.any():
-            at = int(np.flatnonzero(empty.to_numpy())[0]) + 1
-            raise TableError(f"{source}: row {at}, column samples_s: no samples though its status is ok")
+            at = int(np.flatnonzero(empty.to_numpy())[0])
+            raise TableError(f"{source}: {row_name(at)}, column samples_s: no samples though its status is ok")
         return rows
 
     def where(self, **conditions: Any) -> LatencyTable:

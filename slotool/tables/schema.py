@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from slotool import strict_json
 from slotool.atomic import whole_file
 from slotool.errors import TableError
+from slotool.printable import row_name
 from slotool.regular_files import require_regular
 
 Kind = Literal["text", "integer", "number", "flag", "numbers"]
@@ -135,10 +136,10 @@ class Schema:
         arrays = [pa.array(frame[field.name].tolist(), type=field.type, from_pandas=True) for field in fields]
         pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd")
 
-    def validate(self, frame: pd.DataFrame, source: str, first_row: int = 1) -> pd.DataFrame:
+    def validate(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
         """Return the rows with every declared column present, typed and checked, declared columns first.
 
-        Errors give the first row the number ``first_row``. Raises ``TableError``.
+        Raises ``TableError``.
         """
         called = {c.name: self._name_in(frame, c) for c in self.columns}
         missing = [column for column in self.columns if column.required and called[column.name] not in frame]
@@ -149,7 +150,7 @@ class Schema:
                 f"{source}: {'; '.join([f'column {names} is missing', *aliases])}; this is no {self.name} table"
             )
         typed = {
-            c.name: _typed(replace(c, name=called[c.name]), frame.get(called[c.name]), len(frame), source, first_row)
+            c.name: _typed(replace(c, name=called[c.name]), frame.get(called[c.name]), len(frame), source)
             for c in self.columns
             if not c.measured or c.name in frame
         }
@@ -192,7 +193,7 @@ class Schema:
             frame = frame if prepare is None else prepare(frame)
         except TableError as error:
             raise TableError(f"{path}: {error}") from error
-        return self.validate(frame, str(path), first_row=2)
+        return self.validate(frame, str(path))
 
     def _load_parquet(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         try:
@@ -285,7 +286,7 @@ def schema_name(path: Path) -> str | None:
         raise TableError(f"{path}: not a readable Parquet file ({_one_line(error)})") from error
 
 
-def _typed(column: Column, values: pd.Series | None, rows: int, source: str, first_row: int) -> pd.Series:
+def _typed(column: Column, values: pd.Series | None, rows: int, source: str) -> pd.Series:
     if values is None:
         filler = np.nan if column.default is None and column.kind == "number" else column.default
         values = pd.Series([filler] * rows, dtype=np.float64 if column.kind == "number" else object)
@@ -312,7 +313,7 @@ def _typed(column: Column, values: pd.Series | None, rows: int, source: str, fir
         at = int(np.flatnonzero(bad)[0])
         more = f" (and {int(bad.sum()) - 1} more rows)" if bad.sum() > 1 else ""
         shown = _shown(values.iloc[at] if column.rule is None else _first_bad(column.rule, values.iloc[at]))
-        raise TableError(f"{source}: row {at + first_row}, column {column.name}: {shown} {problem}{more}")
+        raise TableError(f"{source}: {row_name(at)}, column {column.name}: {shown} {problem}{more}")
     return series
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import TableError
+from slotool.printable import row_name
 from slotool.tables import Column, Schema, Table
 from slotool.tables.rounds import tail_quantile
 from slotool.tables.schema import FINITE, NOT_NEGATIVE, POSITIVE
@@ -190,7 +191,7 @@ class RequestLog(Table):
         for earlier, later in (("intended_s", "sent_s"), ("sent_s", "done_s")):
             wrong = np.flatnonzero((rows[later] < rows[earlier]).to_numpy())
             if len(wrong):
-                raise TableError(f"{source}: row {wrong[0] + 1}, column {later}: lies before {earlier}")
+                raise TableError(f"{source}: {row_name(wrong[0])}, column {later}: lies before {earlier}")
 
 
 def _rate(instants_s: pd.Series) -> float:

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from slotool.data import load_dataset
-from slotool.errors import DataError
+from slotool.errors import DataError, TableError
+from slotool.tables import OutcomeTable
 
 ROWS = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [1, 0, 1, 0, 1], "kind": ["x", "y", "x", "z", "y"]})
 
@@ -30,6 +31,15 @@ def test_columns_become_features_and_classes(tmp_path: Path, suffix: str) -> Non
     assert rows == sorted((a, float(b), kind) for a, b, kind in ROWS.itertuples(index=False))
     again = load_dataset(f"{path}:kind")
     assert np.array_equal(again.test.x, dataset.test.x)
+
+
+def test_a_row_has_one_number_as_an_example_and_as_an_outcome(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("example,version,error,confidence,latency_s,kind\n1,small,0,0.9,0.1,x\n2,small,-1,0.9,0.1,\n")
+    with pytest.raises(TableError, match="row 2, column error"):
+        OutcomeTable.load(path)
+    with pytest.raises(DataError, match="row 2, column 'kind'"):
+        load_dataset(f"{path}:kind")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])

@@ -430,7 +430,7 @@ def test_a_table_without_points_is_asked_for_them() -> None:
 
 def test_arrivals_at_dates_are_refused_with_what_to_do(tmp_path: Path) -> None:
     pd.DataFrame({"arrival_s": 1.7e9 + np.arange(100.0)}).to_csv(tmp_path / "dates.csv", index=False)
-    with pytest.raises(TableError, match=r"dates.csv: row 2, column arrival_s: .* subtract the first from dates"):
+    with pytest.raises(TableError, match=r"dates.csv: row 1, column arrival_s: .* subtract the first from dates"):
         api.plan(LATENCY, outcomes=OUTCOMES, arrivals=tmp_path / "dates.csv", deadline_ms=20)
 
 

@@ -58,7 +58,7 @@ def predictor(tmp_path_factory, labelled: LabelledSet[OperatorGraph]) -> Path:
         ("subject,latency_s\n", "the table has no rows"),
         (f"subject,latency_s\n{MLPS[0].id},0.1\n", "too few labelled graphs to split (1 mlp)"),
         (f"subject,latency_s\n{MLPS[0].id},0\n", "must be greater than 0"),
-        (f"subject,latency_s\n{MLPS[0].id},nan\n", "row 2, column latency_s"),
+        (f"subject,latency_s\n{MLPS[0].id},nan\n", "row 1, column latency_s"),
         ("subject,latency_s\nnobody,1\n", "none of the 380 graphs has a label"),
     ],
 )

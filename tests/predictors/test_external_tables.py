@@ -64,9 +64,9 @@ def test_a_parquet_table_of_plain_numbers_and_several_rows_per_subject(tmp_path:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("subject,latency_s\na,0.1\nb,0\n", "row 3, column latency_s: '0' must be greater than 0"),
-        ("subject,latency_s\na,-0.1\n", "row 2, column latency_s"),
-        ("subject,latency_s\na,nan\n", "row 2, column latency_s"),
+        ("subject,latency_s\na,0.1\nb,0\n", "row 2, column latency_s: '0' must be greater than 0"),
+        ("subject,latency_s\na,-0.1\n", "row 1, column latency_s"),
+        ("subject,latency_s\na,nan\n", "row 1, column latency_s"),
         ("subject,latency_s\na,fast\n", "column latency_s: 'fast' is not a list of numbers"),
         ("subject,latency_ms\na,1\n", "column samples_s is missing; samples_s may be called latency_s"),
     ],

@@ -105,7 +105,7 @@ def test_a_name_may_state_weights_and_the_side_of_images(timm: ShippedNetworks) 
             ["--networks", "timm"],
             "takes 3; 'no_such_net' is none",
         ),
-        ("model,images/s\nresnet18,0\n", ["--networks", "timm"], "row 2, column images/s: '0' is not a rate above 0"),
+        ("model,images/s\nresnet18,0\n", ["--networks", "timm"], "row 1, column images/s: '0' is not a rate above 0"),
         (
             "model,images/s\nresnet18,9\n",
             ["--networks", "keras"],

@@ -121,9 +121,9 @@ def _bad_table(folder: Path, text: str) -> Path:
         ("subject,samples_s\n", "no rows"),
         ("", "not a CSV table"),
         (f"subject,samples_s\n{MLPS[0].id},0.001;0.002\n", "too few labelled graphs to split (1 mlp)"),
-        (f"subject,samples_s\n{MLPS[0].id},-1\n", "row 2, column samples_s"),
+        (f"subject,samples_s\n{MLPS[0].id},-1\n", "row 1, column samples_s"),
         (f"subject,samples_s\n{MLPS[0].id},0\n", "must be greater than 0"),
-        (f"subject,samples_s\n{MLPS[0].id},nan\n", "row 2, column samples_s"),
+        (f"subject,samples_s\n{MLPS[0].id},nan\n", "row 1, column samples_s"),
         ("subject,samples_s\nsomething,1\n", "none of the 200 graphs has a label"),
     ],
 )

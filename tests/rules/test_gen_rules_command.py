@@ -115,7 +115,7 @@ def _table(**changes):
         (_table(cost="inf"), (), "column cost: 'inf' must not be negative, infinite or above 1e100"),
         (_table(latency_s=1e308), (), "column latency_s: '1e+308' must not be negative, infinite or above"),
         (_table(confidence=1e308), (), "column confidence: '1e+308' must be a finite number of at most 1e100"),
-        (_table(version=""), (), "row 2, column version: '' must not be empty"),
+        (_table(version=""), (), "row 1, column version: '' must not be empty"),
         (_table(example=[f"{i % 30}{'.0' * (i < 30)}" for i in range(90)]), (), "examples '0.0' and '0' are two"),
         (
             _table(truth=[f"{i % 30 + i // 90}" for i in range(1, 91)]),

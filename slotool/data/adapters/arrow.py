@@ -22,7 +22,7 @@ from slotool.data.columns import Ragged, dense_if_equal
 from slotool.data.options import DataOptions
 from slotool.data.table import ANY_LENGTH, SPLIT_OF, ColumnSource, Field
 from slotool.errors import DataError
-from slotool.printable import printable, reason
+from slotool.printable import printable, reason, row_name
 
 _OBJECT = np.dtype(np.object_)
 
@@ -219,11 +219,10 @@ def _require_readable(path: Path, table: pa.Table, separator: str) -> None:
     """Raise ``DataError`` for a file of another encoding than UTF-8, or with another character between its columns."""
     for field in table.schema:
         if pa.types.is_binary(field.type):
-            rows = enumerate(table.column(field.name).to_pylist(), 1)
+            rows = enumerate(table.column(field.name).to_pylist())
             row = next(row for row, value in rows if value is not None and not _is_utf8(value))
-            raise DataError(
-                f"{path}: row {row}, column {field.name!r}: this is no UTF-8; save the file in that encoding"
-            )
+            where = f"{path}: {row_name(row)}, column {field.name!r}"
+            raise DataError(f"{where}: this is no UTF-8; save the file in that encoding")
     if table.num_columns == 1 and any(sign in table.schema.names[0] for sign in ",;\t|"):
         name = table.schema.names[0]
         raise DataError(f"{path}: its only column is called {name!r}; a {separator} between columns is expected")
@@ -288,7 +287,7 @@ class ParquetTable(ColumnSource):
                 at = end
         except (OSError, pa.ArrowException, StopIteration) as error:
             raise DataError(
-                f"{self.source}: cannot be read from row {ascending[at] + 1} on ({reason(error)})"
+                f"{self.source}: cannot be read from {row_name(ascending[at])} on ({reason(error)})"
             ) from error
         schema = pa.schema([self._schema.field(column) for column in names])
         return in_order(self, pa.Table.from_batches(parts, schema), names, rows, order)
@@ -351,7 +350,7 @@ class _Splits(ArrowTable):
     def row_name(self, row: int) -> str:
         for name, (first, last) in self.ends.items():
             if first <= row < last:
-                return f"row {row - first + 1} of split {name}"
+                return f"{row_name(row - first)} of split {name}"
         return super().row_name(row)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import ArgumentError, GraphError, TableError
-from slotool.printable import duration, name_list
+from slotool.printable import duration, name_list, row_name
 from slotool.sources import Paths, paths_of
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class MeasuredNetworks:
             per_second = pd.to_numeric(frame[rate], errors="coerce")
             if not (per_second > 0).all():
                 row = int((per_second > 0).to_numpy().argmin())
-                raise TableError(f"row {row + 2}, column {rate}: {frame[rate][row]!r} is not a rate above 0")
+                raise TableError(f"{row_name(row)}, column {rate}: {frame[rate][row]!r} is not a rate above 0")
             cells.setdefault("batch_size", frame.get("batch_size", self.examples))
             cells["latency_s"] = pd.to_numeric(cells["batch_size"]) / per_second
         return frame.assign(**cells)

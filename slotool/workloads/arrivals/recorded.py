@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import InputError, TableError
+from slotool.printable import row_name
 from slotool.regular_files import require_regular
 from slotool.tables import Column, Schema, Table
 from slotool.tables.schema import NOT_NEGATIVE
@@ -99,7 +100,7 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
     """
     require_regular(path, TableError)
     try:
-        frame = _rows_of(path)
+        frame = pd.read_csv(path).dropna(how="all")
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise TableError(f"{path}: not a readable CSV trace ({' '.join(str(error).split())[:120]})") from error
     if frame.empty:
@@ -123,20 +124,12 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
     )
 
 
-def _rows_of(path: Path) -> pd.DataFrame:
-    """Return the rows of a CSV file that are not blank; the index says in which line of the file each is."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        above = next((number for number, line in enumerate(lines) if line.strip()), 0)
-    frame = pd.read_csv(path, skip_blank_lines=False, skiprows=above)
-    return frame.set_index(pd.RangeIndex(above + 2, above + 2 + len(frame))).dropna(how="all")
-
-
 def _numbers(values: pd.Series) -> np.ndarray:
     numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
     wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))
     if len(wrong):
         raise InputError(
-            f"row {values.index[wrong[0]]}, column {values.name}: '{values.iloc[wrong[0]]}' is no rate or count"
+            f"{row_name(values.index[wrong[0]])}, column {values.name}: '{values.iloc[wrong[0]]}' is no rate or count"
         )
     return numbers
 
@@ -148,13 +141,15 @@ def _seconds(values: pd.Series) -> np.ndarray:
         neither = dates.isna() & numbers.isna()
         wrong = np.flatnonzero(neither if neither.any() else dates.isna())
         if len(wrong):
-            raise InputError(f"row {values.index[wrong[0]]}, column TIMESTAMP: {values.iloc[wrong[0]]!r} is no instant")
+            raise InputError(
+                f"{row_name(values.index[wrong[0]])}, column TIMESTAMP: {values.iloc[wrong[0]]!r} is no instant"
+            )
         numbers = (dates - dates.iloc[0]).dt.total_seconds()
     seconds = numbers.to_numpy(dtype=np.float64)
     wrong = np.flatnonzero(seconds < 0)
     if len(wrong):
         raise InputError(
-            f"row {values.index[wrong[0]]}, column TIMESTAMP: lies before the first instant, or is negative"
+            f"{row_name(values.index[wrong[0]])}, column TIMESTAMP: lies before the first instant, or is negative"
         )
     return seconds
 
@@ -191,11 +186,11 @@ class ArrivalTable(Table):
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
         wrong = np.flatnonzero(np.diff(rows["arrival_s"].to_numpy()) < 0)
         if len(wrong):
-            raise TableError(f"{source}: row {wrong[0] + 2}, column arrival_s: lies before the row above it")
+            raise TableError(f"{source}: {row_name(wrong[0] + 1)}, column arrival_s: lies before the row above it")
         if len(late := np.flatnonzero(rows["arrival_s"].to_numpy() > MAX_S)):
             raise TableError(
-                f"{source}: row {late[0] + 2}, column arrival_s: {rows['arrival_s'].iloc[late[0]]:g} s are more than a "
-                "year; seconds since the start of the traffic are expected: subtract the first from dates, divide "
+                f"{source}: {row_name(late[0])}, column arrival_s: {rows['arrival_s'].iloc[late[0]]:g} s are more than "
+                "a year; seconds since the start of the traffic are expected: subtract the first from dates, divide "
                 "milliseconds by 1000"
             )
         return rows
