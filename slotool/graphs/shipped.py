@@ -62,7 +62,15 @@ class ShippedNetworks:
         raise GraphError(f"{stated!r} is none of the {len(models)} models of {self.package} that ship; {hint}")
 
     def graphs(self, names: Iterable[str] | None = None) -> list[OperatorGraph]:
-        """Return the graphs of ``names``, as ``name_of`` returns them, in the order of the file; None: all."""
-        chosen = set(self.ids if names is None else names)
+        """Return the graphs of ``names``, as ``name_of`` returns them, in the order of the file.
+
+        None stands for all, where an image of the usual side is not a network of its own.
+        """
+        chosen = set(names) if names is not None else {name for name in self.ids if not self._is_usual_side(name)}
         graphs = read_graphs(self.path, {self.ids[name] for name in chosen})
         return [graph for graph in graphs if graph.name in chosen]
+
+    def _is_usual_side(self, name: str) -> bool:
+        """True if ``name`` states the side of images that the model has without one."""
+        model, _, side = name.partition("@")
+        return bool(side) and self.ids[name] == self.ids.get(model)

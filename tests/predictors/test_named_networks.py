@@ -96,6 +96,13 @@ def test_a_name_may_state_weights_and_the_side_of_images(timm: ShippedNetworks) 
         timm.name_of("resnet5")
 
 
+def test_all_networks_are_each_listed_once(timm: ShippedNetworks) -> None:
+    listed = {graph.name: graph.id for graph in timm.graphs()}
+    assert "resnet50" in listed
+    assert "resnet50@224" not in listed
+    assert set(listed.values()) == set(timm.ids.values())
+
+
 @pytest.mark.parametrize(
     ("table", "options", "sentence"),
     [
