@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from slotool.errors import MissingPackageError
 
+# Index of builds of torch and torchvision without CUDA; PyPI's torchvision needs PyPI's torch, with CUDA.
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # Top-level package → the extra in pyproject.toml that brings it.
 EXTRA_OF = {
     "tensorflow": "keras",
@@ -32,9 +35,18 @@ EXTRA_OF = {
 
 def missing_package(package: str, needed_by: str = "this") -> MissingPackageError:
     """Return the error for a package that is not installed, with the command that installs it if an extra has it."""
-    extra = EXTRA_OF.get(package)
-    how = f"; pip install 'slotool[{extra}]'" if extra else ""
+    how = f"; {_installing(EXTRA_OF[package])}" if package in EXTRA_OF else ""
     return MissingPackageError(f"{needed_by} needs the Python package {package}, which is not installed{how}")
+
+
+def _installing(extra: str) -> str:
+    """Return the command that installs an extra; beside a CPU build of torch with such a build of torchvision."""
+    try:
+        is_cpu_build = version("torch").endswith("+cpu")
+    except PackageNotFoundError:
+        is_cpu_build = False
+    first = f"pip install torchvision --index-url {CPU_INDEX} && " if extra == "zoo" and is_cpu_build else ""
+    return f"{first}pip install 'slotool[{extra}]'"
 
 
 def import_failed(error: ImportError, package: str, needed_by: str) -> MissingPackageError:
@@ -43,7 +55,7 @@ def import_failed(error: ImportError, package: str, needed_by: str) -> MissingPa
     if isinstance(error, ModuleNotFoundError):
         return missing_package(name if name in EXTRA_OF else package, needed_by)
     reason = f"{needed_by} needs the Python package {package}, which cannot be imported ({error})"
-    return MissingPackageError(f"{reason}; pip install 'slotool[{EXTRA_OF[package]}]'")
+    return MissingPackageError(f"{reason}; {_installing(EXTRA_OF[package])}")
 
 
 def installed_extras() -> dict[str, bool]:

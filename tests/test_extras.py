@@ -49,6 +49,17 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     assert installed_extras() == {extra: extra != "report" for extra in EXTRA_OF.values()}
 
 
+@pytest.mark.parametrize(("torch", "has_index"), [("2.9.0+cpu", True), ("2.9.0", False), ("2.9.0+cu130", False)])
+def test_torchvision_is_of_the_same_build_as_torch(
+    monkeypatch: pytest.MonkeyPatch, torch: str, has_index: bool
+) -> None:
+    monkeypatch.setattr("slotool.extras.version", {"torch": torch}.__getitem__)
+    command = "pip install torchvision --index-url https://download.pytorch.org/whl/cpu && pip install 'slotool[zoo]'"
+    assert (command in str(missing_package("timm"))) == has_index
+    assert str(missing_package("timm")).endswith("pip install 'slotool[zoo]'")
+    assert "index-url" not in str(missing_package("onnx"))
+
+
 def test_of_a_package_of_no_extra_no_command_is_guessed() -> None:
     assert str(missing_package("nets")) == "this needs the Python package nets, which is not installed"
 
