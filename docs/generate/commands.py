@@ -35,8 +35,12 @@ appear whole or not at all, and are replaced only with `--force`.
 | environment variable | meaning |
 |---|---|
 | `SLOTOOL_DATA_DIR` | folder with data sets beyond the digits that come with scikit-learn |
+| `SLOTOOL_CACHE_DIR` | folder of times of operators, in place of `slotool` in `$XDG_CACHE_HOME` or `~/.cache` |
 | `SLOTOOL_TOKEN` | token that `serve` asks of clients, and that `loadtest` shows |
 | `SLOTOOL_CLIENT_CERTIFICATE` | PEM file of the certificate and key that `loadtest` shows |
+| `SLOTOOL_REMOTE_TOKENS` | variables with tokens of servers that are called: `host:8000=MY_TOKEN` |
+| `SLOTOOL_EAGER` | set to 1, work on GPUs is launched kernel by kernel, not as CUDA graphs |
+| `SLOTOOL_POWERCAP` | folder of energy counters, in place of `/sys/class/powercap` |
 | `SLOTOOL_ALLOW_CODE` | set to 1, as `--allow-code` |
 | `SLOTOOL_DEBUG` | set to 1, errors come with a traceback |
 """

@@ -31,6 +31,13 @@ def test_every_column_command_and_metric_has_its_row() -> None:
     assert "| `slotool_requests_total` | counter | `model`, `outcome` |" in metrics.page()
 
 
+def test_every_environment_variable_has_its_row() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "slotool").rglob("*.py"))
+    # Of the tests.
+    read = set(re.findall(r"\bSLOTOOL_[A-Z_]+\b", sources)) - {"SLOTOOL_MACHINE_FACTS"}
+    assert read == set(re.findall(r"^\| `(SLOTOOL_\w+)` \|", commands.page(), re.MULTILINE))
+
+
 def test_every_result_and_package_is_described() -> None:
     page = results.page()
     functions = {name for name in slotool.__all__ if name.islower()} - {
