@@ -162,6 +162,7 @@ latency_s       list            least, median and greatest median latency, secon
 energy_j        list            least, median and greatest joules of a call; empty where the machine counts none
 energy_unknown  text?           why it counts none
 points          list            operating points: medians with their interval, seconds, and joules of a call
+networks        list            the fastest networks: name, median with its interval, seconds, and joules of a call
 degradation     list            co-located rows: latency, solo latency and their ratio
 reasons         list            why rows have no samples
 device_remarks  list            what was seen of the device, or could not be read

@@ -13,6 +13,8 @@ from slotool.tables import LatencyTable
 from slotool.timing.interference import state
 
 MAX_REASONS = 20
+# Number of networks that are listed, the fastest first.
+MAX_NETWORKS = 10
 
 
 def summary(latency: LatencyTable, titles: Mapping[str, str], keys: Collection[Key]) -> dict[str, Any]:
@@ -40,7 +42,11 @@ def summary(latency: LatencyTable, titles: Mapping[str, str], keys: Collection[K
         states = ok["stable"].astype(bool).map(state)
         every_row = statistics[shown].join(ok[["degradation_s", "degradation_ratio"]]).assign(solo_s=solo, state=states)
         degradation = every_row[every_row["co_runners"] != ""].to_dict("records")
-    points = statistics[statistics["backend"] == "elastic"].sort_values(["subject", "batch_size", "median_s"])
+    columns = [*shown, *statistics.columns.intersection(["energy_j"])]
+    of_models = statistics["backend"] == "elastic"
+    points = statistics[of_models].sort_values(["subject", "batch_size", "median_s"])
+    networks = statistics[~of_models & (statistics["co_runners"] == "")].sort_values("median_s")[:MAX_NETWORKS]
+    networks = networks.assign(network=[titles.get(subject, subject) for subject in networks["subject"]])
     return {
         **run,
         "others": len(every) - len(rows),
@@ -53,7 +59,8 @@ def summary(latency: LatencyTable, titles: Mapping[str, str], keys: Collection[K
         "discarded": int(ok["discarded"].sum()),
         "latency_s": [medians.min(), medians.median(), medians.max()] if len(medians) else [],
         "energy_j": [joules.min(), joules.median(), joules.max()] if len(joules) else [],
-        "points": points[[*shown, *points.columns.intersection(["energy_j"])]].to_dict("records"),
+        "points": points[columns].to_dict("records"),
+        "networks": networks[["network", *columns]].to_dict("records"),
         "degradation": degradation,
         "device_remarks": list(dict.fromkeys(part for text in ok["remarks"] for part in text.split("; ") if part)),
         "reasons": [

@@ -180,8 +180,10 @@ class Profile(Result):
         return {**self.settings.configuration(), **super().findings(), **self._summary}
 
     def shown(self) -> list[Part]:
-        summary = self._summary
-        parts: list[Part] = [_counts(summary, self.settings)]
+        summary, parts = self._summary, list[Part]()
+        if networks := summary["networks"]:
+            parts.append(records_table(f"The fastest {len(networks)} of {summary['ok_rows']:,}", networks, _NETWORKS))
+        parts.append(_counts(summary, self.settings))
         if summary["degradation"]:
             parts.append(_degradation_table(summary["degradation"], self.titles))
         elif summary["points"]:
@@ -234,15 +236,15 @@ _DEGRADATION = (
     Column("state"),
     Column("half_width", "95 % interval", lambda share: f"± {share:.1%}"),
 )
-_POINTS = (
-    Column("subject", "model"),
-    Column("point"),
+_MEDIANS = (
     Column("batch_size", "batch"),
     Column("median_s", "median", duration),
     Column("half_width", "95 % interval", lambda share: f"± {share:.1%}"),
     Column("n", "samples"),
     Column("energy_j", "joules", ".3g"),
 )
+_POINTS = (Column("subject", "model"), Column("point"), *_MEDIANS)
+_NETWORKS = (Column("network"), *_MEDIANS)
 
 
 def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) -> Table:
