@@ -105,7 +105,8 @@ def _lines(note: Callable[[str], None]) -> Callback:
         nonlocal printed_s
         now_s = time.monotonic()
         if total and done and now_s - printed_s >= LINE_S:
-            note(f"{text}: {done} of {total}, {duration((now_s - began_s) * (total - done) / done)} left")
+            left = f", {duration((now_s - began_s) * (total - done) / done)} left" if done < total else ""
+            note(f"{text}: {done:,} of {total:,}{left}")
             printed_s = now_s
 
     return print_line

@@ -86,6 +86,15 @@ def test_quiet_keeps_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "warning: a core is missing\n"
 
 
+def test_finished_work_has_no_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("slotool.cli.output.LINE_S", 0.0)
+    with Output().progress("drawing", total=2) as steps:
+        steps.advance()
+        steps.advance()
+    _, half, whole = capsys.readouterr().err.splitlines()
+    assert (half.endswith("left"), whole) == (True, "drawing: 2 of 2")
+
+
 def test_colour_is_for_terminals_unless_asked_for(slotool: Slotool) -> None:
     assert "\x1b[" not in slotool("doctor").stdout
     assert "\x1b[" in slotool("doctor", "--color", "always").stdout

@@ -134,6 +134,14 @@ def test_the_target_holds_for_every_tolerance() -> None:
         LoadTest(log, 10, 0.9).judge()
 
 
+@pytest.mark.parametrize(("delay", "times"), [(0.0, 1), (1.0, 2)])
+def test_a_rate_that_was_achieved_is_shown_once(delay: float, times: int) -> None:
+    row = {"label": 1, "answer": 1, "status": 200}
+    due_s = [float(at) for at in range(4)]
+    rows = [{**row, "intended_s": at, "sent_s": at * (1 + delay), "done_s": at * (1 + delay) + 0.1} for at in due_s]
+    assert repr(LoadTest(RequestLog.of(rows, {"subject": "m"}), 4)).count("1.0/s") == times
+
+
 def test_a_missed_slo_is_a_verdict_after_the_results(slotool: Any, server: Any, tmp_path: Path) -> None:
     server.stalls, server.stall_s = range(WARM_UP, 10_000), 0.06
     out = tmp_path / "r.parquet"

@@ -18,7 +18,7 @@ RUNNERS_UP = 5  # fleets shown below the plan
 
 
 def _p99(seconds: float) -> str:
-    return duration(seconds) if seconds < float("inf") else "never"
+    return duration(seconds) if seconds < float("inf") else "over 1 % unanswered"
 
 
 _P99_US = Column("p99_us", "p99", lambda p99_us: _p99(p99_us / 1e6))

@@ -215,6 +215,6 @@ def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
         [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
         ["effective accuracy", _accuracy(summary["effective_accuracy"])],
         ["accuracy of answered", _accuracy(summary["accuracy_of_answered"])],
-        ["achieved of target rate", f"{achieved} of {target_rate}"],
+        ["rate, as targeted", achieved] if achieved == target_rate else ["rate", f"{achieved} of {target_rate}"],
         ["client send delay", f"{time(late)} ({'p99' if late == 'send_delay_p99_s' else 'worst'})"],
     ]
