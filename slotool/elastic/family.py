@@ -64,6 +64,7 @@ class Family(ElasticModel):
         self.signature = common_signature([(version.name, model) for version, model in versions])
         versions = [(version, with_datatypes(model, self.signature)) for version, model in versions]
         self.name, self.task, self.labels = name, task, tuple(labels)
+        self.names_classes = getattr(task, "scores", "") == "labels" or any(model.class_names for _, model in versions)
         self.versions = tuple(version for version, _ in versions)
         # Clients of a user's models get these models' outputs alone.
         self.states_answers = self._are_networks = are_networks

@@ -48,6 +48,17 @@ def silent():
 """
 
 
+TWO_SCORES = """
+import numpy as np
+
+def scores(x):
+    return np.stack([-x, x], axis=1)
+
+def cold_or_hot():
+    return scores, "x=FP32[-1] -> logits=FP32[-1,2]"
+"""
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -114,6 +125,21 @@ def test_code_makes_versions_and_a_task_and_runs_again_where_it_is_allowed(
     (here / "own_code.py").write_text(CODE + "\n")
     with pytest.raises(ArtifactError, match=r"has changed since it was recorded"):
         load_model(str(here / "f"))
+
+
+def test_the_order_of_named_classes_is_stated_where_no_model_names_them(here: Path, slotool: Slotool) -> None:
+    (here / "two.py").write_text(TWO_SCORES)
+    x = np.arange(-5, 6, dtype=np.float32)
+    frame = pd.DataFrame({"x": x, "kind": np.where(x > 0, "hot", "cold"), "number": (x > 0).astype(int)})
+    frame.to_parquet("rows.parquet")
+    accuracy, remarks = {}, {}
+    for label in ("kind", "number"):
+        done = slotool(*f"family net=two.py:cold_or_hot --data rows.parquet:{label} -o {label} --json".split())
+        assert done.exit_code == 0, done.stderr
+        accuracy[label], remarks[label] = done.document["versions"][0]["accuracy"], done.stderr
+    assert accuracy == {"kind": 1.0, "number": 1.0}
+    assert "order cold, hot" in remarks["kind"]
+    assert "order" not in remarks["number"]
 
 
 def test_regression_and_what_makes_no_model(here: Path, slotool: Slotool) -> None:

@@ -13,13 +13,14 @@ from slotool.commands.outputs import writes
 from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import above, at_least
 from slotool.errors import ArgumentError
-from slotool.printable import duration
-from slotool.progress import Reporting, reporter_of
+from slotool.printable import duration, name_list
+from slotool.progress import Reporter, Reporting, reporter_of
 from slotool.sources import FilePath
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.data.options import ImageOptions
+    from slotool.elastic.family import Family
     from slotool.tables import OutcomeTable
 
 
@@ -100,6 +101,7 @@ def evaluate_endpoints(
     from slotool.journal import Journal
     from slotool.profiling.live_answers import LiveAnswers, limits_of, opened_services
 
+    reporter = reporter_of(progress)
     limits, currency = limits_of(endpoints, prices, budget, max_requests, rate, concurrency)
     target = Path(out)
     path = target.with_name(f"{target.name}.journal")
@@ -108,10 +110,11 @@ def evaluate_endpoints(
     with ExitStack() as stack:
         meaning = {"task": task, "output": output, "scores": scores, "confidence": confidence}
         family, examples, about = opened_services(endpoints, data, split, limit, meaning, inputs, images, stack)
+        note_order_of_classes(family, reporter)
         journal = stack.enter_context(Journal(path, {**about, "endpoints": dict(endpoints), **meaning}, force))
         answers = LiveAnswers(family, examples, journal, limits)
         text = f"asking {', '.join(endpoints)}"
-        with reporter_of(progress).progress(text, total=len(examples) * len(endpoints)) as steps:
+        with reporter.progress(text, total=len(examples) * len(endpoints)) as steps:
             steps.advance(answers.answered)
             answers.ask(steps.advance)
         provenance = {"kind": "endpoints", "endpoints": dict(endpoints), "models": identities(family), **about}
@@ -122,6 +125,15 @@ def evaluate_endpoints(
     return EndpointEvaluation(
         outcomes, target, len(examples), answers.requests, answers.spent, answers.is_limited, answers.failures
     )
+
+
+def note_order_of_classes(family: Family, reporter: Reporter) -> None:
+    """State the order in which scores are taken as those of named classes, if no version names its own."""
+    if not family.names_classes and not all(name.isdigit() for name in family.labels):
+        reporter.note(
+            f"the models name no classes: their scores are taken in the order {name_list(family.labels, 6)}; for "
+            "another order, label the examples by numbers of classes, from 0 on"
+        )
 
 
 @result

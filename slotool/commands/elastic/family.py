@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, records_table
+from slotool.commands.elastic.evaluate_endpoints import note_order_of_classes
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.commands.values import at_least, prices
@@ -180,6 +181,7 @@ def family(
         reading = replace(options, usual_label=dataset.label or None)
         model = Family(title, opened, chosen, dataset.labels, some_inputs(examples.x), reading=reading)
         model.require_counted_examples()
+        note_order_of_classes(model, reporter)
         about = {"data": dataset.name, "split": split, "threads": threads}
         provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
         further = {name: dataset.kept[name][examples.rows] for name in columns}

@@ -187,7 +187,8 @@ def guessing(document: dict[str, Any], classes: int) -> list[str]:
         return []
     return [
         f"with all nodes {accuracy:.1%} of the test examples are answered right, and guessing among {classes} "
-        f"classes gives {1 / classes:.1%}: is this network trained on {document['data']}?"
+        f"classes gives {1 / classes:.1%}: is this network trained on {document['data']}, and are its classes in the "
+        "order of their names?"
     ]
 
 
