@@ -18,6 +18,15 @@ from slotool.printable import did_you_mean
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
+# Entries of ``Args`` and of ``Raises`` that docstrings leave out, as they are the same for most functions.
+ARGS = {
+    "seed": "Same seed, same result.",
+    "threads": "Compute threads; None: all usable cores.",
+    "force": "Replace ``out`` if it exists.",
+    "progress": 'Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.',
+}
+INVALID = "ArgumentError: An argument has a value that it cannot have."
+EXISTING = "AlreadyExistsError: ``out`` exists."
 
 
 def writes(
@@ -27,7 +36,7 @@ def writes(
 
     Before it runs, the function raises ``ArgumentError`` if a number is beyond the bounds in the signature, or an
     output is given twice, cannot be written, or is or holds an input; and ``AlreadyExistsError`` if one exists without
-    ``force``, unless it ``resumes``.
+    ``force``, unless it ``resumes``. Its docstring gets the entries that it shares with others.
     """
 
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -55,11 +64,26 @@ def writes(
             refuse(arguments)
             return function(*args, **kwargs)
 
+        checked.__doc__ = _documented(function, signature)
         checked.writes = (*files, *folders)  # type: ignore[attr-defined]  # for the test that every function has it
         checked.refuse = refuse  # type: ignore[attr-defined]  # for commands that read options from a file too
         return checked
 
     return checking
+
+
+def _documented(function: Callable[..., Any], signature: inspect.Signature) -> str | None:
+    """Return the docstring with the entries of ``ARGS``, ``INVALID`` and ``EXISTING`` that apply and are not stated."""
+    text = inspect.getdoc(function)
+    if text is None or "\n\nRaises:\n" not in text:
+        return text
+    parameters = signature.parameters
+    missing = [name for name in ARGS if name in parameters and f"\n    {name}: " not in text]
+    entries = "".join(f"\n    {name}: {ARGS[name]}" for name in missing)
+    invalid = f"\n    {INVALID}" if parameters and "ArgumentError: " not in text else ""
+    existing = f"\n    {EXISTING}" if "force" in parameters and "AlreadyExistsError: " not in text else ""
+    text = text.replace("\n\nReturns:", f"{entries}\n\nReturns:").replace("\n\nRaises:", f"\n\nRaises:{invalid}")
+    return f"{text}{existing}"
 
 
 def _arguments(

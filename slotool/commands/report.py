@@ -44,7 +44,6 @@ def report(
         out: Page to write, an .html file.
         title: The page's heading.
         force: Replace ``out`` and its folder if they exist.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``figures``, the data of the plots; ``frame()`` has a row per plot.
@@ -54,7 +53,6 @@ def report(
         InputError: A path cannot be drawn, or there is nothing to draw.
         TableError: A table is damaged.
         ArtifactError: An artifact is damaged.
-        AlreadyExistsError: ``out`` exists.
         MissingPackageError: matplotlib is not installed.
     """
     from slotool.extras import require

@@ -76,9 +76,6 @@ def build_tables(
         confidence: Confidence of that promise: 0.9 is nine in ten.
         last_layer: Tables for the last layer only; its own library runs the rest.
         dry_run: Only make the plan, and measure what choosing nodes can save.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``model``, the SLO-NN; ``frame()`` has a row per point. If only the last layer would get tables and these cannot
@@ -86,10 +83,8 @@ def build_tables(
         with layers, values of k, bytes and seconds.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         InputError: The network cannot be read, or does not fit the data.
         DataError: The data set cannot be read.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.elastic.slo_nn.assessment import assess
     from slotool.elastic.slo_nn.build import TableSubject, build_and_quantise, settings_of

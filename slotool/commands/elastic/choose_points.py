@@ -66,10 +66,6 @@ def choose_points(
         device: Only rows of this device; None: the only one.
         points: Number of subnets to offer, including the smallest and the largest.
         data: Data set; None: that of its training.
-        seed: Same seed, same result.
-        threads: Compute threads; None: all usable cores.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``model``, the supernet with its new points; ``frame()`` has a row per point.
@@ -81,7 +77,6 @@ def choose_points(
         TableError: The latency table cannot be used.
         DataError: The data set cannot be read.
         ArtifactError: ``supernet`` is no supernet, or ``predictor`` no predictor.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts import open_artifact
     from slotool.data import load_dataset, numbered

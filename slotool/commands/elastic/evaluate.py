@@ -73,8 +73,6 @@ def evaluate(
         targets: Accuracy targets; None: 0.8,0.9,0.95,0.97,0.99.
         allowed_loss: Show the k that loses no more accuracy; None: 0.002.
         confidence: Confidence of that promise; None: that of ``build_tables``.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``outcomes``, the table; ``frame()`` has a row per point.
@@ -83,7 +81,6 @@ def evaluate(
         ArgumentError: An argument has a value that it cannot have, or that this model would ignore.
         ArtifactError: ``artifact`` is damaged or no such model.
         DataError: The data set cannot be read, or does not fit the model.
-        AlreadyExistsError: ``out`` exists.
     """
     if artifact is None:
         raise ArgumentError("artifact", "name an artifact, or live services as endpoints")

@@ -83,13 +83,11 @@ def evaluate_endpoints(
         inputs: Tensor by column of the data set, where names differ.
         images: Conversion of images to tensors.
         force: Send all examples again, and replace ``out``.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``outcomes``, the table of the examples that all services received; ``frame()`` has a row per version.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         InputError: Services and data do not fit each other, or the limits allow no example.
         RunError: A service gave no answer many times in a row; earlier answers are in the journal.
         AlreadyExistsError: ``out`` exists without a journal, or with that of another evaluation.

@@ -136,9 +136,7 @@ def family(
         batch_sizes: Batch sizes of ``latency``.
         threads: Compute threads.
         copy: Keep copies of the model files in the artifact.
-        seed: Same seed, same result.
         force: Replace files that exist.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``family``, ``outcomes`` and ``latency``, if measured; ``frame()`` has a row per version.
@@ -146,7 +144,6 @@ def family(
     Raises:
         InputError: Versions differ in a tensor, one does not give a row per example of a batch, or task, data set and
             models do not fit each other.
-        ArgumentError: An argument has a value that it cannot have.
         RunError: A model failed.
         AlreadyExistsError: A file exists.
     """

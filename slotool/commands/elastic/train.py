@@ -140,10 +140,7 @@ class TrainingOptions(TypedDict, total=False):
         data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
             it, else digits.
         epochs: Passes over the data; None: by its size.
-        seed: Same seed, same result.
         threads: Compute threads; None: all usable cores, 1 for small networks.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
     """
 
     data: str | DataSource
@@ -177,7 +174,6 @@ def train_mlp(
     Raises:
         ArgumentError: A layer without units, or more threads than there are.
         DataError: The data set cannot be read.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.elastic.training import mlp
 
@@ -211,7 +207,6 @@ def train_cnn(
         ArgumentError: A layer without units, or more threads than there are.
         DataError: The data set cannot be read.
         GraphError: The images are too small to be halved so often.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.elastic.training import small_cnn
 
@@ -240,7 +235,6 @@ def train_family(
     Raises:
         ArgumentError: More threads than there are.
         DataError: The data set cannot be read.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.elastic.training import family_graphs
 
@@ -300,10 +294,6 @@ def train_xmc(
         out: Artifact to write.
         hidden: Units of the hidden ReLU layer.
         epochs: Passes over the data.
-        seed: Same seed, same result.
-        threads: Compute threads; None: all usable cores.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         The trained network (``version``), and its precision at 1 and 5 on validation and test examples (``frame()``).
@@ -311,7 +301,6 @@ def train_xmc(
     Raises:
         ArgumentError: No units, no epochs, or more threads than there are.
         DataError: The data set cannot be read, or has one class per example.
-        AlreadyExistsError: ``out`` exists.
     """
     import torch
 

@@ -148,10 +148,6 @@ def train_supernet(
         width: Shares of the channels between blocks; None: 0.5,0.75,1; transformers 1.
         points: Number of subnets to offer, including the smallest and the largest.
         device: Device to train on: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-        seed: Same seed, same result.
-        threads: Compute threads; None: all usable cores.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``model``, the supernet; ``frame()`` has a row per point with its size and accuracy.
@@ -161,7 +157,6 @@ def train_supernet(
         InputError: The network cannot become a supernet, or does not fit the data; the layer is named.
         DataError: The data set cannot be read.
         GraphError: The graph file or the module cannot be read.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.data import load_dataset
     from slotool.elastic.supernets.networks import make

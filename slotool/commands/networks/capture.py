@@ -71,17 +71,13 @@ def capture(
         processes: Captures of a package at once; None: all cores.
         timeout_s: Time after which a capture has hung; None: 600s, for a package 180s.
         max_memory_gb: Memory of one capture, in GB; None: 90 % of the free memory.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``graphs``, in the order given, and ``failed``, reasons why others were left out; ``frame()`` has a row per
         network.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         GraphError: The model, or none of several, can be captured.
-        AlreadyExistsError: ``out`` exists.
         TimedOut: A capture took longer than ``timeout_s``.
         RunError: A capture died, or took too much memory; or no network of a package could be captured.
         MissingPackageError: The package is not installed.

@@ -150,9 +150,6 @@ def generate_networks(
         batch_size: Examples in one call, for the memory limit.
         max_memory_gb: Skip networks whose weights and outputs take more; None: half of this machine's.
         max_gflops: Skip networks that take more billions of FLOPs for one example.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Number and sizes of the networks.
@@ -160,7 +157,6 @@ def generate_networks(
     Raises:
         ArgumentError: An argument has a value that it cannot have, or none for this kind.
         InputError: The search space holds too few networks.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.graphs.architectures import ARCHITECTURES as KINDS
     from slotool.graphs.architectures import RandomArchitectures

@@ -156,19 +156,14 @@ def gen_switching_plan(
         duration_s: Duration of each load test.
         data: Data set of the requests, with labels or without.
         dry_run: Only print the number of load tests and the expected time; start no server.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``plan``, and rates by point and configuration (``frame()``); for a dry run ``load_tests`` and ``seconds``.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         ArtifactError: ``artifact`` is damaged.
         TableError: A table cannot be read, or lacks a point.
         RunError: A server did not start.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.data import DataSource
     from slotool.planning import PlanSearch, possible_configurations

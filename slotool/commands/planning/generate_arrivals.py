@@ -108,8 +108,6 @@ def generate_arrivals(
         cv2: bursty, time-varying: squared variation of gaps; None: 1, as for Poisson.
         from_rate: time-varying: rate at the start of the ramp; None: a quarter of ``rate``.
         acceleration: time-varying: change of the rate per second; None: 100.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
 
     Returns:
         The instants (``times_s``, ``frame()``).
@@ -117,7 +115,6 @@ def generate_arrivals(
     Raises:
         ArgumentError: An argument has a value that it cannot have, or none for this kind, or nothing arrives.
         TableError: ``trace`` cannot be read.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.workloads import ArrivalTable, RecordedInstants, read_trace
     from slotool.workloads.arrivals.processes import process_of

@@ -137,9 +137,6 @@ def plan(
         out: Service file to write, for serve --config.
         verify_s: Serve the busiest part of this length here, and compare. It needs ``out``.
         data: Data set of the requests to verify with. Its test examples are sent, or all if ``outcomes`` are of all.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Fleets (``rows``, ``frame()``), the cheapest that keeps the promise first; none if a call takes longer than the
@@ -152,11 +149,9 @@ def plan(
         choice among several.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         InputError: The traffic is too short to show the promise, no such policy, or the latency table lacks a version
             of the rules or has no call of one example of it.
         TableError: A table cannot be read.
-        AlreadyExistsError: ``out`` exists.
         RunError: The server to verify did not start.
     """
     from slotool.planning.explanation import note_sharing, why_nothing_fits

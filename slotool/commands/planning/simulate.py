@@ -113,8 +113,6 @@ def simulate(
         optimum: The best possible: ``"auto"`` or ``"bound"``, which is fast and never too low.
         log: File (.parquet) for every query's result under each policy. ``report`` draws it.
         force: Replace ``log`` if it exists.
-        seed: Same seed, same result.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Figures of each policy (``rows``, ``frame()``) and the best possible (``best``).

@@ -99,9 +99,6 @@ def adapt_predictor(
         samples: Adapt to this many labels, chosen to tell most, and score on the others; None: all.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``precision``, ``threads``,
             ``batch_size`` or ``machine``.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Errors of the adapted predictor and of its baselines (``frame()``).
@@ -111,7 +108,6 @@ def adapt_predictor(
         InputError: There are fewer than 3 labels, or ``samples`` leaves none to score.
         TableError: A latency table cannot be read, or has no row of these networks.
         ArtifactError: ``base`` is damaged.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts.bundle import shipped_artifact
     from slotool.predictors.trained.artifact import TrainedPredictor

@@ -161,9 +161,7 @@ def calibrate(
         minutes: Time after which no further network begins.
         backend: Backend that runs the networks: torch, keras, onnx, or module:Class.
         device: Device of this machine, cpu or cuda:0.
-        threads: Compute threads; None: all usable cores.
         seed: Same seed, same networks in the same order.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         The error of each network, and of operators that were timed in another network.

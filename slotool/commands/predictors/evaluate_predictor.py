@@ -133,7 +133,6 @@ def evaluate_predictor(
         threads: Number of compute threads to score.
         batch_size: Batch size to score.
         out: Table of measured and predicted latencies to write.
-        force: Replace ``out`` if it exists.
 
     Returns:
         Scores (``scores``), and measured and predicted latencies (``frame()``).
@@ -143,7 +142,6 @@ def evaluate_predictor(
         TableError: A latency table cannot be read, or has no row of these networks.
         GraphError: A graph file cannot be read.
         ArtifactError: ``predictor`` is damaged or predicts co-located latencies.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import join_labels

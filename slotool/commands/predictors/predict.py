@@ -101,7 +101,6 @@ def predict(
         device_sheet: TOML file of facts of a device without labels. Its latencies are those of the nearest one, scaled
             by peak bandwidth and FLOPs. Common devices need none: ``device`` names them.
         precision: Number format: float32, bf16, fp16, tf32 or amp. tf32 needs a GPU, amp a shipped device.
-        threads: Compute threads; None: all usable cores.
         batch_size: Examples in a call.
         co_runners: Co-runner, as ``keras`` or ``graph``; for points 0:3. Several run at the same time.
         slo_s: Probability of keeping this: 500us, 20ms, 1s.
@@ -114,9 +113,7 @@ def predict(
         out: Latency table to write, marked as predicted.
         family: Name of the family in ``out``, for plan and serve. Its versions are the networks, named as in the
             mapping or by their files and factories.
-        force: Replace ``out`` if it exists.
         timeout_s: Time after which a capture has hung.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without models that cannot be
@@ -124,10 +121,8 @@ def predict(
         network and value, also have ``throughput``.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         GraphError: No model can be captured, or the predictor does not support one.
         ArtifactError: ``predictor`` is damaged, or does not predict this (co-located or solo latencies).
-        AlreadyExistsError: ``out`` exists.
         TimedOut: A capture took longer than ``timeout_s``.
         RunError: A capture died, or took too much memory.
     """

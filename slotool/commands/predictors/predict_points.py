@@ -92,8 +92,6 @@ def predict_points(
         latency: Its latencies, solo and a few co-located; repeatable.
         co_runners: Numbers of busy copies to predict for: 1 or 0,1,2 or 0:3.
         out: Table to write.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
 
     Returns:
         The table (``frame()``), and the measured effect of each number of copies.
@@ -103,7 +101,6 @@ def predict_points(
         InputError: The tables have no co-located row of the model, or lack the solo latency of a point.
         ArtifactError: ``artifact`` is damaged.
         TableError: A latency table cannot be read.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.elastic import load_model
     from slotool.predictors.colocated.time_slices import fill

@@ -63,21 +63,16 @@ def train_predictor(
             predictors compute on the CPU.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``precision``, ``threads``,
             ``batch_size`` or ``machine``, for co-located ones also ``placement``.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Scores of every predictor (``scores``, ``frame()``) and the name of the chosen one (``kept``); for
         ``"settings"`` a ``SettingsTraining``, with the scores of every setting.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         InputError: ``solo`` predicts another setting than the tables hold.
         TableError: A latency table cannot be read, mixes settings, or has no row of these networks.
         GraphError: A graph file cannot be read.
         ArtifactError: ``solo`` is damaged or no predictor of solo latencies.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts import open_artifact
     from slotool.predictors.base import SOLO

@@ -39,11 +39,9 @@ class Measuring(TypedDict, total=False):
         timeout_s: Time after which an item has hung.
         max_seconds: Maximum sampling time, seconds.
         budget_s: Stop after this time (30m); mostly cheap items first.
-        seed: Same seed, same result.
         dry_run: Only make the plan and predict its time.
         strict: Exit 1 when a row is not stable.
         force: Begin again, replacing ``out``.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
     """
 
     device: str
@@ -110,7 +108,6 @@ def profile(
         keras: Members of keras.applications: all, or names with commas.
         backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-compile, torch-cuda-graph. Trained
             models run as served.
-        threads: Compute threads; None: all usable cores.
         rounds: Rounds that a row's samples are spread over; None: 2, with ``predictor`` 1.
         limit: Measure only this many subjects, the first ones; rows of others in ``out`` stay.
         predictor: Predictor to adapt: measure the networks that it learns most from.
@@ -121,7 +118,6 @@ def profile(
         plan, and its predicted time.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         GraphError: A graph file cannot be read.
         AlreadyExistsError: ``out`` was measured otherwise.
         RunError: No row could be measured.
@@ -193,7 +189,6 @@ def profile_colocated(
         plan, and its predicted time.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         GraphError: A graph file cannot be read.
         AlreadyExistsError: ``out`` was measured otherwise.
         RunError: No row could be measured.
@@ -250,7 +245,6 @@ def profile_points(
         plan, and its predicted time.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
         ArtifactError: An artifact is damaged, or no trained model.
         AlreadyExistsError: ``out`` was measured otherwise.
         RunError: No row could be measured.

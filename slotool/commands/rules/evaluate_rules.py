@@ -60,7 +60,6 @@ def evaluate_rules(
         prices: Prices of a call: a list as for ``import_outcomes``, or by version. They replace the table's costs;
             with ``folds`` the rules are made at these prices too.
         significance: Significance level of a violation, over all tiers and folds.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``verdict`` (``"promote"``, ``"keep"`` or ``"certify again"``) and ``violations``; ``frame()`` has a row per

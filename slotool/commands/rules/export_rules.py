@@ -39,7 +39,6 @@ def export_rules(
         out: File to write.
         to: ``"python"``: a file without dependencies; ``"json"``: a document of all decisions; ``"litellm"``: a custom
             provider; ``"vllm-semantic-router"`` and ``"envoy"``: configurations.
-        force: Replace ``out`` if it exists.
 
     Returns:
         ``text`` of the file; ``frame()`` has a row per tier.
@@ -47,7 +46,6 @@ def export_rules(
     Raises:
         ArgumentError: ``to`` is none of these.
         InputError: The rules cannot be read, or a policy among them has no such form.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.atomic import whole_file
     from slotool.rules import RuleSet

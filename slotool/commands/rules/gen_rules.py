@@ -94,9 +94,6 @@ def gen_rules(
         prices: Prices of a call: a list as for ``import_outcomes``; in place of ``price``.
         budgets: Costs of a request, for each of which the strictest tier is shown.
         explain: Show for each tier why no cheaper ensemble serves it.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         ``rules``, the ``RuleSet``; ``frame()`` has a row per version.
@@ -105,7 +102,6 @@ def gen_rules(
         TableError: The outcome table cannot be used.
         InputError: A setting cannot be, such as a confidence of 1.
         ArgumentError: ``budgets`` are not positive, or the objective is not the cost.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.rules import OBJECTIVES, generate_rules
     from slotool.rules.evidence.groups import OTHERS

@@ -58,7 +58,6 @@ def import_outcomes(
         abstain: Answers that count as missing, such as unknown.
         missing_error: Error of a missing answer.
         keep: Further columns to keep: numbers, or text such as a language, that are known before any call.
-        force: Replace ``out`` if it exists.
 
     Returns:
         ``outcomes``, the table; ``frame()`` has a row per version.
@@ -66,7 +65,6 @@ def import_outcomes(
     Raises:
         TableError: The table or the prices cannot be used; names file, row and column.
         ArgumentError: ``columns`` has another key, or ``missing_error`` is negative.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.tables.importing import KEYS, AnswerLayout, prices_of
     from slotool.tables.importing import import_outcomes as read

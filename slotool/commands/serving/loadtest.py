@@ -89,11 +89,8 @@ def loadtest(
         target: Exit 1 if a smaller share meets the deadline. The share holds for the requests of each tolerance too.
         timeout_s: Time after which a request counts as failed.
         allow_remote: Allow another machine, whose owner expects this load.
-        seed: Same seed, same result.
         faults: Schedule, or file: "5s:kill 1, 15s:slow 0 2x for 5s". It kills, stops and slows workers of a server on
             this machine that was started with --allow-faults.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.progress``.
 
     Returns:
         Figures (``summary``) and the log (``frame()``).
@@ -103,7 +100,6 @@ def loadtest(
         InputError: The server has no such model, does not answer, or needs other examples.
         DataError: The data set cannot be read.
         RunError: The load could not be sent.
-        AlreadyExistsError: ``out`` exists.
     """
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
     from slotool.workloads.client.endpoint import Terms
