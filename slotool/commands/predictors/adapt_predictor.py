@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_choice import DEVICES
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import Rows, at_least
 from slotool.errors import InputError
 from slotool.predictors.training.measured import MeasuredNetworks
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from slotool.predictors.transfer.adaptation import AdaptationRun
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class Adaptation(Result):
     """Errors of the adapted predictor and of its baselines; ``remarks``: sentences on the labels; ``out``: artifact."""
 
-    run: AdaptationRun
-    remarks: Sequence[str] = ()
-    out: Path | None = None
+    run: AdaptationRun = unlisted()
+    remarks: Sequence[str] = unlisted(default=())
+    out: Path | None = output("artifact", default=None)
 
     schema = "adapt-predictor"
 
@@ -41,7 +40,7 @@ class Adaptation(Result):
         return pd.DataFrame.from_dict(self.run.scores()["predictors"], orient="index")
 
     def findings(self) -> Mapping[str, Any]:
-        return {"artifact": None if self.out is None else str(self.out), **self.run.scores()}
+        return {**super().findings(), **self.run.scores()}
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -65,7 +64,7 @@ class Adaptation(Result):
         parts.append(f"the prediction rests on {rests_on}, corrected by the labels")
         if run.coverage is not None:
             parts.append(f"its 90 % interval covers {run.coverage:.0%} of the others that have one")
-        return parts if self.out is None else [*parts, f"wrote {self.out}"]
+        return parts
 
 
 @command_line(arguments=("base", "latency"), required=("out",), names={"graphs": "--graphs -g"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -15,7 +15,7 @@ from slotool.cache_folder import CACHE_VARIABLE, cache_folder
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
-from slotool.commands.result import Result
+from slotool.commands.result import Result, listed, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs.capture.networks import Network, Networks
@@ -42,7 +42,7 @@ MAX_FLOPS, MAX_MEMORY_BYTES = 2 * 10**9, 10**9
 SEED = 19
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class Calibrated(Result):
     """Checks of ``networks``: ``errors``, log of measured ÷ predicted of each; ``seconds``: duration of all of it.
 
@@ -52,12 +52,12 @@ class Calibrated(Result):
 
     backend: str
     threads: int
-    networks: Sequence[CheckedNetwork]
-    now: int
-    checks: Checks
-    errors: np.ndarray
+    networks: Sequence[CheckedNetwork] = unlisted()
+    now: int = listed("measured_now")
+    checks: Checks = unlisted()
+    errors: np.ndarray = unlisted()
     operators: int
-    path: Path
+    path: Path = listed("times")
     seconds: float
 
     schema = "calibrate"
@@ -79,31 +79,15 @@ class Calibrated(Result):
         return sum(network.disturbed for network in self.networks)
 
     def findings(self) -> Mapping[str, Any]:
-        rows = zip(self.networks, self.errors.tolist(), strict=True)
-        return {
-            "backend": self.backend,
-            "threads": self.threads,
-            "times": str(self.path),
-            "operators": self.operators,
-            "seconds": self.seconds,
-            "measured_now": self.now,
-            "mape": self.mape,
-            "elsewhere_mape": self.elsewhere_mape,
-            "disturbed": self.disturbed,
-            "networks": [
-                {
-                    "graph_id": network.graph_id,
-                    "name": network.name,
-                    "kind": network.kind,
-                    "latency_s": network.latency_s,
-                    "sum_s": network.sum_s,
-                    "operators": network.calls,
-                    "disturbed": network.disturbed,
-                    "log_error": error,
-                }
-                for network, error in rows
-            ],
-        }
+        figures = {"mape": self.mape, "elsewhere_mape": self.elsewhere_mape, "disturbed": self.disturbed}
+        return {**super().findings(), **figures}
+
+    def records(self) -> list[dict[str, Any]]:
+        names = ("graph_id", "name", "kind", "latency_s", "sum_s", "disturbed")
+        return [
+            {name: getattr(network, name) for name in names} | {"operators": network.calls, "log_error": error}
+            for network, error in zip(self.networks, self.errors.tolist(), strict=True)
+        ]
 
     @property
     def warnings(self) -> Sequence[str]:

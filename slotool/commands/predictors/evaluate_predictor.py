@@ -8,17 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
-from slotool.commands.display import Part, table
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.predictor_training import (
-    FLOOR,
-    FLOOR_MEANS,
-    IN_SECONDS,
-    RELATIVE,
-    floor_relative,
-    in_seconds,
-    relative,
-)
+from slotool.commands.predictors.predictor_training import FLOOR_MEANS, IN_SECONDS, RELATIVE, noise_floor, scored
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.predictors.training.measured import MeasuredNetworks
@@ -34,6 +26,10 @@ if TYPE_CHECKING:
     from slotool.predictors.training.evaluation import Evaluation
 
 MAX_NAMED = 5
+_FURTHEST = (
+    *(Column("network"), Column("measured_s", "measured", duration), Column("predicted_s", "predicted", duration)),
+    Column("relative_error", "error", "+.1%"),
+)
 
 
 @result
@@ -78,18 +74,13 @@ class PredictorEvaluation(Result):
         return self.remarks
 
     def shown(self) -> list[Part]:
-        seconds = [[group, f"{score['n']:,}", *in_seconds(score)] for group, score in self.scores.items()]
-        shares = [[group, *relative(score)] for group, score in self.scores.items()]
-        shares.append([FLOOR, *floor_relative(self.scores["all"])])
-        worst = [
-            [row["network"], duration(row["measured_s"]), duration(row["predicted_s"]), f"{row['relative_error']:+.1%}"]
-            for row in self.evaluation.furthest_off(MAX_NAMED)
-        ]
+        rows, floor = [scored(*item) for item in self.scores.items()], noise_floor(self.scores["all"])
+        networks = Column("name", "networks")
         title = f"Predictor {self.trained.predictor.name} on {len(self.evaluation.names):,} measured networks"
         return [
-            table(title, ["networks", "n", *IN_SECONDS], seconds),
-            table("Relative to the latency", ["networks", *RELATIVE], shares),
-            table("Furthest off", ["network", "measured", "predicted", "error"], worst),
+            records_table(title, rows, [networks, Column("n", form=","), *IN_SECONDS]),
+            records_table("Relative to the latency", [*rows, floor], [networks, *RELATIVE]),
+            records_table("Furthest off", self.evaluation.furthest_off(MAX_NAMED), _FURTHEST),
             FLOOR_MEANS,
             f"labels: {self.setting}",
         ]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, whole_numbers
 from slotool.printable import duration
 from slotool.sources import FilePath, paths_of
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     from slotool.predictors.colocated.time_slices import Filled
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class PointPrediction(Result):
     """T(point, β) of model ``subject``, measured and predicted rows in one table, written to ``out``."""
 
     subject: str
-    filled: Filled
-    out: Path | None = None
+    filled: Filled = unlisted()
+    out: Path | None = output("table", default=None)
 
     schema = "predict-points"
 
@@ -37,12 +36,11 @@ class PointPrediction(Result):
 
     def findings(self) -> Mapping[str, Any]:
         return {
-            "subject": self.subject,
+            **super().findings(),
             "measured_rows": self._measured,
             "predicted_rows": self.filled.predicted,
             "learnt": [effect.document() for effect in self.filled.learnt.values()],
             "left_out": self.filled.mean_errors,
-            "table": None if self.out is None else str(self.out),
         }
 
     def shown(self) -> list[Part]:
@@ -52,8 +50,7 @@ class PointPrediction(Result):
             title = f"{self.subject}: co-located points, each predicted from the others"
             shown.append(table(title, ["co-runners", "rows", "of single calls", "mean error"], cells))
         shown += [_effect(effect.document()) for effect in self.filled.learnt.values()]
-        counts = f"{self._measured} rows as measured, {self.filled.predicted} predicted"
-        return [*shown, counts if self.out is None else f"wrote {self.out}: {counts}"]
+        return [*shown, f"{self._measured} rows as measured, {self.filled.predicted} predicted"]
 
     @property
     def _measured(self) -> int:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, table
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.printable import counted
 
@@ -18,8 +18,19 @@ if TYPE_CHECKING:
     from slotool.predictors.training.many_settings import SettingsRun
     from slotool.predictors.training.selection import TrainingRun
 
-IN_SECONDS = ("MAE s", "label mean s", "label deviation s", "floor s")
-RELATIVE = ("MAE/mean", "MAPE", "±5 %", "±10 %", "Spearman", "90 % covers")
+IN_SECONDS = (
+    *(Column("mae_s", "MAE s", ".3g"), Column("label_mean_s", "label mean s", ".3g")),
+    *(Column("label_std_s", "label deviation s", ".3g"), Column("floor_s", "floor s", ".3g")),
+)
+RELATIVE = (
+    *(Column("mae_over_mean", "MAE/mean", ".1%"), Column("mape", "MAPE", ".1%")),
+    *(Column("within_5_percent", "±5 %", ".0%"), Column("within_10_percent", "±10 %", ".0%")),
+    *(Column("spearman", "Spearman", ".3f"), Column("covers", "90 % covers")),
+)
+_BY_SETTING = (
+    *(Column("setting"), Column("n", "labels"), Column("mape", "MAPE", ".1%")),
+    *(Column("least_squares_mape", "least squares", ".1%"), Column("interval_coverage", "interval covers", ".1%")),
+)
 FLOOR = "noise floor"
 FLOOR_MEANS = f"{FLOOR}: about what a perfect predictor would score, as labels are noisy measurements"
 
@@ -56,54 +67,33 @@ class PredictorTraining(Result):
     def shown(self) -> list[Part]:
         from slotool.predictors.labels import Setting
 
-        predictors, rows = self.scores["predictors"], self.scores["rows"]
+        predictors, used = self.scores["predictors"], self.scores["rows"]
         kinds = ", ".join(f"{kind['n']} {name}" for name, kind in predictors[self.kept]["by_kind"].items())
-        tested = counted(rows["test"], "held-out co-location" if "networks" in self.scores else "held-out network")
-        title = f"On {tested} ({kinds}); trained on {rows['train']}, chosen on {rows['dev']}"
+        tested = counted(used["test"], "held-out co-location" if "networks" in self.scores else "held-out network")
+        title = f"On {tested} ({kinds}); trained on {used['train']}, chosen on {used['dev']}"
         chosen = self.model == "auto" or "," in self.model
         why = "lowest MAE on the dev set" if chosen else "as requested"
-        seconds = [[name, *in_seconds(score), f"{score['dev_mae_s']:.3g}"] for name, score in predictors.items()]
-        shares = [[name, *relative(score)] for name, score in predictors.items()]
-        shares.append([FLOOR, *floor_relative(predictors[self.kept])])
+        rows, predictor = [scored(*item) for item in predictors.items()], Column("name", "predictor")
+        floor = noise_floor(predictors[self.kept])
         return [
-            table(title, ["predictor", *IN_SECONDS, "dev MAE s"], seconds),
-            table("Relative to the latency", ["predictor", *RELATIVE], shares),
+            records_table(title, rows, [predictor, *IN_SECONDS, Column("dev_mae_s", "dev MAE s", ".3g")]),
+            records_table("Relative to the latency", [*rows, floor], [predictor, *RELATIVE]),
             FLOOR_MEANS,
             f"labels: {Setting.from_document(self.scores['setting'])}",
             f"chosen: {self.kept}, {why}",
         ]
 
 
-def in_seconds(score: Mapping[str, Any]) -> list[str]:
-    """Return the cells of ``IN_SECONDS``."""
-    floor_s = score["floor"]["mae_s"]
-    return [*(f"{score[key]:.3g}" for key in ("mae_s", "label_mean_s", "label_std_s")), _or_dash(floor_s, ".3g")]
+def scored(name: str, score: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of ``IN_SECONDS`` and ``RELATIVE``; coverage is of the share that has an interval."""
+    covered, share = score["interval_coverage"], score.get("interval_given", 1.0)
+    covers = None if covered is None else f"{covered:.0%}" + ("" if share == 1.0 else f" of {share:.0%}")
+    return {**score, "name": name, "floor_s": score["floor"]["mae_s"], "covers": covers}
 
 
-def relative(score: Mapping[str, Any]) -> list[str]:
-    """Return the cells of ``RELATIVE``."""
-    errors = [f"{score[key]:.1%}" for key in ("mae_over_mean", "mape")]
-    within = [f"{score[key]:.0%}" for key in ("within_5_percent", "within_10_percent")]
-    return [*errors, *within, _or_dash(score["spearman"], ".3f"), covers(score)]
-
-
-def floor_relative(score: Mapping[str, Any]) -> list[str]:
-    """Return the cells of ``RELATIVE`` for the noise floor."""
-    floor = score["floor"]
-    errors = [_or_dash(floor[key], ".1%") for key in ("mae_over_mean", "mape")]
-    within = [_or_dash(floor[key], ".0%") for key in ("within_5_percent", "within_10_percent")]
-    return [*errors, *within, "–", "–"]
-
-
-def covers(score: Mapping[str, Any]) -> str:
-    """Return the share of labels inside their interval, and the share that has one if not all do."""
-    covered = _or_dash(score["interval_coverage"], ".0%")
-    share = score.get("interval_given", 1.0)
-    return covered if share == 1.0 else f"{covered} of {share:.0%}"
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+def noise_floor(score: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of ``RELATIVE`` for the noise floor."""
+    return {**score["floor"], "name": FLOOR, "spearman": None, "covers": None}
 
 
 @result
@@ -142,20 +132,12 @@ class SettingsTraining(Result):
         return [*left_out, *filter(None, map(worse_than_baseline, self.run.labelled.settings, self.scores["settings"]))]
 
     def shown(self) -> list[Part]:
-        titles = ["setting", "labels", "MAPE", "least squares", "interval covers"]
-        rows = [
-            [
-                named(setting),
-                str(score["n"]),
-                *(f"{score[name]:.1%}" for name in ("mape", "least_squares_mape", "interval_coverage")),
-            ]
-            for setting, score in zip(self.run.labelled.settings, self.scores["settings"], strict=True)
-        ]
+        scores = zip(self.run.labelled.settings, self.scores["settings"], strict=True)
+        rows = [{**score, "setting": named(setting)} for setting, score in scores]
+        networks = counted(self.scores["networks"], "network")
         noun = "kinds of networks" if self.scores["held_out"] == "kinds" else "networks"
         return [
-            table(
-                f"{counted(self.scores['networks'], 'network')}; errors while their {noun} were held out", titles, rows
-            ),
+            records_table(f"{networks}; errors while their {noun} were held out", rows, _BY_SETTING),
             "least squares: of FLOPs, operators and activation elements, in log, from the same labels",
         ]
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, table
+from slotool.commands.display import Column, Part, records_table
 from slotool.commands.predictors.predict_sweep import Answer, answers_of
 from slotool.commands.predictors.prediction import NOT_HERE, Prediction, Versions
 from slotool.graphs.capture.networks import Captured, Networks
@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 MAX_SHOWN, MAX_REASONS = 64, 4
 LIKELY = 0.9
 Row = dict[str, Any]
+# Attributes of a point that are keys of its row.
+_OF_POINT = (
+    *("name", "value", "batch_size", "latency_s", "low_s", "high_s", "throughput"),
+    *("learnt", "no_interval", "outside"),
+)
+_COLUMNS = (
+    Column("latency_s", "latency", duration),
+    Column("low_s", "from", duration),
+    Column("high_s", "to", duration),
+    Column("throughput", form=lambda rate: f"{number(rate)} /s"),
+    Column("weight_bytes", "weights", lambda size: f"{size / 1e6:.4g} MB"),
+    Column("peak_activation_bytes", "outputs", lambda size: f"{size / 1e6:.4g} MB"),
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -158,23 +171,19 @@ class SweptPrediction(Prediction):
 
     def shown(self) -> list[Part]:
         several = len({point.name for point in self.points}) > 1
-        titles = [
-            *(["graph"] if several else []),
-            self.fact,
-            "latency",
-            "from",
-            "to",
-            "throughput",
-            "weights",
-            "outputs",
-        ]
-        titles += [] if self.slo_s is None else [f"P(≤ {duration(self.slo_s)})"]
         of = "" if several or not self.points else f" of {self.points[0].name}"
-        cells = [_cells(point, row, several, self.slo_s) for point, row in zip(self.points, self._rows, strict=True)]
         title = f"Latency{of} predicted by {self.trained.predictor.name} over {self.fact}"
-        parts: list[Part] = [self._whose, table(title, titles, cells[:MAX_SHOWN])]
-        if len(cells) > MAX_SHOWN:
-            parts.append(f"and {len(cells) - MAX_SHOWN:,} more; --json gives all")
+        columns = [
+            *([Column("name", "graph")] if several else []),
+            Column("shown_value", self.fact),
+            *_COLUMNS,
+            *([] if self.slo_s is None else [Column("probability_within_slo", f"P(≤ {duration(self.slo_s)})", ".1%")]),
+        ]
+        scaled = [not (row["learnt"] or row["not_predicted"]) for row in self._rows]
+        rows = [{**row, "shown_value": f"{'~' * s}{row['value']}"} for row, s in zip(self._rows, scaled, strict=True)]
+        parts: list[Part] = [self._whose, records_table(title, rows[:MAX_SHOWN], columns)]
+        if len(rows) > MAX_SHOWN:
+            parts.append(f"and {len(rows) - MAX_SHOWN:,} more; --json gives all")
         parts += [self._verdict(row) for row in self.largest]
         parts += _reasons(self.points, self.fact)
         parts += self.advice
@@ -203,42 +212,17 @@ class SweptPrediction(Prediction):
     def _rows(self) -> list[Row]:
         from slotool.graphs.graph import peak_activation_bytes
 
-        rows: list[Row] = []
-        for point in self.points:
-            graph = point.graph
-            rows.append(
-                {
-                    "name": point.name,
-                    "graph_id": None if graph is None else graph.id,
-                    "value": point.value,
-                    "batch_size": point.batch_size,
-                    "latency_s": _finite(point.latency_s),
-                    "low_s": _finite(point.low_s),
-                    "high_s": _finite(point.high_s),
-                    "throughput": _finite(point.throughput),
-                    "weight_bytes": None if graph is None else graph.weight_bytes,
-                    "peak_activation_bytes": None if graph is None else peak_activation_bytes(graph, point.batch_size),
-                    "probability_within_slo": _finite(point.probability),
-                    "learnt": point.learnt,
-                    "no_interval": point.no_interval,
-                    "outside": point.outside,
-                    "not_predicted": point.why_not,
-                }
-            )
-        return rows
-
-
-def _cells(point: SweepPoint, row: Row, several: bool, slo_s: float | None) -> list[str]:
-    latency, low, high = ("–" if math.isnan(s) else duration(s) for s in (point.latency_s, point.low_s, point.high_s))
-    rate = "–" if math.isnan(point.throughput) else f"{number(point.throughput)} /s"
-    memory = [
-        "–" if row[key] is None else f"{row[key] / 1e6:.4g} MB" for key in ("weight_bytes", "peak_activation_bytes")
-    ]
-    value = str(point.value) if point.learnt or point.why_not else f"~{point.value}"
-    cells = [*([point.name] if several else []), value, latency, low, high, rate, *memory]
-    if slo_s is not None:
-        cells.append("–" if math.isnan(point.probability) else f"{point.probability:.1%}")
-    return cells
+        return [
+            {name: getattr(point, name) for name in _OF_POINT}
+            | {
+                "graph_id": None if point.graph is None else point.graph.id,
+                "weight_bytes": None if point.graph is None else point.graph.weight_bytes,
+                "peak_activation_bytes": point.graph and peak_activation_bytes(point.graph, point.batch_size),
+                "probability_within_slo": point.probability,
+                "not_predicted": point.why_not,
+            }
+            for point in self.points
+        ]
 
 
 def _reasons(points: Sequence[SweepPoint], fact: str) -> list[str]:
@@ -257,10 +241,6 @@ def _reasons(points: Sequence[SweepPoint], fact: str) -> list[str]:
     ]
     more = len(lines) - MAX_REASONS
     return shown if more <= 0 else [*shown, f"{more} more reasons are in --json"]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _names(networks: Sequence[Captured]) -> list[str]:
