@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -103,7 +104,7 @@ _Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 class _Wrapped(Model):
-    """``model`` with another ``signature``. What it knows besides is that model's."""
+    """``model`` with another ``signature``: inputs are changed before a call, and outputs after it."""
 
     def __init__(self, model: Model, signature: Signature):
         self.model, self.signature = model, signature
@@ -111,8 +112,38 @@ class _Wrapped(Model):
         self.feature_names, self.class_names, self.timeout_s = model.feature_names, model.class_names, model.timeout_s
         self.device, self.precision = model.device, model.precision
 
+    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
+        placed = self.model.on(device, precision)
+        if placed is self.model:
+            return self
+        wrapped = copy(self)
+        wrapped.model, wrapped.device, wrapped.precision = placed, placed.device, placed.precision
+        return wrapped
+
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
+        return self._called(inputs, lambda native: self.model.run(native, point))
+
+    def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        end_s = time.monotonic() + timeout_s
+        return self._called(inputs, lambda native: self.model.run_within(native, max(end_s - time.monotonic(), 0.0)))
+
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self.model.check_inputs(self._native(inputs))
+
     def close(self) -> None:
         self.model.close()
+
+    def _called(self, inputs: Mapping[str, np.ndarray], call: _Call) -> dict[str, np.ndarray]:
+        """Return this model's outputs by ``call`` of ``model``."""
+        return self._changed(call(self._native(inputs)))
+
+    def _native(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return the inputs of ``model``."""
+        return inputs
+
+    def _changed(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return this model's outputs from those of ``model``."""
+        return outputs
 
 
 def unwrapped(model: Model) -> Model:
@@ -164,52 +195,25 @@ class RenamedModel(_Wrapped):
         sides = ((model.signature.inputs, renames.inputs), (model.signature.outputs, renames.outputs))
         renamed = (tuple(replace(spec, name=new.get(spec.name, spec.name)) for spec in specs) for specs, new in sides)
         super().__init__(model, Signature(*renamed))
-        self._renames = renames
         # The model's own name with the service's, input by input and output by output.
         self._inputs, self._outputs = (
             [(spec.name, new.get(spec.name, spec.name)) for spec in specs] for specs, new in sides
         )
 
-    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
-        placed = self.model.on(device, precision)
-        return self if placed is self.model else RenamedModel(placed, self._renames)
-
-    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
-        return self._renamed(self.model.run(self._native(inputs), point))
-
-    def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
-        return self._renamed(self.model.run_within(self._native(inputs), timeout_s))
-
-    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        self.model.check_inputs(self._native(inputs))
-
     def _native(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {native: inputs[ours] for native, ours in self._inputs}
 
-    def _renamed(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _changed(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {ours: outputs[native] for native, ours in self._outputs}
 
 
 class CastModel(_Wrapped):
     """``model`` with the datatypes of ``signature``, whose tensors are its own but for these."""
 
-    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
-        placed = self.model.on(device, precision)
-        return self if placed is self.model else CastModel(placed, self.signature)
-
-    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
-        return self._cast_outputs(self.model.run(self._cast_inputs(inputs), point))
-
-    def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
-        return self._cast_outputs(self.model.run_within(self._cast_inputs(inputs), timeout_s))
-
-    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        self.model.check_inputs(self._cast_inputs(inputs))
-
-    def _cast_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _native(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {spec.name: spec.conform(inputs[spec.name]) for spec in self.model.signature.inputs}
 
-    def _cast_outputs(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _changed(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {spec.name: spec.conform(outputs[spec.name]) for spec in self.signature.outputs}
 
 
@@ -244,20 +248,6 @@ class BatchedModel(_Wrapped):
         )
         super().__init__(model, Signature(*free))
         self.size = size
-
-    def on(self, device: str, precision: str = devices.FLOAT32) -> Model:
-        placed = self.model.on(device, precision)
-        return self if placed is self.model else BatchedModel(placed, self.size)
-
-    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
-        return self._called(inputs, lambda part: self.model.run(part, point))
-
-    def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
-        end_s = time.monotonic() + timeout_s
-        return self._called(inputs, lambda part: self.model.run_within(part, max(end_s - time.monotonic(), 0.0)))
-
-    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        self.model.check_inputs(inputs)
 
     def _called(self, inputs: Mapping[str, np.ndarray], call: _Call) -> dict[str, np.ndarray]:
         count = len(next(iter(inputs.values())))
