@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -25,6 +25,7 @@ NOWHERE = np.float32(-3e38)
 
 # Probe one list: those of the two nearest fine clusters, interleaved, hold the full network's label no more often
 # (tate-16k, 3,000 test examples, tables of 16,384: 97.4 % at 64 nodes, one list 97.5 %; 98.6 % each at 128).
+@dataclass(eq=False)
 class Clusters(Ranker):
     """Table by clusters: the nearest of few coarse centroids, then the nearest of the fine ones below it.
 
@@ -37,18 +38,15 @@ class Clusters(Ranker):
     name: ClassVar[str] = "clusters"
     max_tables: ClassVar[int] = 1
 
-    def __init__(
-        self,
-        coarse: np.ndarray,
-        coarse_scale: np.ndarray,
-        fine: np.ndarray,
-        fine_scale: np.ndarray,
-        sizes: np.ndarray,
-    ):
-        self.coarse, self.coarse_scale = coarse, coarse_scale
-        self.fine, self.fine_scale, self.sizes = fine, fine_scale, sizes
+    coarse: np.ndarray
+    coarse_scale: np.ndarray
+    fine: np.ndarray
+    fine_scale: np.ndarray
+    sizes: np.ndarray
+
+    def __post_init__(self) -> None:
         self.tables = 1
-        self.buckets = fine.shape[0] * fine.shape[1]
+        self.buckets = self.fine.shape[0] * self.fine.shape[1]
 
     @classmethod
     def fit(
@@ -110,19 +108,6 @@ class Clusters(Ranker):
         require_array("sizes of coarse clusters", self.sizes, np.uint16, (coarse,))
         if not 1 <= self.sizes.min() <= self.sizes.max() <= fine:
             raise InputError(f"coarse clusters of {self.sizes.min()} to {self.sizes.max()} fine ones, of {fine} places")
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        return {
-            "coarse": self.coarse,
-            "coarse_scale": self.coarse_scale,
-            "fine": self.fine,
-            "fine_scale": self.fine_scale,
-            "sizes": self.sizes,
-        }
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Self:
-        return cls(*(tensors[name] for name in ("coarse", "coarse_scale", "fine", "fine_scale", "sizes")))
 
     @classmethod
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -13,6 +13,7 @@ from slotool.elastic.slo_nn.rankers.ranker import Ranker, check_tables, require_
 from slotool.errors import InputError
 
 
+@dataclass(eq=False)
 class FreeHash(Ranker):
     """Bit i of a key is w·x + b > threshold of sampled node i; here the threshold is 0, the sign of Eq. 5.
 
@@ -23,9 +24,12 @@ class FreeHash(Ranker):
 
     name: ClassVar[str] = "freehash"
 
-    def __init__(self, nodes: np.ndarray, thresholds: np.ndarray):
-        self.nodes = nodes.astype(np.int64)
-        self.thresholds = thresholds.astype(np.float32)
+    nodes: np.ndarray
+    thresholds: np.ndarray
+
+    def __post_init__(self) -> None:
+        require_indices("nodes that the keys read", self.nodes, np.iinfo(np.int64).max)
+        self.nodes, self.thresholds = self.nodes.astype(np.int64), self.thresholds.astype(np.float32)
         self.tables, bits = self.nodes.shape
         self.buckets = 2**bits
 
@@ -68,13 +72,7 @@ class FreeHash(Ranker):
         require_array("thresholds of the keys", self.thresholds, np.float32, self.nodes.shape)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        packed = np.min_scalar_type(int(self.nodes.max()))
-        return {"nodes": self.nodes.astype(packed), "thresholds": self.thresholds}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Self:
-        require_indices("nodes that the keys read", tensors["nodes"], np.iinfo(np.int64).max)
-        return cls(tensors["nodes"], tensors["thresholds"])
+        return {**super().tensors(), "nodes": self.nodes.astype(np.min_scalar_type(int(self.nodes.max())))}
 
     @classmethod
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:

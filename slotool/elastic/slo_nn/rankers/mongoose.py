@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,6 +17,7 @@ DRAWN_SHARE = 0.05
 ROUNDS, INPUTS_PER_ROUND, NODES_PER_ROUND, MARGIN, LEARNING_RATE = 60, 256, 512, 0.5, 0.02
 
 
+@dataclass(eq=False)
 class Mongoose(Ranker):
     """Bit i of a key is p·x > threshold for a projection p; thresholds are those of the mean input.
 
@@ -29,9 +30,11 @@ class Mongoose(Ranker):
 
     name: ClassVar[str] = "mongoose"
 
-    def __init__(self, projections: np.ndarray, thresholds: np.ndarray):
-        self.projections, self.thresholds = projections, thresholds
-        self.tables, bits = thresholds.shape
+    projections: np.ndarray
+    thresholds: np.ndarray
+
+    def __post_init__(self) -> None:
+        self.tables, bits = self.thresholds.shape
         self.buckets = 2**bits
 
     @classmethod
@@ -82,13 +85,6 @@ class Mongoose(Ranker):
         tables, bits = self.thresholds.shape
         require_array("projections", self.projections, np.int8, (tables, bits, layer.inputs))
         require_array("thresholds of the keys", self.thresholds, np.float32, (tables, bits))
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        return {"projections": self.projections, "thresholds": self.thresholds}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Self:
-        return cls(tensors["projections"], tensors["thresholds"])
 
     @classmethod
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:

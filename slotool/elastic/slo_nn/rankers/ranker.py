@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -70,14 +71,14 @@ class Ranker(ABC):
         if self.tables < 1 or self.buckets < 1 or self.tables * self.buckets > MAX_LISTS:
             raise InputError(f"{self.tables} tables of {self.buckets:.3g} buckets, of at most {MAX_LISTS:,} in all")
 
-    @abstractmethod
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return all that was learnt, as arrays."""
+        """Return all that was learnt, as arrays: by default the fields of the dataclass that a ranker is."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
-    @abstractmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Self:
         """Inverse of ``tensors``."""
+        return cls(**{field.name: tensors[field.name] for field in fields(cls)})  # type: ignore[arg-type]
 
     @classmethod
     @abstractmethod
@@ -124,6 +125,7 @@ def bucket_entropy(keys: np.ndarray, buckets: int) -> float:
     return max(0.0, float(np.mean(entropies)))
 
 
+@dataclass(eq=False)
 class RandomOrder(Ranker):
     """Ranker with one bucket for all inputs, whose list is the layer's nodes in an order drawn once."""
 
@@ -153,13 +155,6 @@ class RandomOrder(Ranker):
         order = rng.permutation(layer.units) + 1.0
         first = (np.zeros(layer.units, dtype=np.int64), np.arange(layer.units))
         return csr_matrix((order, first), shape=(len(keys), layer.units))
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        return {}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Self:
-        return cls()
 
     @classmethod
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
