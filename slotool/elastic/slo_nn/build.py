@@ -105,11 +105,12 @@ class TableSubject:
     def activated(self) -> list[int]:
         """Indices of the layers that get an activator, ascending. Raises ``InputError`` if there is none."""
         work = np.array([layer.weights.size for layer in self.mlp.layers], dtype=float)
-        work[0] *= _density(self.data.train.x)
-        hidden = len(work) - 1
-        worth = work >= MIN_WORK_SHARE * work.sum()
+        x, hidden = self.data.train.x, len(work) - 1
         # A layer reads the columns of non-zero inputs, whatever nodes it drops.
-        dense = isinstance(self.data.train.x, np.ndarray)
+        dense = isinstance(x, np.ndarray)
+        if not dense:
+            work[0] *= x.nnz / np.prod(x.shape, dtype=float)
+        worth = work >= MIN_WORK_SHARE * work.sum()
         layers = [at for at in range(hidden) if worth[at] and (at or dense)]
         if worth[hidden] and self.mlp.classes >= MIN_CLASSES_TO_RANK:
             layers.append(hidden)
@@ -128,10 +129,6 @@ class TableSubject:
         steps = int(np.log(max(2.0, most / MIN_NODES)) / np.log(GRID_FACTOR) + 1e-9)
         counts = np.unique(np.round(MIN_NODES * GRID_FACTOR ** np.arange(steps + 1)))
         return tuple((counts / units).tolist())
-
-    def reporting(self, progress: Progress) -> TableSubject:
-        """Return a copy that calls ``progress``."""
-        return replace(self, progress=progress)
 
     def sampled(self, training: int, validation: int, seed: int) -> TableSubject:
         """Return a copy with at most so many random examples of each split, in order, that shares no results."""
@@ -219,7 +216,7 @@ def steps(subject: TableSubject, settings: TableSettings) -> int:
     outputs = 0
     if len(subject.mlp.layers) - 1 in subject.activated:
         outputs = sum(1 for _ in chunks(len(subject.data.train), subject.mlp.classes))
-    counts = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
+    counts = 1 + len(shares) * (len(subject.activated) - 1)
     return outputs + counts + len(shares)
 
 
@@ -300,9 +297,11 @@ def calibration_examples(
 
     ``full``: the full network's outputs for it, if known.
     """
-    x = flat(getattr(subject.data, split).x)
-    results = evaluate_grid(subject.mlp, activators, shares, x, full, progress)
-    buckets = _first_buckets(subject.mlp, activators, min(activators), x)
+    mlp, x, first = subject.mlp, flat(getattr(subject.data, split).x), min(activators)
+    results = evaluate_grid(mlp, activators, shares, x, full, progress)
+    buckets = in_chunks(
+        x, lambda part: activators[first].buckets(mlp.layers[first], layer_input(mlp, {}, part, 1.0, first))
+    )
     return CalibrationExamples(buckets, results, subject.correct(results, split))
 
 
@@ -367,10 +366,6 @@ class _Layer:
         return layer_input(self.subject.mlp, self.before, x, share, self.at)
 
 
-def _first(subject: TableSubject, layer: int) -> bool:
-    return layer == subject.activated[0]
-
-
 def _check(mlp: MLP, data: AnyData) -> None:
     if data.input_shape != mlp.input_shape or data.classes != mlp.classes:
         raise InputError(
@@ -383,11 +378,6 @@ def _check(mlp: MLP, data: AnyData) -> None:
             raise InputError(f"{data.name}: {len(split)} {part} examples are too few for tables; {least} are needed")
         if not np.isfinite(split.x if isinstance(split.x, np.ndarray) else split.x.data).all():
             raise InputError(f"{data.name}: the {part} examples hold NaN or infinite values")
-
-
-def _density(x: Any) -> float:
-    """Return the share of non-zero inputs; 1 for an array, as zeros cost work too if weights are read by rows."""
-    return 1.0 if isinstance(x, np.ndarray) else x.nnz / np.prod(x.shape, dtype=float)
 
 
 def _fitting_bits(subject: TableSubject, kind: type[Ranker], shares: tuple[float, ...], tables: int) -> int:
@@ -422,11 +412,6 @@ def _cut_to_budget(mlp: MLP, activators: dict[int, Activator], shares: Sequence[
         layer: Activator(a.ranker, a.lists.cut(max(1, int(factor * a.lists.lists.shape[1]))))
         for layer, a in activators.items()
     }
-
-
-def _first_buckets(mlp: MLP, activators: dict[int, Activator], first: int, x: Any) -> np.ndarray:
-    layer = mlp.layers[first]
-    return in_chunks(x, lambda part: activators[first].buckets(layer, layer_input(mlp, {}, part, 1.0, first)))
 
 
 # Largest loss by int8 weights on top of ``ALLOWED_LOSS``.
@@ -470,7 +455,7 @@ def build_and_quantise(
 ) -> SloNN:
     """Build an SLO-NN and choose the type of its weights, with progress; see ``build`` and ``with_weight_dtype``."""
     with reporter.progress(f"learning tables on {data.name}", total=steps(subject, settings)) as done:
-        model = build(name, subject.reporting(done.advance), ranker, settings)
+        model = build(name, replace(subject, progress=done.advance), ranker, settings)
         return with_weight_dtype(model.stating(confidence), subject.data, weight_dtype, settings.allowed_loss)
 
 

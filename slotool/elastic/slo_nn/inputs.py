@@ -38,33 +38,33 @@ def check_rows(x: Any) -> None:
 
     ``x``: float32 [n, inputs] or CSR. For paths that no compiled call checks.
     """
-    if not isinstance(x, np.ndarray) and not _in_order(x):
-        raise InputError(f"a sparse input of {dims(x.shape)} whose row pointers are not in order")
-    if _is_sound(x):
+    if is_sound(x):
         return
     if isinstance(x, np.ndarray):
         bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+    elif not _in_order(x):
+        raise InputError(f"a sparse input of {dims(x.shape)} whose row pointers are not in order")
     else:
         lengths = np.diff(x.indptr)
         entries = ~np.isfinite(x.data) | (x.indices < 0) | (x.indices >= x.shape[1])
         rows = np.repeat(np.arange(len(lengths)), lengths)
-        bad = np.union1d(rows[entries[x.indptr[0] : x.indptr[-1]]], np.flatnonzero(lengths > x.shape[1]))
-    if len(bad):
-        raise not_finite(x, int(bad[0]))
+        bad = np.union1d(rows[entries[: x.indptr[-1]]], np.flatnonzero(lengths > x.shape[1]))
+    raise not_finite(x, int(bad[0]))
 
 
-def _is_sound(x: Any) -> bool:
+def is_sound(x: Any) -> bool:
     """True if ``check_rows`` finds nothing, by few calls of NumPy: a batch is often one row."""
     if isinstance(x, np.ndarray):
         return bool(np.isfinite(x).all())
-    begin, end = int(x.indptr[0]), int(x.indptr[-1])
-    features = x.indices[begin:end]
+    if not _in_order(x):
+        return False
+    features = x.indices[: x.indptr[-1]]
     if not len(features):
         return True
     return bool(
         features.min() >= 0
         and features.max() < x.shape[1]
-        and np.isfinite(x.data[begin:end]).all()
+        and np.isfinite(x.data[: x.indptr[-1]]).all()
         and np.diff(x.indptr).max() <= x.shape[1]
     )
 

@@ -22,7 +22,7 @@ from slotool.elastic.slo_nn.mlp import MLP, Int8Weights
 from slotool.elastic.slo_nn.rankers.clusters import Clusters
 from slotool.elastic.slo_nn.rankers.freehash import FreeHash
 from slotool.elastic.slo_nn.rankers.mongoose import Mongoose
-from slotool.elastic.slo_nn.rankers.ranker import RandomOrder
+from slotool.elastic.slo_nn.rankers.ranker import RandomOrder, Ranker
 from slotool.errors import InputError
 
 NO_MEANS = ConfidenceTables(np.zeros((1, 0), dtype=np.float32))
@@ -116,7 +116,7 @@ class Compiled:
     def estimate(self, inputs: np.ndarray, out: np.ndarray) -> None:
         """Fill ``out`` with ĉ(k, x), from ``inputs`` [1, inputs] of the first activated layer, an array or CSR."""
         dense = inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
-        single.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
+        single.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, self._first, *self.state)
 
     def _lay_out_layer(self, rows: np.ndarray, at: int, activated: bool) -> None:
         """Lay out columns for layers computed in full, as inputs may be mostly zeros, and rows for all others."""
@@ -137,7 +137,7 @@ class Compiled:
     def _lay_out_activator(self, row: np.void, at: int, activator: Activator) -> None:
         layer, ranker, lists = self.mlp.layers[at], activator.ranker, activator.lists
         row["tables"], row["buckets"] = ranker.tables, ranker.buckets
-        _LAYOUTS[_base(ranker)](self, row, ranker)
+        self._lay_out_ranker(row, ranker)
         row["slots_at"], row["lists_at"] = self._ids.add(lists.slots), self._ids.add(lists.lists)
         row["length"], row["overall_at"] = lists.lists.shape[1], self._ids.add(lists.overall)
         hashed = ranker.computed_nodes
@@ -145,10 +145,21 @@ class Compiled:
         counts = [activator.count(layer, share) for share in self.shares]
         row["counts_at"] = self._ints.add(np.asarray(counts))
 
-    def _lay_out_hash(self, row: np.void, ranker: FreeHash) -> None:
-        row["kind"], row["bits"] = k.HASH, ranker.nodes.shape[1]
-        row["positions_at"] = self._ids.add(ranker.positions)
-        row["thresholds_at"] = self._numbers.add(ranker.thresholds)
+    def _lay_out_ranker(self, row: np.void, ranker: Ranker) -> None:
+        if isinstance(ranker, Clusters):
+            self._lay_out_clusters(row, ranker)
+        elif isinstance(ranker, FreeHash):
+            row["kind"], row["bits"] = k.HASH, ranker.nodes.shape[1]
+            row["positions_at"] = self._ids.add(ranker.positions)
+            row["thresholds_at"] = self._numbers.add(ranker.thresholds)
+        elif isinstance(ranker, Mongoose):
+            row["kind"], row["bits"] = k.PROJECTED, ranker.thresholds.shape[1]
+            row["projections_at"] = self._bytes.add(ranker.projections)
+            row["thresholds_at"] = self._numbers.add(ranker.thresholds)
+        elif isinstance(ranker, RandomOrder):
+            row["kind"] = k.HASH  # a key of no bits
+        else:
+            raise InputError(f"ranker {ranker.name!r} is of no class that the compiled kernels look up")
 
     def _lay_out_clusters(self, row: np.void, ranker: Clusters) -> None:
         row["kind"] = k.CLUSTERS
@@ -161,15 +172,6 @@ class Compiled:
         ):
             row[field] = self._numbers.add(np.stack([scale, offset, rows.sum(axis=-1, dtype=np.float32)], axis=-2))
 
-    def _lay_out_projections(self, row: np.void, ranker: Mongoose) -> None:
-        row["kind"], row["bits"] = k.PROJECTED, ranker.thresholds.shape[1]
-        row["projections_at"] = self._bytes.add(ranker.projections)
-        row["thresholds_at"] = self._numbers.add(ranker.thresholds)
-
-    def _lay_out_nothing(self, row: np.void, ranker: RandomOrder) -> None:
-        # A key of no bits.
-        row["kind"] = k.HASH
-
 
 def _lines(width: int) -> int:
     return -(-width // k.LINE_BYTES)
@@ -179,18 +181,6 @@ def _in_lines(rows: np.ndarray) -> np.ndarray:
     """Return int8 [..., inputs] with zeros up to the end of each row's last cache line."""
     width = rows.shape[-1]
     return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, _lines(width) * k.LINE_BYTES - width)])
-
-
-def _base(ranker: Any) -> type:
-    return next(kind for kind in _LAYOUTS if isinstance(ranker, kind))
-
-
-_LAYOUTS: dict[type, Any] = {
-    FreeHash: Compiled._lay_out_hash,
-    Clusters: Compiled._lay_out_clusters,
-    Mongoose: Compiled._lay_out_projections,
-    RandomOrder: Compiled._lay_out_nothing,
-}
 
 
 class _Tape:

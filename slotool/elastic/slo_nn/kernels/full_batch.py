@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from slotool.compilation import njit
+from slotool.elastic.slo_nn.inputs import is_sound
 from slotool.elastic.slo_nn.kernels.compiled import Compiled
 from slotool.elastic.slo_nn.kernels.int8 import FAST, insert
 from slotool.elastic.slo_nn.mlp import DenseLayer
@@ -43,24 +44,13 @@ def logits(compiled: Compiled, x: Any, out: np.ndarray) -> bool:
 
 def _in_chunks(compiled: Compiled, x: Any, keep: Callable[[slice, np.ndarray], None]) -> bool:
     """Pass the logits of ``x`` to ``keep``, so many rows at a time; False where one cannot be answered."""
-    if not _answerable(compiled, x):
+    if not is_sound(x):
         return False
     size = max(1, CHUNK_BYTES // (4 * compiled.mlp.widest))
     for start in range(0, x.shape[0], size):
         part = slice(start, start + size)
         keep(part, _logits(compiled, x[part]))
     return True
-
-
-def _answerable(compiled: Compiled, x: Any) -> bool:
-    if isinstance(x, np.ndarray):
-        return bool(np.isfinite(x).all())
-    lengths, width = np.diff(x.indptr), compiled.mlp.layers[0].inputs
-    if x.indptr[0] < 0 or x.indptr[-1] > len(x.indices) or (lengths < 0).any() or lengths.max(initial=0) > width:
-        # SciPy would take such a matrix apart without a look.
-        return False
-    is_inside = not len(x.indices) or (x.indices.min() >= 0 and x.indices.max() < width)
-    return bool(is_inside and np.isfinite(x.data).all())
 
 
 def _logits(compiled: Compiled, x: Any) -> np.ndarray:

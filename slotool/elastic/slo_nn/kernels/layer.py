@@ -129,12 +129,7 @@ def gather(
     """Compute values of ``CHOSEN[start:stop]`` from their rows, fetched ahead, keeping the best of them."""
     if row.int8_at >= 0:
         gather_int8(row, start, stop, keep, numbers, ints, bytes_)
-    else:
-        _gather_float32(row, start, stop, keep, numbers, ints)
-
-
-@internal_njit(fastmath=FAST)
-def _gather_float32(row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> None:
+        return
     header = header_of(ints)
     units, inputs, rows_at, bias_at = row.units, row.inputs, row.rows_at, row.bias_at
     x = numbers[header.input_at : header.input_at + inputs]
@@ -261,32 +256,18 @@ def find_buckets(row: Layer, numbers: np.ndarray, ints: np.ndarray, ids: np.ndar
         for line in range(0, min(row.length, FETCHED_NODES), FLOATS_PER_LINE):
             prefetch(ids, row.lists_at + starts[0] * row.length + line)
         return
-    if row.kind == PROJECTED:
-        _find_projected(row, starts, numbers, ints, ids, bytes_)
-        return
-    bits, output = row.bits, numbers[header.output_at :]
-    for table in range(row.tables):
-        key = 0
-        for bit in range(bits):
-            at = table * bits + bit
-            key |= (output[ids[row.positions_at + at]] > numbers[row.thresholds_at + at]) << bit
-        starts[table] = np.int64(ids[row.slots_at + table * row.buckets + key])
-
-
-@internal_njit(fastmath=FAST)
-def _find_projected(
-    row: Layer, starts: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
-) -> None:
-    """Find buckets with a projection, a row of int8, for each bit."""
-    header = header_of(ints)
-    bits, inputs = row.bits, row.inputs
+    bits, inputs, output = row.bits, row.inputs, numbers[header.output_at :]
     x = numbers[header.input_at : header.input_at + inputs]
     for table in range(row.tables):
         key = 0
         for bit in range(bits):
             at = table * bits + bit
-            start = row.projections_at + at * inputs
-            key |= (dot(bytes_[start : start + inputs], x) > numbers[row.thresholds_at + at]) << bit
+            if row.kind == PROJECTED:
+                start = row.projections_at + at * inputs
+                value = dot(bytes_[start : start + inputs], x)
+            else:
+                value = output[ids[row.positions_at + at]]
+            key |= (value > numbers[row.thresholds_at + at]) << bit
         starts[table] = np.int64(ids[row.slots_at + table * row.buckets + key])
 
 

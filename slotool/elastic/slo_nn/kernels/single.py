@@ -446,28 +446,18 @@ def evaluate_nested(
 
 @njit(cache=True, fastmath=FAST)
 def estimate(
-    x: np.ndarray, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
+    x: np.ndarray, out: np.ndarray, at: int, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
 ) -> None:
-    """Fill ``out`` float64 [shares] with ĉ(k, x) for ``x`` float32 [inputs of the first activated layer].
+    """Fill ``out`` float64 [shares] with ĉ(k, x) for ``x`` float32 [inputs of layer ``at``, the first activated one].
 
     Raises ``ValueError`` where shapes do not fit.
     """
     header = header_of(ints)
-    at = _first_activated(ints)
+    require(0 <= at < header.layers)
     row = layer_of(ints, at)
-    require(len(x) == row.inputs and len(out) == header.shares)
+    require(row.kind != NONE and len(x) == row.inputs and len(out) == header.shares)
     copy(x, numbers[header.input_at : header.input_at + row.inputs])
     hash_nodes(row, False, numbers, ints, ids)
     find_buckets(row, numbers, ints, ids, bytes_)
     for share in range(header.shares):
         out[share] = confidence(row, share, numbers, ints)
-
-
-@internal_njit()
-def _first_activated(ints: np.ndarray) -> int:
-    header = header_of(ints)
-    at = 0
-    while at < header.layers - 1 and layer_of(ints, at).kind == NONE:
-        at += 1
-    require(layer_of(ints, at).kind != NONE)
-    return at
