@@ -112,8 +112,7 @@ class BestLabels(ElasticModel):
         return {LABELS: labels.astype(np.int32, copy=False), SCORES: scores.astype(np.float32, copy=False)}
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        best: np.ndarray = outputs[LABELS][:, 0].astype(np.int64)
-        return best
+        return outputs[LABELS][:, 0].astype(np.int64)
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         self.model.set_cancellation_check(check)

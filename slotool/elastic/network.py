@@ -96,8 +96,7 @@ class Network(Model):
                 self._check()
             return self._dense.logits(x.reshape(len(x), self._dense.layers[0].inputs))
         with torch.inference_mode():
-            logits: np.ndarray = self.module(torch.from_numpy(x), between=self._check).numpy()
-            return logits
+            return self.module(torch.from_numpy(x), between=self._check).numpy()
 
     def _forward_on(self, link: Link, x: Any) -> np.ndarray:
         if self.chain is not None:

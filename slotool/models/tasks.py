@@ -32,8 +32,7 @@ def confidence(logits: np.ndarray) -> np.ndarray:
         return np.array([1.0 / sum([math.exp(score - greatest) for score in scores])])
     # No ``max`` and ``sum``, which are Python functions around these.
     shifted = np.subtract(logits, np.maximum.reduce(logits, axis=1, keepdims=True), dtype=np.float64)
-    probabilities: np.ndarray = 1.0 / np.add.reduce(np.exp(shifted, out=shifted), axis=1)
-    return probabilities
+    return 1.0 / np.add.reduce(np.exp(shifted, out=shifted), axis=1)
 
 
 class Task(ABC):
@@ -105,8 +104,7 @@ class Classification(Task):
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         scores = outputs[self.output]
-        answers: np.ndarray = scores if self.scores == "labels" else scores.argmax(axis=1)
-        return answers
+        return scores if self.scores == "labels" else scores.argmax(axis=1)
 
     def logits(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return scores whose softmax is the probabilities, [n, classes]; not for class numbers."""
@@ -117,8 +115,7 @@ class Classification(Task):
         answers = self.answers(outputs)
         if truth.shape != answers.shape:
             raise InputError(f"classes of shape {list(truth.shape)} for answers of shape {list(answers.shape)}")
-        errors: np.ndarray = (answers != truth).astype(np.float64)
-        return errors
+        return (answers != truth).astype(np.float64)
 
     def _own_confidences(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
         if self.scores == "labels":
@@ -126,8 +123,7 @@ class Classification(Task):
         scores = outputs[self.output]
         if self.scores == "logits":
             return confidence(scores)
-        best: np.ndarray = np.maximum.reduce(scores.astype(np.float64), axis=1)
-        return best
+        return np.maximum.reduce(scores.astype(np.float64), axis=1)
 
     def document(self) -> dict[str, Any]:
         return {**super().document(), "scores": self.scores}
@@ -147,8 +143,7 @@ class MultiLabel(Task):
         self.threshold = threshold
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        above: np.ndarray = outputs[self.output] > self.threshold
-        return above
+        return outputs[self.output] > self.threshold
 
     def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
         answers = self.answers(outputs)
@@ -160,8 +155,7 @@ class MultiLabel(Task):
         return 1.0 - f1
 
     def _own_confidences(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        distance: np.ndarray = np.abs(outputs[self.output].astype(np.float64) - self.threshold).mean(axis=1)
-        return distance
+        return np.abs(outputs[self.output].astype(np.float64) - self.threshold).mean(axis=1)
 
     def document(self) -> dict[str, Any]:
         return {**super().document(), "threshold": self.threshold}
@@ -190,8 +184,7 @@ class Regression(Task):
         if truth.size != answers.size or len(truth) != len(answers):
             raise InputError(f"values of shape {list(truth.shape)} for answers of shape {list(answers.shape)}")
         apart = np.abs(answers.reshape(len(answers), -1) - truth.reshape(len(answers), -1))
-        errors: np.ndarray = (apart if self.loss == "absolute" else apart**2).mean(axis=1)
-        return errors
+        return (apart if self.loss == "absolute" else apart**2).mean(axis=1)
 
     def document(self) -> dict[str, Any]:
         return {**super().document(), "loss": self.loss}

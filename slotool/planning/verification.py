@@ -176,8 +176,7 @@ def served(log: RequestLog) -> dict[str, Any]:
 
 
 def _right(log: RequestLog) -> np.ndarray:
-    right: np.ndarray = np.where(log.has_labels, log.correct, np.nan)
-    return right
+    return np.where(log.has_labels, log.correct, np.nan)
 
 
 _SENTENCES = {

@@ -124,8 +124,7 @@ class SwitchingPlan:
         serves = [point for _, point in steps] + [steps[-1][1] if steps else least]
         at = np.searchsorted([rate for rate, _ in steps], rates_per_s)
         every = np.stack([self.accuracy[p] * attainment(self.loads_of(p), rates_per_s) for p in serves])
-        expected: np.ndarray = every[at, np.arange(len(rates_per_s))]
-        return expected
+        return every[at, np.arange(len(rates_per_s))]
 
     def loads_of(self, point: str) -> list[LoadTest]:
         """Return the load tests of ``point`` on this plan's configuration."""
@@ -227,8 +226,7 @@ def attainment(loads: Sequence[LoadTest], rates_per_s: np.ndarray) -> np.ndarray
     rates = np.array([0.0, *(load.rate_per_s for load in tried)])
     shares = np.maximum.accumulate([1.0, *(load.attainment for load in tried)][::-1])[::-1]
     beyond = np.divide(rates[-1], rates_per_s, out=np.ones_like(rates_per_s), where=rates_per_s > rates[-1])
-    share: np.ndarray = np.interp(rates_per_s, rates, shares) * beyond
-    return share
+    return np.interp(rates_per_s, rates, shares) * beyond
 
 
 def best_configuration(plans: Sequence[SwitchingPlan]) -> SwitchingPlan:

@@ -103,8 +103,7 @@ class SimulationResult:
     @property
     def right(self) -> np.ndarray:
         """Expected accuracy of each answer, float64 [n]; 0 without one."""
-        expected: np.ndarray = np.where(self.row >= 0, self.grid.accuracy[self.row], 0.0)
-        return expected
+        return np.where(self.row >= 0, self.grid.accuracy[self.row], 0.0)
 
     @property
     def utility(self) -> float:

@@ -129,8 +129,7 @@ class NodeScores:
     @property
     def overall(self) -> np.ndarray:
         """Sums over all inputs, float64 [units]."""
-        sums: np.ndarray = np.asarray(self.sums[0].sum(axis=0)).ravel() + self.elsewhere
-        return sums
+        return np.asarray(self.sums[0].sum(axis=0)).ravel() + self.elsewhere
 
 
 @dataclass(frozen=True)
@@ -191,8 +190,7 @@ class NodeLists:
 
     def buckets_of(self, keys: np.ndarray) -> np.ndarray:
         """Return int64 [n, tables]: rows of ``lists`` for keys [n, tables]."""
-        buckets: np.ndarray = self.slots[np.arange(len(self.slots)), keys].astype(np.int64)
-        return buckets
+        return self.slots[np.arange(len(self.slots)), keys].astype(np.int64)
 
     def ranked(self, keys: np.ndarray, count: int, before: np.ndarray) -> np.ndarray:
         """Return int64 [n, count]: the nodes of each input in the order in which they are computed, each once.
@@ -222,8 +220,7 @@ def sum_by_key(keys: np.ndarray, values: Any, buckets: int) -> Any:
 
 
 def _row(sums: Any, bucket: int) -> np.ndarray:
-    row: np.ndarray = sums[bucket] if isinstance(sums, np.ndarray) else sums[bucket].toarray().ravel()
-    return row
+    return sums[bucket] if isinstance(sums, np.ndarray) else sums[bucket].toarray().ravel()
 
 
 def _leading(scores: np.ndarray, length: int) -> np.ndarray:

@@ -25,8 +25,7 @@ FOLDS = 5
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Return the probabilities float64 [n, classes] of logits [n, classes]; a −inf logit has probability 0."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    probability: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
-    return probability
+    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
@@ -35,8 +34,7 @@ def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
     ``full_logits``, ``logits``: float [n, classes], of the full network and at k.
     """
     probability = np.maximum(softmax(logits), MIN_PROBABILITY)
-    closeness: np.ndarray = (softmax(full_logits) * np.log(probability)).sum(axis=1)
-    return closeness
+    return (softmax(full_logits) * np.log(probability)).sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -75,22 +73,17 @@ class CalibrationExamples:
     @property
     def same_first(self) -> np.ndarray:
         """1 where k has the full network's best label, else 0: float32 [n, shares]."""
-        same: np.ndarray = (self.results.labels[:, :-1] == self.results.labels[:, -1:]).astype(np.float32)
-        return same
+        return (self.results.labels[:, :-1] == self.results.labels[:, -1:]).astype(np.float32)
 
     @property
     def lost(self) -> np.ndarray:
         """1 where the full network is right and k has another label, else 0: float32 [n, shares]."""
-        lost: np.ndarray = (1.0 - self.same_first) * self.correct[:, -1:]
-        return lost
+        return (1.0 - self.same_first) * self.correct[:, -1:]
 
     @property
     def divergence(self) -> np.ndarray:
         """Kullback-Leibler divergence of k's answer from the full one, nats, float32 [n, shares]."""
-        divergence: np.ndarray = np.maximum(self.results.closest[:, None] - self.results.closeness, 0.0).astype(
-            np.float32
-        )
-        return divergence
+        return np.maximum(self.results.closest[:, None] - self.results.closeness, 0.0).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -208,8 +201,7 @@ class ConfidenceTables:
 
     def estimate(self, buckets: np.ndarray) -> np.ndarray:
         """Return ĉ(k, x): float64 [n, shares], the mean over tables of the rows ``buckets`` int [n, tables]."""
-        means: np.ndarray = self.means[buckets].mean(axis=1, dtype=np.float64)
-        return means
+        return self.means[buckets].mean(axis=1, dtype=np.float64)
 
 
 @dataclass(frozen=True)

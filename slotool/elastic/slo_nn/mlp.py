@@ -43,15 +43,12 @@ class DenseLayer:
         """Return w·x + b of all or these ``nodes``, float32 [batch, nodes], from [batch, inputs], an array or CSR."""
         if nodes is None:
             weights = self.weights.T if isinstance(inputs, np.ndarray) else self._columns
-            values: np.ndarray = inputs @ weights + self.bias
-            return values
-        chosen: np.ndarray = inputs @ self.weights[nodes].T + self.bias[nodes]
-        return chosen
+            return inputs @ weights + self.bias
+        return inputs @ self.weights[nodes].T + self.bias[nodes]
 
     def activated(self, values: np.ndarray) -> np.ndarray:
         """Return pre-activations after ReLU: float32 [batch, units]; 0 for −inf."""
-        rectified: np.ndarray = np.maximum(values, 0.0)
-        return rectified
+        return np.maximum(values, 0.0)
 
     @cached_property
     def _columns(self) -> np.ndarray:
@@ -143,8 +140,7 @@ class Int8Weights:
     @property
     def sums(self) -> np.ndarray:
         """Row sums, float32 [units], the factor of the zero point of a query with negative values."""
-        sums: np.ndarray = self.rows.sum(axis=1, dtype=np.float32)
-        return sums
+        return self.rows.sum(axis=1, dtype=np.float32)
 
 
 def quantized_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

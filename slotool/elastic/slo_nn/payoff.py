@@ -51,8 +51,7 @@ class Payoff:
     @property
     def latency_us(self) -> list[float]:
         """Median of each variant of ``turns``, µs."""
-        medians: list[float] = (1e6 * self.turns.medians_s).tolist()
-        return medians
+        return (1e6 * self.turns.medians_s).tolist()
 
     @property
     def full_us(self) -> float:

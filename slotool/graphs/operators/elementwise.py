@@ -287,7 +287,7 @@ class Elementwise(OperatorType):
         if name == "bitwise_not":
             return lambda x: x.logical_not() if x.is_floating_point() else x.bitwise_not()
         if function.number is None:
-            return called  # type: ignore[no-any-return]
+            return called
         if len(operator.input_shapes) > 1:
             return _stretched(called, operator.input_shapes)
         return _with_number(name, function, called)

@@ -73,5 +73,4 @@ def evidence_against(excess: np.ndarray, largest: float, *, restarts: bool = Tru
 
 def examples_to_show(margin: np.ndarray, second_moment: np.ndarray, alpha: float) -> np.ndarray:
     """Estimate the examples that a test at ``alpha`` needs to show a mean excess of −``margin`` < 0 (points)."""
-    examples: np.ndarray = np.log(1.0 / alpha) * (2.0 * second_moment / margin**2 + 2.0 / (3.0 * margin))
-    return examples
+    return np.log(1.0 / alpha) * (2.0 * second_moment / margin**2 + 2.0 / (3.0 * margin))

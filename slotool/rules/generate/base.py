@@ -62,8 +62,7 @@ class Problem:
     @cached_property
     def version_errors(self) -> np.ndarray:
         """Mean error of each version: float64 [versions]."""
-        means: np.ndarray = self.errors.mean(axis=0)
-        return means
+        return self.errors.mean(axis=0)
 
     @cached_property
     def references(self) -> list[tuple[int, OutcomeTable]]:

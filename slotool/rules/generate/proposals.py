@@ -40,7 +40,6 @@ class Goal:
 class _Front:
     """Growing front of margin against price of one goal."""
 
-    goal: Goal
     margin: np.ndarray = field(default_factory=lambda: np.empty(0))
     price: np.ndarray = field(default_factory=lambda: np.empty(0))
     makers: list[Callable[[], RoutingPolicy]] = field(default_factory=list)
@@ -71,7 +70,7 @@ class _Fronts:
     """
 
     def __init__(self, goals: Sequence[Goal], parts: np.ndarray, base: np.ndarray):
-        self._fronts = [_Front(goal) for goal in goals]
+        self._fronts = [_Front() for _ in goals]
         self._saves = np.array([goal.saves for goal in goals])
         self._bases = base[self._saves - 2]
         self._fixed = (parts, np.array([goal.tolerance for goal in goals]), self._saves, self._bases * (1 - 1e-9))

@@ -72,8 +72,7 @@ class ControlGrid:
     @cached_property
     def best_rate_per_s(self) -> np.ndarray:
         """Throughput of one worker at each point's best batch size, examples/s, float64 [P]."""
-        rates: np.ndarray = (1e6 * self.sizes / self.latency_us).max(axis=1)
-        return rates
+        return (1e6 * self.sizes / self.latency_us).max(axis=1)
 
     def require_deadline(self, deadline_us: float) -> None:
         """Raise ``InputError`` when not even the fastest call fits into ``deadline_us``."""

@@ -108,8 +108,7 @@ def arrival_rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadli
         # The service is younger than the window.
         rate = (count - 1) / max(now_us - arrived_us[0], 0.5 * deadline_us)
     lately = count - count_until(arrived_us, now_us - deadline_us)
-    fastest: float = max(rate, (lately - ALERT * np.sqrt(lately)) / deadline_us)
-    return fastest
+    return max(rate, (lately - ALERT * np.sqrt(lately)) / deadline_us)
 
 
 @njit(cache=True)

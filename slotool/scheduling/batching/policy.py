@@ -126,11 +126,10 @@ class BatchingPolicy(Policy):
 
     def _chosen(self, now_us: float, deadlines_us: np.ndarray, queue: EdfQueue, lowest: int, narrowest: int) -> int:
         grid = self.grid
-        cell: int = type(self).choose(
+        return type(self).choose(
             grid.latency_us, grid.accuracy, grid.sizes, self.plan, now_us, deadlines_us, lowest, narrowest,
             queue.arrived_us, queue.free_us,
         )  # fmt: skip
-        return cell
 
     def _why_rejected(self, examples: int, slack_us: float, quickest_us: float, queue: EdfQueue) -> str:
         if quickest_us <= slack_us and len(self.points) == len(self.grid.points):

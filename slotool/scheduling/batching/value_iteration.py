@@ -110,8 +110,7 @@ def value_tables(grid: ControlGrid, deadline_us: float, aversion: float) -> Valu
 def _queues(most: float, largest: int) -> np.ndarray:
     """Return the queue lengths of the tables: the first few exactly, then geometrically spaced."""
     long = np.geomspace(_EXACT_QUEUE, max(most, 2.0 * largest, 2.0 * _EXACT_QUEUE), _LONG_QUEUES)
-    lengths: np.ndarray = np.r_[np.arange(float(_EXACT_QUEUE)), long]
-    return lengths
+    return np.r_[np.arange(float(_EXACT_QUEUE)), long]
 
 
 def arrival_counts(mean: np.ndarray, dispersion: float) -> np.ndarray:
@@ -230,8 +229,7 @@ def may_take(quickest_us: Any, sizes: Any, column: int, waiting: float, slack_us
         return False
     if column + 1 == len(sizes) or sizes[column] >= waiting or quickest_us[column + 1] > slack_us:
         return True
-    pays: bool = sizes[column + 1] > waiting and quickest_us[column] * waiting < quickest_us[column + 1] * sizes[column]
-    return pays
+    return sizes[column + 1] > waiting and quickest_us[column] * waiting < quickest_us[column + 1] * sizes[column]
 
 
 @njit(cache=True)
@@ -291,8 +289,7 @@ def _tables_of(plan: Any, rows: int, load: float, dispersion: float, workers: in
 
 @njit(cache=True, inline="always")
 def _between(plan: Any, at: int, part: float) -> float:
-    value: float = plan[at] * (1.0 - part) + plan[at + 1] * part
-    return value
+    return plan[at] * (1.0 - part) + plan[at + 1] * part
 
 
 @njit(cache=True)
@@ -310,8 +307,7 @@ def _aging_loss(
         return late
     at = min(count_until(queues, stay + coming) - 1, len(queues) - 2)
     before = table + 1 + len(levels_us) * len(queues) + at
-    loss: float = late + plan[before + supposed * len(queues)] - plan[before + level * len(queues)]
-    return loss
+    return late + plan[before + supposed * len(queues)] - plan[before + level * len(queues)]
 
 
 @njit(cache=True)

@@ -108,5 +108,4 @@ def owned(handle: np.ndarray, field: int) -> bool:
     current = thread()
     if handle[field] == 0:
         handle[field] = current
-    is_own: bool = handle[field] == current
-    return is_own
+    return handle[field] == current

@@ -118,8 +118,7 @@ def confidence(row: Layer, share: int, numbers: np.ndarray, ints: np.ndarray) ->
     starts = ints[header.starts_at :]
     for table in range(tables):
         total += numbers[header.means_at + starts[table] * shares + share]
-    mean: float = total / tables
-    return mean
+    return total / tables
 
 
 @internal_njit(fastmath=FAST)
@@ -193,8 +192,7 @@ def reads_columns(row: Layer, point: int, ints: np.ndarray) -> bool:
         return False
     if row.kind == NONE or point == header.shares:
         return True
-    is_wide: bool = row.int8_at < 0 and ints[row.counts_at + max(point, 0)] * FEW_BY_ROWS >= row.units
-    return is_wide
+    return row.int8_at < 0 and ints[row.counts_at + max(point, 0)] * FEW_BY_ROWS >= row.units
 
 
 @internal_njit(fastmath=FAST)

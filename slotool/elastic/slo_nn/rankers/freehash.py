@@ -92,19 +92,16 @@ class CentredFreeHash(FreeHash):
         # Between two training values, never on one: the bit of a seen input must not hang on how its sum was rounded.
         ordered = np.sort(pre_activations, axis=0)
         middle = (len(ordered) - 1) // 2
-        between: np.ndarray = (ordered[middle] + ordered[middle + 1]) / 2 if len(ordered) > 1 else ordered[0] - 1e-3
-        return between
+        return (ordered[middle] + ordered[middle + 1]) / 2 if len(ordered) > 1 else ordered[0] - 1e-3
 
 
 def _variance(activations: Any) -> np.ndarray:
     """Return float64 [units], of an array or CSR [n, units]."""
     if isinstance(activations, np.ndarray):
-        variance: np.ndarray = activations.var(axis=0, dtype=np.float64)
-        return variance
+        return activations.var(axis=0, dtype=np.float64)
     mean = np.asarray(activations.mean(axis=0, dtype=np.float64)).ravel()
     square = np.asarray(activations.multiply(activations).mean(axis=0, dtype=np.float64)).ravel()
-    clipped: np.ndarray = np.maximum(square - mean**2, 0.0)
-    return clipped
+    return np.maximum(square - mean**2, 0.0)
 
 
 def _sample(variance: np.ndarray, tables: int, bits: int, rng: np.random.Generator) -> np.ndarray:

@@ -290,7 +290,7 @@ def _axes(value: onnx.ValueInfoProto, name: str) -> Sequence[Any]:
             f"{name}: its input {value.name!r} is no tensor of a stated number of axes; export it with its axes, whose "
             "sizes may be free"
         )
-    return value.type.tensor_type.shape.dim  # type: ignore[no-any-return]
+    return value.type.tensor_type.shape.dim
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:
