@@ -33,6 +33,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "BYTES": np.dtype(np.object_),
 }
 _DATATYPES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
+# Datatypes of numbers by the names that NumPy, torch and Keras have for them.
+DATATYPES_BY_NAME = {str(dtype): name for dtype, name in _DATATYPES.items() if name != "BYTES"} | {"bfloat16": "BF16"}
 
 
 def datatype_of(array: np.ndarray) -> str:

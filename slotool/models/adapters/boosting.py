@@ -156,7 +156,7 @@ def _require_sound(path: Path, document: Any) -> None:
 
 
 def _within(numbers: Any, count: int) -> bool:
-    array = np.asarray(numbers, dtype=np.int64)
+    array = np.asarray(numbers)
     return bool(((array >= 0) & (array < count)).all())
 
 
@@ -251,8 +251,8 @@ def _checked_tree(at: int, block: str, features: int) -> str:
     words = len(values.get("cat_threshold", ()))
     if not (
         leads_down.all()
-        and _in_range(values["split_feature"], features)
-        and _in_range(values["threshold"][is_category], categories)
+        and _within(values["split_feature"], features)
+        and _within(values["threshold"][is_category], categories)
         and bounds[0] == 0
         and bounds[-1] == words
         and (np.diff(bounds) >= 0).all()
@@ -266,7 +266,3 @@ def _numbers(name: str, text: str) -> np.ndarray:
     if not pattern.fullmatch(text):
         raise InputError(f"{name[:40]}: a number is expected, not {text[:40]!r}")
     return np.array(text.split(), dtype=np.float64)
-
-
-def _in_range(numbers: np.ndarray, count: int) -> bool:
-    return bool(((numbers >= 0) & (numbers < count)).all())

@@ -12,17 +12,14 @@ import numpy as np
 from slotool import devices, extras
 from slotool.errors import InputError, RunError
 from slotool.models.model import Model
-from slotool.models.signature import DTYPES, FREE, Signature, TensorSpec
+from slotool.models.signature import DATATYPES_BY_NAME, FREE, Signature, TensorSpec
 from slotool.printable import reason
 from slotool.tables import FULL, OperatingPoint
 
 if TYPE_CHECKING:
     import keras
 
-_DATATYPES = {str(dtype): name for name, dtype in DTYPES.items() if name not in ("BF16", "BYTES")} | {
-    "bfloat16": "BF16",
-    "string": "BYTES",
-}
+_DATATYPES = {**DATATYPES_BY_NAME, "string": "BYTES"}
 
 
 class KerasModel(Model):

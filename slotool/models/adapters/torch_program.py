@@ -20,7 +20,7 @@ from slotool import devices, factories, strict_json
 from slotool.errors import InputError, RunError
 from slotool.llvm import without_late_triton
 from slotool.models.model import Model
-from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.models.signature import DATATYPES_BY_NAME, FREE, Signature, TensorSpec
 from slotool.printable import reason
 from slotool.regular_files import require_regular
 from slotool.tables import FULL, OperatingPoint
@@ -30,19 +30,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.export import ExportedProgram
-
-_DATATYPES = {
-    "bool": "BOOL",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "uint8": "UINT8",
-    "float16": "FP16",
-    "bfloat16": "BF16",
-    "float32": "FP32",
-    "float64": "FP64",
-}
 
 
 class TorchProgramModel(Model):
@@ -170,7 +157,7 @@ class _Runner:
         import torch
 
         self._name, self._signature, self._module, self._link = name, signature, module, link
-        self._types = {name: getattr(torch, torch_name) for torch_name, name in _DATATYPES.items()}
+        self._types = {name: getattr(torch, torch_name) for torch_name, name in DATATYPES_BY_NAME.items()}
         self._types["FP32"] = link.dtype
         self._any_batch = is_pure and all(
             spec.shape[:1] in ((FREE,), (1,)) and FREE not in spec.shape[1:] for spec in signature.inputs
@@ -199,9 +186,9 @@ class _Runner:
 def datatype_of_torch(dtype: Any) -> str:
     """Return the datatype of torch's ``dtype``. Raises ``InputError`` for one that the protocol has no name for."""
     name = str(dtype).removeprefix("torch.")
-    if name not in _DATATYPES:
-        raise InputError(f"torch's {name} has no datatype; there are {', '.join(_DATATYPES)}")
-    return _DATATYPES[name]
+    if name not in DATATYPES_BY_NAME:
+        raise InputError(f"torch's {name} has no datatype; there are {', '.join(DATATYPES_BY_NAME)}")
+    return DATATYPES_BY_NAME[name]
 
 
 def _moved(path: Path, program: ExportedProgram, link: Link) -> ExportedProgram:
@@ -232,7 +219,9 @@ def _signature(path: Path, program: ExportedProgram) -> Signature:
 def _spec(path: Path, name: str, value: Any) -> TensorSpec:
     import torch
 
-    datatype = _DATATYPES.get(str(value.dtype).removeprefix("torch.")) if isinstance(value, torch.Tensor) else None
+    datatype = (
+        DATATYPES_BY_NAME.get(str(value.dtype).removeprefix("torch.")) if isinstance(value, torch.Tensor) else None
+    )
     if datatype is None:
         raise InputError(f"{path}: {name} is no tensor of a known datatype")
     return TensorSpec(name, datatype, tuple(size if isinstance(size, int) else FREE for size in value.shape))
