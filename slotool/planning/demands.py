@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from slotool.planning.fleet import WorkerType
     from slotool.planning.interference import Placement
-    from slotool.planning.planner import Demand
+    from slotool.planning.model_on_workers import Demand
     from slotool.planning.tiers import Tiers
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
@@ -151,7 +151,7 @@ def demands_of(
         reporter: Reporter of remarks and warnings.
         conditions: Rows of the latency tables that count, as of ``worker_types``.
     """
-    from slotool.planning.planner import Demand
+    from slotool.planning.model_on_workers import Demand
     from slotool.planning.promise import Promise
     from slotool.planning.worker_types import Named, named_alike, worker_types
     from slotool.tables import LatencyTable, OutcomeTable

@@ -43,13 +43,14 @@ class Interference:
     def of(cls, interference: LatencyTable | float, worker: WorkerType, quantile: float) -> Interference:
         """Return what workers like ``worker`` do to each other, by a table or as one ratio.
 
-        Raises ``ArgumentError`` for a ratio below 1, and as ``of_table``.
+        One ratio is that of all calls next to one busy worker, and as much again for each other. Raises
+        ``ArgumentError`` for a ratio below 1, and as ``of_table``.
         """
         if isinstance(interference, LatencyTable):
             return cls.of_table(interference, worker.profile.subject, threads=worker.threads, quantile=quantile)
         if not interference >= 1:
             raise ArgumentError("interference", f"a ratio of {interference:g} is not 1 or more")
-        return cls.constant(float(interference), quantile)
+        return cls({1: {("", 1): np.full(len(QUANTILES), float(interference))}}, quantile)
 
     @classmethod
     def of_table(
@@ -87,11 +88,6 @@ class Interference:
             ratios.setdefault(int(row["copies"]), {})[cell] = _ratio(row["samples_s"], alone_s)
         return cls(ratios, quantile)
 
-    @classmethod
-    def constant(cls, ratio: float, quantile: float = PLANNING_QUANTILE) -> Interference:
-        """Return a slowdown of all calls by ``ratio`` next to one busy worker, and by as much again for each other."""
-        return cls({1: {("", 1): np.full(len(QUANTILES), ratio)}}, quantile)
-
     @property
     def max_co_runners(self) -> int:
         """Beyond which it is in proportion."""
@@ -115,8 +111,7 @@ class Interference:
             below = max(count for count in counts if count < co_runners)
             share = (co_runners - below) / (above - below)
             slowdown = (1 - share) * slowdowns[below] + share * slowdowns[above]
-        least: np.ndarray = np.maximum(slowdown, 1.0)
-        return least
+        return np.maximum(slowdown, 1.0)
 
     def remarks(self, profile: Profile) -> Iterator[str]:
         """Say what stands in for unknown points and batch sizes of ``profile``, and which ratios count as 1."""
@@ -168,16 +163,14 @@ class Interference:
         """Return ``samples`` of calls alone, each longer by the ratio at its own quantile."""
         samples = np.asarray(samples, dtype=np.float64)
         ranks = np.full(1, 0.5) if len(samples) == 1 else np.argsort(np.argsort(samples)) / (len(samples) - 1)
-        longer: np.ndarray = samples * np.interp(ranks, QUANTILES, self.ratio(point, batch_size, co_runners))
-        return longer
+        return samples * np.interp(ranks, QUANTILES, self.ratio(point, batch_size, co_runners))
 
     def _at(self, count: int, key: str, batch_size: int) -> np.ndarray:
         cells = self.ratios[count]
         sizes = [size for point, size in cells if point == key]
         if sizes:
             return cells[key, min(sizes, key=lambda size: abs(np.log(size / batch_size)))]
-        mean: np.ndarray = np.exp(np.mean([np.log(ratio) for ratio in cells.values()], axis=0))
-        return mean
+        return np.exp(np.mean([np.log(ratio) for ratio in cells.values()], axis=0))
 
 
 @dataclass(frozen=True)
@@ -242,5 +235,4 @@ def _ratio(colocated_s: np.ndarray, alone_s: np.ndarray) -> np.ndarray:
     """Return the ratio at each quantile; of one estimate on either side the same at all."""
     if min(len(colocated_s), len(alone_s)) == 1:
         return np.full(len(QUANTILES), float(np.median(colocated_s)) / float(np.median(alone_s)))
-    ratio: np.ndarray = np.quantile(colocated_s, QUANTILES) / np.quantile(alone_s, QUANTILES)
-    return ratio
+    return np.quantile(colocated_s, QUANTILES) / np.quantile(alone_s, QUANTILES)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from slotool.tables import OutcomeTable
 
 if TYPE_CHECKING:
     from slotool.planning.interference import Placement
+    from slotool.planning.tiers import Tiers
 
 # Requests that one server reads per second, at most; 30,000 were the most that one was seen to answer. More can never
 # wait at the same time than come within a deadline.
@@ -87,34 +89,48 @@ class BatchingService:
         return simulate(self.policy, scenario, self.times(seed, overhead, len(scenario.death_us)))
 
 
+@dataclass(frozen=True)
+class Demand:
+    """Requests for one model, ``arrival_s`` float64 [n], ascending from about 0, and the means to serve them.
+
+    ``workers``: by name of the type, with this model's latencies; ``policies``: names of those to try,
+    ``slow_policies``: of those to try if these need more workers than the rate does, as they take long to prepare;
+    ``placement``: workers' slowdown of this model's calls on shared machines, None: each is as if alone; ``tiers``:
+    requested tiers of rules, which then choose in place of policies; ``files``: by key, entries of a service file
+    besides latencies; ``data``: examples sent to verify.
+    """
+
+    name: str
+    arrival_s: np.ndarray
+    promise: Promise
+    workers: Mapping[str, WorkerType]
+    policies: Sequence[str]
+    outcomes: OutcomeTable | None = None
+    placement: Placement | None = None
+    tiers: Tiers | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    data: Any = "auto"
+    slow_policies: Sequence[str] = ()
+
+
 class ModelOnWorkers:
-    """Requests of the model ``name``, ``arrival_s`` (float64 [n], ascending), under ``promise``.
+    """Requests of ``demand`` on workers.
 
     ``reserve_us``: of each deadline, kept for the front end and the network. ``seed``: of the latencies drawn. Raises
     ``InputError`` for traffic that is too short to show the promise.
     """
 
-    def __init__(
-        self,
-        arrival_s: np.ndarray,
-        promise: Promise,
-        *,
-        outcomes: OutcomeTable | None = None,
-        reserve_us: float = 0.0,
-        seed: int = 0,
-        name: str = "",
-    ):
-        self.name, self.outcomes, self.judge = name, outcomes, Judge(promise, outcomes)
-        self.judge.require_enough(len(arrival_s))
+    def __init__(self, demand: Demand, *, reserve_us: float = 0.0, seed: int = 0):
+        promise, self.judge = demand.promise, Judge(demand.promise, demand.outcomes)
+        self.judge.require_enough(len(demand.arrival_s))
         if not promise.deadline_us > reserve_us:
             raise InputError(
                 f"a deadline of {promise.deadline_us / 1e3:g} ms leaves nothing for computing: {reserve_us / 1e3:g} ms "
                 "are kept for the network and the front end"
             )
         self.promise, self.seed = promise, seed
-        self._arrival_s = np.asarray(arrival_s, dtype=np.float64)
-        # Placement on shared machines, with interference; None: each worker is as if alone.
-        self.placement: Placement | None = None
+        self._arrival_s = np.asarray(demand.arrival_s, dtype=np.float64)
+        self.placement = demand.placement
         self._services: dict[tuple[str, str], Service] = {}
         # Part of a deadline for waiting and computing.
         self.computing_us = promise.deadline_us - reserve_us

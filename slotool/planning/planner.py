@@ -13,26 +13,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Pool, SmallestFleet, WorkerType
-from slotool.planning.interference import Placement
-from slotool.planning.model_on_workers import ModelOnWorkers
+from slotool.planning.model_on_workers import Demand, ModelOnWorkers
 from slotool.planning.promise import Promise
-from slotool.planning.tiers import Tiers, TiersOnWorkers
+from slotool.planning.tiers_on_workers import TiersOnWorkers
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import FixedBatching
 from slotool.simulation import Scenario, SimulationResult
 from slotool.simulation.events import MAX_MODELS, simulate_together
 from slotool.simulation.service import Overhead
-from slotool.tables import OutcomeTable
 
 # Requests of longer traffic in a search, and in its confirmation.
 MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
@@ -40,30 +37,6 @@ MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
 MAX_POLICIES, MAX_COMBINATIONS = 3, 27
 # Least number of simulated requests of a model with few of long traffic.
 MIN_OF_A_MODEL = 20_000
-
-
-@dataclass(frozen=True)
-class Demand:
-    """Requests for one model, ``arrival_s`` float64 [n], ascending from about 0, and the means to serve them.
-
-    ``workers``: by name of the type, with this model's latencies; ``policies``: names of those to try,
-    ``slow_policies``: of those to try if these need more workers than the rate does, as they take long to prepare;
-    ``placement``: workers' slowdown of this model's calls on shared machines, None: each is as if alone; ``tiers``:
-    requested tiers of rules, which then choose in place of policies; ``files``: by key, entries of a service file
-    besides latencies; ``data``: examples sent to verify.
-    """
-
-    name: str
-    arrival_s: np.ndarray
-    promise: Promise
-    workers: Mapping[str, WorkerType]
-    policies: Sequence[str]
-    outcomes: OutcomeTable | None = None
-    placement: Placement | None = None
-    tiers: Tiers | None = None
-    files: Mapping[str, Path] = field(default_factory=dict)
-    data: Any = "auto"
-    slow_policies: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -101,12 +74,11 @@ class Planner:
             raise InputError(f"{len(demands)} models cannot be planned together; 1 to {MAX_MODELS} can")
         self.models: dict[str, ModelOnWorkers] = {}
         for demand in demands:
-            settings: dict[str, Any] = {"reserve_us": reserve_us, "seed": seed, "name": demand.name}
+            kind = ModelOnWorkers if demand.tiers is None else TiersOnWorkers
             try:
-                self.models[demand.name] = _model_of(demand, settings)
+                self.models[demand.name] = kind(demand, reserve_us=reserve_us, seed=seed)
             except InputError as error:
                 raise InputError(f"{demand.name}: {error}" if len(demands) > 1 else str(error)) from error
-        self.promises = {demand.name: demand.promise for demand in demands}
         if not self.worker_types:
             types = {
                 entry.name: [f"threads {each.threads} on {each.device}" for each in entry.workers.values()]
@@ -122,6 +94,11 @@ class Planner:
                     f"no energy is known of {worker.name}: measure with slotool profile on a machine that counts "
                     "joules (RAPL of processors, NVML of GPUs)"
                 )
+
+    @property
+    def promises(self) -> dict[str, Promise]:
+        """Promise of each model."""
+        return {name: demand.promise for name, demand in self.demands.items()}
 
     @property
     def worker_types(self) -> list[str]:
@@ -143,7 +120,6 @@ class Planner:
         """Return the planner of one of the models by itself."""
         other = copy(self)
         other.demands, other.models = {name: self.demands[name]}, {name: self.models[name]}
-        other.promises = {name: self.promises[name]}
         for cached in ("searched", "confirming"):
             other.__dict__.pop(cached, None)
         return other
@@ -409,25 +385,12 @@ class Planner:
         times_s = np.sort(np.concatenate([self.demands[name].arrival_s for name in self.models]))
         ends = np.searchsorted(times_s, times_s + duration_s)
         first_s = float(times_s[int(np.argmax(ends - np.arange(len(times_s))))])
-        return {
-            name: _within(self.demands[name].arrival_s, first_s, first_s + duration_s) - first_s for name in self.models
-        }
-
-
-def _model_of(demand: Demand, settings: dict[str, Any]) -> ModelOnWorkers:
-    if demand.tiers is None:
-        model = ModelOnWorkers(demand.arrival_s, demand.promise, outcomes=demand.outcomes, **settings)
-    else:
-        assert demand.outcomes is not None
-        model = TiersOnWorkers(demand.arrival_s, demand.promise, demand.tiers, demand.outcomes, **settings)
-    model.placement = demand.placement
-    return model
-
-
-def _within(arrival_s: np.ndarray, begin_s: float, end_s: float) -> np.ndarray:
-    first, last = np.searchsorted(arrival_s, (begin_s, end_s))
-    result: np.ndarray = arrival_s[first:last]
-    return result
+        busiest = {}
+        for name in self.models:
+            arrival_s = self.demands[name].arrival_s
+            begin, end = np.searchsorted(arrival_s, (first_s, first_s + duration_s))
+            busiest[name] = arrival_s[begin:end] - first_s
+        return busiest
 
 
 def sampled_together(arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:

@@ -14,7 +14,8 @@ from slotool.atomic import whole_file
 from slotool.errors import InputError, RunError
 from slotool.machine import memory_within, usable_cores
 from slotool.planning.fleet import Fleet, Pool, WorkerType
-from slotool.planning.planner import Demand, Fleets, Planner
+from slotool.planning.model_on_workers import Demand
+from slotool.planning.planner import Fleets, Planner
 from slotool.printable import size_text
 from slotool.progress import Reporter
 from slotool.serving.engines import LocalInferenceEngine

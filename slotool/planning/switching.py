@@ -33,7 +33,6 @@ from slotool.workloads import Poisson
 from slotool.workloads.client.channels import TargetServer, ask_first_model
 from slotool.workloads.client.endpoint import Terms
 from slotool.workloads.client.open_loop import LoadPlan, LocalRun
-from slotool.workloads.requests import RequestLog
 
 # Load tests that finding a point's rate takes, about, and seconds until a server is warm.
 TESTS_PER_POINT, START_S = 10, 8.0
@@ -81,6 +80,12 @@ class PlanSearch:
         return model, grid
 
     @property
+    def _accuracy(self) -> dict[str, float]:
+        """Accuracy of each point, by key."""
+        grid = self._model[1]
+        return {point.key: float(accuracy) for point, accuracy in zip(grid.points, grid.accuracy, strict=True)}
+
+    @property
     def subject(self) -> str:
         return self._model[0].name
 
@@ -106,7 +111,7 @@ class PlanSearch:
     def _plan(self, configuration: Configuration, split: Split, advance: Callable[[], None]) -> SwitchingPlan:
         model, grid = self._model
         replicas, threads = configuration
-        accuracy = {point.key: float(a) for point, a in zip(grid.points, grid.accuracy, strict=True)}
+        accuracy = self._accuracy
         rates: dict[str, float] = {}
         loads: dict[str, list[LoadTest]] = {}
         with self._served(configuration, split, advance) as measure:
@@ -132,9 +137,7 @@ class PlanSearch:
         the first is measured.
         """
         replicas, threads = configuration
-        accuracy = {
-            point.key: float(a) for point, a in zip(self._model[1].points, self._model[1].accuracy, strict=True)
-        }
+        accuracy = self._accuracy
         tables = ["--latency", str(self.latency), "--outcomes", str(self.outcomes), "--policy", MinCost.name]
         workers = ["--engine", "local", "--replicas", str(replicas), "--threads", str(threads)]
         workers += ["--device", self.device] if devices.is_cuda(self.device) else []
@@ -147,26 +150,19 @@ class PlanSearch:
                 load = LoadPlan.draw(Poisson(rate_per_s), self.test_s, split, self.seed).loaded()
                 tests: list[LoadTest] = []
                 while len(tests) < MAX_TRIES:
-                    log = _driven(load, target)
+                    run = LocalRun(load, target)
+                    run.drive()
+                    log = run.log()
                     advance()
                     share, p99_s = float(log.in_time.sum() / len(load)), log.tail_of_all_s(0.99)
                     tests.append(LoadTest(point, replicas, threads, rate_per_s, p99_s, share))
-                    if len(log) == len(load) and not _was_late(log, self.deadline_s):
+                    # A test whose client was late says little of the server.
+                    is_late = float(np.quantile(log.send_delay_s, 0.99)) > LATE_SHARE * self.deadline_s
+                    if len(log) == len(load) and not is_late:
                         break
                 return max(tests, key=lambda load: load.attainment)
 
             yield measure
-
-
-def _driven(load: LoadPlan, target: TargetServer) -> RequestLog:
-    run = LocalRun(load, target)
-    run.drive()
-    return run.log()
-
-
-def _was_late(log: RequestLog, deadline_s: float) -> bool:
-    """True if the client was so late that the test says little of the server."""
-    return float(np.quantile(log.send_delay_s, 0.99)) > LATE_SHARE * deadline_s
 
 
 def _confirmed(

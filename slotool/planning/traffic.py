@@ -20,19 +20,17 @@ WARM_UP, COUNTED = 5, 20
 class Traffic:
     """Traffic: instants ``arrival_s`` float64 [n], ascending from about 0.
 
-    ``counted``: bool [n], those that a verdict counts. ``recorded_s``: float64 [n], instants in the traffic planned
-    for, which may be longer.
+    ``counted``: bool [n], those that a verdict counts. ``rate_per_s``: of the traffic planned for, which may be longer.
     """
 
     arrival_s: np.ndarray
     counted: np.ndarray
     rate_per_s: float
-    recorded_s: np.ndarray
 
     @classmethod
     def whole(cls, arrival_s: np.ndarray) -> Traffic:
         span_s = float(np.ptp(arrival_s)) or BURST_S
-        return cls(arrival_s, np.ones(len(arrival_s), dtype=bool), len(arrival_s) / span_s, arrival_s)
+        return cls(arrival_s, np.ones(len(arrival_s), dtype=bool), len(arrival_s) / span_s)
 
     @classmethod
     def sampled_together(cls, arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
@@ -62,5 +60,5 @@ class Traffic:
         sampled = {}
         for number, name in enumerate(arrival_s):
             selected = of[at] == number
-            sampled[name] = cls(sample_s[selected], counted[selected], whole[name].rate_per_s, times_s[at][selected])
+            sampled[name] = cls(sample_s[selected], counted[selected], whole[name].rate_per_s)
         return sampled

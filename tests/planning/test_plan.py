@@ -15,8 +15,8 @@ import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning, TableError
 from slotool.machine import usable_cores
 from slotool.planning.fleet import Pool, WorkerType
-from slotool.planning.model_on_workers import MAX_READ_PER_S
-from slotool.planning.planner import Demand, Planner
+from slotool.planning.model_on_workers import MAX_READ_PER_S, Demand
+from slotool.planning.planner import Planner
 from slotool.planning.promise import Promise, attainment_at_least, attainment_at_most, mean_at_least
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate

@@ -15,7 +15,8 @@ import slotool as api
 from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken
 from slotool.planning import front_end
-from slotool.planning.planner import Demand, Planner, sampled_together
+from slotool.planning.model_on_workers import Demand
+from slotool.planning.planner import Planner, sampled_together
 from slotool.planning.promise import Promise
 from slotool.planning.worker_types import Named, worker_types
 from slotool.serving.operations.service_file import ServiceFile

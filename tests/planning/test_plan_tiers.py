@@ -13,7 +13,8 @@ import slotool as api
 from slotool.artifacts.bundle import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken, SlotoolWarning
 from slotool.planning.fleet import Pool, WorkerType
-from slotool.planning.planner import Demand, Planner
+from slotool.planning.model_on_workers import Demand
+from slotool.planning.planner import Planner
 from slotool.planning.promise import Promise
 from slotool.planning.tiers import TierMix, Tiers, read_versions
 from slotool.rules import Conc, Rule, RuleSet, from_point, generate_rules

@@ -8,7 +8,7 @@ import pytest
 
 from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.front_end import FrontEnd
-from slotool.planning.model_on_workers import ModelOnWorkers
+from slotool.planning.model_on_workers import Demand, ModelOnWorkers
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.planning.warm_up import calls_of, with_warm_up
@@ -36,7 +36,7 @@ def front_end(**of_calls: float) -> FrontEnd:
 
 def served(true: FrontEnd, times_s: np.ndarray, workers: int) -> RequestLog:
     """What a client logs of a server whose calls take as long as simulated."""
-    search = ModelOnWorkers(times_s, Promise(500e3, 0.1), reserve_us=2e3)
+    search = ModelOnWorkers(Demand("", times_s, Promise(500e3, 0.1), {}, []), reserve_us=2e3)
     found = search.run(Pool(worker(), "maxbatch", workers), 1, Traffic.whole(times_s), true.overhead)
     arrived_us = found.scenario.arrival_us
     rows = {
@@ -112,7 +112,7 @@ def test_the_time_between_two_calls_counts_for_busy_workers() -> None:
         "none waited"
     )
     times_s = np.zeros(50)
-    search = ModelOnWorkers(times_s, Promise(500e3, 0.1), reserve_us=2e3)
+    search = ModelOnWorkers(Demand("", times_s, Promise(500e3, 0.1), {}, []), reserve_us=2e3)
     ends_us = [
         search.run(Pool(worker(), "maxbatch", 1), 1, Traffic.whole(times_s), each.overhead._replace(reserve_us=0.0))
         for each in (known, found)

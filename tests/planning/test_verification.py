@@ -19,8 +19,8 @@ from slotool.errors import InputError, PromiseBroken
 from slotool.planning import front_end, verification
 from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart, read_in_turn
-from slotool.planning.model_on_workers import all_busy
-from slotool.planning.planner import Demand, Planner
+from slotool.planning.model_on_workers import Demand, all_busy
+from slotool.planning.planner import Planner
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.planning.verified_plan import FRONT_END, examples_sent
