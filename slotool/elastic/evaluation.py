@@ -181,8 +181,7 @@ def precision(labels: np.ndarray, y: Any, p: int) -> np.ndarray:
     """
     compared = labels[:, :p]
     right = compared == y[:, None] if isinstance(y, np.ndarray) else y.contain(compared) & (compared >= 0)
-    scores: np.ndarray = right.sum(axis=1) / p
-    return scores
+    return right.sum(axis=1) / p
 
 
 def _table(
@@ -288,7 +287,9 @@ def outcome_table(
             for i, outputs in enumerate(each):
                 try:
                     errors[i] = model.errors(outputs, truth[i : i + 1])[0]
-                    sure[i] = _confidence(model.confidences_of(outputs))
+                    confidences = model.confidences_of(outputs)
+                    # Without a confidence an answer is certain, so that no other version is called.
+                    sure[i] = 1.0 if confidences is None else float(confidences[0])
                 except (InputError, IndexError) as error:
                     # The examples are right, or they could not have been asked: the answer is wrong.
                     raise _located(RunError(str(error)), point, i, answered.rows) from error
@@ -313,8 +314,3 @@ def _located(error: SlotoolError, point: OperatingPoint, example: int, rows: np.
     kind = next(kind for kind in (RunError, TimedOut, InputError, SlotoolError) if isinstance(error, kind))
     where = f"example {example + 1}" if rows is None else row_name(rows[example])
     return kind(f"version {version_name(point)}, {where} of the data: {error}")
-
-
-def _confidence(confidences: np.ndarray | None) -> float:
-    """Return the confidence of one answer; without one, it is certain, so that no other version is called."""
-    return 1.0 if confidences is None else float(confidences[0])

@@ -83,7 +83,8 @@ class Family(ElasticModel):
             point: model.timeout_s for point, model in self._models.items() if model.timeout_s is not None
         }
         task.require(self.signature)
-        self.classes = len(self.labels) or self._scored_classes()
+        # Networks have no labels: their classes are those that they score.
+        self.classes = self.signature.output(task.output).shape[-1] if are_networks else len(self.labels)
         self._require_classes()
         if examples is None:
             self.input_shape = self.signature.inputs[0].shape[1:]
@@ -348,10 +349,6 @@ class Family(ElasticModel):
                 shape = list(arrays[spec.name].shape[1:])
                 raise InputError(f"{self.name}: input {spec.name} is {spec}, the data set has examples of {shape}")
 
-    def _scored_classes(self) -> int:
-        """Return the number of classes that networks score; 0 for a user's models, whose classes have names."""
-        return self.signature.output(self.task.output).shape[-1] if self._are_networks else 0
-
     def _require_classes(self) -> None:
         if not isinstance(self.task, Classification) or self.task.scores == "labels":
             return
@@ -369,14 +366,7 @@ def _exact(spec: TensorSpec, x: np.ndarray) -> np.ndarray:
     if not (np.abs(x) <= MAX_EXACT).all() or not np.array_equal(np.rint(x), x):
         raise InputError(f"input {spec.name} is {spec}: the data set's numbers are not whole, or above {MAX_EXACT:,}")
     whole: np.ndarray = x.astype(np.int64)
-    return whole.astype(np.bool_) if spec.dtype.kind == "b" else _narrow(spec, whole)
-
-
-def _narrow(spec: TensorSpec, whole: np.ndarray) -> np.ndarray:
-    limits = np.iinfo(spec.dtype)
-    if whole.size and (whole.min() < limits.min or whole.max() > limits.max):
-        raise InputError(f"input {spec.name} is {spec}: the data set holds numbers beyond {spec.datatype}")
-    return whole.astype(spec.dtype)
+    return whole.astype(np.bool_) if spec.dtype.kind == "b" else spec.cast(whole)
 
 
 def _with_axis(spec: TensorSpec, array: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
 from slotool.elastic.network import Network
+from slotool.elastic.slo_nn.activator import layer_input
 from slotool.elastic.slo_nn.mlp import MLP
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
@@ -260,7 +261,7 @@ def top_labels(mlp: MLP, x: Any, k: int) -> np.ndarray:
     weights, bias = torch.from_numpy(last.weights), torch.from_numpy(last.bias)
     with torch.inference_mode():
         for start in range(0, len(answers), CHUNK_EXAMPLES):
-            hidden = torch.from_numpy(_last_input(mlp, x[start : start + CHUNK_EXAMPLES]))
+            hidden = torch.from_numpy(layer_input(mlp, {}, x[start : start + CHUNK_EXAMPLES], 1.0, len(mlp.layers) - 1))
             for at, part in zip(range(start, len(answers), rows), hidden.split(rows), strict=False):
                 scores = torch.addmm(bias, part, weights.T)
                 answers[at : at + len(part)] = scores.topk(k, dim=1).indices.numpy()
@@ -277,11 +278,3 @@ def score(mlp: MLP, split: MultiLabelSplit, ks: Sequence[int] = (1, 5)) -> dict[
     """Return P@k of a network on a split, leaving out a ``k`` beyond the number of classes."""
     possible = [k for k in ks if k <= mlp.classes]
     return precision_at(top_labels(mlp, split.x, max(possible)), split.y, possible)
-
-
-def _last_input(mlp: MLP, x: Any) -> np.ndarray:
-    """Return float32 [n, inputs of the last layer]."""
-    hidden: np.ndarray = x
-    for layer in mlp.layers[:-1]:
-        hidden = layer.activated(layer.pre_activations(hidden))
-    return hidden

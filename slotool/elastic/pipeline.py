@@ -52,7 +52,8 @@ class Pipeline(ElasticModel):
             produced |= {spec.name: spec for spec in step.signature.outputs}
         self.signature = Signature(tuple(requested.values()), last.signature.outputs)
         self.input_shape = next(iter(requested.values())).shape[1:] if len(requested) == 1 else ()
-        self.examples = self._steps[0].examples if self._takes_first(requested) else None
+        of_first = {spec.name for spec in self._steps[0].signature.inputs}
+        self.examples = self._steps[0].examples if requested.keys() == of_first else None
 
     def _connected(self, number: int, produced: Mapping[str, TensorSpec]) -> dict[str, str]:
         """Return the output of an earlier step by each input of the step that is one."""
@@ -74,10 +75,6 @@ class Pipeline(ElasticModel):
                     f"{self.name}: step {step.name} takes {spec.name} as {spec}, but {source.name} is made as {source}"
                 )
         return sources
-
-    def _takes_first(self, requested: Mapping[str, TensorSpec]) -> bool:
-        """True if the request's tensors are those of the first step alone."""
-        return requested.keys() == {spec.name for spec in self._steps[0].signature.inputs}
 
     def on(self, device: str, precision: str = devices.FLOAT32) -> ElasticModel:
         if (device, precision) == (self.device, self.precision):

@@ -77,8 +77,9 @@ class Queries:
         if self._ranks:
             return ExampleInference(lambda i: int(model.top(*rows[i], point=chosen)[0][0, 0]), lambda: chosen)
         if not isinstance(model.task, Classification):
-            raise InputError(f"{model.name} answers {_task_name(model)}; what is measured here is of classes")
-        return ExampleInference(lambda i: int(_answers(model, chosen, *rows[i])[0]), lambda: chosen)
+            task = "no task" if model.task is None else model.task.name
+            raise InputError(f"{model.name} answers {task}; what is measured here is of classes")
+        return ExampleInference(lambda i: int(model.answers(model.respond(*rows[i], chosen))[0]), lambda: chosen)
 
     def call(self, point: OperatingPoint) -> Callable[[int], np.ndarray]:
         """Return a function that answers an example at ``point`` with an array."""
@@ -113,10 +114,8 @@ class Queries:
     def right(self, examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the mask of ``labels`` int [n] that are a class or label of ``examples`` int [n]."""
         if isinstance(self.y, np.ndarray):
-            same: np.ndarray = self.y[examples] == labels
-            return same
-        contained: np.ndarray = self.y.take(examples).contain(labels[:, None])[:, 0]
-        return contained
+            return self.y[examples] == labels
+        return self.y.take(examples).contain(labels[:, None])[:, 0]
 
 
 def _first_labels(session: CompiledSession, x: Any) -> np.ndarray:
@@ -127,16 +126,8 @@ def _best_labels(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarr
     return model.top(x, point=point)[0][:, 0]
 
 
-def _answers(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarray:
-    return model.answers(model.respond(x, point))
-
-
 def _first_output(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarray:
     return next(iter(model.respond(x, point).values()))
-
-
-def _task_name(model: ElasticModel) -> str:
-    return "no task" if model.task is None else model.task.name
 
 
 def dataset_of(model: ElasticModel, data: Any, *, needs_labels: bool = True) -> Any:

@@ -85,7 +85,7 @@ def test_whole_numbers_of_an_array_go_to_integers_and_others_do_not() -> None:
     assert family.respond(x, family.full)["scores"].tolist() == [[0, 1], [1, 0]]
     with pytest.raises(InputError, match="numbers are not whole"):
         family.respond(x / 2, family.full)
-    with pytest.raises(InputError, match="numbers beyond INT8"):
+    with pytest.raises(InputError, match="a number beyond INT8"):
         family.respond(x * 100, family.full)
 
 

@@ -44,7 +44,8 @@ def test_the_whole_subnet_answers_as_the_network_did(make: Callable[[], nn.Modul
     module, data = own_networks.stirred(make()), digits()
     own = OwnNetwork.of_module(module, data)
     space = own.wrapped(drop=2, shares=SHARES)
-    model = own.untrained("own", space, [space.largest])
+    assert own.imported is not None
+    model = Supernet("own", space, own.imported.module(), own.statistics(space), [space.largest])
     with torch.inference_mode():
         wanted = module(torch.from_numpy(data.test.x)).numpy()
     answers = model.forward(data.test.x, model.full)
@@ -66,7 +67,8 @@ def test_every_subnet_is_the_one_extracted(make: Callable[[], nn.Module]) -> Non
     space = own.wrapped(drop=2, shares=SHARES)
     rng, norm = np.random.default_rng(0), own.statistics(space)
     subnets = [space.smallest, *(space.draw(rng) for _ in range(3))]
-    module = own.untrained("own", space, [space.largest]).module
+    assert own.imported is not None
+    module = own.imported.module()
     measure(space, module, norm, subnets, x)
     model = Supernet("own", space, module, norm, subnets)
     for point, subnet in model.subnets.items():

@@ -212,7 +212,7 @@ def _sweeps(
 ) -> SweepReport:
     """Return accuracy targets of a model that chooses per input; of an SLO-NN also sweeps of allowed losses."""
     from slotool.elastic.evaluation import accuracy_by_target
-    from slotool.elastic.slo_nn.assessment import Sweep
+    from slotool.elastic.slo_nn.assessment import sweep_document
     from slotool.elastic.slo_nn.model import SloNN
     from slotool.elastic.slo_nn.promises import Promise
 
@@ -220,17 +220,17 @@ def _sweeps(
     if not by_target or not isinstance(model, SloNN):
         return SweepReport({"accuracy_targets": by_target})
     promise = Promise.of(model, allowed_loss)
-    swept = Sweep.of_outcomes(model, examples.x, outcomes)
-    document: dict[str, Any] = {"accuracy_targets": by_target, "sweeps": [swept.document], "promise": asdict(promise)}
+    swept = sweep_document(model, examples.x, outcomes)
+    document: dict[str, Any] = {"accuracy_targets": by_target, "sweeps": [swept], "promise": asdict(promise)}
     sure = f"{100 * model.calibration.stated:g} % confidence"
     human = [
         _targets_table(model, by_target),
         loss_table(
             f"{model.name}, {model.ranker}: k for an accuracy allowed to be lost, promised with {sure}",
             # Targets have their own table.
-            [{name: row[name] for name in row if name != "target"} for row in swept.losses],
+            [{name: row[name] for name in row if name != "target"} for row in swept["losses"]],
         ),
-        f"{model.name}: if each input's need were known, a mean k of {swept.ideal_k:.4g} would lose nothing; "
+        f"{model.name}: if each input's need were known, a mean k of {swept['ideal_mean_k']:.4g} would lose nothing; "
         f"confidence is by {model.measure}",
         *promise.sentences,
     ]

@@ -94,14 +94,12 @@ def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float
     correct = answers.correct
     rows = []
     for at, point in enumerate(model.points):
-        lost = correct[:, at].astype(float) - correct[:, -1]
         rows.append(
             {
                 "point": point.key,
                 "nodes": sum(_nodes(model, at).values()),
                 "accuracy": float(correct[:, at].mean()),
-                "difference": float(lost.mean()),
-                "standard_error": float(lost.std() / np.sqrt(len(lost))),
+                **difference(correct[:, at], correct[:, -1]),
                 "static_accuracy": float(answers.static_correct[:, at].mean()),
                 "agreement": float((answers.predicted[:, at] == answers.predicted[:, -1]).mean()),
                 "latency_us": float(latency_us[at]),
@@ -109,6 +107,12 @@ def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float
             }
         )
     return rows
+
+
+def difference(correct: np.ndarray, full: np.ndarray) -> dict[str, float]:
+    """Return the paired difference of the accuracies of two answers to the same inputs, with its standard error."""
+    lost = correct.astype(float) - full
+    return {"difference": float(lost.mean()), "standard_error": float(lost.std() / np.sqrt(len(lost)))}
 
 
 def aclo_sweep(
@@ -130,15 +134,13 @@ def aclo_sweep(
         assert threshold is not None
         chosen = min_share(estimates, threshold)
         fixed = model.points.index(model.fixed_for(slack))
-        lost = correct[every, chosen] - correct[:, -1].astype(float)
         reached = float(correct[every, chosen].mean())
         row = {
             "target": model.target(slack),
             "loss": slack,
             "mean_k": mean_share(model.shares, chosen),
             "accuracy": reached,
-            "difference": float(lost.mean()),
-            "standard_error": float(lost.std() / np.sqrt(len(lost))),
+            **difference(correct[every, chosen], correct[:, -1]),
             "fixed_k": mean_share(model.shares, np.array([fixed])),
             "fixed_accuracy": float(by_point[fixed]),
             "same_accuracy_k": mean_share(model.shares, np.array([_least_point(by_point, reached)])),
@@ -149,46 +151,19 @@ def aclo_sweep(
     return rows
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """An SLO-NN that chooses k per input, on the examples of one split, over the allowed losses of ``SLACKS``.
-
-    ``correct``: float [n, points]; ``latency_s``: float64 [n, points]; ``losses``: rows of ``aclo_sweep``; ``ideal_k``:
-    see there.
-    """
-
-    model: SloNN
-    correct: np.ndarray
-    latency_s: np.ndarray
-    losses: list[dict[str, Any]]
-    ideal_k: float
-
-    @classmethod
-    def of_outcomes(cls, model: SloNN, x: Any, outcomes: OutcomeTable) -> Sweep:
-        """Return a sweep over the measured ``outcomes`` of the examples ``x``."""
-        correct, latency_s = 1.0 - outcomes.matrix("error"), outcomes.matrix("latency_s")
-        return cls(
-            model, correct, latency_s, aclo_sweep(model, x, correct, latency_s=latency_s), ideal_k(model, correct)
-        )
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """Plain numbers and lists."""
-        points = (point.key for point in self.model.points)
-        return {
-            "subject": self.model.name,
-            "ranker": self.model.ranker,
-            "measure": self.model.measure,
-            "accuracy_by_point": dict(zip(points, self.correct.mean(axis=0).tolist(), strict=True)),
-            "ideal_mean_k": self.ideal_k,
-            "confidence": self.model.calibration.stated,
-            "losses": self.losses,
-        }
-
-    def curve(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return a column of ``losses`` and the accuracy reached, by rising accuracy target."""
-        rows = sorted(self.losses, key=lambda row: row["target"])
-        return np.array([row[column] for row in rows]), np.array([row["accuracy"] for row in rows])
+def sweep_document(model: SloNN, x: Any, outcomes: OutcomeTable) -> dict[str, Any]:
+    """Return ``aclo_sweep`` over the measured ``outcomes`` of the examples ``x``, with what it is compared with."""
+    correct, latency_s = 1.0 - outcomes.matrix("error"), outcomes.matrix("latency_s")
+    points = (point.key for point in model.points)
+    return {
+        "subject": model.name,
+        "ranker": model.ranker,
+        "measure": model.measure,
+        "accuracy_by_point": dict(zip(points, correct.mean(axis=0).tolist(), strict=True)),
+        "ideal_mean_k": ideal_k(model, correct),
+        "confidence": model.calibration.stated,
+        "losses": aclo_sweep(model, x, correct, latency_s=latency_s),
+    }
 
 
 def ideal_k(model: SloNN, correct: np.ndarray) -> float:
@@ -310,8 +285,7 @@ class FixedList:
 
     def labels(self, x: Any) -> np.ndarray:
         """Return int64 [n]: the best node of each of ``x``, as ``SloNN.top`` takes them."""
-        best: np.ndarray = self.names[self.model.top(x, point=self.model.points[self.point])[0][:, 0]]
-        return best
+        return self.names[self.model.top(x, point=self.model.points[self.point])[0][:, 0]]
 
 
 def popular(activator: Activator) -> Activator:

@@ -105,7 +105,8 @@ class TableSubject:
     def activated(self) -> list[int]:
         """Indices of the layers that get an activator, ascending. Raises ``InputError`` if there is none."""
         work = np.array([layer.weights.size for layer in self.mlp.layers], dtype=float)
-        x, hidden = self.data.train.x, len(work) - 1
+        x: Any = self.data.train.x
+        hidden = len(work) - 1
         # A layer reads the columns of non-zero inputs, whatever nodes it drops.
         dense = isinstance(x, np.ndarray)
         if not dense:
@@ -201,8 +202,7 @@ def right(labels: np.ndarray, y: np.ndarray | LabelSets) -> np.ndarray:
 
     ``y``: classes int [n], or ``LabelSets``.
     """
-    matches: np.ndarray = labels == y[:, None] if isinstance(y, np.ndarray) else y.contain(labels)
-    return matches
+    return labels == y[:, None] if isinstance(y, np.ndarray) else y.contain(labels)
 
 
 def flat(x: Any) -> Any:

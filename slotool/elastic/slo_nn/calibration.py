@@ -44,13 +44,9 @@ class DiscordantPairs:
     @classmethod
     def count(cls, correct: np.ndarray, ways: Iterable[np.ndarray]) -> DiscordantPairs:
         """Count from ``correct`` bool [n, points], last the full network, and ``ways``, each int [n]: points chosen."""
-        every, full = np.arange(len(correct)), correct[:, -1]
-        answers = [correct[every, chosen] for chosen in ways]
-        lost, gained = (
-            [int(np.count_nonzero(d)) for d in of]
-            for of in zip(*((full & ~right, right & ~full) for right in answers), strict=True)
-        )
-        return cls(len(correct), np.array(lost), np.array(gained))
+        every, full = np.arange(len(correct)), correct[:, -1:]
+        right = np.stack([correct[every, chosen] for chosen in ways], axis=1)
+        return cls(len(correct), (full & ~right).sum(axis=0), (right & ~full).sum(axis=0))
 
     @classmethod
     def checked(cls, examples: int, counts: np.ndarray, ways: int) -> DiscordantPairs:
@@ -221,8 +217,7 @@ def _bounds(evidence: DiscordantPairs | None, ways: int, confidence: float) -> n
 def min_share(estimates: np.ndarray, threshold: float) -> np.ndarray:
     """Return the index of the least share with ĉ ≥ ``threshold``, or the number of shares (full network): int64 [n]."""
     enough = estimates >= threshold
-    chosen: np.ndarray = np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1])
-    return chosen
+    return np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1])
 
 
 def mean_share(shares: Sequence[float], chosen: np.ndarray) -> float:

@@ -13,8 +13,7 @@ from slotool.errors import InputError
 
 def row_values(x: Any, row: int) -> np.ndarray:
     """Return the values of row ``row``: all, or the stored ones of CSR."""
-    values: np.ndarray = x[row] if isinstance(x, np.ndarray) else x.data[x.indptr[row] : x.indptr[row + 1]]
-    return values
+    return x[row] if isinstance(x, np.ndarray) else x.data[x.indptr[row] : x.indptr[row + 1]]
 
 
 def not_finite(x: Any, row: int) -> InputError:

@@ -160,20 +160,9 @@ class SloNN(ElasticModel):
         """
         if int8 and not self.int8 and calibration is None:
             calibration = self.calibration.unproven
-        return self.with_tables(self.activators, self.confidence, calibration or self.calibration, int8=int8)
-
-    def with_tables(
-        self,
-        activators: Mapping[int, Activator],
-        confidence: ConfidenceTables,
-        calibration: ThresholdCalibration,
-        *,
-        int8: bool | None = None,
-    ) -> SloNN:
-        """Return the same network and k grid with other tables; ``int8`` None: weights as they are read here."""
-        rows = self.int8 if int8 is None else int8
-        options: dict[str, Any] = {"measure": self.measure, "mean_k": self.mean_k, "int8": rows, "sparse": self.sparse}
-        return SloNN(self.name, self.mlp, self.shares, activators, confidence, calibration, self.entropy, **options)
+        tables = (self.activators, self.confidence, calibration or self.calibration, self.entropy)
+        options: dict[str, Any] = {"measure": self.measure, "mean_k": self.mean_k, "int8": int8, "sparse": self.sparse}
+        return SloNN(self.name, self.mlp, self.shares, *tables, **options)
 
     def stating(self, confidence: float) -> SloNN:
         """Return a copy that promises with ``confidence`` by default. Raises ``InputError`` outside 0 to 1."""
@@ -314,12 +303,8 @@ class SloNN(ElasticModel):
     def compiled(self) -> Compiled:
         from slotool.elastic.slo_nn.kernels.compiled import Compiled
 
-        rows = {len(self.mlp.layers) - 1: self._int8_weights} if self.int8 else None
+        rows = {len(self.mlp.layers) - 1: Int8Weights.of(self.mlp.layers[-1])} if self.int8 else None
         return Compiled(self.mlp, self.activators, self.shares, self.confidence, rows)
-
-    @cached_property
-    def _int8_weights(self) -> Int8Weights:
-        return Int8Weights.of(self.mlp.layers[-1])
 
     def flat(self, x: Any) -> Any:
         """Return float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape or type."""

@@ -68,7 +68,7 @@ class CompiledSession:
         if point is not None and accuracy is not None:
             raise InputError(f"{model.name}: k is chosen by a point or by an accuracy, not by both")
         self.model = model
-        self.labels, self.scores = np.empty(p, dtype=np.int32), np.empty(p, dtype=np.float32)
+        self._labels, self._scores = np.empty(p, dtype=np.int32), np.empty(p, dtype=np.float32)
         threshold = model.threshold(accuracy)
         self._at = layout.BY_CONFIDENCE
         if threshold is None:
@@ -77,8 +77,16 @@ class CompiledSession:
         self._threshold = float("-inf") if threshold is None else threshold
         # Held, because the handle knows no more than their addresses.
         self._compiled = model.compiled
-        self._handle = self._compiled.handle(self.labels, self.scores, self._at)
+        self._handle = self._compiled.handle(self._labels, self._scores, self._at)
         self._taken = 0
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self._labels
+
+    @property
+    def scores(self) -> np.ndarray:
+        return self._scores
 
     @property
     def taken(self) -> OperatingPoint:
@@ -98,7 +106,7 @@ class CompiledSession:
         if point < 0:
             raise self._refusal(point, values, indices)
         self._taken = point
-        return self.labels
+        return self._labels
 
     def dense(self, x: np.ndarray) -> np.ndarray:
         """Return the labels for ``x`` float32 [inputs], contiguous.
@@ -112,7 +120,7 @@ class CompiledSession:
         if point < 0:
             raise self._refusal(point, x)
         self._taken = point
-        return self.labels
+        return self._labels
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -135,7 +143,7 @@ class CompiledSession:
         ``x``: as ``SloNN.flat`` returns it, float32 [n, inputs] or CSR. If all nodes are computed for every query, the
         weights are read once for the batch. Raises ``InputError`` as ``sparse`` and ``dense`` do.
         """
-        dense, p = isinstance(x, np.ndarray), len(self.labels)
+        dense, p = isinstance(x, np.ndarray), len(self._labels)
         n = len(x) if dense else len(x.indptr) - 1
         labels, scores = np.empty((n, p), _LABELS), np.empty((n, p), _SCORES)
         try:

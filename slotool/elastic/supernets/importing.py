@@ -416,7 +416,7 @@ def _origin(calls: Calls, value: fx.Node) -> tuple[fx.Node, Tensor]:
         path.append(value)
         value = data[0]
     shape = tuple(value.meta["val"].shape)
-    return value, _followed(calls, value, torch.arange(_size(shape)).view(shape), path[::-1])
+    return value, _followed(calls, value, torch.arange(math.prod(shape)).view(shape), path[::-1])
 
 
 def _destination(calls: Calls, node: fx.Node, heads: int, size: int) -> tuple[fx.Node, Tensor]:
@@ -432,7 +432,7 @@ def _destination(calls: Calls, node: fx.Node, heads: int, size: int) -> tuple[fx
         if call_name(last) in PRODUCTS:
             break
         path.append(last)
-    numbers = _followed(calls, node, torch.arange(_size(shape)).view(shape), path)
+    numbers = _followed(calls, node, torch.arange(math.prod(shape)).view(shape), path)
     heads_of = numbers // (size * shape[-2]) % heads if len(shape) == 4 else torch.zeros_like(numbers)
     columns = (heads_of * size + numbers % size).flatten(0, -2)
     if columns.shape[1] != heads * size or not bool((columns == columns[:1]).all()):
@@ -453,7 +453,3 @@ def _followed(calls: Calls, start: fx.Node, numbers: Tensor, path: list[fx.Node]
         else:
             values[node] = calls.moved(node, values)
     return values[path[-1]] if path else numbers
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())

@@ -175,30 +175,12 @@ def make_step(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, sta
         step = kind(operator, inputs, layer, statistics)
     elif next(layer.parameters(), None) is None and next(layer.buffers(), None) is None:
         step = layer.forward
-    elif _is_whole(operator, layer):
+    elif operator.weights == sum(parameter.numel() for parameter in layer.parameters()):
         step = layer
     else:
         raise InputError(f"operator {operator.name!r}: a {operator.op} cannot be computed in part")
     activation = ACTIVATIONS[operator.attributes.get("activation")]
-    return step if activation is None else _then(step, activation)
-
-
-def reuses_input(operator: Operator) -> bool:
-    """True if the operator may overwrite what it is given, if nobody else reads it."""
-    return operator.op == "ReLU"
-
-
-def in_place(operator: Operator) -> Step:
-    """Return the step of an operator that ``reuses_input``."""
-    return torch.relu_
-
-
-def _then(step: Step, activation: Callable[[Tensor], Tensor]) -> Step:
-    return lambda *x: activation(step(*x))
-
-
-def _is_whole(operator: Operator, layer: nn.Module) -> bool:
-    return operator.weights == sum(p.numel() for p in layer.parameters())
+    return step if activation is None else lambda *x: activation(step(*x))
 
 
 # A call of torch's oneDNN convolution costs some 50 µs before it computes anything, its native one 8 µs; up to so much
@@ -258,10 +240,7 @@ class _Convolution:
             return self._by_matrix(x)
         stride, padding, dilation = self.window
         if x.shape[0] in self.native:
-            answer: torch.Tensor = torch.ops.aten.thnn_conv2d.default(
-                x, self.weight, self.kernel, self.bias, stride, padding
-            )
-            return answer
+            return torch.ops.aten.thnn_conv2d.default(x, self.weight, self.kernel, self.bias, stride, padding)
         return functional.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
 
     def _by_matrix(self, x: Tensor) -> Tensor:

@@ -116,11 +116,6 @@ class OwnNetwork:
             norm.add(name, signature_of[name], mean, variance)
         return norm
 
-    def untrained(self, name: str, space: Space, subnets: Sequence[Subnet]) -> Supernet:
-        """Return the unmodified network as a supernet of ``subnets`` with known batch statistics."""
-        assert self.imported is not None
-        return Supernet(name, space, self.imported.module(), self.statistics(space), subnets)
-
 
 @dataclass(frozen=True)
 class TrainedSpace:

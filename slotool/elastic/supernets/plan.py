@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slotool.elastic.supernets.layers import Step, in_place, make_step, reuses_input
+from slotool.elastic.supernets.layers import Step, make_step
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.operators import Operator
+from slotool.graphs.operators import Operator, Shape
 from slotool.graphs.torch_module import GraphModule
 
 # Step, places of its inputs, and place of its output.
@@ -54,10 +55,8 @@ class Planner:
     def plan(self, graph: OperatorGraph) -> ExecutionPlan:
         """Return the plan of a narrowed graph. Raises ``InputError`` when its batch statistics are missing."""
         signature_of = signatures(graph)
-        shapes = {operator.name: operator.shape for operator in graph.operators}
 
-        def step_of(operator: Operator) -> Step:
-            inputs = [shapes[name] for name in operator.inputs]
+        def step_of(operator: Operator, inputs: list[Shape]) -> Step:
             normalises = operator.op == "BatchNormalization"
             signature = signature_of[operator.name] if normalises else b""
             key = (operator.name, operator.structure, *inputs, signature)
@@ -77,10 +76,9 @@ class Planner:
 
 def learning_plan(graph: OperatorGraph, module: GraphModule) -> ExecutionPlan:
     """Return a plan that gradients flow through: current weights, normalisation by the batch's statistics."""
-    shapes = {operator.name: operator.shape for operator in graph.operators}
 
-    def step_of(operator: Operator) -> Step:
-        return make_step(operator, [shapes[name] for name in operator.inputs], module.of[operator.name], None)
+    def step_of(operator: Operator, inputs: list[Shape]) -> Step:
+        return make_step(operator, inputs, module.of[operator.name], None)
 
     return ExecutionPlan(*_arranged(graph, step_of, overwrite=False))
 
@@ -91,13 +89,11 @@ def calibrate(graph: OperatorGraph, module: GraphModule, norm: SubnetNorm, x: Te
     Every normalisation of the pass uses what is kept for it, so that later ones see what they will see.
     """
     signature_of = signatures(graph)
-    shapes = {operator.name: operator.shape for operator in graph.operators}
     normalised = [operator.name for operator in graph.operators if operator.op == "BatchNormalization"]
     if all(norm.known(name, signature_of[name]) for name in normalised):
         return
 
-    def step_of(operator: Operator) -> Step:
-        inputs = [shapes[name] for name in operator.inputs]
+    def step_of(operator: Operator, inputs: list[Shape]) -> Step:
         measure = _measuring(norm, operator.name, signature_of[operator.name])
         return make_step(operator, inputs, module.of[operator.name], measure)
 
@@ -119,14 +115,12 @@ def _measuring(norm: SubnetNorm, layer: str, signature: bytes) -> Callable[[Tens
 
 
 def _arranged(
-    graph: OperatorGraph, step_of: Callable[[Operator], Step], *, overwrite: bool
+    graph: OperatorGraph, step_of: Callable[[Operator, list[Shape]], Step], *, overwrite: bool
 ) -> tuple[tuple[Move, ...], int]:
     """Return steps in order, and the number of places for values, each free again after its last reader."""
+    shapes = {operator.name: operator.shape for operator in graph.operators}
     last_reader = {name: i for i, operator in enumerate(graph.operators) for name in operator.inputs}
-    readers: dict[str, int] = {}
-    for operator in graph.operators:
-        for name in operator.inputs:
-            readers[name] = readers.get(name, 0) + 1
+    readers = Counter(name for operator in graph.operators for name in operator.inputs)
     place = {graph.operators[0].name: 0}
     free: list[int] = []
     moves: list[Move] = []
@@ -134,7 +128,8 @@ def _arranged(
     for i, operator in enumerate(graph.operators[1:], start=1):
         source = operator.inputs[0]
         alone = overwrite and readers[source] == 1 and source in owned
-        step = in_place(operator) if alone and reuses_input(operator) else step_of(operator)
+        overwrites = alone and operator.op == "ReLU"
+        step = torch.relu_ if overwrites else step_of(operator, [shapes[name] for name in operator.inputs])
         sources = tuple(place[name] for name in operator.inputs)
         free += sorted({place[name] for name in operator.inputs if last_reader[name] == i}, reverse=True)
         place[operator.name] = target = free.pop() if free else max(place.values()) + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -41,7 +40,7 @@ def chosen(
     by validation data alone; both accuracies in ``scores`` are of the chosen ones. ``progress`` is called per subnet
     scored. ``statistics``: batch statistics that are known, of which others are measured; new for each subnet.
     """
-    costs = costs or partial(_flops, space)
+    costs = costs or (lambda subnets: np.array([space.flops(subnet) for subnet in subnets], dtype=np.float64))
     sample = score(space, module, data.train.x, data.validation, evenly(space, SCORED, seed=seed), progress, statistics)
     results = search(space, SubnetRegression(space, sample), costs, points, seed=seed)
     subnets = [each.subnet for each in results]
@@ -86,10 +85,6 @@ def _proven_front(subnets: Sequence[Subnet], accuracy_of: dict[Subnet, float], c
     return front
 
 
-def _flops(space: Space, subnets: Sequence[Subnet]) -> np.ndarray:
-    return np.array([space.flops(subnet) for subnet in subnets], dtype=np.float64)
-
-
 # A space up to this size is looked at whole; of a larger one so many random subnets and their neighbours.
 MAX_ENUMERATED = 20_000
 DRAWN = 4_000
@@ -121,8 +116,7 @@ class SubnetRegression:
     def predict(self, subnets: Sequence[Subnet]) -> np.ndarray:
         """Return float64 [n]."""
         predicted = self._model.predict(self._scaler.transform(_features(self._space, subnets)))
-        values: np.ndarray = np.exp(predicted) if self._log else predicted
-        return values
+        return np.exp(predicted) if self._log else predicted
 
 
 @dataclass(frozen=True)
@@ -155,9 +149,7 @@ def pareto(results: Iterable[SearchResult]) -> list[SearchResult]:
     return front
 
 
-def search(
-    space: Space, accuracy: SubnetRegression, costs: Callable[[Sequence[Subnet]], np.ndarray], n: int, *, seed: int = 0
-) -> list[SearchResult]:
+def search(space: Space, accuracy: SubnetRegression, costs: Costs, n: int, *, seed: int = 0) -> list[SearchResult]:
     """About ``n`` subnets of the Pareto front, even steps of log cost apart, the smallest and the largest among them.
 
     ``costs``: cost per subnet, all > 0, for instance predicted seconds. A large space is searched by drawing, then by
@@ -174,19 +166,15 @@ def search(
             if [each.subnet for each in better] == [each.subnet for each in front]:
                 break
             front = better
-    ends = _front_of([space.smallest, space.largest], accuracy, costs)
+    ends = _predicted([space.smallest, space.largest], accuracy, costs)
     return _thinned([*ends, *front], n)
 
 
-def _front(
-    subnets: Iterable[Subnet], accuracy: SubnetRegression, costs: Callable[[Sequence[Subnet]], np.ndarray]
-) -> list[SearchResult]:
-    return pareto(_front_of(sorted(subnets), accuracy, costs))
+def _front(subnets: Iterable[Subnet], accuracy: SubnetRegression, costs: Costs) -> list[SearchResult]:
+    return pareto(_predicted(sorted(subnets), accuracy, costs))
 
 
-def _front_of(
-    subnets: Sequence[Subnet], accuracy: SubnetRegression, costs: Callable[[Sequence[Subnet]], np.ndarray]
-) -> list[SearchResult]:
+def _predicted(subnets: Sequence[Subnet], accuracy: SubnetRegression, costs: Costs) -> list[SearchResult]:
     predicted = zip(subnets, costs(subnets), accuracy.predict(subnets), strict=True)
     return [SearchResult(subnet, float(cost), float(right)) for subnet, cost, right in predicted]
 
@@ -198,8 +186,8 @@ def _thinned(results: Sequence[SearchResult], n: int) -> list[SearchResult]:
     low, high = sorted(np.log(each.cost) for each in ends)
     chosen = {each.subnet: each for each in ends}
     for target in np.linspace(low, high, max(n, 2))[1:-1]:
-        for i in np.argsort(np.abs(logs - target), kind="stable")[:1]:
-            chosen.setdefault(front[i].subnet, front[i])
+        near = front[int(np.abs(logs - target).argmin())]
+        chosen.setdefault(near.subnet, near)
     return sorted(chosen.values(), key=lambda each: each.cost)
 
 

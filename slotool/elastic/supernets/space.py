@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise, product
 from typing import Any
@@ -178,18 +178,7 @@ class Space:
         """Return JSON form."""
         return {
             "graph": self.graph.document(),
-            "dimensions": [
-                {
-                    "name": dimension.name,
-                    "choices": list(dimension.choices),
-                    "operators": list(dimension.operators),
-                    "blocks": [
-                        {"entry": b.entry, "exit": b.exit, "operators": list(b.operators)} for b in dimension.blocks
-                    ],
-                    "always": dimension.always,
-                }
-                for dimension in self.dimensions
-            ],
+            "dimensions": [asdict(dimension) for dimension in self.dimensions],
             **({"epsilon": dict(self.epsilon)} if self.epsilon else {}),
         }
 
@@ -352,7 +341,8 @@ class _Groups:
 
     def layers(self, groups: set[int]) -> list[str]:
         """Return the layers that give the groups their size."""
-        return [n for n, o in self._operators.items() if self._sizes_itself(o) and self._group(n) in groups]
+        sized = ("Conv2D", "Dense")
+        return [n for n, o in self._operators.items() if o.op in sized and self._group(n) in groups]
 
     def is_attention(self, name: str) -> bool:
         return self._operators[name].op == "MultiHeadAttention"
@@ -364,10 +354,6 @@ class _Groups:
             return len(shapes[0]) != 2
         has_equal_channels = len({shape[channel_axis(shape)] for shape in shapes}) == 1
         return operator.op in CHANNELWISE and operator.attributes.get("multiplier", 1) == 1 and has_equal_channels
-
-    @staticmethod
-    def _sizes_itself(operator: Operator) -> bool:
-        return operator.op in ("Conv2D", "Dense")
 
     def _group(self, name: str) -> int:
         return self._root(self._of[name])

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from slotool import devices, strict_json
 from slotool.artifacts import Artifact, create_artifact
@@ -112,7 +111,7 @@ class Supernet(ElasticModel):
             layer, whole = alone.of[operator.name], dict(self.module.of[operator.name].named_parameters())
             with torch.no_grad():
                 for name, parameter in layer.named_parameters():
-                    parameter.copy_(_prefix(whole[name], parameter.shape))
+                    parameter.copy_(whole[name][tuple(map(slice, parameter.shape))])
             if operator.op == "BatchNormalization":
                 inner: Any = getattr(layer, "layer", layer)
                 mean, variance = self.norm.of(operator.name, signature_of[operator.name])
@@ -200,10 +199,6 @@ def measure(space: Space, module: GraphModule, norm: SubnetNorm, subnets: Iterab
     batch = torch.from_numpy(x[:CALIBRATION_EXAMPLES]).to(device)
     for subnet in subnets:
         calibrate(space.narrowed(subnet), module, norm, batch)
-
-
-def _prefix(whole: Tensor, shape: torch.Size) -> Tensor:
-    return whole[tuple(slice(size) for size in shape)]
 
 
 def _assign(module: GraphModule, tensors: Mapping[str, np.ndarray]) -> None:

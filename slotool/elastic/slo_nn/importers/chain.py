@@ -51,8 +51,9 @@ class Chain:
             raise InputError(f"layer {name!r} has weights of shape {rows.shape}, not [units, inputs]")
         if rows.shape[1] != self._width:
             raise InputError(f"layer {name!r} takes {rows.shape[1]} values, and {self._width} come in")
+        if self._layers and not self._rectified:
+            raise InputError(f"layer {name!r} follows {self._layers[-1].name!r} without a ReLU between them")
         shift = np.zeros(len(rows)) if bias is None else np.asarray(bias)
-        self._require_relu(name)
         rows = rows[:, self._order]
         if self._pending is not None:
             rows = rows.astype(np.float64)
@@ -124,10 +125,6 @@ class Chain:
         if len(part) in (1, self._width):
             return np.broadcast_to(part, self._width)
         return np.repeat(part, self._width // len(part))
-
-    def _require_relu(self, name: str) -> None:
-        if self._layers and not self._rectified:
-            raise InputError(f"layer {name!r} follows {self._layers[-1].name!r} without a ReLU between them")
 
     def _open(self, name: str) -> None:
         if self._ended:

@@ -19,6 +19,7 @@ from slotool.elastic.slo_nn.assessment import (
     Timed,
     aclo_sweep,
     by_point,
+    difference,
     ideal_k,
     points_timed,
     promised_loss,
@@ -54,13 +55,11 @@ class Alternative:
         test, validation = (
             right(self.answer(split.x)[:, None], split.y)[:, 0] for split in (data.test, data.validation)
         )
-        lost = test.astype(float) - full["test"]
         return {
             "way": self.name,
             "nodes": self.nodes,
             "accuracy": float(test.mean()),
-            "difference": float(lost.mean()),
-            "standard_error": float(lost.std() / np.sqrt(len(lost))),
+            **difference(test, full["test"]),
             "promised_loss": promised_loss(validation, full["validation"], head.calibration.stated),
         }
 

@@ -121,17 +121,12 @@ def _centres(inputs: Any, count: int, iterations: int, rng: np.random.Generator)
 
     seed = int(rng.integers(2**31))
     if count >= inputs.shape[0]:
-        return _dense(inputs)
+        return inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
     if count == 1:
         return np.asarray(inputs.mean(axis=0), dtype=np.float32).reshape(1, -1)
     with threadpool_limits(1):
         kmeans = KMeans(count, n_init=1, max_iter=iterations, random_state=seed).fit(inputs)
-    centres: np.ndarray = kmeans.cluster_centers_.astype(np.float32)
-    return centres
-
-
-def _dense(inputs: Any) -> np.ndarray:
-    return inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
+    return kmeans.cluster_centers_.astype(np.float32)
 
 
 def _quantized(centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -143,8 +138,7 @@ def _quantized(centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _offset(centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    offset: np.ndarray = -0.5 * ((centres.astype(np.float32) * scale[..., None]) ** 2).sum(axis=-1)
-    return offset
+    return -0.5 * ((centres.astype(np.float32) * scale[..., None]) ** 2).sum(axis=-1)
 
 
 def _nearest(inputs: Any, centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
