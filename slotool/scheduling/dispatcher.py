@@ -48,10 +48,6 @@ class Drop:
     reason: str
 
 
-def _ignore(failure: PolicyFailure) -> None:
-    """Ignore a failure: the default of ``on_failure``."""
-
-
 class Dispatcher:
     """Queue with its workers and a policy; the caller has the clock, the tensors and the processes.
 
@@ -69,7 +65,7 @@ class Dispatcher:
         self,
         policy: Policy,
         workers: int | Workers = 1,
-        on_failure: Callable[[PolicyFailure], None] = _ignore,
+        on_failure: Callable[[PolicyFailure], None] = lambda failure: None,
     ):
         self.policy, self._on_failure = policy, on_failure
         self.workers = Workers(workers) if isinstance(workers, int) else workers

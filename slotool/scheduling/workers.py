@@ -75,7 +75,11 @@ class Workers:
 
     def second_idle(self, worker: int) -> int | None:
         """Return another worker that has been idle for longest, or None."""
-        others = [rest for rest in self._idle if rest[1] != worker and self._is_idle(*rest)]
+        others = [
+            (since_us, other)
+            for since_us, other in self._idle
+            if other != worker and other not in self.running and since_us == self.free_us[other]
+        ]
         return min(others)[1] if others else None
 
     def concurrent_slots(self) -> int:
@@ -99,9 +103,6 @@ class Workers:
         """Mark ``worker`` present and idle."""
         self.free_us[worker] = now_us
         heappush(self._idle, (now_us, worker))
-
-    def _is_idle(self, since_us: float, worker: int) -> bool:
-        return worker not in self.running and since_us == self.free_us[worker]
 
     def remove(self, worker: int) -> None:
         """Mark ``worker`` dead."""

@@ -39,8 +39,7 @@ class Overhead(NamedTuple):
 
     def longer(self, table_us: np.ndarray, part: float = 1.0) -> np.ndarray:
         """Return how long calls of ``table_us`` take, with such a part of what the table leaves out."""
-        took_us: np.ndarray = (1 + part * self.slower) * table_us + part * self.call_us
-        return took_us
+        return (1 + part * self.slower) * table_us + part * self.call_us
 
 
 class ServiceTimes:
@@ -125,8 +124,7 @@ class ServiceTimes:
     def min_us(self) -> np.ndarray:
         """Shortest possible call of each cell, µs, float64 [cells]."""
         least = np.minimum(self.values, self.idle) if len(self.idle) else self.values
-        nearest: np.ndarray = np.minimum.reduceat(least, self.starts[:-1])
-        return nearest
+        return np.minimum.reduceat(least, self.starts[:-1])
 
     def draw(self, cell: int, call: int, busy_share: float = 0.0) -> float:
         """Return µs that call number ``call`` takes, when it is of ``cell``, on a worker that was so busy."""

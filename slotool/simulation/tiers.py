@@ -95,8 +95,7 @@ class TierResult(SimulationResult):
     @property
     def right(self) -> np.ndarray:
         assert isinstance(self.grid, Ensembles)
-        buffers: np.ndarray = np.where(self.row >= 0, self.grid.correct[self.row, self.example], 0.0).astype(np.float64)
-        return buffers
+        return np.where(self.row >= 0, self.grid.correct[self.row, self.example], 0.0).astype(np.float64)
 
 
 class TieredService:
@@ -193,14 +192,7 @@ class TieredService:
                 np.zeros(count, dtype=np.bool_),
                 self._choices,
             ),
-            tier_loop.EnsembleArrays(
-                ensembles.asks,
-                ensembles.at_once,
-                ensembles.depths,
-                ensembles.worst_us,
-                ensembles.sizes,
-                ensembles.first_us,
-            ),
+            tier_loop.EnsembleArrays(*(getattr(ensembles, name) for name in tier_loop.EnsembleArrays._fields)),
             self._of_calls(overhead or Overhead(), seed),
             tier_loop.Workers(np.zeros(len(scenario.death_us)), np.zeros(len(scenario.death_us))),
             buffers,

@@ -270,7 +270,7 @@ def test_the_average_falls_as_the_load_grows_and_is_that_of_the_best_point_when_
 
 def test_values_of_hindsight_fall_with_time_and_age_and_rise_with_what_waits() -> None:
     grid = ControlGrid(three_versions())
-    values = hindsight_values(grid, 4_000.0, 1.0).values
+    values = hindsight_values(grid, 4_000.0, 1.0)
     assert np.isfinite(values).all()
     # Of the instant until which the worker is busy, and of how long the queue has waited.
     assert (np.diff(values, axis=-1) <= 1e-9).all()

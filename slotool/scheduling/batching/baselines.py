@@ -12,7 +12,7 @@ import numpy as np
 from slotool.compilation import count_until
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits, widest
+from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits, widest, working
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
@@ -174,10 +174,7 @@ def choose_by_rate(
     span_us = plan[0]
     if recent == len(arrived_us) and recent > 1:
         recent, span_us = recent - 1, max(now_us - arrived_us[0], 1.0)
-    workers = 0
-    for at_us in free_us:
-        workers += at_us < np.inf
-    rate_per_s = 1e6 * recent / span_us / max(workers, 1)
+    rate_per_s = 1e6 * recent / span_us / working(free_us)
     # Rates a point is good for, in plan[1:], mostly fall as accuracy rises. Beyond all of them the point with the
     # greatest serves.
     row, greatest = latency_us.shape[0] - 1, 0

@@ -5,7 +5,6 @@ The value tables of the hindsight policy are means of it over sampled arrivals, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,8 +80,7 @@ def value_at(row: Any, at: float) -> float:
     inside = min(max(at, 0.0), float(steps))
     below = min(int(inside), steps - 1)
     part = inside - below
-    value: float = row[below] * (1.0 - part) + row[below + 1] * part
-    return value
+    return row[below] * (1.0 - part) + row[below + 1] * part
 
 
 @njit(cache=True)
@@ -108,8 +106,7 @@ def _improve(values: Any, onward: Any, gain: float, shift: float, first: int, la
 
 @njit(cache=True, inline="always")
 def _gap_us(arrival_us: Any, i: int, behind: int) -> float:
-    gap_us: float = arrival_us[behind] - arrival_us[i] if behind < len(arrival_us) else 0.0
-    return gap_us
+    return arrival_us[behind] - arrival_us[i] if behind < len(arrival_us) else 0.0
 
 
 @njit(cache=True, inline="always")
@@ -139,22 +136,13 @@ _MOST = 128
 _SAME_STEPS = 2
 
 
-@dataclass(frozen=True)
-class HindsightValues:
-    """Axes: F ``GAP_CV2``, R ``LOADS``, N ``WAITING``, A ``AGES``, T instants from now to a deadline later.
-
-    ``values``: float64 [F, R, N, A, T], sum of accuracies that a worker brings, beyond that of one that is idle with an
-    empty queue, when N queries wait, the first of them for A deadlines, and it is busy until T.
-    """
-
-    deadline_us: float
-    values: np.ndarray
-
-
 @remembered
-def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> HindsightValues:
+def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
     """Return values of hindsight optimisation: the offline optimum's mean value over sampled arrivals.
 
+    float64 [F, R, N, A, T]: sum of accuracies that a worker brings, beyond that of one that is idle with an empty
+    queue, when N queries wait, the first of them for A deadlines, and it is busy until T. Axes: F ``GAP_CV2``, R
+    ``LOADS``, N ``WAITING``, A ``AGES``, T instants from now to a deadline later.
     Source: Chong, Givan and Chang 2000, "A framework for simulation-based network control via hindsight optimization".
     Gaps between arrivals are gamma distributed, and the waiting queue has arrived evenly spaced. ``aversion``: cost of
     a lost query, in accuracies beyond its own.
@@ -171,7 +159,7 @@ def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> 
             last_us = arrival_us[_INSTANTS * _APART]
             instants_us = (np.arange(_INSTANTS) + generator.random(_INSTANTS)) / _INSTANTS * last_us
             _look(arrival_us, instants_us, deadline_us, counts, gains + aversion, times_us, values[f, r])
-    return HindsightValues(deadline_us, values / _INSTANTS)
+    return values / _INSTANTS
 
 
 def _thinned(counts: Any, accuracies: Any, times_us: Any, alike_us: float) -> Any:

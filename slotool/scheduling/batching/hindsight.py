@@ -136,10 +136,9 @@ def choose_by_hindsight(
                 break
     if cell >= 0:
         return cell
-    other: int = choose_by_value(
+    return choose_by_value(
         latency_us, accuracy, sizes, plan[end:], now_us, deadlines_us, lowest, narrowest, arrived_us, free_us
     )
-    return other
 
 
 @njit(cache=True)
@@ -214,7 +213,7 @@ class Hindsight(ValueIteration):
 def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
     """Return the deciding policy by state, SlackFit's plan, and hindsight's, which ends with value iteration's."""
     values = ValueIteration(grid, deadline_us, aversion).plan
-    tables = hindsight_values(grid, deadline_us, aversion).values
+    tables = hindsight_values(grid, deadline_us, aversion)
     rows = _candidates(grid, _ALIKE * deadline_us)
     unit_us = float((grid.quickest_us / grid.sizes).min())
     fastest = int((grid.sizes / grid.latency_us[0]).argmax())

@@ -27,19 +27,6 @@ class Profile:
     samples_us: dict[tuple[OperatingPoint, int], np.ndarray]
     energy_j: Mapping[tuple[OperatingPoint, int], float] = field(default_factory=dict)
 
-    def up_to(self, max_batch: int) -> Profile:
-        """Return the same points in batches of at most ``max_batch``."""
-        grid = self.grid
-        latency_us = {
-            (point, int(size)): float(grid.latency_us[row, column])
-            for row, point in enumerate(grid.points)
-            for column, size in enumerate(grid.sizes)
-            if size <= max_batch
-        }
-        space = ControlSpace(grid.points, latency_us, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
-        samples_us = {cell: samples for cell, samples in self.samples_us.items() if cell[1] <= max_batch}
-        return Profile(self.subject, ControlGrid(space, all_points=True), samples_us, self.energy_j)
-
     def request_j(self, points: Sequence[OperatingPoint], row: np.ndarray, batch: np.ndarray) -> float | None:
         """Return the mean joules of a request; None unless they are known of each point and batch size.
 
