@@ -79,7 +79,7 @@ class Queries:
         if not isinstance(model.task, Classification):
             task = "no task" if model.task is None else model.task.name
             raise InputError(f"{model.name} answers {task}; what is measured here is of classes")
-        return ExampleInference(lambda i: int(model.answers(model.respond(*rows[i], chosen))[0]), lambda: chosen)
+        return ExampleInference(lambda i: int(model.answers(model.respond(rows[i][0], chosen))[0]), lambda: chosen)
 
     def call(self, point: OperatingPoint) -> Callable[[int], np.ndarray]:
         """Return a function that answers an example at ``point`` with an array."""

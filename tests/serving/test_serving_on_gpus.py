@@ -17,7 +17,7 @@ from slotool import devices
 from slotool.elastic.family import Family
 from slotool.elastic.network import Network
 from slotool.planning.fleet import Pool, WorkerType
-from slotool.planning.planner import Demand
+from slotool.planning.model_on_workers import Demand
 from slotool.planning.promise import Promise
 from slotool.planning.service_files import service_text
 from slotool.serving import Router
