@@ -11,12 +11,12 @@ import pytest
 import slotool as library
 from slotool.cache_folder import cache_folder
 from slotool.commands.predictors.calibrate import _compared, _random_networks
-from slotool.commands.predictors.measured_here import Checks
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
 from slotool.machine import usable_cores
+from slotool.predictors.training.measured_here import Checks
 from slotool.profiling.operators import CheckedNetwork, NetworkTimer, OperatorTimes, Timed
 from slotool.testing.predictors import random_networks
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import slotool
-from slotool.commands.predictors.measured_here import MeasuredPredictor
 from slotool.errors import ArgumentError, GraphError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
+from slotool.predictors.training.measured_here import MeasuredPredictor
 from slotool.profiling.operators import OperatorTime, OperatorTimes
 from slotool.progress import Quiet
 from slotool.testing.predictors import random_networks

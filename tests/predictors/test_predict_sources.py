@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import slotool as library
-from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture.networks import Networks
@@ -21,6 +20,7 @@ from slotool.graphs.store import write_graphs
 from slotool.machine import CPU_DETAILS, machine_id
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.training.choice import chosen_predictor
 from slotool.predictors.training.chosen import Chosen
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 from slotool.timing.speed import facts_with_speed

@@ -27,8 +27,8 @@ from slotool.progress import Reporting, reporter_of
 if TYPE_CHECKING:
     import numpy as np
 
-    from slotool.commands.predictors.measured_here import Checks
     from slotool.graphs import OperatorGraph
+    from slotool.predictors.training.measured_here import Checks
     from slotool.profiling.operators import CheckedNetwork
 
 DEFAULT_MINUTES, MIN_MINUTES = 2.0, 0.1
@@ -215,7 +215,7 @@ def _compared(checked: Sequence[CheckedNetwork]) -> tuple[Checks, np.ndarray]:
     """Return the errors of sums of operators, and log of measured ÷ predicted of each network."""
     import numpy as np
 
-    from slotool.commands.predictors.measured_here import Checks
+    from slotool.predictors.training.measured_here import Checks
 
     latency_s = np.array([network.latency_s for network in checked])
     errors = np.log(latency_s / [network.sum_s for network in checked])

@@ -12,12 +12,12 @@ from slotool.commands.networks.named_networks import networks_in
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.predict_points import predict_points
 from slotool.commands.predictors.prediction import Prediction, Versions
-from slotool.commands.predictors.predictor_choice import chosen_predictor
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
 from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.predictors.sweep import SweepAxis
+from slotool.predictors.training.choice import chosen_predictor
 from slotool.predictors.training.chosen import is_of_here
 from slotool.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.sources import FilePath

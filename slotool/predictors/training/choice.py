@@ -58,7 +58,7 @@ def chosen_predictor(
     selected, why = (backend, "as --backend says") if backend else _default(networks, colocated)
     _require_backend(selected)
     if not colocated:
-        from slotool.commands.predictors.measured_here import MeasuredHere
+        from slotool.predictors.training.measured_here import MeasuredHere
 
         measured = MeasuredHere.of(
             selected,
