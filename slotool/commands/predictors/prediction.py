@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, table
 from slotool.commands.result import Result
-from slotool.predictors.training.chosen import CPU, Chosen, machine_differences, machine_speed
+from slotool.predictors.training.chosen import CPU, NOT_HERE, Chosen, machine_differences, machine_speed
 from slotool.printable import counted, duration
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ MAX_WARNINGS = 3
 # Smaller differences of speed are noise.
 SAME_SPEED = 0.1
 MAX_EXPLAINED, MAX_TYPES = 3, 12
-NOT_HERE = "measured on another machine, or one that is only similar: an interval there says nothing of this one"
 Row = dict[str, Any]
 
 

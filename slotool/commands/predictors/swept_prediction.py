@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.predictors.predict_sweep import Answer, answers_of
-from slotool.commands.predictors.prediction import NOT_HERE, Prediction, Versions
+from slotool.commands.predictors.prediction import Prediction, Versions
 from slotool.graphs.capture.networks import Captured, Networks
 from slotool.predictors.sweep import BATCH, SweepAxis, SweepPoint
-from slotool.predictors.training.chosen import machine_differences, machine_speed
+from slotool.predictors.training.chosen import NOT_HERE, machine_differences, machine_speed
+from slotool.predictors.training.sweeping import Answer, answers_of
 from slotool.printable import duration, number
 
 if TYPE_CHECKING:

@@ -20,6 +20,8 @@ TORCH, KERAS = "torch", "keras"
 # Fewer measured networks give no 90 % interval.
 MIN_RESIDUALS = 10
 CPU = "cpu"
+# Reason why a prediction of another machine has no interval.
+NOT_HERE = "measured on another machine, or one that is only similar: an interval there says nothing of this one"
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.predictors.prediction import NOT_HERE
 from slotool.errors import ArgumentError, SlotoolError
 from slotool.graphs.capture.networks import Captured, Networks
 from slotool.predictors.sweep import BATCH, SHAPES, THREADS, SweepAxis, SweepPoint
 from slotool.predictors.training.choice import chosen_predictor
-from slotool.predictors.training.chosen import Chosen, machine_differences
+from slotool.predictors.training.chosen import NOT_HERE, Chosen, machine_differences
 from slotool.progress import short_phase
 
 if TYPE_CHECKING:
