@@ -10,7 +10,7 @@ import pytest
 
 import slotool as library
 from slotool.cache_folder import cache_folder
-from slotool.commands.predictors.calibrate import _compared, _random_networks
+from slotool.commands.predictors.calibrate import _random_networks
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES
@@ -134,7 +134,7 @@ def test_errors_are_of_the_network_and_of_operators_that_others_share() -> None:
     one = checked(1.1e-3, {"a": (2, 3e-4), "b": (1, 3.9e-4)})
     other = checked(2e-3, {"a": (1, 4.5e-4), "c": (2, 7.7e-4)})
     alone = checked(5e-3, {"d": (1, 5e-3)})
-    checks, errors = _compared([one, other, alone])
+    checks, errors = Checks.of([one, other, alone])
     assert errors == pytest.approx(np.log([1.1e-3 / 1e-3, 1.0, 5e-3 / 5.01e-3]))
     assert checks.elsewhere == pytest.approx([np.log(1.5), np.log(1.5)])
     assert checks.range_s == (1.1e-3, 5e-3)

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MINUTES, MIN_MINUTES = 2.0, 0.1
 MIN_NETWORKS = 3
-# Share of a network's latency in operators that it shares with others, above which they are compared.
-MIN_SHARED = 0.2
 # Number of random networks; every beginning of their order is spread over kinds and sizes.
 CANDIDATES = 48
 # Networks with more FLOPs take too long.
@@ -154,6 +151,7 @@ def calibrate(
         ArgumentError: An argument has a value that it cannot have, or there are too few networks.
         RunError: Fewer than 3 networks could be measured in time.
     """
+    from slotool.predictors.training.measured_here import Checks
     from slotool.profiling.backends import backend_class
     from slotool.profiling.operator_calls import network_call
     from slotool.profiling.operators import CheckedNetwork, NetworkTimer, OperatorTimes
@@ -204,36 +202,11 @@ def calibrate(
             f"{MIN_RESIDUALS} for an interval; add --minutes"
         )
     networks = list(checked.values())
-    checks, errors = _compared(networks)
+    checks, errors = Checks.of(networks)
     times.checks = asdict(checks)
     times.save()
     seconds = time.monotonic() - started
     return Calibrated(backend, count, networks, len(now), checks, errors, len(times.times), times.path, seconds)
-
-
-def _compared(checked: Sequence[CheckedNetwork]) -> tuple[Checks, np.ndarray]:
-    """Return the errors of sums of operators, and log of measured ÷ predicted of each network."""
-    import numpy as np
-
-    from slotool.predictors.training.measured_here import Checks
-
-    latency_s = np.array([network.latency_s for network in checked])
-    errors = np.log(latency_s / [network.sum_s for network in checked])
-    elsewhere = []
-    for network in checked:
-        others: dict[str, tuple[int, float]] = {}
-        for other in checked:
-            others |= other.operators if other is not network else {}
-        shared = [
-            (count, seconds, others[key][1]) for key, (count, seconds) in network.operators.items() if key in others
-        ]
-        here_s = sum(count * here for count, here, _ in shared)
-        there_s = sum(count * there for count, _, there in shared)
-        if here_s > MIN_SHARED * network.sum_s:
-            elsewhere.append(float(abs(np.log(there_s / here_s))))
-    residuals, range_s = np.sort(np.abs(errors)).tolist(), (float(latency_s.min()), float(latency_s.max()))
-    date = datetime.now(UTC).date().isoformat()
-    return Checks(tuple(residuals), tuple(sorted(elsewhere)), len(checked), date, range_s), errors
 
 
 def _mape(log_errors: np.ndarray | Sequence[float]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ from slotool.predictors.training.chosen import CPU, MIN_RESIDUALS, TORCH, Chosen
 from slotool.printable import counted, duration
 from slotool.profiling.backends import backend_class
 from slotool.profiling.operator_calls import OperatorCall, network_call
-from slotool.profiling.operators import NetworkTimer, OperatorTime, OperatorTimes
+from slotool.profiling.operators import CheckedNetwork, NetworkTimer, OperatorTime, OperatorTimes
 from slotool.progress import Quiet, Reporter
 
 # Factor beyond the range of checked latencies up to which a network has an interval.
@@ -35,6 +36,8 @@ ESTIMATED = 0.5
 DISTURBED, MAX_DISTURBED = 0.25, 0.1
 # Share of the latency in operators timed in other networks, above which errors of such operators count.
 ELSEWHERE = 0.1
+# Share of a network's latency in operators that it shares with others, above which they are compared.
+MIN_SHARED = 0.2
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,25 @@ class Checks:
     networks: int = 0
     date: str | None = None
     range_s: tuple[float, float] = (0.0, 1e9)
+
+    @classmethod
+    def of(cls, checked: Sequence[CheckedNetwork]) -> tuple[Self, np.ndarray]:
+        """Return the errors of sums of operators, and log of measured ÷ predicted of each network."""
+        latency_s = np.array([network.latency_s for network in checked])
+        errors = np.log(latency_s / [network.sum_s for network in checked])
+        elsewhere = []
+        for network in checked:
+            others: dict[str, tuple[int, float]] = {}
+            for other in checked:
+                others |= other.operators if other is not network else {}
+            shared = [(*timed, others[key][1]) for key, timed in network.operators.items() if key in others]
+            here_s = sum(count * here for count, here, _ in shared)
+            there_s = sum(count * there for count, _, there in shared)
+            if here_s > MIN_SHARED * network.sum_s:
+                elsewhere.append(float(abs(np.log(there_s / here_s))))
+        residuals, range_s = np.sort(np.abs(errors)).tolist(), (float(latency_s.min()), float(latency_s.max()))
+        date = datetime.now(UTC).date().isoformat()
+        return cls(tuple(residuals), tuple(sorted(elsewhere)), len(checked), date, range_s), errors
 
     def no_interval(self, latency_s: float, elsewhere: float, command: str) -> str | None:
         """Return the reason why a network has no interval, or None.
