@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, table
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.predictors.training.chosen import CPU, NOT_HERE, Chosen, machine_differences, machine_speed
 from slotool.printable import counted, duration
 
@@ -63,7 +63,7 @@ class Versions:
         return LatencyTable(latency.rows.assign(subject=self.family, point=points), latency.provenance)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class Prediction(Result):
     """Latencies of ``graphs``, which were predicted as ``items``, each a network or a co-location.
 
@@ -73,18 +73,18 @@ class Prediction(Result):
     why networks could not be captured, by name.
     """
 
-    chosen: Chosen
-    trained: SettingPredictor[Any]
-    graphs: Sequence[OperatorGraph]
-    items: Sequence[Any]
-    predictions: Predictions
-    solo: Sequence[SoloLatency] = ()
-    others: Sequence[OperatorGraph] = ()
+    chosen: Chosen = unlisted()
+    trained: SettingPredictor[Any] = unlisted()
+    graphs: Sequence[OperatorGraph] = unlisted()
+    items: Sequence[Any] = unlisted()
+    predictions: Predictions = unlisted()
+    solo: Sequence[SoloLatency] = unlisted(default=())
+    others: Sequence[OperatorGraph] = unlisted(default=())
     slo_s: float | None = None
-    differences: Likeness | None = None
-    speed: float | None = None
-    out: Path | None = None
-    explanations: Sequence[Explanation] = ()
+    differences: Likeness | None = unlisted(default=None)
+    speed: float | None = unlisted(default=None)
+    out: Path | None = output("latency_table", default=None)
+    explanations: Sequence[Explanation] = unlisted(default=())
     failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -131,6 +131,7 @@ class Prediction(Result):
 
     def findings(self) -> Row:
         return {
+            **super().findings(),
             "predictor": self.trained.predictor.name,
             "artifact": self.chosen.path,
             "artifact_why": self.chosen.why,
@@ -143,12 +144,11 @@ class Prediction(Result):
                 "speed": self.speed,
             },
             "nominal_coverage": 0.9,
-            "slo_s": self.slo_s,
             "co_runners": self._names,
-            "predictions": self._rows,
-            "failed": dict(self.failed),
-            "latency_table": None if self.out is None else str(self.out),
         }
+
+    def records(self) -> list[Row]:
+        return self._rows
 
     def shown(self) -> list[Part]:
         shown = self._rows[:MAX_ROWS_SHOWN]
@@ -170,7 +170,7 @@ class Prediction(Result):
         parts += self.advice
         if len(self._rows) > MAX_ROWS_SHOWN:
             parts.append(f"and {len(self._rows) - MAX_ROWS_SHOWN:,} more; --out or --json gives all")
-        return parts if self.out is None else [*parts, f"wrote {self.out}"]
+        return parts
 
     @property
     def warnings(self) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part, records_table
 from slotool.commands.predictors.prediction import Prediction, Versions
+from slotool.commands.result import result, unlisted
 from slotool.graphs.capture.networks import Captured, Networks
 from slotool.predictors.sweep import BATCH, SweepAxis, SweepPoint
 from slotool.predictors.training.chosen import NOT_HERE, machine_differences, machine_speed
@@ -40,7 +41,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class SweptPrediction(Prediction):
     """Predictions at several values: ``points``, for each network in order, values ascending.
 
@@ -49,8 +50,8 @@ class SweptPrediction(Prediction):
     """
 
     fact: str = BATCH
-    points: Sequence[SweepPoint] = ()
-    answers: Sequence[Answer] = ()
+    points: Sequence[SweepPoint] = unlisted(default=())
+    answers: Sequence[Answer] = unlisted(default=())
 
     schema = "predict-sweep"
     rows_key = "points"
@@ -160,13 +161,11 @@ class SweptPrediction(Prediction):
 
     def findings(self) -> Row:
         document = super().findings()
-        del document["predictions"], document["co_runners"]
+        del document["co_runners"]
         return {
             **document,
-            "fact": self.fact,
             "values": sorted({point.value for point in self.points}),
             "largest_within_slo": self.largest,
-            "points": self._rows,
         }
 
     def shown(self) -> list[Part]:
@@ -186,8 +185,7 @@ class SweptPrediction(Prediction):
             parts.append(f"and {len(rows) - MAX_SHOWN:,} more; --json gives all")
         parts += [self._verdict(row) for row in self.largest]
         parts += _reasons(self.points, self.fact)
-        parts += self.advice
-        return parts if self.out is None else [*parts, f"wrote {self.out}"]
+        return [*parts, *self.advice]
 
     @property
     def warnings(self) -> list[str]:
