@@ -88,7 +88,8 @@ def takes(group: type, **defaults: Any) -> Callable[[Function], Function]:
     """Give a function the parameters of ``group`` in place of its ``**parameters: Unpack[group]``.
 
     Args:
-        group: A ``TypedDict``, whose ``Args`` are those of its keys.
+        group: A ``TypedDict``, whose ``Args`` are those of its keys, and whose ``Returns`` and ``Raises`` those of the
+            function, which ends with its own ``Args``.
         defaults: Default of each key. The function finds a value for every key.
     """
 
@@ -107,9 +108,8 @@ def takes(group: type, **defaults: Any) -> Callable[[Function], Function]:
             return function(*args, **{**defaults, **parameters})
 
         with_group.__signature__ = signature.replace(parameters=[*stated, *shared])  # type: ignore[attr-defined]
-        text, returns, rest = (inspect.getdoc(function) or "").partition("\n\nReturns:")
-        entries = (inspect.getdoc(group) or "").partition("Args:\n")[2]
-        with_group.__doc__ = f"{text}\n{entries}{returns}{rest}"
+        shared = (inspect.getdoc(group) or "").partition("Args:\n")[2]
+        with_group.__doc__ = f"{inspect.getdoc(function)}\n{shared}"
         return with_group  # type: ignore[return-value]  # of the same type: it takes and returns the same
 
     return taking

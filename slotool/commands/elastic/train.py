@@ -141,6 +141,13 @@ class TrainingOptions(TypedDict, total=False):
             it, else digits.
         epochs: Passes over the data; None: by its size.
         threads: Compute threads; None: all usable cores, 1 for small networks.
+
+    Returns:
+        The trained versions (``family``), with the accuracy of each on validation and test examples.
+
+    Raises:
+        DataError: The data set cannot be read.
+        GraphError: The images are too small to be halved as often as a CNN does.
     """
 
     data: str | DataSource
@@ -167,13 +174,6 @@ def train_mlp(
     Args:
         out: Artifact to write.
         hidden: Units of the hidden ReLU layers.
-
-    Returns:
-        The trained network (``family``) and its accuracy on validation and test examples.
-
-    Raises:
-        ArgumentError: A layer without units, or more threads than there are.
-        DataError: The data set cannot be read.
     """
     from slotool.elastic.training import mlp
 
@@ -199,14 +199,6 @@ def train_cnn(
         out: Artifact to write.
         filters: Channels of the 3 × 3 convolutions.
         hidden: Units of the hidden dense layers behind them.
-
-    Returns:
-        The trained network (``family``) and its accuracy on validation and test examples.
-
-    Raises:
-        ArgumentError: A layer without units, or more threads than there are.
-        DataError: The data set cannot be read.
-        GraphError: The images are too small to be halved so often.
     """
     from slotool.elastic.training import small_cnn
 
@@ -228,13 +220,6 @@ def train_family(
 
     Args:
         out: Artifact to write.
-
-    Returns:
-        The trained versions (``family``) and the accuracy of each on validation and test examples.
-
-    Raises:
-        ArgumentError: More threads than there are.
-        DataError: The data set cannot be read.
     """
     from slotool.elastic.training import family_graphs
 

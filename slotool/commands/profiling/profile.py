@@ -42,6 +42,16 @@ class Measuring(TypedDict, total=False):
         dry_run: Only make the plan and predict its time.
         strict: Exit 1 when a row is not stable.
         force: Begin again, replacing ``out``.
+
+    Returns:
+        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
+        plan, and its predicted time.
+
+    Raises:
+        GraphError: A graph file cannot be read.
+        ArtifactError: An artifact is damaged, or no trained model.
+        AlreadyExistsError: ``out`` was measured otherwise.
+        RunError: No row could be measured.
     """
 
     device: str
@@ -112,15 +122,6 @@ def profile(
         limit: Measure only this many subjects, the first ones; rows of others in ``out`` stay.
         predictor: Predictor to adapt: measure the networks that it learns most from.
         samples: Networks to measure; None: 10.
-
-    Returns:
-        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
-        plan, and its predicted time.
-
-    Raises:
-        GraphError: A graph file cannot be read.
-        AlreadyExistsError: ``out`` was measured otherwise.
-        RunError: No row could be measured.
     """
     from slotool.profiling.plan import solo_items
 
@@ -183,15 +184,6 @@ def profile_colocated(
             models run as served.
         threads: Compute threads of one model; None: all usable cores.
         rounds: Rounds that a row's samples are spread over.
-
-    Returns:
-        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
-        plan, and its predicted time.
-
-    Raises:
-        GraphError: A graph file cannot be read.
-        AlreadyExistsError: ``out`` was measured otherwise.
-        RunError: No row could be measured.
     """
     from slotool.profiling.plan import combinations_of
 
@@ -239,15 +231,6 @@ def profile_points(
         placement: Placement: all on the same ``threads`` cores (shared), or that many each (split).
         threads: Compute threads of one model.
         rounds: Rounds that a row's samples are spread over.
-
-    Returns:
-        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
-        plan, and its predicted time.
-
-    Raises:
-        ArtifactError: An artifact is damaged, or no trained model.
-        AlreadyExistsError: ``out`` was measured otherwise.
-        RunError: No row could be measured.
     """
     from slotool.profiling.plan import points_with_copies
     from slotool.profiling.subjects import artifact_subjects
