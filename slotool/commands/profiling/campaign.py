@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part, Table, records_table, table
 from slotool.commands.result import Result, listed, result, unlisted
-from slotool.errors import RunError
 from slotool.machine import quota_warning
 from slotool.printable import counted, duration
 from slotool.progress import Reporter
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.predictors.trained.artifact import Predictions
     from slotool.profiling.campaign import Campaign
-    from slotool.profiling.plan import Item, Plan, Settings
+    from slotool.profiling.plan import Plan, Settings
     from slotool.profiling.rows import Key
     from slotool.profiling.subjects import Subject
     from slotool.tables import LatencyTable
@@ -302,72 +301,24 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-@dataclass(frozen=True)
-class Planned:
-    """Campaign that measures ``items`` into ``out``, once ``plan`` or ``measured`` is called."""
-
-    items: Sequence[Item]
-    settings: Settings
-    out: Path
-    force: bool
-    budget_s: float | None
-    chosen: Proposal | None = None
-
-    @cached_property
-    def probed(self) -> Settings:
-        """Settings with facts of their device."""
-        from slotool.profiling.campaign import probed
-
-        return probed(self.settings, self.items)
-
-    def plan(self) -> ProfilePlan:
-        """Return the plan of the campaign with its predicted time."""
-        from slotool.profiling.campaign import plan_only
-
-        in_order, budgeted = self.chosen is not None, self.budget_s is not None
-        settings = self.probed
-        plan = plan_only(self.items, settings, self.out, force=self.force, budgeted=budgeted, in_order=in_order)
-        return ProfilePlan(plan, settings, self.out, self.budget_s, self.chosen)
-
-    def finished(self, reporter: Reporter, *, dry_run: bool, strict: bool) -> Profile | ProfilePlan:
-        """Return the measured table, or the plan of a dry run. ``strict``: an unstable row is a negative verdict."""
-        if dry_run:
-            return self.plan()
-        return replace(required(self.measured(reporter)), strict=strict)
-
-    def measured(self, reporter: Reporter) -> Profile:
-        """Measure what is left, and write the table."""
-        from slotool.profiling.campaign import Campaign
-
-        in_order = self.chosen is not None
-        with Campaign(
-            self.items, self.probed, self.out, force=self.force, budget_s=self.budget_s, in_order=in_order
-        ) as campaign:
-            latency = self._run(campaign, reporter)
-        for note in _int8_notes(latency):
-            reporter.note(note)
-        titles = {member.name: member.title for item in self.items for member in item.members if member.title}
-        notes = self.chosen.notes(self.out) if self.chosen else []
-        keys = {key for item in self.items for key in item.keys}
-        return Profile(latency, self.probed, self.out, keys, titles, notes)
-
-    def _run(self, campaign: Campaign, reporter: Reporter) -> LatencyTable:
-        todo, resumed = len(campaign.plan.todo), campaign.plan.resumed
-        if resumed and todo:
-            reporter.note(f"resuming: {resumed} rows are finished, {todo} measurements are left")
-        try:
-            with reporter.progress(f"profiling on {counted(self.settings.threads, 'thread')}", total=todo) as steps:
-                return campaign.run(steps.advance)
-        except KeyboardInterrupt as interruption:
-            interruption.add_note(
-                f"interrupted; finished rows are in {self.out}.journal, the same command again resumes"
-                if campaign.has_rows
-                else "interrupted before a row was finished"
-            )
-            raise
+def run(campaign: Campaign, settings: Settings, out: Path, reporter: Reporter) -> LatencyTable:
+    """Measure what is left, with notes on what an earlier run, or an interruption of this one, leaves."""
+    todo, resumed = len(campaign.plan.todo), campaign.plan.resumed
+    if resumed and todo:
+        reporter.note(f"resuming: {resumed} rows are finished, {todo} measurements are left")
+    try:
+        with reporter.progress(f"profiling on {counted(settings.threads, 'thread')}", total=todo) as steps:
+            return campaign.run(steps.advance)
+    except KeyboardInterrupt as interruption:
+        interruption.add_note(
+            f"interrupted; finished rows are in {out}.journal, the same command again resumes"
+            if campaign.has_rows
+            else "interrupted before a row was finished"
+        )
+        raise
 
 
-def _int8_notes(latency: LatencyTable) -> list[str]:
+def int8_notes(latency: LatencyTable) -> list[str]:
     """Describe the share of quantized networks that ran in int8."""
     rows = latency.rows
     shares = rows.loc[(rows["status"] == "ok") & (rows["precision"] == "int8"), "int8_share"]
@@ -375,10 +326,3 @@ def _int8_notes(latency: LatencyTable) -> list[str]:
         return []
     least = "" if len(shares) == 1 else f" (median of {len(shares)} rows; least {shares.min():.0%})"
     return [f"{shares.median():.0%} of the FLOPs ran in int8{least}, the rest in float32"]
-
-
-def required(measured: Profile) -> Profile:
-    """Return a profile. Raises ``RunError`` when it has no row with samples."""
-    if not measured.measured_rows:
-        raise RunError(f"none of the {len(measured.latency)} rows could be measured; {measured.reasons[0]}")
-    return measured

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from slotool.commands.command_line import command_line, takes
 from slotool.commands.outputs import writes
-from slotool.commands.profiling.campaign import Planned, Profile, ProfilePlan, Proposal
+from slotool.commands.profiling.campaign import Profile, ProfilePlan, Proposal, int8_notes, run
 from slotool.commands.values import at_least, between
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, RunError
 from slotool.machine import cores_given
 from slotool.printable import counted
 from slotool.progress import Reporting, reporter_of
@@ -292,12 +292,26 @@ def settings_of(
 
 
 def _finished(
-    items: Sequence[Item], settings: Settings, out: FilePath, measuring: Measuring, chosen: Proposal | None = None
+    items: Sequence[Item], settings: Settings, path: FilePath, measuring: Measuring, chosen: Proposal | None = None
 ) -> Profile | ProfilePlan:
-    """Measure ``items``, or plan a dry run of them."""
-    planned = Planned(items, settings, Path(out), measuring["force"], measuring["budget_s"], chosen)
-    reporter = reporter_of(measuring["progress"])
-    return planned.finished(reporter, dry_run=measuring["dry_run"], strict=measuring["strict"])
+    """Measure what is left of ``items`` and write the table; for a dry run only plan it."""
+    from slotool.profiling.campaign import Campaign, plan_only, probed
+
+    out, settings, reporter = Path(path), probed(settings, items), reporter_of(measuring["progress"])
+    force, budget_s, in_order = measuring["force"], measuring["budget_s"], chosen is not None
+    if measuring["dry_run"]:
+        plan = plan_only(items, settings, out, force=force, budgeted=budget_s is not None, in_order=in_order)
+        return ProfilePlan(plan, settings, out, budget_s, chosen)
+    with Campaign(items, settings, out, force=force, budget_s=budget_s, in_order=in_order) as campaign:
+        latency = run(campaign, settings, out, reporter)
+    for note in int8_notes(latency):
+        reporter.note(note)
+    titles = {member.name: member.title for item in items for member in item.members if member.title}
+    keys, notes = {key for item in items for key in item.keys}, chosen.notes(out) if chosen else ()
+    measured = Profile(latency, settings, out, keys, titles, notes, measuring["strict"])
+    if not measured.measured_rows:
+        raise RunError(f"none of the {len(latency)} rows could be measured; {measured.reasons[0]}")
+    return measured
 
 
 def _subjects(sources: Any, keras: str | Sequence[str] | None, limit: int | None) -> list[Subject]:
