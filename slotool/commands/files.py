@@ -76,26 +76,21 @@ def save(value: Any, path: FilePath, *, force: bool = False) -> Path:
     from slotool.artifacts.bundle import refuse_existing
     from slotool.graphs import OperatorGraph
     from slotool.graphs.store import write_graphs
+    from slotool.rules.ruleset.rules import RuleSet
+    from slotool.rules.switching import SwitchingPlan
+    from slotool.tables.schema import Table
 
     path = Path(path)
     graphs = value if isinstance(value, list | tuple) else [value]
     if graphs and all(isinstance(graph, OperatorGraph) for graph in graphs):
         refuse_existing(path, force)
         write_graphs(path, graphs)
-    elif _is_saveable(value):
+    elif isinstance(value, RuleSet | SwitchingPlan | Table):
         refuse_existing(path, force)
         value.save(path)
     else:
         raise InputError(f"{with_article(type(value).__name__)} cannot be saved; tables, rules, plans and graphs can")
     return path
-
-
-def _is_saveable(value: Any) -> bool:
-    from slotool.rules.ruleset.rules import RuleSet
-    from slotool.rules.switching import SwitchingPlan
-    from slotool.tables.schema import Table
-
-    return isinstance(value, RuleSet | SwitchingPlan | Table)
 
 
 def _artifact(path: Path) -> Any:

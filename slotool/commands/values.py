@@ -179,15 +179,6 @@ def _shares(text: Any, kind: Callable[[str], Kind], expected: str) -> dict[Kind,
     return dict(pairs)
 
 
-def prices(texts: Sequence[str]) -> dict[str, float]:
-    """Return the price by name of NAME=PRICE texts."""
-    named = named_numbers(texts)
-    for text, price in zip(texts, named.values(), strict=True):
-        if not 0 <= price < math.inf:
-            raise ValueError(f"{text!r} is no price: a number from 0 up is expected")
-    return named
-
-
 def prices_per_second(texts: Sequence[str]) -> float | dict[str, float]:
     """Return the price in ``0.02``, or the price by version of ``small=0.01,large=0.04`` in one text or several.
 

@@ -12,7 +12,7 @@ from slotool.commands.display import Column, Part, records_table
 from slotool.commands.elastic.evaluate_endpoints import note_order_of_classes
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, listed, result, unlisted
-from slotool.commands.values import at_least, prices
+from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 from slotool.machine import cores_given
 from slotool.printable import counted, duration
@@ -60,8 +60,8 @@ def renamed_in(texts: Sequence[str]) -> dict[str, dict[str, str]]:
     arguments=("versions",),
     python_only=("name", "inputs", "images"),
     names={"batch_sizes": "--batch-size"},
-    values={"versions": versions_in, "rename": renamed_in, "cost": prices},
-    repeatable=("versions", "rename", "cost"),
+    values={"versions": versions_in, "rename": renamed_in},
+    repeatable=("versions", "rename"),
     metavars={
         "versions": "[NAME=]MODEL…", "rename": "VERSION:TENSOR=NAME", "confidence": "OUTPUT", "cost": "NAME=PRICE",
     },
