@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from slotool.errors import GraphError
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.indices import Indices, is_trained
+from slotool.graphs.libraries import keras
 from slotool.graphs.operators import OPERATORS, Operator
 from slotool.graphs.operators.keras_values import Initializer, Value, usual_order
-
-if TYPE_CHECKING:
-    import keras
 
 
 def functional_model(graph: OperatorGraph, weights: Initializer) -> keras.Model:
@@ -24,8 +22,6 @@ def functional_model(graph: OperatorGraph, weights: Initializer) -> keras.Model:
     Transpositions only change how values are read; what needs an image finds it channels last. ``Flatten`` keeps the
     order in which its values lie. Raises ``GraphError`` for an operator that cannot be built.
     """
-    import keras
-
     values: dict[str, Value] = {}
     indices = Indices(graph)
     for operator in graph.operators:
@@ -51,8 +47,6 @@ def channels_last(values: Any) -> Any:
 
 
 def _constant(operator: Operator, indices: Indices, weights: Initializer) -> Value:
-    import keras
-
     shape = (1, *operator.shape)
     if is_trained(operator):
         return Value.as_stated(weights(shape), len(operator.shape))

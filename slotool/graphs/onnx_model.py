@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from slotool.errors import GraphError
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.indices import Indices, batch_free, is_trained
+from slotool.graphs.libraries import onnx
 from slotool.graphs.operators import OPERATORS, Operator, channel_axis
 from slotool.graphs.operators.onnx_writer import FLOAT, INT64, KINDS, Weight, Writer
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["Weight", "input_names", "onnx_model"]
 
@@ -34,8 +30,6 @@ def onnx_model(graph: OperatorGraph, batch_size: int) -> tuple[onnx.ModelProto, 
     ``GraphModule``'s parameters; being external they do not count towards the 2 GB that a protobuf message can hold.
     Raises ``GraphError`` for an operator that cannot be built.
     """
-    import onnx
-
     writer, free, indices = Writer(batch_size), batch_free(graph), Indices(graph)
     values: dict[str, str] = {}
     starts, names = [], iter(input_names(graph))

@@ -9,6 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import keras, nn, torch, torch_parts
 from slotool.graphs.operators.attributes import (
     Attributes,
     Shape,
@@ -20,14 +21,9 @@ from slotool.graphs.operators.attributes import (
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, in_one_order, is_computed, layer_name
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, INT32, KINDS, RANKS, Writer, widest
-from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
-    import keras
-    import torch
-    from torch import Tensor, nn
-else:
-    keras, nn, torch = modules_on_demand("keras", "torch.nn", "torch")
+    from torch import Tensor
 
 
 class _ValueByValue(OperatorType, abstract=True):
@@ -165,10 +161,8 @@ class _Combination(OperatorType, abstract=True):
 
 def _stretched(function: Callable[..., Tensor], inputs: Sequence[Shape]) -> Callable[..., Tensor]:
     """Return a function of two tensors as one of two and more, stretched to each other."""
-    from slotool.graphs.operators.torch_parts import aligned
-
     if len(set(map(len, inputs))) > 1:
-        return lambda *values: reduce(function, aligned(*values))
+        return lambda *values: reduce(function, torch_parts.aligned(*values))
     return lambda first, *others: reduce(function, others, first)
 
 
@@ -367,13 +361,11 @@ class Where(OperatorType):
         return Effect(shape, 0, math.prod(shape))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from slotool.graphs.operators.torch_parts import aligned
-
         def where(condition: Tensor, *values: Tensor) -> Tensor:
             condition = condition if condition.dtype == torch.bool else condition.bool()
             if not values:
                 return torch.where(condition, 1.0, 0.0)
-            condition, *values = aligned(condition, *values)  # type: ignore[assignment]
+            condition, *values = torch_parts.aligned(condition, *values)  # type: ignore[assignment]
             return torch.where(condition, values[0], values[1] if len(values) > 1 else 0)
 
         return where

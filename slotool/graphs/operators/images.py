@@ -8,18 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import functional, keras, nn, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
-from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
-    import keras
-    from torch import Tensor, nn
-    from torch.nn import functional
-else:
-    nn, keras, functional = modules_on_demand("torch.nn", "keras", "torch.nn.functional")
+    from torch import Tensor
 
 # Values along each axis that an interpolation reads.
 _READS = {"nearest": 1, "area": 1, "linear": 2, "cubic": 4}
@@ -105,11 +101,9 @@ class Resize(OperatorType):
         return Effect(shape, 0, 2 * reads * math.prod(shape) if reads > 1 else 0)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from slotool.graphs.operators.torch_parts import over_last_axes
-
         size, mode = operator["size"], operator["mode"]
         mode = {"cubic": "bicubic", "linear": _LINEAR.get(len(size), "linear")}.get(mode, mode)
-        return over_last_axes(partial(functional.interpolate, size=size, mode=mode), len(size))
+        return torch_parts.over_last_axes(partial(functional.interpolate, size=size, mode=mode), len(size))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         mode = operator["mode"]

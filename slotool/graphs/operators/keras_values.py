@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from slotool.graphs.libraries import keras
 from slotool.graphs.operators.attributes import Shape
 
 Order = tuple[int, ...]
@@ -35,8 +36,6 @@ class Value:
 
     def in_order(self, order: Order) -> Any:
         """Return the tensor with its axes in this order."""
-        import keras
-
         if order == self.order:
             return self.tensor
         return keras.ops.transpose(self.tensor, (0, *(self.at(axis) for axis in order)))
@@ -76,8 +75,6 @@ def in_one_order(values: Sequence[Value], shapes: Sequence[Shape]) -> tuple[list
 
     New axes have size one, after the batch.
     """
-    import keras
-
     rank = max(map(len, shapes))
     if all(len(shape) == rank for shape in shapes):
         order = next((value.order for value in values if is_computed(value)), values[0].order)
@@ -91,8 +88,6 @@ def in_one_order(values: Sequence[Value], shapes: Sequence[Shape]) -> tuple[list
 
 def is_computed(value: Value) -> bool:
     """True if it depends on the input, so has a batch."""
-    import keras
-
     return isinstance(value.tensor, keras.KerasTensor)
 
 
@@ -105,7 +100,6 @@ def for_each_example(values: Sequence[Value]) -> list[Value]:
 
 
 def _repeated(value: Value, like: Value) -> Value:
-    import keras
     import tensorflow as tf
 
     class ForEachExample(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
@@ -122,8 +116,6 @@ def _repeated(value: Value, like: Value) -> Value:
 
 def reshaped(value: Value, before: Shape, after: Shape) -> Value:
     """Merge or split axes in place if those of each merger are adjacent, else write the values as stated first."""
-    import keras
-
     groups = _groups(before, after)
     place = {axis: number for number, (axes, _) in enumerate(groups) for axis in axes}
     runs = [(number, list(axes)) for number, axes in groupby(value.order, lambda axis: place.get(axis, -1))]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import functional, keras, nn, torch, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape, broadcast
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, in_one_order, layer_name
@@ -57,8 +58,6 @@ class Dense(OperatorType):
         return Effect((*outer, units), features * units + bias, 2 * features * units * positions)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         features, units = operator.input_shapes[0][-1], operator["units"]
         return nn.Linear(features, units, bias=operator["bias"], device=device)
 
@@ -72,8 +71,6 @@ class Dense(OperatorType):
         return writer.node("Add", product, *bias) if bias else product
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         (value,), rank = values, len(operator.shape)
         order = value.order if value.order[-1] == rank - 1 else tuple(range(rank))
         layer = keras.layers.Dense(
@@ -104,19 +101,13 @@ class MatMul(OperatorType):
         return Effect((*leading, rows, columns), 0, 2 * math.prod(leading) * rows * inner * columns)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
-        from slotool.graphs.operators.torch_parts import aligned
-
         first, second = operator.input_shapes
-        return torch.matmul if len(first) == len(second) else lambda x, y: torch.matmul(*aligned(x, y))
+        return torch.matmul if len(first) == len(second) else lambda x, y: torch.matmul(*torch_parts.aligned(x, y))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         return writer.node("MatMul", *writer.aligned(writer.of_one_type(values), operator.input_shapes))
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         stated = [Value.as_stated(value.stated(), len(value.order)) for value in values]
         tensors, order = in_one_order(stated, operator.input_shapes)
         return Value(keras.ops.matmul(*tensors), order)
@@ -147,8 +138,6 @@ class ScaledDotProductAttention(OperatorType):
         return Effect((*outer, length, width), 0, 2 * scores * (dim + width))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch.nn import functional
-
         query, key, _, *mask = operator.input_shapes
         attention = partial(
             functional.scaled_dot_product_attention,
@@ -181,8 +170,6 @@ class ScaledDotProductAttention(OperatorType):
         return writer.node("MatMul", writer.node("Softmax", scores, axis=-1), value)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         query, key, value = (each.stated() for each in values[:3])
         shape, rank = operator.input_shapes[0], len(operator.shape)
         if rank > 2 and shape[-3] != operator.input_shapes[1][-3]:
@@ -211,9 +198,7 @@ def _later_hidden(operator: Operator) -> np.ndarray:
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, attention: Callable[..., Tensor]) -> Tensor:
     """Return attention over [batch, …, heads, length, dim]: windows between batch and heads count as examples."""
-    from slotool.graphs.operators.torch_parts import of_one_batch
-
-    query, key, value = of_one_batch(query, key, value)
+    query, key, value = torch_parts.of_one_batch(query, key, value)
     windows = query.shape[1:-3]
     # A mask has axes of size one where it has fewer than the scores.
     hidden = [each.reshape(len(each), *[1] * (query.ndim - each.ndim), *each.shape[1:]) for each in mask]
@@ -236,8 +221,6 @@ def _for_more_heads(writer: Writer, value: str, shape: Shape, heads: int) -> str
 
 
 def _masked(scores: Any, mask: Value, shape: Shape, rank: int) -> Any:
-    import keras
-
     tensor = mask.stated()
     if len(shape) < rank:
         tensor = keras.ops.reshape(tensor, (-1, *[1] * (rank - len(shape)), *shape))

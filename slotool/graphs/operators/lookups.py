@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import keras, torch, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape, settle_axis
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, is_computed, layer_name
@@ -34,8 +35,6 @@ class Embedding(OperatorType):
         return int(operator["vocabulary"])
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
         rows, width = operator["vocabulary"], operator["units"]
         table = torch.empty(rows, width, device=device)
         # No values are drawn on the meta device: torch would import a compiler for it, which takes a second.
@@ -49,8 +48,6 @@ class Embedding(OperatorType):
         return writer.node("Gather", table, places, axis=0)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         vocabulary, units = operator["vocabulary"], operator["units"]
         layer = keras.layers.Embedding(
             vocabulary, units, embeddings_initializer=weights, name=layer_name(operator.name)
@@ -92,8 +89,6 @@ class Gather(OperatorType):
         return writer.shaped(writer.node("GatherElements", flat, rows, axis=2), *operator.shape)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         data, places = values
         if is_computed(places):
             raise GraphError(f"operator {operator.name!r}: Gather of computed places cannot be built in Keras")
@@ -132,12 +127,10 @@ class GatherElements(OperatorType):
         return Effect(indices, moved=3 * math.prod(indices))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from slotool.graphs.operators.torch_parts import of_one_batch
-
         axis = operator["axis"] + 1
 
         def gathered(data: Tensor, places: Tensor) -> Tensor:
-            data, places = of_one_batch(data, places)
+            data, places = torch_parts.of_one_batch(data, places)
             return data.gather(axis, places.long())
 
         return gathered
@@ -166,13 +159,11 @@ class Scatter(OperatorType):
         return Effect(inputs[0], moved=2 * math.prod(inputs[0]) + 2 * math.prod(inputs[-1]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from slotool.graphs.operators.torch_parts import of_one_batch
-
         self._require_places(operator, "torch")
         axis = operator["axis"] + 1
 
         def scattered(data: Tensor, places: Tensor, values: Tensor) -> Tensor:
-            data, places, values = of_one_batch(data, places, values)
+            data, places, values = torch_parts.of_one_batch(data, places, values)
             return data.scatter(axis, places.long(), values.to(data.dtype))
 
         return scattered

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import functional, keras, nn, torch, torch_parts
 from slotool.graphs.operators.attributes import (
     Attributes,
     Shape,
@@ -30,14 +31,9 @@ from slotool.graphs.operators.keras_values import (
     without,
 )
 from slotool.graphs.operators.onnx_writer import INT64, Writer, widest
-from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
-    import keras
-    import torch
     from torch import Tensor
-else:
-    keras, torch = modules_on_demand("keras", "torch")
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 _TORCH_PAD_MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
@@ -51,8 +47,6 @@ class Flatten(OperatorType):
         return Effect((math.prod(inputs[0]),), moved=0)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
         return nn.Flatten()
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -226,10 +220,8 @@ class Concatenate(OperatorType):
         return Effect((*inputs[0][:axis], sum(shape[axis] for shape in inputs), *inputs[0][axis + 1 :]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from slotool.graphs.operators.torch_parts import of_one_batch
-
         axis = chosen_axis(operator.attributes, operator.shape) + 1
-        return lambda *parts: torch.cat(tuple(of_one_batch(*parts)), dim=axis)
+        return lambda *parts: torch.cat(tuple(torch_parts.of_one_batch(*parts)), dim=axis)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         axis = chosen_axis(operator.attributes, operator.shape) + 1
@@ -265,10 +257,8 @@ class Stack(OperatorType):
         return Effect((*inputs[0][:axis], len(inputs), *inputs[0][axis:]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from slotool.graphs.operators.torch_parts import of_one_batch
-
         axis = operator["axis"] + 1
-        return lambda *parts: torch.stack(tuple(of_one_batch(*parts)), dim=axis)
+        return lambda *parts: torch.stack(tuple(torch_parts.of_one_batch(*parts)), dim=axis)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         axis = operator["axis"] + 1
@@ -321,8 +311,6 @@ class Pad(OperatorType):
         return Effect(tuple(size + pads[axis] + pads[rank + axis] for axis, size in enumerate(inputs[0])))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch.nn import functional
-
         pads, mode, rank = operator["pads"], operator["mode"], len(operator.shape)
         around = [(pads[axis], pads[rank + axis]) for axis in range(rank)]
         if mode == "constant":

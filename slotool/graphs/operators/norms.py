@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import keras, nn, torch_parts
 from slotool.graphs.operators.attributes import (
     Attributes,
     Shape,
@@ -23,13 +24,9 @@ from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorTy
 from slotool.graphs.operators.elementwise import rescaled
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
-from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
-    import keras
-    from torch import Tensor, nn
-else:
-    keras, nn = modules_on_demand("keras", "torch.nn")
+    from torch import Tensor
 
 # torch's own for most norms, so that all libraries compute the same.
 EPSILON = 1e-5
@@ -85,12 +82,10 @@ class BatchNormalization(_Norm):
         return 2 * operator.weights // (2 + self.trained(operator.complete))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from slotool.graphs.operators.torch_parts import Moved
-
         shape, axis = operator.shape, chosen_axis(operator.attributes, operator.shape)
         norm = getattr(nn, f"BatchNorm{max(1, len(shape) - 1)}d")(shape[axis], device=device)
         norm = self.without_unused(norm, operator)
-        return Moved(norm, [axis + 1], [1]) if axis else norm
+        return torch_parts.Moved(norm, [axis + 1], [1]) if axis else norm
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         shape, axis = operator.shape, chosen_axis(operator.attributes, operator.shape)
@@ -180,11 +175,13 @@ def _axes_last(operator: Operator) -> tuple[list[int], list[int]]:
 
 def _with_axes_last(norm: nn.Module, operator: Operator) -> nn.Module:
     """Return a norm over the last axes as one over the operator's."""
-    from slotool.graphs.operators.torch_parts import Moved
-
     axes, rank = chosen_axes(operator.attributes, operator.shape), len(operator.shape)
     last = range(rank - len(axes), rank)
-    return norm if list(axes) == list(last) else Moved(norm, [axis + 1 for axis in axes], [axis + 1 for axis in last])
+    return (
+        norm
+        if list(axes) == list(last)
+        else torch_parts.Moved(norm, [axis + 1 for axis in axes], [axis + 1 for axis in last])
+    )
 
 
 class GroupNormalization(_Norm):
@@ -252,11 +249,9 @@ class Normalization(OperatorType):
         return operator.weights
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from slotool.graphs.operators.torch_parts import Normalization as Layer
-
         if operator["fixed"]:
             return lambda x: x.mul(1.0)
-        return Layer(per_channel(operator.shape), device)
+        return torch_parts.Normalization(per_channel(operator.shape), device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         if operator["fixed"]:
@@ -278,9 +273,7 @@ class LayerScale(OperatorType):
         return Effect(inputs[0], math.prod(per_channel(inputs[0])), math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from slotool.graphs.operators.torch_parts import LayerScale as Layer
-
-        return Layer(per_channel(operator.shape), device)
+        return torch_parts.LayerScale(per_channel(operator.shape), device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         return writer.node("Mul", values[0], writer.weight(*per_channel(operator.shape)))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from slotool.graphs.libraries import onnx
 from slotool.graphs.operators.attributes import Shape
-
-if TYPE_CHECKING:
-    import onnx
 
 # torch's, so that both backends compute the same.
 EPSILON = 1e-5
@@ -60,8 +58,6 @@ class Writer:
 
     def nodes_of(self, op: str, outputs: int, *inputs: str, **attributes: Any) -> list[str]:
         """Append a node of several outputs and return their names."""
-        import onnx
-
         number = len(self.nodes)
         output = [f"value_{number}" + (f"_{at}" if at else "") for at in range(outputs)]
         name = f"{self.operator}/{op}_{number}"
@@ -70,8 +66,6 @@ class Writer:
 
     def weight(self, *shape: int, trained: bool = True) -> str:
         """Return the name of an initialiser that is stored elsewhere."""
-        import onnx
-
         name = f"weight_{len(self.weights)}"
         tensor = onnx.TensorProto(name=name, dims=shape, data_type=FLOAT, data_location=onnx.TensorProto.EXTERNAL)
         tensor.external_data.add(key="location", value="memory")
@@ -83,21 +77,15 @@ class Writer:
         return self.array(np.array(values, dtype=np.int64))
 
     def number(self, value: float, kind: int = FLOAT) -> str:
-        import onnx
-
         return self.array(np.array(value, dtype=onnx.helper.tensor_dtype_to_np_dtype(kind)))
 
     def repeated(self, value: float, count: int) -> str:
         """Return a vector of one number without weights."""
-        import onnx
-
         tensor = onnx.numpy_helper.from_array(np.array([value], dtype=np.float32))
         return self.node("ConstantOfShape", self.integers(count), value=tensor)
 
     def array(self, values: np.ndarray) -> str:
         """Return an initialiser that the model holds."""
-        import onnx
-
         name = f"constant_{len(self.initialisers)}"
         self.initialisers.append(onnx.numpy_helper.from_array(values, name))
         return name

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import functional, keras, nn, torch, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
@@ -23,13 +24,9 @@ from slotool.graphs.operators.windows import (
     pair,
     sides,
 )
-from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
-    import keras
-    from torch import Tensor, nn
-else:
-    keras, nn = modules_on_demand("keras", "torch.nn")
+    from torch import Tensor
 
 # A stride of None is that of the kernel.
 _POOL = {"kernel": REQUIRED, "stride": None, "padding": "valid", "ceil": False}
@@ -167,8 +164,6 @@ class _GlobalPooling(OperatorType, abstract=True):
         return Effect((channels, 1, 1) if attributes["keepdims"] else (channels,), 0, math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        import torch
-
         keepdims = operator["keepdims"]
         return partial(getattr(torch, self.torch_name), dim=(2, 3), keepdim=keepdims)
 
@@ -206,14 +201,10 @@ class AdaptivePooling(OperatorType):
         return Effect((*inputs[0][:batch_rank], *attributes["size"]), 0, math.prod(inputs[0]))
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch.nn import functional
-
-        from slotool.graphs.operators.torch_parts import over_last_axes
-
         size = operator["size"]
         kind = "max" if operator["function"] == "max" else "avg"
         pool = getattr(functional, f"adaptive_{kind}_pool{len(size)}d")
-        return over_last_axes(partial(pool, output_size=size), len(size))
+        return torch_parts.over_last_axes(partial(pool, output_size=size), len(size))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         (shape,), size = operator.input_shapes, operator["size"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import keras, nn, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, is_computed, layer_name
@@ -67,10 +68,6 @@ class _Recurrent(OperatorType, abstract=True):
         return Effect(shape, weights, flops, math.prod(inputs[0]) + math.prod(shape) + again, 1 + waits)
 
     def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        from torch import nn
-
-        from slotool.graphs.operators.torch_parts import Recurrent
-
         attributes = operator.complete
         projection = {"proj_size": attributes["projection"]} if attributes.get("projection") else {}
         layer = getattr(nn, self.torch_name)(
@@ -83,7 +80,7 @@ class _Recurrent(OperatorType, abstract=True):
             device=device,
             **projection,
         )
-        return Recurrent(layer)
+        return torch_parts.Recurrent(layer)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         """Append layers whose gates are in another order than torch's, both directions and biases in one matrix."""
@@ -126,8 +123,6 @@ class _Recurrent(OperatorType, abstract=True):
         return [writer.node("Unsqueeze", part, writer.integers(0)) for part in turned]
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         attributes = operator.complete
         if len(operator.input_shapes[0]) != 2 or not is_computed(values[0]):
             raise GraphError(
@@ -167,8 +162,6 @@ def _one_way(
 
     ``keras.layers.Bidirectional`` copies its layer by its serialised form, which our weights lack.
     """
-    import keras
-
     layer = getattr(keras.layers, operator.op)(
         operator["units"],
         return_sequences=True,

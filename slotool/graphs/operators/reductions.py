@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import keras, torch
 from slotool.graphs.operators.attributes import Attributes, Shape, settle_axes, settle_axis
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, without
@@ -64,8 +65,6 @@ class _Reduction(OperatorType, abstract=True):
         return INT64 if kind == BOOL != self.onnx_type else kind
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        import keras
-
         if not self.keras_name:
             return super().keras(operator, values, weights)
         (value,), axes = values, operator["axes"]
@@ -110,8 +109,6 @@ class Norm(_Reduction):
     onnx_op, onnx_type = "ReduceL2", FLOAT
 
     def reduced(self, x: Tensor, axes: list[int], keepdims: bool) -> Tensor:
-        import torch
-
         norm: Tensor = torch.linalg.vector_norm(x, dim=axes, keepdim=keepdims)
         return norm
 

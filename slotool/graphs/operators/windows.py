@@ -7,17 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
+from slotool.graphs.libraries import keras, nn
 from slotool.graphs.operators.attributes import Attributes, Shape
 from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
-from slotool.names_on_demand import modules_on_demand
 
 if TYPE_CHECKING:
-    import keras
-    from torch import Tensor, nn
-else:
-    nn, keras = modules_on_demand("torch.nn", "keras")
+    from torch import Tensor
 
 _MOVED_OVER = {
     1: "a sequence of (channels, steps)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import OUTPUT, Draft, Drafts, Step, agrees, effects_of, outputs_of
@@ -27,10 +27,8 @@ from slotool.graphs.capture.keras.operation_walk import TO_IMAGE, OperationWalk
 from slotool.graphs.capture.keras.operations import is_operation
 from slotool.graphs.capture.keras.traced import Notes, add_traced, is_exportable, taken_since, whole_of
 from slotool.graphs.graph import FLOAT32, OperatorGraph
+from slotool.graphs.libraries import keras
 from slotool.graphs.operators import Shape
-
-if TYPE_CHECKING:
-    import keras
 
 # Types of inputs that are no plain numbers.
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import batch_size
 from slotool.graphs.capture.keras.operations import is_operation
-from slotool.names_on_demand import modules_on_demand
+from slotool.graphs.libraries import keras
 from slotool.printable import reason
-
-if TYPE_CHECKING:
-    import keras
-else:
-    (keras,) = modules_on_demand("keras")
 
 InputShape = tuple[int, ...] | Mapping[str, tuple[int, ...]]
 

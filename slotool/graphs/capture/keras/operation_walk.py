@@ -12,6 +12,7 @@ from slotool.graphs.capture.drafts import OUTPUT, Drafts, Step, Steps, effects_o
 from slotool.graphs.capture.keras.operations import Call, operation_steps
 from slotool.graphs.capture.keras.traced import Notes, add_traced, part_of
 from slotool.graphs.capture.keras.windows import Window, around, has_channels_last, window_of
+from slotool.graphs.libraries import keras
 from slotool.graphs.operators import Shape
 
 # An image's axes, channels first, as Keras has them, and the other way.
@@ -197,8 +198,6 @@ class OperationWalk:
 
 
 def _flat(arguments: Any) -> list[Any]:
-    import keras
-
     tensors: list[Any] = keras.tree.flatten((arguments.args, arguments.kwargs))
     return tensors
 

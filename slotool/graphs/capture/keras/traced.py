@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import batch_size
 from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.libraries import keras, nn
 from slotool.graphs.operators import Shape
 from slotool.llvm import without_late_triton
-from slotool.names_on_demand import modules_on_demand
 from slotool.printable import reason
 
 if TYPE_CHECKING:
-    import keras
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from slotool.graphs.capture.torch.program import Recording
-else:
-    keras, nn = modules_on_demand("keras", "torch.nn")
 
 
 @dataclass(frozen=True)

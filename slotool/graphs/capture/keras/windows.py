@@ -11,6 +11,7 @@ from typing import Any
 
 from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
 from slotool.graphs.capture.keras.operations import Call
+from slotool.graphs.libraries import keras
 from slotool.graphs.operators import Shape, sides
 
 # An operator and its attributes, of values with their channels first.
@@ -44,8 +45,6 @@ def window_of(call: Call) -> Window | None:
 
 def has_channels_last(value: Any) -> bool:
     """True if a layer or operation, or else Keras' configuration, has channels last."""
-    import keras
-
     return str(getattr(value, "data_format", None) or keras.config.image_data_format()) == "channels_last"
 
 

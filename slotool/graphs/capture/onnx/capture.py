@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import OUTPUT, Drafts, batch_first, contraction, effects_of
@@ -17,10 +16,8 @@ from slotool.graphs.capture.onnx.operators import ANY_LAYOUT, STEPS, chain_of, f
 from slotool.graphs.capture.onnx.patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx.reading import Constant, InputShape, Node, Reading, constant_of, read_model
 from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.libraries import onnx
 from slotool.graphs.operators import Shape, resolve
-
-if TYPE_CHECKING:
-    import onnx
 
 # Operators that keep a constant's values in order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")

@@ -6,18 +6,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import costliest
 from slotool.graphs.capture.onnx.folding import MAX_VALUES, known_shapes, with_shapes
+from slotool.graphs.libraries import onnx
 from slotool.graphs.operators import Shape
-from slotool.names_on_demand import modules_on_demand
-
-if TYPE_CHECKING:
-    import onnx
-else:
-    (onnx,) = modules_on_demand("onnx")
 
 
 @dataclass(frozen=True)
@@ -60,8 +57,6 @@ class Inlining:
 
     def add_constant(self, name: str, value: Any) -> str:
         """Append an initialiser of this name, and return it."""
-        import numpy as np
-
         self.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
         return name
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from slotool.graphs.libraries import onnx
 from slotool.graphs.operators import Shape
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
 
 # Constants this small may say how a layer works (sizes, axes, paddings, bounds); larger ones are weights.
 MAX_VALUES = 64
@@ -39,8 +38,6 @@ def with_shapes(model: onnx.ModelProto, empty: Iterable[str] = ()) -> onnx.Model
     ``empty``: inputs without elements. Each helps to find more of the other, so both go on until neither does. Raises
     what onnx raises.
     """
-    import onnx.shape_inference
-
     while True:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         passed_on = _pass_on_shapes(model.graph)
@@ -91,8 +88,6 @@ def empty_values(graph: onnx.GraphProto, inputs: Iterable[str]) -> frozenset[str
 
 def _fold(model: onnx.ModelProto, empty: Iterable[str]) -> bool:
     """Replace nodes by their integers, and the floats that sizes are computed from; return True if any."""
-    import onnx
-
     graph, opsets = model.graph, model.opset_import
     values: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
@@ -119,8 +114,6 @@ def _fold(model: onnx.ModelProto, empty: Iterable[str]) -> bool:
 
 def _numbers(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]:
     """Single numbers of floating point, through which exporters compute sizes."""
-    import onnx
-
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
@@ -145,8 +138,6 @@ def _has_integers(tensor: onnx.TensorProto) -> bool:
 
 def _computed(node: Any, values: dict[str, np.ndarray], shapes: dict[str, Shape], opsets: Any) -> np.ndarray | None:
     """Return the one output of a node, if it is a few integers and its inputs are known."""
-    import numpy as np
-
     if node.domain or node.op_type not in COMPUTED or len(node.output) != 1:
         return None
     inputs = [name for name in node.input if name]
@@ -171,7 +162,6 @@ def _computed(node: Any, values: dict[str, np.ndarray], shapes: dict[str, Shape]
 
 def _run(node: onnx.NodeProto, feeds: dict[str, Any], opsets: Sequence[onnx.OperatorSetIdProto]) -> Any:
     """Return the output of one node, by the meaning its operator has in this version: only a whole model says which."""
-    import onnx
     from onnx.reference import ReferenceEvaluator
 
     kind_of, describe = onnx.helper.np_dtype_to_tensor_dtype, onnx.helper.make_tensor_value_info

@@ -7,16 +7,12 @@ the package onnx infers no shapes. A new one is an entry of ``_REWRITES``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from slotool.errors import GraphError
-from slotool.names_on_demand import modules_on_demand
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-else:
-    onnx, np = modules_on_demand("onnx", "numpy")
+from slotool.graphs.libraries import onnx
 
 # The domain of the operators that ONNX Runtime fuses.
 MICROSOFT = "com.microsoft"

@@ -7,12 +7,12 @@ such as QLinearConv; products of whole numbers behind DynamicQuantizeLinear, who
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from slotool.graphs.capture.onnx.fused import MICROSOFT, TO_FIRST, TO_LAST
-
-if TYPE_CHECKING:
-    import onnx
+from slotool.graphs.libraries import onnx
 
 DOMAINS = ("", "ai.onnx", MICROSOFT)
 
@@ -96,8 +96,6 @@ class _Rewriting:
             self._products.add(node.output[0])
 
     def _add(self, op: str, inputs: list[str], node: onnx.NodeProto, output: str = "") -> None:
-        import onnx
-
         outputs = node.output if op in _SEVERAL_OUTPUTS else [output or node.output[0]]
         rewritten = onnx.NodeProto(op_type=op, name=node.name, input=inputs, output=outputs)
         if op in _FUSED:
@@ -110,8 +108,6 @@ class _Rewriting:
         self.values |= {*rewritten.output}
 
     def _turn(self, value: str, rewritten: str, order: list[int]) -> None:
-        import onnx
-
         self.nodes.append(onnx.helper.make_node("Transpose", [value], [rewritten], perm=order))
         self.values.add(rewritten)
 
@@ -135,8 +131,6 @@ class _Rewriting:
 
 
 def _retype(graph: onnx.GraphProto, weights: set[str], values: set[str], max_values: int) -> None:
-    import onnx
-
     for tensor in graph.initializer:
         if tensor.name not in weights or tensor.data_type == onnx.TensorProto.FLOAT:
             continue
@@ -152,9 +146,6 @@ def _retype(graph: onnx.GraphProto, weights: set[str], values: set[str], max_val
 
 
 def _one(name: str) -> Any:
-    import numpy as np
-    import onnx
-
     return onnx.numpy_helper.from_array(np.array(1.0, np.float32), name)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotool.errors import GraphError
 from slotool.extras import import_failed
@@ -15,14 +15,9 @@ from slotool.graphs.capture.onnx.folding import MAX_VALUES, empty_values, known_
 from slotool.graphs.capture.onnx.fused import without_fusions
 from slotool.graphs.capture.onnx.quantised import in_floats, is_quantised
 from slotool.graphs.graph import FLOAT32
+from slotool.graphs.libraries import onnx
 from slotool.graphs.operators import DTYPES, Shape
-from slotool.names_on_demand import modules_on_demand
 from slotool.regular_files import read_bytes, require_regular
-
-if TYPE_CHECKING:
-    import onnx
-else:
-    (onnx,) = modules_on_demand("onnx")
 
 # Protocol buffers hold no more.
 MAX_MODEL_BYTES = 2**31
