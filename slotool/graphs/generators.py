@@ -43,17 +43,20 @@ class NetworkLimits:
 class RandomNetworks(Iterator[OperatorGraph], ABC):
     """``count`` different networks, drawn one by one: same seed, same networks in the same order.
 
-    A network over ``limits`` is passed over, counted in ``skipped``, and another drawn in its place. Memory grows by
-    some hundred bytes per network. Raises ``InputError`` when fewer such networks exist than ``count``: at once where
-    there are fewer than ``available``, else when the search has found no more.
+    The kind is drawn uniformly among those with a network left, then the network. ``available``: number of different
+    networks of each kind. A network over ``limits`` is passed over, counted in ``skipped``, and another drawn in its
+    place. Memory grows by some hundred bytes per network. Raises ``InputError`` when fewer such networks exist than
+    ``count``: at once where there are fewer available, else when the search has found no more.
     """
 
-    def __init__(self, count: int, available: int, seed: int, limits: NetworkLimits):
-        if count > available:
-            raise InputError(f"{counted(count, 'network')} wanted, but the search space has only {available:,}")
-        self.count, self.drawn, self.skipped, self.size = count, 0, 0, available
+    def __init__(self, count: int, available: Mapping[Any, int], seed: int, limits: NetworkLimits):
+        self.count, self.drawn, self.skipped, self.size = count, 0, 0, sum(available.values())
+        if count > self.size:
+            raise InputError(f"{counted(count, 'network')} wanted, but the search space has only {self.size:,}")
         self._limits, self._seed = limits, seed
         self._random = random.Random(seed)
+        self._left = dict(available)
+        self._seen: dict[Any, set[Any]] = {kind: set() for kind in available}
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -73,16 +76,20 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
         """Return the search space, as JSON."""
 
     @abstractmethod
-    def _unseen(self) -> OperatorGraph | None:
-        """Return a network not drawn before, or None."""
+    def _drawn(self, kind: Any) -> Any:
+        """Draw a network of a kind and return its choices, by which networks are told apart."""
+
+    @abstractmethod
+    def _graph(self, kind: Any, choices: Any) -> OperatorGraph:
+        """Return the network of a kind with these choices."""
 
     def __next__(self) -> OperatorGraph:
         if self.drawn == self.count:
             raise StopIteration
         for _ in range(MAX_SKIPPED_IN_A_ROW):
-            graph = self._unseen()
-            if graph is None:
+            if not self._left:
                 break
+            graph = self._unseen()
             if self._limits.allow(graph):
                 self.drawn += 1
                 return graph
@@ -91,6 +98,18 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
             f"found only {self.drawn:,} of {counted(self.count, 'network')} within {self._limits.words}; "
             f"{self.skipped:,} drawn ones take more"
         )
+
+    def _unseen(self) -> OperatorGraph:
+        """Return a network not drawn before."""
+        kind = self._random.choice(tuple(self._left))
+        choices = self._drawn(kind)
+        while choices in self._seen[kind]:
+            choices = self._drawn(kind)
+        self._seen[kind].add(choices)
+        self._left[kind] -= 1
+        if not self._left[kind]:
+            del self._left[kind]
+        return self._graph(kind, choices)
 
     def _require_one(self, smallest: OperatorGraph) -> None:
         """Raise ``InputError`` when not even the smallest network is within the limits."""
@@ -349,28 +368,14 @@ class RandomGraphs(RandomNetworks):
             raise InputError(f"no family {family!r} of random networks; there are {', '.join(FAMILIES)}")
         default, self._build = FAMILIES[family]
         self.space = space or default
-        super().__init__(count, self.space.size, seed, NetworkLimits(max_memory_bytes, batch_size, max_flops))
-        self._seen: set[Genes] = set()
-        self._left = {depth: self.space.size_of(depth) for depth in self.space.depths}
-        self._require_one(self._graph(bytes([0, *[self.space.exponents[0], 0, 0] * self.space.depth[0]])))
+        available = {depth: self.space.size_of(depth) for depth in self.space.depths}
+        super().__init__(count, available, seed, NetworkLimits(max_memory_bytes, batch_size, max_flops))
+        depth = self.space.depth[0]
+        self._require_one(self._graph(depth, bytes([0, *[self.space.exponents[0], 0, 0] * depth])))
 
     def _described(self) -> dict[str, Any]:
         # What a kind does not have is left out.
         return {name: value for name, value in asdict(self.space).items() if value not in ((), ("plain",), ("none",))}
-
-    def _unseen(self) -> OperatorGraph | None:
-        if not self._left:
-            return None
-        depth = self._random.choice(tuple(self._left))
-        while True:
-            genes = self._drawn(depth)
-            if genes not in self._seen:
-                break
-        self._seen.add(genes)
-        self._left[depth] -= 1
-        if not self._left[depth]:
-            del self._left[depth]
-        return self._graph(genes)
 
     def _drawn(self, depth: int) -> Genes:
         space = self.space
@@ -384,7 +389,7 @@ class RandomGraphs(RandomNetworks):
         """Draw one of ``choices``; a single one takes no random number, so that plain networks stay equal by seed."""
         return self._random.randrange(choices) if choices > 1 else 0
 
-    def _graph(self, genes: Genes) -> OperatorGraph:
+    def _graph(self, depth: int, genes: Genes) -> OperatorGraph:
         space, layers = self.space, zip(genes[1::3], genes[2::3], genes[3::3], strict=True)
         return self._build(
             space.input_shapes[genes[0]],

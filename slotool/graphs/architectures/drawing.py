@@ -38,28 +38,19 @@ class RandomArchitectures(RandomNetworks):
         unknown = [kind for kind in kinds if kind not in architectures]
         if unknown or len(set(kinds)) != len(kinds) or not kinds:
             raise InputError(f"kinds {', '.join(unknown or kinds)!r}: name each once, from {', '.join(architectures)}")
-        self._kinds: list[Architecture] = [architectures[kind] for kind in kinds]
-        super().__init__(count, sum(kind.size for kind in self._kinds), seed, limits)
-        self._seen: set[tuple[str, tuple[int, ...]]] = set()
-        self._left = {kind.name: kind.size for kind in self._kinds}
-        smallest = (kind.graph((0,) * len(kind.sizes)) for kind in self._kinds)
+        self._kinds = {kind: architectures[kind] for kind in kinds}
+        super().__init__(count, {name: kind.size for name, kind in self._kinds.items()}, seed, limits)
+        smallest = (kind.graph((0,) * len(kind.sizes)) for kind in self._kinds.values())
         self._require_one(min(smallest, key=lambda graph: graph.memory_bytes(limits.batch_size)))
 
     def _described(self) -> dict[str, Any]:
-        return {"architectures": tuple(kind.name for kind in self._kinds)}
+        return {"architectures": tuple(self._kinds)}
 
-    def _unseen(self) -> OperatorGraph | None:
-        kinds = [kind for kind in self._kinds if self._left[kind.name]]
-        if not kinds:
-            return None
-        kind = self._random.choice(kinds)
-        while True:
-            choices = tuple(self._random.randrange(len(values)) for values in kind.sizes.values())
-            if (kind.name, choices) not in self._seen:
-                break
-        self._seen.add((kind.name, choices))
-        self._left[kind.name] -= 1
-        return kind.graph(choices)
+    def _drawn(self, kind: str) -> tuple[int, ...]:
+        return tuple(self._random.randrange(len(values)) for values in self._kinds[kind].sizes.values())
+
+    def _graph(self, kind: str, choices: tuple[int, ...]) -> OperatorGraph:
+        return self._kinds[kind].graph(choices)
 
 
 _TOKENS: Mapping[str, tuple[Any, ...]] = {"width": (32, 64, 96), "depth": (1, 2, 3, 4, 6), "head_size": (8, 16)}

@@ -103,10 +103,7 @@ def image_of(b: GraphBuilder, tokens: str, height: int) -> str:
 
 def table(b: GraphBuilder, shape: Shape) -> str:
     """Return a trained table, the same for every example."""
-    weights = 1
-    for size in shape:
-        weights *= size
-    return b.add("Constant", shape=list(shape), weights=weights)
+    return b.add("Constant", shape=list(shape), weights=math.prod(shape))
 
 
 def mlp(b: GraphBuilder, last: str, hidden: int, activation: str = "gelu", *, bias: bool = True) -> str:
