@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
 # Default element type of a graph.
 FLOAT32 = "float32"
 _ELEMENT_TYPE = re.compile(r"[a-z][a-z0-9_]*(\+[a-z][a-z0-9_]*)*", re.ASCII)
-GRAPH_KEYS = (
-    "kind",
-    "name",
-    "element_type",
-    "compiled",
-    "counted_flops",
-    "examples_interact",
-    "uncosted",
-    "shared_weights",
-    "id",
-    "operators",
-)
 OPERATOR_KEYS = ("name", "op", "inputs", "attributes", "shape", "weights", "flops")
 # The types that graph files of the first versions knew; every other of their types stated its shape and costs.
 FIRST_OPERATORS = (
@@ -203,22 +191,9 @@ class OperatorGraph:
 
     def _facts(self) -> dict[str, Any]:
         """Return the JSON form before the operators, without what is as in most networks."""
-        facts: dict[str, Any] = {"kind": self.kind}
-        if self.name:
-            facts["name"] = self.name
-        if self.element_type != FLOAT32:
-            facts["element_type"] = self.element_type
-        if self.compiled:
-            facts["compiled"] = True
-        if self.counted_flops is not None:
-            facts["counted_flops"] = self.counted_flops
-        if self.examples_interact:
-            facts["examples_interact"] = True
-        if self.uncosted:
-            facts["uncosted"] = list(self.uncosted)
-        if self.shared_weights:
-            facts["shared_weights"] = self.shared_weights
-        return facts
+        named = {"name": self.name} if self.name else {}
+        stated = {key: getattr(self, key) for key, fact in FACTS.items() if getattr(self, key) != fact.usual}
+        return {"kind": self.kind, **named, **stated}
 
     @property
     def text(self) -> str:
@@ -337,33 +312,49 @@ def refuse_unknown_keys(what: str, entry: Mapping[str, Any], keys: Sequence[str]
         raise GraphError(f"{what} has an unknown key {unknown[0]!r}; known are {', '.join(keys)}")
 
 
+@dataclass(frozen=True)
+class Fact:
+    """Fact of a graph in its JSON form: value in most networks, a check, and the complaint for a value that fails."""
+
+    usual: Any
+    is_valid: Callable[[Any], bool]
+    complaint: str
+
+
+def _is_element_type(value: Any) -> bool:
+    return isinstance(value, str) and _ELEMENT_TYPE.fullmatch(value) is not None
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+
+
+FACTS = {
+    "element_type": Fact(FLOAT32, _is_element_type, f"neither a type such as {FLOAT32!r} nor several joined by '+'"),
+    "compiled": Fact(False, _is_flag, "neither true nor false"),
+    "counted_flops": Fact(None, lambda value: value is None or _is_count(value), "no whole number of at least 0"),
+    "examples_interact": Fact(False, _is_flag, "neither true nor false"),
+    "uncosted": Fact((), _are_names, "no list of names"),
+    "shared_weights": Fact(0, _is_count, "no whole number of at least 0"),
+}
+GRAPH_KEYS = ("kind", "name", *FACTS, "id", "operators")
+
+
 def stated_form(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Element type, whether it is compiled, and counted FLOPs, as a document states them."""
-    element_type, compiled = document.get("element_type", FLOAT32), document.get("compiled", False)
-    counted = document.get("counted_flops")
-    if not isinstance(element_type, str) or not _ELEMENT_TYPE.fullmatch(element_type):
-        raise GraphError(f"the graph's element_type is neither a type such as {FLOAT32!r} nor several joined by '+'")
-    if not isinstance(compiled, bool):
-        raise GraphError("the graph's compiled is neither true nor false")
-    if counted is not None and (type(counted) is not int or counted < 0):
-        raise GraphError("the graph's counted_flops is no whole number of at least 0")
-    interact = document.get("examples_interact", False)
-    if not isinstance(interact, bool):
-        raise GraphError("the graph's examples_interact is neither true nor false")
-    uncosted = document.get("uncosted", [])
-    if not isinstance(uncosted, list) or not all(isinstance(name, str) for name in uncosted):
-        raise GraphError("the graph's uncosted is no list of names")
-    shared = document.get("shared_weights", 0)
-    if type(shared) is not int or shared < 0:
-        raise GraphError("the graph's shared_weights is no whole number of at least 0")
-    return {
-        "element_type": element_type,
-        "compiled": compiled,
-        "counted_flops": counted,
-        "examples_interact": interact,
-        "uncosted": tuple(uncosted),
-        "shared_weights": shared,
-    }
+    """Return the ``FACTS`` that a document states. Raises ``GraphError`` for a value that none can have."""
+    stated = {key: document.get(key, fact.usual) for key, fact in FACTS.items()}
+    for key, fact in FACTS.items():
+        if not fact.is_valid(stated[key]):
+            raise GraphError(f"the graph's {key} is {fact.complaint}")
+    return {**stated, "uncosted": tuple(stated["uncosted"])}
 
 
 def stated_effect(name: str, entry: Mapping[str, Any]) -> Effect:
