@@ -12,6 +12,7 @@ from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.indices import Indices, is_trained
 from slotool.graphs.libraries import keras
 from slotool.graphs.operators import OPERATORS, Operator
+from slotool.graphs.operators.base import cannot_be_built
 from slotool.graphs.operators.keras_values import Initializer, Value, usual_order
 
 
@@ -33,7 +34,7 @@ def functional_model(graph: OperatorGraph, weights: Initializer) -> keras.Model:
         elif operator.op == "Constant":
             values[name] = _constant(operator, indices, weights)
         elif name in indices.unsure:
-            raise GraphError(f"operator {name!r}: {operator.op} of computed places cannot be built in Keras")
+            raise cannot_be_built(operator, "Keras", f"{operator.op} of computed places")
         else:
             values[name] = _built(operator, [values[source] for source in operator.inputs], weights)
     inputs = [values[operator.name].tensor for operator in graph.inputs]
@@ -56,7 +57,7 @@ def _constant(operator: Operator, indices: Indices, weights: Initializer) -> Val
 
 def _built(operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
     if not operator.known:
-        raise GraphError(f"operator {operator.name!r}: {operator.op} cannot be built in Keras")
+        raise cannot_be_built(operator, "Keras")
     try:
         return OPERATORS[operator.op].keras(operator, values, weights)
     except (AttributeError, TypeError, ValueError) as error:

@@ -9,6 +9,8 @@ from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.indices import Indices, batch_free, is_trained
 from slotool.graphs.libraries import onnx
 from slotool.graphs.operators import OPERATORS, Operator, channel_axis
+from slotool.graphs.operators.base import cannot_be_built
+from slotool.graphs.operators.elementwise import ACTIVATIONS
 from slotool.graphs.operators.onnx_writer import FLOAT, INT64, KINDS, Weight, Writer
 
 __all__ = ["Weight", "input_names", "onnx_model"]
@@ -59,7 +61,7 @@ def onnx_model(graph: OperatorGraph, batch_size: int) -> tuple[onnx.ModelProto, 
 def _kind(operator: Operator) -> int:
     dtype = operator.attributes.get("dtype", "float32")
     if dtype not in KINDS:
-        raise GraphError(f"operator {operator.name!r}: values of {dtype} cannot be built in ONNX")
+        raise cannot_be_built(operator, "ONNX", f"values of {dtype}")
     return KINDS[dtype]
 
 
@@ -74,7 +76,7 @@ def _constant(writer: Writer, operator: Operator, indices: Indices) -> str:
 def _built(writer: Writer, operator: Operator, indices: Indices, values: list[str]) -> str:
     # A type of slotool's may be stated in a file that was written before it was one.
     if not operator.known:
-        raise GraphError(f"operator {operator.name!r}: {operator.op} cannot be built in ONNX")
+        raise cannot_be_built(operator, "ONNX")
     if operator.name in indices.unsure:
         position, limit = indices.bound_of(operator)
         places = writer.cast(values[position], INT64)
@@ -100,22 +102,7 @@ def _activated(writer: Writer, operator: Operator, value: str) -> str:
         return writer.node("Mul", value, writer.node("Sigmoid", value))
     if activation == "relu6":
         return writer.node("Clip", value, writer.number(0.0), writer.number(6.0))
-    if activation not in _ACTIVATIONS:
+    names = ACTIVATIONS.get(activation)
+    if names is None or names.onnx is None:
         raise GraphError(f"operator {operator.name!r}: unknown activation {activation!r}")
-    op, attributes = _ACTIVATIONS[activation]
-    return writer.node(op, value, **attributes)
-
-
-_ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
-    "relu": ("Relu", {}),
-    "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
-    "elu": ("Elu", {}),
-    "selu": ("Selu", {}),
-    "gelu": ("Gelu", {}),
-    "mish": ("Mish", {}),
-    "softplus": ("Softplus", {}),
-    "sigmoid": ("Sigmoid", {}),
-    "tanh": ("Tanh", {}),
-    "hard_sigmoid": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
-    "hard_silu": ("HardSwish", {}),
-}
+    return writer.node(names.onnx, value, **names.onnx_attributes)

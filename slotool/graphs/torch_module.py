@@ -12,7 +12,8 @@ from torch.nn import functional
 from slotool.errors import GraphError
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.indices import Indices, is_trained
-from slotool.graphs.operators import OPERATORS, Operator
+from slotool.graphs.operators import OPERATORS, Operator, elementwise
+from slotool.graphs.operators.base import cannot_be_built
 from slotool.graphs.operators.torch_parts import Constant, Function
 from slotool.llvm import without_late_triton
 
@@ -20,19 +21,10 @@ from slotool.llvm import without_late_triton
 Builder = Callable[[Operator, str], Callable[..., Tensor]]
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor] | None] = {
     None: None,
-    "relu": torch.relu,
-    "relu6": functional.relu6,
-    "leaky_relu": functional.leaky_relu,
-    "elu": functional.elu,
-    "selu": functional.selu,
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "mish": functional.mish,
-    "softplus": functional.softplus,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "hard_sigmoid": functional.hardsigmoid,
-    "hard_silu": functional.hardswish,
+    **{
+        name: getattr(torch, names.torch, None) or getattr(functional, names.torch)
+        for name, names in elementwise.ACTIVATIONS.items()
+    },
     # Over channels: the second axis of a batch of images, else the last.
     "softmax": lambda x: torch.softmax(x, dim=1 if x.ndim == 4 else -1),
 }
@@ -148,5 +140,5 @@ def _build(operator: Operator, device: str, layers: Mapping[str, Builder]) -> nn
     elif operator.known:
         layer = OPERATORS[operator.op].torch(operator, device)
     else:
-        raise GraphError(f"operator {operator.name!r}: {operator.op} cannot be built in torch")
+        raise cannot_be_built(operator, "torch")
     return layer if isinstance(layer, nn.Module) else Function(layer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import dropwhile
 from typing import Any
 
@@ -160,12 +161,12 @@ def _axis(value: Any) -> int | None:
     return None if value is None else signed(value)
 
 
-def _axes(value: Any) -> tuple[int, ...] | None:
-    return None if value is None else _listed([value] if isinstance(value, int) else value, signed)
-
-
 def _signed_list(value: Any) -> tuple[int, ...]:
     return _listed([value] if isinstance(value, int) else value, signed)
+
+
+def _axes(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else _signed_list(value)
 
 
 def _size(value: Any) -> int | tuple[int, ...]:
@@ -174,10 +175,6 @@ def _size(value: Any) -> int | tuple[int, ...]:
 
 def _count(value: Any) -> int:
     return whole(value, 0)
-
-
-def _from_zero(value: Any) -> int | tuple[int, ...]:
-    return _squarish(value, 0)
 
 
 def _dtype(value: Any) -> str:
@@ -193,47 +190,20 @@ def word(value: Any) -> str:
 
 
 FORMS: dict[str, Callable[[Any], Any]] = {
-    "shape": _shape,
-    "units": whole,
-    "filters": whole,
-    "groups": whole,
-    "multiplier": whole,
-    "kernel": _squarish,
-    "stride": _squarish,
-    "dilation": _squarish,
-    "padding": _padding,
-    "cropping": _padding,
+    **dict.fromkeys(("biases", "factor", "filters", "groups", "k", "layers", "multiplier"), whole),
+    **dict.fromkeys(("step", "units", "vocabulary"), whole),
+    **dict.fromkeys(("flops", "projection", "start", "weights"), _count),
+    **dict.fromkeys(("bias", "bidirectional", "causal", "ceil", "center", "count_padding", "fixed"), flag),
+    **dict.fromkeys(("in_place", "indices", "keepdims", "scale", "shared"), flag),
+    **dict.fromkeys(("function", "mode"), word),
+    **dict.fromkeys(("shape", "repeats"), _shape),
+    **dict.fromkeys(("pads", "shifts"), _signed_list),
+    **dict.fromkeys(("kernel", "stride", "dilation"), _squarish),
+    "output_padding": partial(_squarish, least=0),
+    **dict.fromkeys(("padding", "cropping"), _padding),
     "activation": _activation,
-    "bias": flag,
-    "biases": whole,
-    "scale": flag,
-    "center": flag,
-    "keepdims": flag,
-    "fixed": flag,
     "axis": _axis,
     "axes": _axes,
-    "bidirectional": flag,
-    "causal": flag,
-    "ceil": flag,
-    "count_padding": flag,
     "dtype": _dtype,
-    "factor": whole,
-    "flops": _count,
-    "function": word,
-    "indices": flag,
-    "in_place": flag,
-    "k": whole,
-    "layers": whole,
-    "projection": _count,
-    "mode": word,
-    "output_padding": _from_zero,
-    "pads": _signed_list,
-    "repeats": _shape,
-    "shared": flag,
-    "shifts": _signed_list,
     "size": _size,
-    "start": _count,
-    "step": whole,
-    "vocabulary": whole,
-    "weights": _count,
 }

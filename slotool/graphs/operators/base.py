@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BYTES_PER_VALUE = 4
 REQUIRED = object()
+# Module or function of tensors [batch, *shape]; one that is the same for every example, as a constant, is [1, *shape].
+TensorFunction = Callable[..., "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class OperatorType:
     captured: ClassVar[Mapping[str, Callable[[Any], Attributes | None]]] = {}
     # Number of inputs; None: one or more.
     inputs: ClassVar[int | None] = 1
+    # FLOPs for each value of its first input, for a type that leaves ``infer`` as it is.
+    flops_per_value: ClassVar[int] = 0
     # True if its FLOPs are those of matrix products or convolutions.
     is_product: ClassVar[bool] = False
     # Axis of the features, 0 or -1; None: channels of an image, the last axis of all else (``channel_axis``).
@@ -179,9 +183,9 @@ class OperatorType:
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         """Return shape and costs for inputs of these shapes, without the batch. Raises ``GraphError``.
 
-        ``attributes`` are complete.
+        ``attributes`` are complete. By default the shape is that of the first input.
         """
-        raise NotImplementedError
+        return Effect(inputs[0], 0, self.flops_per_value * math.prod(inputs[0]))
 
     def statistics(self, operator: Operator) -> int:
         """Return how many of the operator's weights are running statistics, which are not trained."""
@@ -192,13 +196,13 @@ class OperatorType:
         axis: int = operator["axis"]
         return operator.input_shapes[0][axis]
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        """Return a module or function of tensors [batch, *shape]; a constant is [1, *shape]."""
-        raise _cannot_be_built(operator, "torch")
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
+        """Return a module or function of the inputs' tensors."""
+        raise cannot_be_built(operator, "torch")
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         """Append nodes and return the name of their output."""
-        raise _cannot_be_built(operator, "ONNX")
+        raise cannot_be_built(operator, "ONNX")
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
         """Return the ONNX type of the output for inputs of these types."""
@@ -206,7 +210,7 @@ class OperatorType:
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         """Return the output as part of a functional model; ``weights`` fills kernels and biases."""
-        raise _cannot_be_built(operator, "Keras")
+        raise cannot_be_built(operator, "Keras")
 
 
 OPERATORS: dict[str, OperatorType] = {}
@@ -221,5 +225,6 @@ def captured_as(library: str, name: str, call: Any) -> tuple[str, dict[str, Any]
     return None if attributes is None else (op, dict(attributes))
 
 
-def _cannot_be_built(operator: Operator, library: str) -> GraphError:
-    return GraphError(f"operator {operator.name!r}: {operator.op} cannot be built in {library}")
+def cannot_be_built(operator: Operator, library: str, what: str = "") -> GraphError:
+    """Return the error for an operator, or ``what`` of it, that a library has no equal of."""
+    return GraphError(f"operator {operator.name!r}: {what or operator.op} cannot be built in {library}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +18,7 @@ from slotool.graphs.operators.attributes import (
     chosen_axis,
     settle_channel_axis,
 )
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction, cannot_be_built
 from slotool.graphs.operators.keras_values import Initializer, Value, in_one_order, is_computed, layer_name
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, INT32, KINDS, RANKS, Writer, widest
 
@@ -26,20 +26,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class _ValueByValue(OperatorType, abstract=True):
-    """Operator with one FLOP per value of its only input."""
-
-    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        return Effect(inputs[0], 0, math.prod(inputs[0]))
-
-
-class Rescaling(_ValueByValue):
+class Rescaling(OperatorType):
     """A product with a constant. A graph holds structure and cost, no constants, so any number stands for it."""
 
+    flops_per_value = 1
     layout = "values"
     onnx_type = FLOAT
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return lambda x: x.mul(1.0 if x.is_floating_point() else 1)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -55,10 +49,11 @@ def rescaled(writer: Writer, value: str) -> str:
     return writer.node("Mul", writer.cast(value, FLOAT), writer.number(1 / 255))
 
 
-class ReLU(_ValueByValue):
+class ReLU(OperatorType):
+    flops_per_value = 1
     layout = "values"
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.ReLU()
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -83,7 +78,7 @@ class PReLU(OperatorType):
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         return Effect(inputs[0], 1 if attributes["shared"] else inputs[0][0], math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.PReLU(operator.weights, device=device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -94,13 +89,14 @@ class PReLU(OperatorType):
         return writer.node("PRelu", values[0], slope)
 
 
-class Softmax(_ValueByValue):
+class Softmax(OperatorType):
     attributes = {"axis": None}
+    flops_per_value = 1
     layout = "rows"
     onnx_type = FLOAT
     settle = staticmethod(settle_channel_axis)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.Softmax(dim=1 + chosen_axis(operator.attributes, operator.shape))
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -113,13 +109,40 @@ class Softmax(_ValueByValue):
         return Value(keras.layers.Softmax(axis=at, name=layer_name(operator.name))(values[0].tensor), values[0].order)
 
 
-class Activation(_ValueByValue):
+@dataclass(frozen=True)
+class ActivationNames:
+    """Names of an activation in torch and ONNX, None where ONNX has none, and ONNX's attributes as torch computes."""
+
+    torch: str
+    onnx: str | None = None
+    onnx_attributes: Mapping[str, float] = field(default_factory=dict)
+
+
+ACTIVATIONS = {
+    "relu": ActivationNames("relu", "Relu"),
+    "relu6": ActivationNames("relu6"),
+    "leaky_relu": ActivationNames("leaky_relu", "LeakyRelu", {"alpha": 0.01}),
+    "elu": ActivationNames("elu", "Elu"),
+    "selu": ActivationNames("selu", "Selu"),
+    "gelu": ActivationNames("gelu", "Gelu"),
+    "silu": ActivationNames("silu", "Swish"),
+    "mish": ActivationNames("mish", "Mish"),
+    "softplus": ActivationNames("softplus", "Softplus"),
+    "sigmoid": ActivationNames("sigmoid", "Sigmoid"),
+    "tanh": ActivationNames("tanh", "Tanh"),
+    "hard_sigmoid": ActivationNames("hardsigmoid", "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
+    "hard_silu": ActivationNames("hardswish", "HardSwish"),
+}
+
+
+class Activation(OperatorType):
     """The function that its attribute names; torch and ONNX models apply it behind every operator that has one."""
 
     attributes = {"activation": REQUIRED}
+    flops_per_value = 1
     layout = "values"
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.Identity()
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -146,7 +169,7 @@ class _Combination(OperatorType, abstract=True):
         shape = broadcast(inputs)
         return Effect(shape, 0, math.prod(shape) * (len(inputs) - 1))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return _stretched(getattr(torch, self.torch_name), operator.input_shapes)
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
@@ -159,7 +182,7 @@ class _Combination(OperatorType, abstract=True):
         return Value(reduce(getattr(keras.ops, self.keras_name), tensors), order)
 
 
-def _stretched(function: Callable[..., Tensor], inputs: Sequence[Shape]) -> Callable[..., Tensor]:
+def _stretched(function: TensorFunction, inputs: Sequence[Shape]) -> TensorFunction:
     """Return a function of two tensors as one of two and more, stretched to each other."""
     if len(set(map(len, inputs))) > 1:
         return lambda *values: reduce(function, torch_parts.aligned(*values))
@@ -273,7 +296,7 @@ class Elementwise(OperatorType):
         shape = broadcast(inputs)
         return Effect(shape, 0, math.prod(shape))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         name, function = self._function(operator)
         called = getattr(torch, function.torch)
         if name == "clamp":
@@ -298,7 +321,7 @@ class Elementwise(OperatorType):
             kind = writer.kind(value)
             return writer.node("Clip", value, writer.number(-1, kind), writer.number(1, kind))
         if function.onnx is None:
-            raise GraphError(f"operator {operator.name!r}: the function {name} cannot be built in ONNX")
+            raise cannot_be_built(operator, "ONNX", f"the function {name}")
         if function.number is None:
             return writer.node(function.onnx, writer.cast(value, FLOAT) if function.floating else value)
         if name in _LOGICAL:
@@ -324,7 +347,7 @@ class Elementwise(OperatorType):
         if name == "clamp":
             return Value(keras.ops.clip(values[0].tensor, -1, 1), values[0].order)
         if function.keras is None:
-            raise GraphError(f"operator {operator.name!r}: {name} cannot be built in Keras")
+            raise cannot_be_built(operator, "Keras", name)
         called = getattr(keras.ops, function.keras)
         if function.number is None:
             return Value(called(values[0].tensor), values[0].order)
@@ -336,7 +359,7 @@ class Elementwise(OperatorType):
         return name, FUNCTIONS[name]
 
 
-def _with_number(name: str, function: FunctionNames, called: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _with_number(name: str, function: FunctionNames, called: TensorFunction) -> TensorFunction:
     """Return a torch function of two tensors as one of the first, a number in place of the second."""
     number = function.number
     if name in ("maximum", "minimum"):
@@ -360,7 +383,7 @@ class Where(OperatorType):
         shape = broadcast(inputs)
         return Effect(shape, 0, math.prod(shape))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         def where(condition: Tensor, *values: Tensor) -> Tensor:
             condition = condition if condition.dtype == torch.bool else condition.bool()
             if not values:
@@ -390,17 +413,14 @@ class Cast(OperatorType):
     attributes = {"dtype": REQUIRED}
     passes_numbers = True
 
-    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        return Effect(inputs[0])
-
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         dtype = getattr(torch, operator["dtype"])
         return lambda x: x.to(dtype)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         dtype = operator["dtype"]
         if dtype not in KINDS:
-            raise GraphError(f"operator {operator.name!r}: {dtype} cannot be built in ONNX")
+            raise cannot_be_built(operator, "ONNX", dtype)
         return writer.node("Cast", values[0], to=KINDS[dtype])
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:

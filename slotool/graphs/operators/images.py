@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotool.errors import GraphError
 from slotool.graphs.libraries import functional, keras, nn, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction, cannot_be_built
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
 
@@ -37,53 +37,50 @@ def zero_padding(value: Any) -> tuple[int, int, int, int]:
     return top, bottom, left, right
 
 
-class ZeroPadding2D(OperatorType):
-    attributes = {"padding": REQUIRED}
+class _Margins(OperatorType, abstract=True):
+    """Rows and columns around an image: ``sign`` 1 adds them, -1 takes them away."""
+
     feature_axis = 0
-    layout = "image"
+    sign: ClassVar[int]
+
+    def margins(self, attributes: Attributes) -> tuple[int, ...]:
+        """Return how much is added (top, bottom, left, right)."""
+        around = attributes.get("padding", attributes.get("cropping"))
+        return tuple(self.sign * side for side in zero_padding(around))
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        channels, height, width = inputs[0]
-        top, bottom, left, right = zero_padding(attributes["padding"])
+        (channels, height, width), (top, bottom, left, right) = inputs[0], self.margins(attributes)
         return Effect((channels, height + top + bottom, width + left + right))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        top, bottom, left, right = zero_padding(operator["padding"])
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
+        top, bottom, left, right = self.margins(operator.attributes)
         return nn.ZeroPad2d((left, right, top, bottom))
 
-    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        top, bottom, left, right = zero_padding(operator["padding"])
-        return writer.node("Pad", values[0], writer.integers(0, 0, top, left, 0, 0, bottom, right))
-
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        top, bottom, left, right = zero_padding(operator["padding"])
-        layer = keras.layers.ZeroPadding2D(((top, bottom), (left, right)), name=layer_name(operator.name))
+        top, bottom, left, right = map(abs, self.margins(operator.attributes))
+        layer = getattr(keras.layers, operator.op)(((top, bottom), (left, right)), name=layer_name(operator.name))
         return by_layer(layer, operator.shape, values)
 
 
-class Cropping2D(OperatorType):
-    attributes = {"cropping": REQUIRED}
-    feature_axis = 0
-
-    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        channels, height, width = inputs[0]
-        top, bottom, left, right = zero_padding(attributes["cropping"])
-        return Effect((channels, height - top - bottom, width - left - right))
-
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        top, bottom, left, right = zero_padding(operator["cropping"])
-        return nn.ZeroPad2d((-left, -right, -top, -bottom))
+class ZeroPadding2D(_Margins):
+    attributes = {"padding": REQUIRED}
+    layout = "image"
+    sign = 1
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        top, _, left, _ = zero_padding(operator["cropping"])
+        top, bottom, left, right = self.margins(operator.attributes)
+        return writer.node("Pad", values[0], writer.integers(0, 0, top, left, 0, 0, bottom, right))
+
+
+class Cropping2D(_Margins):
+    attributes = {"cropping": REQUIRED}
+    sign = -1
+
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
+        top, _, left, _ = map(abs, self.margins(operator.attributes))
         _, height, width = operator.shape
         starts, ends = writer.integers(top, left), writer.integers(top + height, left + width)
         return writer.node("Slice", values[0], starts, ends, writer.integers(2, 3))
-
-    def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
-        top, bottom, left, right = zero_padding(operator["cropping"])
-        layer = keras.layers.Cropping2D(((top, bottom), (left, right)), name=layer_name(operator.name))
-        return by_layer(layer, operator.shape, values)
 
 
 class Resize(OperatorType):
@@ -100,7 +97,7 @@ class Resize(OperatorType):
         reads = _READS[attributes["mode"]] ** len(attributes["size"])
         return Effect(shape, 0, 2 * reads * math.prod(shape) if reads > 1 else 0)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         size, mode = operator["size"], operator["mode"]
         mode = {"cubic": "bicubic", "linear": _LINEAR.get(len(size), "linear")}.get(mode, mode)
         return torch_parts.over_last_axes(partial(functional.interpolate, size=size, mode=mode), len(size))
@@ -108,7 +105,7 @@ class Resize(OperatorType):
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         mode = operator["mode"]
         if mode not in _ONNX_MODES:
-            raise GraphError(f"operator {operator.name!r}: Resize by {mode} cannot be built in ONNX")
+            raise cannot_be_built(operator, "ONNX", f"Resize by {mode}")
         sizes = writer.integers(1 if values[0] in writer.free else writer.batch_size, *operator.shape)
         return writer.node("Resize", values[0], "", "", sizes, **_ONNX_MODES[mode])
 
@@ -128,7 +125,7 @@ class GridSample(OperatorType):
         reads = _READS[attributes["mode"]] ** grid[-1]
         return Effect(shape, 0, 2 * reads * math.prod(shape))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         mode = {"linear": "bilinear", "cubic": "bicubic"}.get(operator["mode"], "nearest")
 
         def sampled(x: Tensor, grid: Tensor) -> Tensor:
@@ -159,7 +156,7 @@ class PixelShuffle(OperatorType):
             raise GraphError(f"PixelShuffle by {factor} cannot part {channels} channels")
         return Effect((channels // factor**2, height * factor, width * factor))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.PixelShuffle(operator["factor"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -180,7 +177,7 @@ class PixelUnshuffle(OperatorType):
             raise GraphError(f"PixelUnshuffle by {factor} cannot part an image of {height} × {width}")
         return Effect((channels * factor**2, height // factor, width // factor))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.PixelUnshuffle(operator["factor"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from slotool.errors import GraphError
 from slotool.graphs.libraries import functional, keras, nn, torch, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape, broadcast
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction
 from slotool.graphs.operators.keras_values import Initializer, Value, in_one_order, layer_name
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, Writer
 
@@ -57,7 +57,7 @@ class Dense(OperatorType):
         bias = units if attributes["bias"] else 0
         return Effect((*outer, units), features * units + bias, 2 * features * units * positions)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         features, units = operator.input_shapes[0][-1], operator["units"]
         return nn.Linear(features, units, bias=operator["bias"], device=device)
 
@@ -100,7 +100,7 @@ class MatMul(OperatorType):
         leading = broadcast([tuple(left), tuple(right)])
         return Effect((*leading, rows, columns), 0, 2 * math.prod(leading) * rows * inner * columns)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         first, second = operator.input_shapes
         return torch.matmul if len(first) == len(second) else lambda x, y: torch.matmul(*torch_parts.aligned(x, y))
 
@@ -137,7 +137,7 @@ class ScaledDotProductAttention(OperatorType):
         scores = math.prod(outer) * length * steps
         return Effect((*outer, length, width), 0, 2 * scores * (dim + width))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         query, key, _, *mask = operator.input_shapes
         attention = partial(
             functional.scaled_dot_product_attention,
@@ -196,7 +196,7 @@ def _later_hidden(operator: Operator) -> np.ndarray:
     return np.triu(np.full((query[-2], key[-2]), -np.inf, np.float32), 1)
 
 
-def _attended(query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, attention: Callable[..., Tensor]) -> Tensor:
+def _attended(query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, attention: TensorFunction) -> Tensor:
     """Return attention over [batch, …, heads, length, dim]: windows between batch and heads count as examples."""
     query, key, value = torch_parts.of_one_batch(query, key, value)
     windows = query.shape[1:-3]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
 from slotool.graphs.libraries import keras, torch, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape, settle_axis
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction, cannot_be_built
 from slotool.graphs.operators.keras_values import Initializer, Value, is_computed, layer_name
 from slotool.graphs.operators.onnx_writer import FLOAT, INT32, INT64, Writer
 
@@ -34,7 +34,7 @@ class Embedding(OperatorType):
     def place_count(self, operator: Operator) -> int:
         return int(operator["vocabulary"])
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         rows, width = operator["vocabulary"], operator["units"]
         table = torch.empty(rows, width, device=device)
         # No values are drawn on the meta device: torch would import a compiler for it, which takes a second.
@@ -69,7 +69,7 @@ class Gather(OperatorType):
         shape = (*data[:axis], *indices, *data[axis + 1 :])
         return Effect(shape, moved=2 * math.prod(shape) + math.prod(indices))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return partial(_gathered, axis=operator["axis"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -91,7 +91,7 @@ class Gather(OperatorType):
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         data, places = values
         if is_computed(places):
-            raise GraphError(f"operator {operator.name!r}: Gather of computed places cannot be built in Keras")
+            raise cannot_be_built(operator, "Keras", "Gather of computed places")
         axis = operator["axis"]
         return Value.as_stated(keras.ops.take(data.stated(), places.stated()[0], axis=axis + 1), len(operator.shape))
 
@@ -126,7 +126,7 @@ class GatherElements(OperatorType):
             raise GraphError(f"GatherElements cannot take {list(data)} by indices {list(indices)}")
         return Effect(indices, moved=3 * math.prod(indices))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         axis = operator["axis"] + 1
 
         def gathered(data: Tensor, places: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class Scatter(OperatorType):
             raise GraphError("Scatter takes data, indices and updates")
         return Effect(inputs[0], moved=2 * math.prod(inputs[0]) + 2 * math.prod(inputs[-1]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         self._require_places(operator, "torch")
         axis = operator["axis"] + 1
 
@@ -177,6 +177,4 @@ class Scatter(OperatorType):
     def _require_places(self, operator: Operator, library: str) -> None:
         shapes = operator.input_shapes
         if len(shapes) != 3 or shapes[1] != shapes[2] or len(shapes[0]) != len(shapes[1]):
-            raise GraphError(
-                f"operator {operator.name!r}: Scatter without a place for each value cannot be built in {library}"
-            )
+            raise cannot_be_built(operator, library, "Scatter without a place for each value")

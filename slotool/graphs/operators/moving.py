@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from slotool.graphs.operators.attributes import (
     settle_order,
     within,
 )
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction, cannot_be_built
 from slotool.graphs.operators.keras_values import (
     Initializer,
     Value,
@@ -46,7 +46,7 @@ class Flatten(OperatorType):
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         return Effect((math.prod(inputs[0]),), moved=0)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.Flatten()
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -66,7 +66,7 @@ class Reshape(OperatorType):
             raise GraphError(f"Reshape cannot make {list(attributes['shape'])} of {list(inputs[0])}")
         return Effect(attributes["shape"], moved=0)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         shape = operator.shape
         return lambda x: x.reshape(len(x), *shape)
 
@@ -91,7 +91,7 @@ class Transpose(OperatorType):
             raise GraphError(f"Transpose of {list(inputs[0])} by {list(attributes['axes'])} does not name every axis")
         return Effect(tuple(inputs[0][axis] for axis in attributes["axes"]), moved=0)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         order = (0, *(axis + 1 for axis in operator["axes"]))
         return lambda x: x.permute(order)
 
@@ -126,7 +126,7 @@ class Slice(OperatorType):
             raise GraphError(f"an axis of {size} values cannot go")
         return Effect(tuple(shape), moved=0)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         axis, places = operator["axis"] + 1, self._places(operator)
         if not operator["keepdims"]:
             return lambda x: x.select(axis, places.start)
@@ -167,7 +167,7 @@ class Expand(OperatorType):
             raise GraphError(f"{list(inputs[0])} does not stretch to {list(attributes['shape'])}")
         return Effect(attributes["shape"], moved=0)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         new, shape = self._new_axes(operator), operator.shape
         return lambda x: x.reshape(len(x), *new, *x.shape[1:]).expand(len(x), *shape)
 
@@ -192,10 +192,7 @@ class Copy(OperatorType):
     layout = "rows"
     passes_numbers = True
 
-    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        return Effect(inputs[0])
-
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return lambda x: x.clone(memory_format=torch.contiguous_format)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -206,10 +203,18 @@ class Copy(OperatorType):
         return Value.as_stated(values[0].stated(), len(operator.shape))
 
 
-class Concatenate(OperatorType):
-    attributes = {"axis": None}
+class _Join(OperatorType, abstract=True):
+    """Inputs side by side along an axis, in the type that all of them become."""
+
     inputs = None
     passes_numbers = True
+
+    def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
+        return widest(kinds)
+
+
+class Concatenate(_Join):
+    attributes = {"axis": None}
     settle = staticmethod(settle_channel_axis)
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -219,16 +224,13 @@ class Concatenate(OperatorType):
             raise GraphError(f"inputs of shapes {list(map(list, inputs))} do not fit each other")
         return Effect((*inputs[0][:axis], sum(shape[axis] for shape in inputs), *inputs[0][axis + 1 :]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         axis = chosen_axis(operator.attributes, operator.shape) + 1
         return lambda *parts: torch.cat(tuple(torch_parts.of_one_batch(*parts)), dim=axis)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         axis = chosen_axis(operator.attributes, operator.shape) + 1
         return writer.node("Concat", *writer.of_one_batch(writer.of_one_type(values), operator.input_shapes), axis=axis)
-
-    def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
-        return widest(kinds)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         if len(values) == 1:
@@ -242,10 +244,8 @@ class Concatenate(OperatorType):
         return Value(keras.ops.concatenate(tensors, axis=at), order)
 
 
-class Stack(OperatorType):
+class Stack(_Join):
     attributes = {"axis": REQUIRED}
-    inputs = None
-    passes_numbers = True
 
     def settle(self, attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
         attributes["axis"] = within(attributes["axis"], len(inputs[0]) + 1)
@@ -256,7 +256,7 @@ class Stack(OperatorType):
         axis = attributes["axis"]
         return Effect((*inputs[0][:axis], len(inputs), *inputs[0][axis:]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         axis = operator["axis"] + 1
         return lambda *parts: torch.stack(tuple(torch_parts.of_one_batch(*parts)), dim=axis)
 
@@ -264,9 +264,6 @@ class Stack(OperatorType):
         axis = operator["axis"] + 1
         parts = writer.of_one_batch(writer.of_one_type(values), operator.input_shapes)
         return writer.node("Concat", *(writer.node("Unsqueeze", x, writer.integers(axis)) for x in parts), axis=axis)
-
-    def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
-        return widest(kinds)
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         parts = [part.stated() for part in for_each_example(values)]
@@ -285,7 +282,7 @@ class Repeat(OperatorType):
             raise GraphError(f"Repeat of {list(inputs[0])} by {list(repeats)} does not say how often along every axis")
         return Effect(tuple(size * times for size, times in zip(inputs[0], repeats, strict=True)))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         repeats = (1, *operator["repeats"])
         return lambda x: x.repeat(repeats)
 
@@ -310,7 +307,7 @@ class Pad(OperatorType):
             raise GraphError(f"Pad of {list(inputs[0])} needs {2 * rank} numbers, not {len(pads)}")
         return Effect(tuple(size + pads[axis] + pads[rank + axis] for axis, size in enumerate(inputs[0])))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         pads, mode, rank = operator["pads"], operator["mode"], len(operator.shape)
         around = [(pads[axis], pads[rank + axis]) for axis in range(rank)]
         if mode == "constant":
@@ -327,12 +324,12 @@ class Pad(OperatorType):
         (value,), pads, rank = values, operator["pads"], len(operator.shape)
         mode = operator["mode"]
         if mode not in ("constant", "reflect"):
-            raise GraphError(f"operator {operator.name!r}: Pad by {mode} cannot be built in Keras")
+            raise cannot_be_built(operator, "Keras", f"Pad by {mode}")
         around = [(0, 0), *((pads[axis], pads[rank + axis]) for axis in value.order)]
         return Value(keras.ops.pad(value.tensor, around, mode=mode), value.order)
 
 
-def _padded(x: Tensor, around: Sequence[tuple[int, int]], pad: Callable[..., Tensor]) -> Tensor:
+def _padded(x: Tensor, around: Sequence[tuple[int, int]], pad: TensorFunction) -> Tensor:
     """Return a tensor padded with its own values, axis by axis.
 
     Torch pads so at most the last three, and only behind two others.
@@ -355,7 +352,7 @@ class Roll(OperatorType):
             raise GraphError("Roll needs one shift for each of its axes")
         return Effect(inputs[0])
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         shifts, axes = operator["shifts"], [axis + 1 for axis in operator["axes"]]
         return lambda x: x.roll(shifts, axes)
 
@@ -381,10 +378,7 @@ class Flip(OperatorType):
     passes_numbers = True
     settle = staticmethod(settle_order)
 
-    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        return Effect(inputs[0])
-
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         axes = [axis + 1 for axis in operator["axes"]]
         return lambda x: x.flip(axes)
 

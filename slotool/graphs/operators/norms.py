@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +20,10 @@ from slotool.graphs.operators.attributes import (
     settle_channel_axes,
     settle_channel_axis,
 )
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction
 from slotool.graphs.operators.elementwise import rescaled
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # torch's own for most norms, so that all libraries compute the same.
 EPSILON = 1e-5
@@ -81,7 +78,7 @@ class BatchNormalization(_Norm):
     def statistics(self, operator: Operator) -> int:
         return 2 * operator.weights // (2 + self.trained(operator.complete))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         shape, axis = operator.shape, chosen_axis(operator.attributes, operator.shape)
         norm = getattr(nn, f"BatchNorm{max(1, len(shape) - 1)}d")(shape[axis], device=device)
         norm = self.without_unused(norm, operator)
@@ -110,7 +107,7 @@ class LayerNormalization(_Norm):
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         return Effect(inputs[0], self.trained(attributes) * _sizes(attributes, inputs[0]), 7 * math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         norm = nn.LayerNorm(_normalised_sizes(operator), device=device)
         return _with_axes_last(self.without_unused(norm, operator), operator)
 
@@ -138,7 +135,7 @@ class RMSNormalization(_Norm):
         weights = attributes["scale"] * _sizes(attributes, inputs[0])
         return Effect(inputs[0], weights, 4 * math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         scale = operator["scale"]
         # torch's own epsilon depends on the type of the values.
         norm = nn.RMSNorm(_normalised_sizes(operator), eps=EPSILON, elementwise_affine=scale, device=device)
@@ -196,7 +193,7 @@ class GroupNormalization(_Norm):
             raise GraphError(f"{channels} channels cannot form {attributes['groups']} groups")
         return Effect(inputs[0], self.trained(attributes) * channels, 7 * math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         norm = nn.GroupNorm(operator["groups"], operator.shape[0], device=device)
         return self.without_unused(norm, operator)
 
@@ -228,7 +225,7 @@ class LocalResponseNormalization(OperatorType):
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         return Effect(inputs[0], 0, (2 * attributes["size"] + 3) * math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.LocalResponseNorm(operator["size"])
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -248,7 +245,7 @@ class Normalization(OperatorType):
     def statistics(self, operator: Operator) -> int:
         return operator.weights
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         if operator["fixed"]:
             return lambda x: x.mul(1.0)
         return torch_parts.Normalization(per_channel(operator.shape), device)
@@ -272,7 +269,7 @@ class LayerScale(OperatorType):
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         return Effect(inputs[0], math.prod(per_channel(inputs[0])), math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return torch_parts.LayerScale(per_channel(operator.shape), device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:

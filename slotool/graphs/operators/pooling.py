@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from slotool.errors import GraphError
 from slotool.graphs.libraries import functional, keras, nn, torch, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction, cannot_be_built
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
 from slotool.graphs.operators.windows import (
@@ -25,9 +25,6 @@ from slotool.graphs.operators.windows import (
     sides,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 # A stride of None is that of the kernel.
 _POOL = {"kernel": REQUIRED, "stride": None, "padding": "valid", "ceil": False}
 
@@ -36,6 +33,7 @@ class _Pooling(Window, abstract=True):
     """Pooling with one FLOP per value that a window reads. ``outside``: number that padding stands for."""
 
     outside: ClassVar[float]
+    torch_name: ClassVar[str]
     onnx_op: ClassVar[str]
 
     def settle(self, attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
@@ -53,7 +51,7 @@ class _Pooling(Window, abstract=True):
         shape = (inputs[0][0], *output_size(attributes, inputs[0]))
         return Effect(shape, 0, math.prod(shape) * math.prod(sides(attributes["kernel"], self.axes)))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         attributes = operator.complete
         around, ceil = padding_around(attributes, operator.input_shapes[0]), attributes["ceil"]
         options: dict[str, Any] = {"ceil_mode": ceil} if ceil else {}
@@ -61,12 +59,12 @@ class _Pooling(Window, abstract=True):
         counts_padding = (ceil or not attributes.get("count_padding", True)) and around[::2] == around[1::2]
         if counts_padding:
             options["padding"] = around[::2]
-        pool = self.torch_pool(attributes, counts_padding, options)
+            if "count_padding" in attributes:
+                options["count_include_pad"] = attributes["count_padding"]
+        if attributes.get("dilation", 1) != 1:
+            options["dilation"] = attributes["dilation"]
+        pool: nn.Module = getattr(nn, f"{self.torch_name}{self.axes}d")(*self.window(attributes), **options)
         return padded(pool, around, self.outside) if any(around) and not counts_padding else pool
-
-    def torch_pool(self, attributes: Attributes, pads: bool, options: dict[str, Any]) -> nn.Module:
-        """Return the torch layer of this type; ``pads``: True if it adds the padding itself."""
-        raise NotImplementedError
 
     def window(self, attributes: Attributes) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return kernel and stride along each axis."""
@@ -76,15 +74,13 @@ class _Pooling(Window, abstract=True):
         attributes = operator.complete
         around = padding_around(attributes, operator.input_shapes[0])
         kernel, stride = self.window(attributes)
-        options = self.onnx_options(attributes)
-        if attributes["ceil"]:
-            options["ceil_mode"] = 1
+        options: dict[str, Any] = {"ceil_mode": 1} if attributes["ceil"] else {}
+        if "count_padding" in attributes:
+            options["count_include_pad"] = int(attributes["count_padding"])
+        if attributes.get("dilation", 1) != 1:
+            options["dilations"] = sides(attributes["dilation"], self.axes)
         pads = [*around[::2], *around[1::2]]
         return writer.node(self.onnx_op, values[0], kernel_shape=kernel, strides=stride, pads=pads, **options)
-
-    def onnx_options(self, attributes: Attributes) -> dict[str, Any]:
-        """Return attributes of the ONNX node that only this type has."""
-        raise NotImplementedError
 
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         attributes = operator.complete
@@ -98,16 +94,7 @@ class _Pooling(Window, abstract=True):
 class _MaxPooling(_Pooling, abstract=True):
     attributes = {**_POOL, "dilation": 1}
     outside = -math.inf
-    onnx_op = "MaxPool"
-
-    def torch_pool(self, attributes: Attributes, pads: bool, options: dict[str, Any]) -> nn.Module:
-        if attributes["dilation"] != 1:
-            options["dilation"] = attributes["dilation"]
-        pool: nn.Module = getattr(nn, f"MaxPool{self.axes}d")(*self.window(attributes), **options)
-        return pool
-
-    def onnx_options(self, attributes: Attributes) -> dict[str, Any]:
-        return {"dilations": sides(attributes["dilation"], self.axes)} if attributes["dilation"] != 1 else {}
+    torch_name = onnx_op = "MaxPool"
 
 
 class _AveragePooling(_Pooling, abstract=True):
@@ -115,16 +102,7 @@ class _AveragePooling(_Pooling, abstract=True):
 
     attributes = {**_POOL, "count_padding": True}
     outside = 0.0
-    onnx_op = "AveragePool"
-
-    def torch_pool(self, attributes: Attributes, pads: bool, options: dict[str, Any]) -> nn.Module:
-        if pads:
-            options["count_include_pad"] = attributes["count_padding"]
-        pool: nn.Module = getattr(nn, f"AvgPool{self.axes}d")(*self.window(attributes), **options)
-        return pool
-
-    def onnx_options(self, attributes: Attributes) -> dict[str, Any]:
-        return {"count_include_pad": int(attributes["count_padding"])}
+    torch_name, onnx_op = "AvgPool", "AveragePool"
 
 
 class MaxPooling1D(_MaxPooling):
@@ -163,7 +141,7 @@ class _GlobalPooling(OperatorType, abstract=True):
         channels, _, _ = inputs[0]
         return Effect((channels, 1, 1) if attributes["keepdims"] else (channels,), 0, math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         keepdims = operator["keepdims"]
         return partial(getattr(torch, self.torch_name), dim=(2, 3), keepdim=keepdims)
 
@@ -200,7 +178,7 @@ class AdaptivePooling(OperatorType):
             raise GraphError(f"AdaptivePooling to {list(attributes['size'])} needs an axis of channels before these")
         return Effect((*inputs[0][:batch_rank], *attributes["size"]), 0, math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         size = operator["size"]
         kind = "max" if operator["function"] == "max" else "avg"
         pool = getattr(functional, f"adaptive_{kind}_pool{len(size)}d")
@@ -210,9 +188,7 @@ class AdaptivePooling(OperatorType):
         (shape,), size = operator.input_shapes, operator["size"]
         last = shape[-len(size) :]
         if any(length % places for length, places in zip(last, size, strict=True)):
-            raise GraphError(
-                f"operator {operator.name!r}: AdaptivePooling in windows of several sizes cannot be built in ONNX"
-            )
+            raise cannot_be_built(operator, "ONNX", "AdaptivePooling in windows of several sizes")
         kernel = [length // places for length, places in zip(last, size, strict=True)]
         kind = "MaxPool" if operator["function"] == "max" else "AveragePool"
         if len(shape) == len(size) + 1:
@@ -230,7 +206,7 @@ class Unfold(Window):
         size = output_size(attributes, inputs[0])
         return Effect((inputs[0][0] * math.prod(pair(attributes["kernel"])), math.prod(size)))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         around = padding_around(operator.attributes, operator.input_shapes[0])
         unfold = nn.Unfold(pair(operator["kernel"]), **_steps(operator))
         return padded(unfold, around, 0.0) if any(around) else unfold
@@ -250,7 +226,7 @@ class Fold(OperatorType):
             raise GraphError(f"Fold cannot make {list(image)} of {list(inputs[0])}")
         return Effect(image, 0, math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         attributes = operator.complete
         height, width = attributes["size"]
         top, bottom, left, right = padding_around(attributes, (1, height, width))

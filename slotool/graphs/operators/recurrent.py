@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from slotool.errors import GraphError
 from slotool.graphs.libraries import keras, nn, torch_parts
 from slotool.graphs.operators.attributes import Attributes, Shape
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction, cannot_be_built
 from slotool.graphs.operators.keras_values import Initializer, Value, is_computed, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Weights of a recurrent layer that stay in the last cache from step to step, as numbers: 16 MiB of float32.
 CACHED_WEIGHTS = 2**22
@@ -67,7 +64,7 @@ class _Recurrent(OperatorType, abstract=True):
         waits = directions * layers * steps * (self.step_calls or bool(projection))
         return Effect(shape, weights, flops, math.prod(inputs[0]) + math.prod(shape) + again, 1 + waits)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         attributes = operator.complete
         projection = {"proj_size": attributes["projection"]} if attributes.get("projection") else {}
         layer = getattr(nn, self.torch_name)(
@@ -87,7 +84,7 @@ class _Recurrent(OperatorType, abstract=True):
         (*sequences, steps, features), attributes = operator.input_shapes[0], operator.complete
         units, directions = attributes["units"], 1 + attributes["bidirectional"]
         if attributes.get("projection"):
-            raise GraphError(f"operator {operator.name!r}: an LSTM with a projection cannot be built in ONNX")
+            raise cannot_be_built(operator, "ONNX", "an LSTM with a projection")
         # Several sequences of one example are as good as examples.
         x = writer.node("Reshape", values[0], writer.integers(-1, steps, features)) if sequences else values[0]
         x = writer.node("Transpose", x, perm=[1, 0, 2])
@@ -125,11 +122,9 @@ class _Recurrent(OperatorType, abstract=True):
     def keras(self, operator: Operator, values: Sequence[Value], weights: Initializer) -> Value:
         attributes = operator.complete
         if len(operator.input_shapes[0]) != 2 or not is_computed(values[0]):
-            raise GraphError(
-                f"operator {operator.name!r}: {operator.op} over several sequences cannot be built in Keras"
-            )
+            raise cannot_be_built(operator, "Keras", f"{operator.op} over several sequences")
         if attributes.get("projection"):
-            raise GraphError(f"operator {operator.name!r}: an LSTM with a projection cannot be built in Keras")
+            raise cannot_be_built(operator, "Keras", "an LSTM with a projection")
         x = values[0].stated()
         directions = 1 + attributes["bidirectional"]
         rows = directions * attributes["layers"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from slotool.errors import GraphError
 from slotool.graphs.libraries import keras, torch
 from slotool.graphs.operators.attributes import Attributes, Shape, settle_axes, settle_axis
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction, cannot_be_built
 from slotool.graphs.operators.keras_values import Initializer, Value, without
 from slotool.graphs.operators.onnx_writer import BOOL, FLOAT, INT32, INT64, Writer
 
@@ -38,7 +38,7 @@ class _Reduction(OperatorType, abstract=True):
             reduced = tuple(size for axis, size in enumerate(shape) if axis not in axes)
         return Effect(reduced, 0, math.prod(shape))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         axes = [axis + 1 for axis in operator["axes"]]
         return partial(self.reduced, axes=axes, keepdims=operator["keepdims"])
 
@@ -166,7 +166,7 @@ class _Position(_Reduction, abstract=True):
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         axis, *others = operator["axes"]
         if others:
-            raise GraphError(f"operator {operator.name!r}: {operator.op} along several axes cannot be built in ONNX")
+            raise cannot_be_built(operator, "ONNX", f"{operator.op} along several axes")
         keepdims = int(operator["keepdims"])
         return writer.node(operator.op, values[0], axis=axis + 1, keepdims=keepdims)
 
@@ -181,6 +181,7 @@ class ArgMin(_Position):
 
 class CumulativeSum(OperatorType):
     attributes = {"axis": REQUIRED}
+    flops_per_value = 1
     captured = {
         **dict.fromkeys(
             ("torch.cumsum", "torch.cumprod", "torch.logcumsumexp"), lambda call: {"axis": call.data().at(call["dim"])}
@@ -189,10 +190,7 @@ class CumulativeSum(OperatorType):
     }
     settle = staticmethod(settle_axis)
 
-    def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        return Effect(inputs[0], 0, math.prod(inputs[0]))
-
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         axis = operator["axis"] + 1
         return lambda x: x.cumsum(axis)
 
@@ -209,37 +207,36 @@ class _Ordered(OperatorType, abstract=True):
 
     passes_numbers = True
     settle = staticmethod(settle_axis)
+    largest: ClassVar[int]
 
     def onnx_kind(self, operator: Operator, kinds: Sequence[int]) -> int:
         return INT64 if operator["indices"] else kinds[0]
 
-    def onnx_part(self, writer: Writer, operator: Operator, value: str, largest: int) -> str:
-        """Append a node that returns the first values, as many as the operator's shape has along its axis."""
+    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
         axis = operator["axis"]
         count = writer.integers(operator.shape[axis])
-        parts = writer.nodes_of("TopK", 2, value, count, axis=axis + 1, largest=largest)
-        return parts[1 if operator["indices"] else 0]
+        parts = writer.nodes_of("TopK", 2, values[0], count, axis=axis + 1, largest=self.largest)
+        return parts[int(operator["indices"])]
 
 
 class Sort(_Ordered):
     attributes = {"axis": REQUIRED, "indices": False}
+    largest = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         comparisons = max(1, math.ceil(math.log2(inputs[0][attributes["axis"]])))
         return Effect(inputs[0], 0, comparisons * math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        axis, part = operator["axis"] + 1, 1 if operator["indices"] else 0
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
+        axis, part = operator["axis"] + 1, int(operator["indices"])
         return lambda x: x.sort(axis)[part]
-
-    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        return self.onnx_part(writer, operator, values[0], largest=0)
 
 
 class TopK(_Ordered):
     """The ``k`` largest values along an axis."""
 
     attributes = {"k": REQUIRED, "axis": REQUIRED, "indices": False}
+    largest = 1
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         shape, axis = list(inputs[0]), attributes["axis"]
@@ -248,10 +245,6 @@ class TopK(_Ordered):
         shape[axis] = attributes["k"]
         return Effect(tuple(shape), 0, math.prod(inputs[0]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        k, axis = operator["k"], operator["axis"] + 1
-        part = 1 if operator["indices"] else 0
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
+        k, axis, part = operator["k"], operator["axis"] + 1, int(operator["indices"])
         return lambda x: x.topk(k, axis)[part]
-
-    def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        return self.onnx_part(writer, operator, values[0], largest=1)

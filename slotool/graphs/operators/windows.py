@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from slotool.errors import GraphError
 from slotool.graphs.libraries import keras, nn
 from slotool.graphs.operators.attributes import Attributes, Shape
-from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType
+from slotool.graphs.operators.base import REQUIRED, Effect, Operator, OperatorType, TensorFunction
 from slotool.graphs.operators.keras_values import Initializer, Value, by_layer, layer_name
 from slotool.graphs.operators.onnx_writer import Writer
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _MOVED_OVER = {
     1: "a sequence of (channels, steps)",
@@ -140,7 +137,7 @@ class _Convolution(Window, abstract=True):
         bias = filters if attributes["bias"] else 0
         return Effect((filters, *size), weights + bias, 2 * weights * math.prod(size))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         return _torch_convolution(self._grouped(operator), operator.input_shapes[0], device)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
@@ -176,37 +173,52 @@ def _require_groups(channels: int, filters: int, groups: int) -> None:
 
 
 def _torch_convolution(attributes: Attributes, inputs: Shape, device: str) -> nn.Module:
-    rank, around = len(inputs) - 1, padding_around(attributes, inputs)
-    symmetric = around[::2] == around[1::2]
-    layer: nn.Module = getattr(nn, f"Conv{rank}d")(
+    around = padding_around(attributes, inputs)
+    if around[::2] == around[1::2]:
+        return _torch_layer("Conv", attributes, inputs, device, padding=around[::2])
+    return padded(_torch_layer("Conv", attributes, inputs, device), around, 0.0)
+
+
+def _torch_layer(name: str, attributes: Attributes, inputs: Shape, device: str, **padding: Any) -> nn.Module:
+    rank = len(inputs) - 1
+    layer: nn.Module = getattr(nn, f"{name}{rank}d")(
         inputs[0],
         attributes["filters"],
         sides(attributes["kernel"], rank),
         sides(attributes["stride"], rank),
-        padding=around[::2] if symmetric else 0,
         dilation=sides(attributes["dilation"], rank),
         groups=attributes["groups"],
         bias=attributes["bias"],
         device=device,
+        **padding,
     )
-    return layer if symmetric else padded(layer, around, 0.0)
+    return layer
 
 
 def _onnx_convolution(writer: Writer, attributes: Attributes, inputs: Shape, value: str) -> str:
-    rank, around = len(inputs) - 1, padding_around(attributes, inputs)
-    kernel, groups, filters = sides(attributes["kernel"], rank), attributes["groups"], attributes["filters"]
-    weight = writer.weight(filters, inputs[0] // groups, *kernel)
-    bias = [writer.weight(filters)] if attributes["bias"] else []
+    around, filters = padding_around(attributes, inputs), attributes["filters"]
+    pads = [*around[::2], *around[1::2]]
+    return _onnx_node(writer, "Conv", attributes, value, (filters, inputs[0] // attributes["groups"]), pads=pads)
+
+
+def _onnx_node(
+    writer: Writer, op: str, attributes: Attributes, value: str, channels: tuple[int, int], **padding: Any
+) -> str:
+    """Append a convolution whose weights have these ``channels`` before their window."""
+    rank = len(padding["pads"]) // 2
+    kernel = sides(attributes["kernel"], rank)
+    weight = writer.weight(*channels, *kernel)
+    bias = [writer.weight(attributes["filters"])] if attributes["bias"] else []
     return writer.node(
-        "Conv",
+        op,
         value,
         weight,
         *bias,
         kernel_shape=kernel,
         strides=sides(attributes["stride"], rank),
         dilations=sides(attributes["dilation"], rank),
-        pads=[*around[::2], *around[1::2]],
-        group=groups,
+        group=attributes["groups"],
+        **padding,
     )
 
 
@@ -245,7 +257,7 @@ class SeparableConv2D(_Convolution):
         last = super().infer(mixing, [first.shape])
         return Effect(last.shape, first.weights + last.weights, first.flops + last.flops)
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
         (shape,) = operator.input_shapes
         spatial, mixing = self._parts(operator.complete, shape[0])
         middle = (spatial["filters"], *operator.shape[1:])
@@ -301,39 +313,16 @@ class _TransposedConvolution(Window, abstract=True):
         bias = filters if attributes["bias"] else 0
         return Effect((filters, *size), weights + bias, 2 * weights * math.prod(inputs[0][1:]))
 
-    def torch(self, operator: Operator, device: str) -> Callable[..., Tensor]:
-        attributes, rank = operator.complete, self.axes
-        layer: nn.Module = getattr(nn, f"ConvTranspose{rank}d")(
-            operator.input_shapes[0][0],
-            attributes["filters"],
-            sides(attributes["kernel"], rank),
-            sides(attributes["stride"], rank),
-            padding=sides(attributes["padding"], rank),
-            output_padding=sides(attributes["output_padding"], rank),
-            groups=attributes["groups"],
-            bias=attributes["bias"],
-            dilation=sides(attributes["dilation"], rank),
-            device=device,
-        )
-        return layer
+    def torch(self, operator: Operator, device: str) -> TensorFunction:
+        sizes = {name: sides(operator[name], self.axes) for name in ("padding", "output_padding")}
+        return _torch_layer("ConvTranspose", operator.complete, operator.input_shapes[0], device, **sizes)
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:
-        attributes, rank = operator.complete, self.axes
-        kernel, groups, filters = sides(attributes["kernel"], rank), attributes["groups"], attributes["filters"]
-        weight = writer.weight(operator.input_shapes[0][0], filters // groups, *kernel)
-        bias = [writer.weight(filters)] if attributes["bias"] else []
-        return writer.node(
-            "ConvTranspose",
-            values[0],
-            weight,
-            *bias,
-            kernel_shape=kernel,
-            strides=sides(attributes["stride"], rank),
-            dilations=sides(attributes["dilation"], rank),
-            pads=[*sides(attributes["padding"], rank)] * 2,
-            output_padding=sides(attributes["output_padding"], rank),
-            group=groups,
-        )
+        attributes = operator.complete
+        pads = [*sides(attributes["padding"], self.axes)] * 2
+        extra = sides(attributes["output_padding"], self.axes)
+        channels = operator.input_shapes[0][0], attributes["filters"] // attributes["groups"]
+        return _onnx_node(writer, "ConvTranspose", attributes, values[0], channels, pads=pads, output_padding=extra)
 
 
 class Conv1DTranspose(_TransposedConvolution):
