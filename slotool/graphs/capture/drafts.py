@@ -22,6 +22,8 @@ Branch = TypeVar("Branch")
 # An operator, its attributes, and its inputs: names of steps before it, or positions among the call's own inputs.
 Step = tuple[str, str, dict[str, Any], tuple[str | int, ...]]
 Steps = list[Step] | None
+# An operator and its attributes.
+Operation = tuple[str, dict[str, Any]]
 # Prefix of the names of steps that are outputs.
 OUTPUT = "output"
 
@@ -123,8 +125,28 @@ class Drafts:
         for name, op, attributes, inputs in steps:
             called, effect = label if name == ends[0] else f"{label}.{name}", effects[name]
             operands = [names[source] for source in inputs]
-            names[name] = self.add(called, op, operands, attributes, effect.shape, effect.weights)
+            if op == "Activation":
+                names[name] = self.add_activation(called, attributes["activation"], operands, effect.shape)
+            else:
+                names[name] = self.add(called, op, operands, attributes, effect.shape, effect.weights)
         return [names[name] for name in ends]
+
+    def add_agreeing(
+        self, label: str, steps: Sequence[Step], sources: Sequence[str], shapes: Sequence[Shape], weights: int | None
+    ) -> list[str]:
+        """Append steps of ``sources`` as ``add_steps``, none unless the outputs have these shapes.
+
+        ``weights``: weights that all steps must have; None for any.
+        """
+        try:
+            effects = effects_of(steps, dict(enumerate(map(self.shape, sources))))
+        except GraphError:
+            return []
+        if [effects[name].shape for name in outputs_of(steps)] != list(shapes):
+            return []
+        if weights not in (None, sum(effect.weights for effect in effects.values())):
+            return []
+        return self.add_steps(label, steps, effects, dict(enumerate(sources)))
 
     def drop(self, name: str, source: str) -> str:
         """Leave a layer out that passes ``source`` on unchanged, and return the name of what stands for it."""
@@ -215,6 +237,12 @@ def _without_image(before: Draft, draft: Draft) -> Draft | None:
     if draft.op != "Flatten" or before.op not in GLOBAL_POOLING or not (before.attributes or {}).get("keepdims"):
         return None
     return replace(before, attributes={}, shape=draft.shape)
+
+
+def in_a_row(*operations: Operation) -> list[Step]:
+    """Return operators of one input each as steps: the first takes the call's first input, the last is the output."""
+    names: list[str | int] = [0, *(f"part{at}" for at in range(len(operations) - 1)), OUTPUT]
+    return [(str(names[at + 1]), op, attributes, (names[at],)) for at, (op, attributes) in enumerate(operations)]
 
 
 def outputs_of(steps: Iterable[Step]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import OUTPUT, Draft, Drafts, Step, agrees, effects_of, outputs_of
+from slotool.graphs.capture.drafts import Draft, Drafts, Operation, Step, agrees, in_a_row
 from slotool.graphs.capture.keras.layers import ACTIVATION_LAYERS, ALONG_AN_AXIS, DROPPED, SINGLE, Attributes, steps_of
 from slotool.graphs.capture.keras.models import (
     InputShape,
@@ -93,8 +93,8 @@ def _by_layers(model: keras.Model, functional: Any) -> OperatorGraph:
     outputs = walk.run(functional, [], "")
     starts = [name for name, draft in drafts.layers.items() if draft.op == "InputLayer"]
     if functional is not model:
-        walk.idle_weights(model, functional, "", walk.taken)
-    return _noted(drafts.graph(outputs, "keras", starts), walk.notes)
+        walk.idle_weights(model, "", functional.count_params() + walk.layout.weights)
+    return _noted(drafts.graph(outputs, "keras", starts), walk.layout.notes)
 
 
 def _noted(graph: OperatorGraph, notes: Notes) -> OperatorGraph:
@@ -131,7 +131,7 @@ class _Walk:
 
     def __init__(self, drafts: Drafts, channels_last: bool):
         self._drafts, self._channels_last = drafts, channels_last
-        self._layout = OperationWalk(drafts, channels_last)
+        self.layout = OperationWalk(drafts, channels_last)
 
     def run(self, functional: Any, sources: Sequence[str], prefix: str) -> list[str]:
         """Append the layers of a model; the names of its outputs. The outermost has no ``sources``."""
@@ -167,7 +167,7 @@ class _Walk:
         """Return the outputs of an operation or a layer of Keras that slotool knows; none of any other."""
         layer = node.operation
         if is_operation(layer):
-            return self._layout.operation(node, label, names)
+            return self.layout.operation(node, label, names)
         if not type(layer).__module__.startswith("keras.") or _is_adapted(layer):
             return []
         inputs = self._images(node, names)
@@ -178,32 +178,33 @@ class _Walk:
 
         Symbols come first; torch's record is next if these fail or leave unknown operators.
         """
-        before = self._layout.mark()
+        before = self.layout.mark()
         closed = is_operation(node.operation) or _is_adapted(node.operation)
         inner = None if closed else unrolled(node) or layers_inside(node)
         outputs = [] if inner is None else self._inside(inner, node, label, inputs)
-        if outputs and not folds_batch(inner) and not self._layout.unknown_since(before):
+        if outputs and not folds_batch(inner) and not self.layout.unknown_since(before):
             return outputs
-        unknown = self._layout.unknown_since(before)
-        self._layout.undo(before)
-        traced = self._layout.traced(node, label, inputs)
-        if traced and (not outputs or folds_batch(inner) or self._layout.unknown_since(before) < unknown):
-            self._idle(node.operation, f"{label}.", taken_since(self._drafts, before.layers))
+        unknown = self.layout.unknown_since(before)
+        self.layout.undo(before)
+        traced = self.layout.traced(node, label, inputs)
+        if traced and (not outputs or folds_batch(inner) or self.layout.unknown_since(before) < unknown):
+            self.idle_weights(node.operation, f"{label}.", taken_since(self._drafts, before.layers))
             return traced
-        self._layout.undo(before)
+        self.layout.undo(before)
         return self._inside(inner, node, label, inputs) if outputs else []
 
     def _inside(self, inner: Any, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
         """Return the outputs of a layer that is an ``inner`` functional model; none where that has free axes."""
-        before = self._layout.weights
+        before = self.layout.weights
         try:
-            states = [self._layout.state(tuple(tensor.shape)[1:], label) for tensor in inner.inputs[len(inputs) :]]
+            states = [self.layout.state(tuple(tensor.shape)[1:], label) for tensor in inner.inputs[len(inputs) :]]
             outputs = self.run(inner, [*inputs, *states], f"{label}.")
         except GraphError:
             # Nothing reads what was appended.
-            self._layout.weights = before
+            self.layout.weights = before
             return []
-        self.idle_weights(node.operation, inner, f"{label}.", self._layout.weights - before)
+        used = inner.count_params() + self.layout.weights - before
+        self.idle_weights(node.operation, f"{label}.", used)
         return outputs
 
     def _by_name(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
@@ -218,25 +219,10 @@ class _Walk:
 
     def _images(self, node: Any, names: Mapping[int, str]) -> list[str]:
         """Return a layer's inputs, without masks."""
-        return [self._layout.as_image(names[id(tensor)]) for tensor in unmasked(node)]
+        return [self.layout.as_image(names[id(tensor)]) for tensor in unmasked(node)]
 
-    @property
-    def notes(self) -> Notes:
-        return self._layout.notes
-
-    @property
-    def taken(self) -> int:
-        """Numbers of the trained arrays that operations took."""
-        return self._layout.weights
-
-    def idle_weights(self, layer: Any, inner: Any, prefix: str, used: int = 0) -> None:
-        """Append a layer's weights that no layer inside has, or that its ``call`` does not use.
-
-        ``used``: weights that its operations took.
-        """
-        self._idle(layer, prefix, inner.count_params() + used)
-
-    def _idle(self, layer: Any, prefix: str, used: int) -> None:
+    def idle_weights(self, layer: Any, prefix: str, used: int) -> None:
+        """Append the weights of a layer beyond those that operators inside it have."""
         count = layer.count_params() - used if hasattr(layer, "count_params") else 0
         if count > 0:
             self._drafts.idle_weights(count, prefix)
@@ -268,14 +254,7 @@ class _Walk:
             steps = steps_of(layer, shapes, expected[0], node.arguments.kwargs)
         if steps is None:
             return []
-        try:
-            effects = effects_of(steps, dict(enumerate(shapes)))
-        except GraphError:
-            return []
-        right = [effects[name].shape for name in outputs_of(steps)] == expected
-        if not right or sum(effect.weights for effect in effects.values()) != layer.count_params():
-            return []
-        return self._drafts.add_steps(label, steps, effects, dict(enumerate(inputs)))
+        return self._drafts.add_agreeing(label, steps, inputs, expected, layer.count_params())
 
     def _translated(self, layer: Any, inputs: Sequence[Shape], shape: Shape) -> tuple[str, Attributes | None]:
         """Return the operator and attributes; of a layer that we do not know its class and None."""
@@ -332,11 +311,11 @@ def _reshaped(before: Shape, shape: Shape) -> list[Step] | None:
     turns_after = len(shape) == 3 and shape[1] * shape[2] > 1 and shape[0] > 1
     if before == shape or not (turns_before or turns_after):
         return None
-    last = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
-    steps: list[Step] = [("turned", "Transpose", {"axes": (1, 2, 0)}, (0,))] if turns_before else []
-    name, source = "shaped" if turns_after else OUTPUT, "turned" if steps else 0
-    steps.append((name, "Reshape", {"shape": last if turns_after else shape}, (source,)))
-    return [*steps, (OUTPUT, "Transpose", {"axes": (2, 0, 1)}, (name,))] if turns_after else steps
+    operations: list[Operation] = [("Transpose", {"axes": (1, 2, 0)})] if turns_before else []
+    if not turns_after:
+        return in_a_row(*operations, ("Reshape", {"shape": shape}))
+    last = (shape[1], shape[2], shape[0])
+    return in_a_row(*operations, ("Reshape", {"shape": last}), ("Transpose", {"axes": (2, 0, 1)}))
 
 
 def _layers(functional: Any) -> list[Any]:

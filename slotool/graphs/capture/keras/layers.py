@@ -1,7 +1,8 @@
 """Keras layers as our operators: those that are one each, and those that are several or one on turned axes.
 
 Images are channels first here, and sequences (steps, features); Keras' own windows along steps have channels last.
-A new layer is an entry of ``SINGLE`` where it is one operator with its attributes, else of ``SEVERAL``.
+A new layer is an entry of ``SINGLE`` where it is one operator with its attributes, else of ``SEVERAL``, but of
+``windows.WINDOWS`` where it moves a window.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from slotool.graphs.capture.drafts import Step, Steps
-from slotool.graphs.capture.keras.windows import WINDOWS, activation_of, has_channels_last, trained
+from slotool.graphs.capture.drafts import OUTPUT, Operation, Step, Steps, in_a_row
+from slotool.graphs.capture.keras.windows import WINDOWS, activation_of, has_channels_last, layer_steps, trained
 from slotool.graphs.operators import Shape
 
 Attributes = Mapping[str, Any]
@@ -30,24 +31,6 @@ DROPPED = (
     "SpatialDropout1D",
     "SpatialDropout2D",
 )
-
-
-def _window(layer: Any) -> dict[str, Any]:
-    return {
-        "kernel": tuple(layer.kernel_size),
-        "stride": tuple(layer.strides),
-        "padding": layer.padding,
-        "dilation": tuple(layer.dilation_rate),
-        **trained(layer),
-    }
-
-
-def _pool(layer: Any) -> Attributes:
-    return {"kernel": tuple(layer.pool_size), "stride": tuple(layer.strides), "padding": layer.padding}
-
-
-def _separable(layer: Any) -> Attributes:
-    return {"filters": layer.filters, "multiplier": layer.depth_multiplier, **_window(layer)}
 
 
 def _around(value: Any) -> tuple[int, int, int, int]:
@@ -78,10 +61,6 @@ ALONG_AN_AXIS = (
 ACTIVATION_LAYERS = ("Activation", "ReLU", "LeakyReLU", "ELU")
 SINGLE: dict[str, Callable[[Any], Attributes | None]] = {
     "Dense": lambda layer: {"units": layer.units, **trained(layer)},
-    "Conv2D": lambda layer: {"filters": layer.filters, "groups": layer.groups, **_window(layer)},
-    "DepthwiseConv2D": lambda layer: {"multiplier": layer.depth_multiplier, **_window(layer)},
-    "SeparableConv2D": _separable,
-    **dict.fromkeys(("MaxPooling2D", "AveragePooling2D"), _pool),
     **{f"Global{kind}Pooling2D": lambda layer: {"keepdims": bool(layer.keepdims)} for kind in ("Average", "Max")},
     "ZeroPadding2D": lambda layer: {"padding": _around(layer.padding)},
     "Cropping2D": lambda layer: {"cropping": _around(layer.cropping)},
@@ -107,9 +86,9 @@ def steps_of(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, 
     ``call``: arguments of the call by name.
     """
     name = type(layer).__name__
-    # Images come with their channels first; sequences and volumes as Keras has them, which is last.
-    turned = name in WINDOWS and len(shape) != 3 and not has_channels_last(layer)
-    if name not in SEVERAL or turned or not inputs:
+    if name in WINDOWS:
+        return layer_steps(layer, inputs, shape)
+    if name not in SEVERAL or not inputs or (name in CHANNELS_LAST and not has_channels_last(layer)):
         return None
     return SEVERAL[name](layer, inputs, shape, call)
 
@@ -216,29 +195,48 @@ def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str
     if bias and math.prod(layer.bias.shape) != units:
         return None
     flat = inputs[0][: len(inputs[0]) - len(contracted)]
-    steps: list[Step] = []
-    if len(contracted) > 1:
-        steps.append(("flat", "Reshape", {"shape": (*flat, math.prod(inputs[0][len(flat) :]))}, (0,)))
-    dense = {**trained(layer), "units": units, "bias": bias}
-    steps.append(("product", "Dense", dense, ("flat" if steps else 0,)))
-    if len(outputs) > 1:
-        steps.append(("output", "Reshape", {"shape": shape}, ("product",)))
-    return steps if leading == len(flat) else None
+    joined: list[Operation] = [("Reshape", {"shape": (*flat, math.prod(inputs[0][len(flat) :]))})]
+    product: Operation = ("Dense", {**trained(layer), "units": units, "bias": bias})
+    parted: list[Operation] = [("Reshape", {"shape": shape})]
+    operations = [*joined[: len(contracted) - 1], product, *parted[: len(outputs) - 1]]
+    return in_a_row(*operations) if leading == len(flat) and len(operations) > 1 else None
 
 
 def _permuted(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
     """Return a permutation of values without channels, whose axes are in another order here."""
     axes = tuple(axis - 1 for axis in layer.dims)
-    return [("output", "Transpose", {"axes": axes}, (0,))] if len(axes) != 3 else None
+    return in_a_row(("Transpose", {"axes": axes})) if len(axes) != 3 else None
 
 
 def _repeated(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    row: Step = ("row", "Reshape", {"shape": (1, *inputs[0])}, (0,))
-    return [row, ("output", "Repeat", {"repeats": (layer.n, 1)}, ("row",))]
+    return in_a_row(("Reshape", {"shape": (1, *inputs[0])}), ("Repeat", {"repeats": (layer.n, 1)}))
+
+
+def _globally_pooled(op: str) -> Callable[..., Steps]:
+    """Over steps or a volume."""
+
+    def pooled(layer: Any, inputs: Sequence[Shape], *_: object) -> Steps:
+        return in_a_row((op, {"axes": tuple(range(len(inputs[0]) - 1)), "keepdims": bool(layer.keepdims)}))
+
+    return pooled
+
+
+def _padded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """Return steps or a volume with zeros around them."""
+    pairs = layer.padding if isinstance(layer.padding[0], list | tuple) else (layer.padding,)
+    pads = (*(before for before, _ in pairs), 0, *(after for _, after in pairs), 0)
+    return in_a_row(("Pad", {"pads": pads}))
+
+
+def _cropped(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """Return a part of steps or a volume, axis by axis."""
+    pairs = layer.cropping if isinstance(layer.cropping[0], list | tuple) else (layer.cropping,)
+    slices = ({"axis": axis, "start": before, "size": shape[axis]} for axis, (before, _) in enumerate(pairs))
+    return in_a_row(*(("Slice", part) for part in slices))
 
 
 def _averaged(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    return [("sum", "Add", {}, tuple(range(len(inputs)))), ("output", "Rescaling", {}, ("sum",))]
+    return [("sum", "Add", {}, tuple(range(len(inputs)))), (OUTPUT, "Rescaling", {}, ("sum",))]
 
 
 def _scaled_sum(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
@@ -248,12 +246,13 @@ def _scaled_sum(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, 
 
 def _encoded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
     """Return each number's row of the unit matrix, or the sum or maximum of all rows."""
-    rows: Step = ("rows", "Constant", {"shape": (layer.num_tokens,) * 2}, ())
-    if layer.output_mode == "one_hot":
-        each: Step = ("each", "Gather", {"axis": 0}, ("rows", 0))
-        return [rows, each, ("output", "Reshape", {"shape": shape}, ("each",))]
-    op = "Sum" if layer.output_mode == "count" else "Max"
-    return [rows, ("each", "Gather", {"axis": 0}, ("rows", 0)), ("output", op, {"axes": (-2,)}, ("each",))]
+    reduced = ("Sum" if layer.output_mode == "count" else "Max", {"axes": (-2,)})
+    op, attributes = ("Reshape", {"shape": shape}) if layer.output_mode == "one_hot" else reduced
+    return [
+        ("rows", "Constant", {"shape": (layer.num_tokens,) * 2}, ()),
+        ("each", "Gather", {"axis": 0}, ("rows", 0)),
+        (OUTPUT, op, attributes, ("each",)),
+    ]
 
 
 def _each(function: str) -> Callable[..., Steps]:
@@ -270,14 +269,21 @@ def _each(function: str) -> Callable[..., Steps]:
 def _rms_norm(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
     """Along the last axis of what is no image."""
     last = len(shape) != 3 and layer.axis in (-1, len(shape), [-1])
-    return [("output", "RMSNormalization", {"axes": (len(shape) - 1,)}, (0,))] if last else None
+    return in_a_row(("RMSNormalization", {"axes": (len(shape) - 1,)})) if last else None
 
 
 RECURRENT = ("LSTM", "GRU", "SimpleRNN")
 # Combination of both directions, by merge mode.
 MERGED = {"concat": "Concatenate", "sum": "Add", "ave": "Add", "mul": "Multiply"}
+# Layers of steps or volumes that are followed only where these have their channels last, as by default.
+CHANNELS_LAST: dict[str, Callable[..., Steps]] = {
+    **{f"GlobalAveragePooling{rank}D": _globally_pooled("Mean") for rank in (1, 3)},
+    **{f"GlobalMaxPooling{rank}D": _globally_pooled("Max") for rank in (1, 3)},
+    **{f"ZeroPadding{rank}D": _padded for rank in (1, 3)},
+    **{f"Cropping{rank}D": _cropped for rank in (1, 3)},
+}
 SEVERAL: dict[str, Callable[..., Steps]] = {
-    **WINDOWS,
+    **CHANNELS_LAST,
     **dict.fromkeys((*RECURRENT, "Bidirectional"), _recurrent),
     **dict.fromkeys(("MultiHeadAttention", "GroupedQueryAttention"), _attention),
     "EinsumDense": _einsum_dense,

@@ -68,11 +68,16 @@ def sized(functional: Any, sizes: Sequence[Any]) -> Any:
     if len(existing) != len(shapes) or existing == shapes or not any(None in each for each in existing):
         return functional
     inputs = [keras.Input(batch_shape=tuple(each.shape), dtype=each.dtype) for each in sizes]
+    # Where a layer does not take these sizes, it is walked as it is.
+    return _called_if_fitting(functional, inputs) or functional
+
+
+def _called_if_fitting(functional: Any, inputs: Sequence[Any]) -> Any:
+    """Call a functional model on these inputs and return another; None where a layer raises for their sizes."""
     try:
         return _called(functional, inputs)
     except Exception:
-        # Errors of a layer for sizes that do not fit it; it is then walked as it is.
-        return functional
+        return None
 
 
 def folds_batch(functional: Any) -> bool:
@@ -103,10 +108,7 @@ def _batched(functional: Any) -> Any:
         keras.Input(batch_shape=(batch, *shape), dtype=each.dtype)
         for shape, each in zip(shapes, functional.inputs, strict=True)
     ]
-    try:
-        return _called(functional, inputs)
-    except Exception:
-        return None
+    return _called_if_fitting(functional, inputs)
 
 
 def _operations_of(functional: Any) -> list[Any]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import OUTPUT, Drafts, Step, Steps, effects_of, outputs_of
+from slotool.graphs.capture.drafts import Drafts, Operation, Step, Steps, effects_of, in_a_row, outputs_of
 from slotool.graphs.capture.keras.operations import Call, operation_steps
 from slotool.graphs.capture.keras.traced import Notes, add_traced, part_of
-from slotool.graphs.capture.keras.windows import Window, around, has_channels_last, window_of
+from slotool.graphs.capture.keras.windows import around, has_channels_last, window_of
 from slotool.graphs.libraries import keras
 from slotool.graphs.operators import Shape
 
@@ -114,13 +114,13 @@ class OperationWalk:
         """Append a layer's initial state, equal for every example."""
         return self._constant(None, shape, f"{label}.state")
 
-    def _window(self, window: Window, call: Call, arrays: list[Any], source: str, label: str) -> list[str]:
+    def _window(
+        self, operations: Sequence[Operation], call: Call, arrays: list[Any], source: str, label: str
+    ) -> list[str]:
         """Append a window on an image in the layout of layers; sequences and volumes are transposed."""
-        steps: list[Step] = [(OUTPUT, *window, (0,))]
         last, rank = has_channels_last(call.operation), len(call.shape)
         image = rank == 3 and last and self._channels_last
-        if last and not image:
-            steps = around(window, rank)
+        steps = around(operations, rank) if last and not image else in_a_row(*operations)
         source = self.as_image(source) if image else self._as_keras(source)
         return self._added(steps, call, arrays, {0: source}, label, image)
 

@@ -1,7 +1,8 @@
 """``keras.ops`` within a model's own ``call``, step by step as operators of ours.
 
 A function below gets a ``Call``, with shapes and axes as Keras has them (channels last) but without the batch, and
-returns its steps, or None where they are none of our operators. A new operation is an entry of ``OPERATIONS``.
+returns its steps, or None where they are none of our operators; one along the batch raises ``GraphError``. A new
+operation is an entry of ``OPERATIONS``.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotool.graphs.capture.drafts import OUTPUT, Step, Steps, contraction
-from slotool.graphs.operators import OPERATORS, Shape
+from slotool.errors import GraphError
+from slotool.graphs.capture.drafts import OUTPUT, Operation, Step, Steps, contraction, in_a_row
+from slotool.graphs.operators import OPERATORS, Shape, sides
 from slotool.graphs.operators.base import captured_as
-from slotool.graphs.operators.elementwise import FUNCTIONS
+from slotool.graphs.operators.elementwise import ACTIVATIONS, FUNCTIONS
+from slotool.graphs.operators.moving import PAD_MODES
 
 
 @dataclass(frozen=True)
@@ -34,17 +37,17 @@ class Call:
     def shape(self) -> Shape:
         return self.outputs[0]
 
-    def axis(self, axis: int, rank: int | None = None) -> int | None:
-        """Return an axis that Keras counts with the batch; None for that of the batch."""
+    def axis(self, axis: int, rank: int | None = None) -> int:
+        """Return an axis that Keras counts with the batch. Raises ``GraphError`` for that of the batch."""
         rank = len(self.inputs[0]) if rank is None else rank
-        at = axis % (rank + 1) - 1
-        return None if at < 0 else at
+        if axis % (rank + 1) == 0:
+            raise GraphError("works along the batch")
+        return axis % (rank + 1) - 1
 
-    def axes(self, axes_given: Any = None) -> tuple[int, ...] | None:
-        """Return ``axes_given``, by default the operation's ``axis``; None if the batch is among them."""
-        axis = self.operation.axis if axes_given is None else axes_given
-        steps = [self.axis(each) for each in ((axis,) if isinstance(axis, int) else axis or (0,))]
-        return None if None in steps else tuple(each for each in steps if each is not None)
+    def axes(self, stated: Any = None) -> tuple[int, ...]:
+        """Return the ``stated`` axes, by default the operation's ``axis``, as ``axis`` does; none are all."""
+        axis = self.operation.axis if stated is None else stated
+        return tuple(self.axis(each) for each in ((axis,) if isinstance(axis, int) else axis or (0,)))
 
 
 def is_operation(operation: Any) -> bool:
@@ -52,36 +55,37 @@ def is_operation(operation: Any) -> bool:
     return type(operation).__module__.startswith(("keras.src.ops.", "keras.src.activations."))
 
 
-def one(op: str, **attributes: Any) -> Step:
+def one(op: str, **attributes: Any) -> list[Step]:
     """Return a call that is one operator of its first input."""
-    return (OUTPUT, op, attributes, (0,))
+    return [(OUTPUT, op, attributes, (0,))]
+
+
+def of_all(call: Call, op: str, **attributes: Any) -> list[Step]:
+    """Return a call that is one operator of all its inputs."""
+    return [(OUTPUT, op, attributes, tuple(range(len(call.inputs))))]
 
 
 def _patches(call: Call) -> Steps:
     """Return patches of an image, each as one row of features: adjacent ones as a view, else windows, each written."""
     operation = call.operation
-    (height, width), stride = _pair(operation.size), _pair(operation.strides or operation.size)
     if len(call.inputs[0]) != 3 or operation.data_format != "channels_last" or len(call.shape) != 3:
         return None
+    (height, width), stride = sides(operation.size, 2), sides(operation.strides or operation.size, 2)
     (rows, columns, _), channels = call.shape, call.inputs[0][2]
     if stride == (height, width) and (rows * height, columns * width) == call.inputs[0][:2]:
-        return [
-            ("parted", "Reshape", {"shape": (rows, height, columns, width, channels)}, (0,)),
-            ("turned", "Transpose", {"axes": (0, 2, 1, 3, 4)}, ("parted",)),
-            (OUTPUT, "Reshape", {"shape": call.shape}, ("turned",)),
-        ]
+        return in_a_row(
+            ("Reshape", {"shape": (rows, height, columns, width, channels)}),
+            ("Transpose", {"axes": (0, 2, 1, 3, 4)}),
+            ("Reshape", {"shape": call.shape}),
+        )
     window = {"kernel": (height, width), "stride": stride, "padding": operation.padding}
-    return [
-        ("turned", "Transpose", {"axes": (2, 0, 1)}, (0,)),
-        ("windows", "Unfold", {**window, "dilation": operation.dilation_rate}, ("turned",)),
-        ("parted", "Reshape", {"shape": (channels, height * width, rows * columns)}, ("windows",)),
-        ("ordered", "Transpose", {"axes": (2, 1, 0)}, ("parted",)),
-        (OUTPUT, "Reshape", {"shape": call.shape}, ("ordered",)),
-    ]
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+    return in_a_row(
+        ("Transpose", {"axes": (2, 0, 1)}),
+        ("Unfold", {**window, "dilation": operation.dilation_rate}),
+        ("Reshape", {"shape": (channels, height * width, rows * columns)}),
+        ("Transpose", {"axes": (2, 1, 0)}),
+        ("Reshape", {"shape": call.shape}),
+    )
 
 
 def _blocks(call: Call) -> Steps:
@@ -92,11 +96,8 @@ def _blocks(call: Call) -> Steps:
     height, width, channels = call.inputs[0] if apart else call.shape
     depth = channels // size**2
     parted = (height, width, size, size, depth) if apart else (height, size, width, size, depth)
-    return [
-        ("parted", "Reshape", {"shape": parted}, (0,)),
-        ("turned", "Transpose", {"axes": (0, 2, 1, 3, 4)}, ("parted",)),
-        (OUTPUT, "Reshape", {"shape": call.shape}, ("turned",)),
-    ]
+    turned = ("Transpose", {"axes": (0, 2, 1, 3, 4)})
+    return in_a_row(("Reshape", {"shape": parted}), turned, ("Reshape", {"shape": call.shape}))
 
 
 def product(call: Call) -> Steps:
@@ -105,13 +106,10 @@ def product(call: Call) -> Steps:
         return None
     first, second = call.inputs
     if len(second) == 2 and call.fixed[1]:
-        return [(OUTPUT, "Dense", {"units": second[1], "bias": False}, (0,))]
+        return one("Dense", units=second[1], bias=False)
     if len(second) == 1 and call.fixed[1] and call.shape:
-        return [
-            ("product", "Dense", {"units": 1, "bias": False}, (0,)),
-            (OUTPUT, "Reshape", {"shape": call.shape}, ("product",)),
-        ]
-    return [(OUTPUT, "MatMul", {}, (0, 1))] if min(len(first), len(second)) > 1 else None
+        return in_a_row(("Dense", {"units": 1, "bias": False}), ("Reshape", {"shape": call.shape}))
+    return of_all(call, "MatMul") if min(len(first), len(second)) > 1 else None
 
 
 def dot(call: Call) -> Steps:
@@ -125,10 +123,6 @@ def dot(call: Call) -> Steps:
 
 def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else (value,)
-
-
-def einsum(call: Call) -> Steps:
-    return contraction(call.operation.subscripts, call.inputs, call.fixed)
 
 
 def attention(call: Call) -> Steps:
@@ -152,61 +146,40 @@ def operation_steps(call: Call) -> Steps:
     if (convert := OPERATIONS.get(name)) is not None:
         return convert(call)
     steps = captured_as("keras", name, call)
-    return None if steps is None else [one(steps[0], **steps[1])]
+    return None if steps is None else one(steps[0], **steps[1])
 
 
 def _function(name: str) -> Callable[[Call], Steps]:
-    return lambda call: [(OUTPUT, "Elementwise", {"function": name}, tuple(range(len(call.inputs))))]
+    return lambda call: of_all(call, "Elementwise", function=name)
 
 
 def _activation(name: str) -> Callable[[Call], Steps]:
-    return lambda call: [one("ReLU") if name == "relu" else one("Activation", activation=name)]
+    return lambda _: one("Activation", activation=name)
 
 
-def _combined(op: str, function: str | None = None) -> Callable[[Call], Steps]:
-    """Return the translator of sums and products; with a number, of one array. ``function``: of ``Elementwise``."""
-
-    def steps(call: Call) -> Steps:
-        if len(call.inputs) == 1:
-            return [one("Rescaling")]
-        attributes = {} if function is None else {"function": function}
-        return [(OUTPUT, op, attributes, tuple(range(len(call.inputs))))]
-
-    return steps
+def _combined(op: str, **attributes: str) -> Callable[[Call], Steps]:
+    """Return the translator of sums and products; with a number, of one array."""
+    return lambda call: one("Rescaling") if len(call.inputs) == 1 else of_all(call, op, **attributes)
 
 
 def _reduced(op: str) -> Callable[[Call], Steps]:
-    def steps(call: Call) -> Steps:
-        axes = call.axes()
-        return None if axes is None else [one(op, axes=axes, keepdims=bool(call.operation.keepdims))]
-
-    return steps
+    return lambda call: one(op, axes=call.axes(), keepdims=bool(call.operation.keepdims))
 
 
 def _deviation(call: Call) -> Steps:
-    axes = call.axes()
-    if axes is None:
-        return None
-    spread = ("variance", "Variance", {"axes": axes, "keepdims": bool(call.operation.keepdims)}, (0,))
-    return [spread, (OUTPUT, "Elementwise", {"function": "sqrt"}, ("variance",))]
+    spread = {"axes": call.axes(), "keepdims": bool(call.operation.keepdims)}
+    return in_a_row(("Variance", spread), ("Elementwise", {"function": "sqrt"}))
 
 
 def _along(op: str, **more: Any) -> Callable[[Call], Steps]:
-    def steps(call: Call) -> Steps:
-        axes = call.axes()
-        return None if axes is None else [one(op, axis=axes[0], **more)]
-
-    return steps
+    return lambda call: one(op, axis=call.axes()[0], **more)
 
 
 def _norm_of(op: str) -> Callable[[Call], Steps]:
     """Return a norm along axes; its trained scale and centre are inputs, which are applied by themselves."""
 
     def steps(call: Call) -> Steps:
-        axes = call.axes()
-        if axes is None:
-            return None
-        plain = {"scale": False, "axes": axes, **({} if op == "RMSNormalization" else {"center": False})}
+        plain = {"scale": False, "axes": call.axes(), **({} if op == "RMSNormalization" else {"center": False})}
         using = ("Multiply", "Add")[: len(call.inputs) - 1]
         names = [*(f"part{at}" for at in range(len(using))), OUTPUT]
         numbers: list[Step] = [(names[0], op, plain, (0,))]
@@ -216,15 +189,10 @@ def _norm_of(op: str) -> Callable[[Call], Steps]:
 
 
 def _normalised(call: Call) -> Steps:
-    axes = call.axes()
-    if axes is None or call.operation.order != 2:
+    if call.operation.order != 2:
         return None
-    norm: Step = ("norm", "Norm", {"axes": axes, "keepdims": True}, (0,))
+    norm: Step = ("norm", "Norm", {"axes": call.axes(), "keepdims": True}, (0,))
     return [norm, (OUTPUT, "Elementwise", {"function": "divide"}, (0, "norm"))]
-
-
-def _reshaped(call: Call) -> Steps:
-    return [one("Reshape", shape=call.shape)]
 
 
 def _transposed(call: Call) -> Steps:
@@ -240,22 +208,16 @@ def _transposed(call: Call) -> Steps:
         moved = {to % rank: from_ % rank for to, from_ in zip(operation.destination, operation.source, strict=True)}
         rest = iter(each for each in order if each not in moved.values())
         order = [moved[at] if at in moved else next(rest) for at in range(rank)]
-    return None if order[0] else [one("Transpose", axes=tuple(each - 1 for each in order[1:]))]
+    return None if order[0] else one("Transpose", axes=tuple(each - 1 for each in order[1:]))
 
 
 def _joined(op: str) -> Callable[[Call], Steps]:
-    def steps(call: Call) -> Steps:
-        axis = call.axis(call.operation.axis, len(call.shape))
-        return None if axis is None else [(OUTPUT, op, {"axis": axis}, tuple(range(len(call.inputs))))]
-
-    return steps
+    return lambda call: of_all(call, op, axis=call.axis(call.operation.axis, len(call.shape)))
 
 
 def _parted(call: Call) -> Steps:
     """Return ``split``, whose parts keep the axis, or ``unstack``, which takes it away."""
     axis, start, steps = call.axis(call.operation.axis), 0, list[Step]()
-    if axis is None:
-        return None
     keepdims = type(call.operation).__name__ == "Split"
     for at, shape in enumerate(call.outputs):
         size = shape[axis] if keepdims else 1
@@ -268,7 +230,7 @@ def _parted(call: Call) -> Steps:
 def _indexed(call: Call) -> Steps:
     """Return ``x[:, 0]``, ``x[..., 2:6]``: slices of axis after axis, and new axes of one."""
     key = call.arguments[1] if isinstance(call.arguments[1], tuple) else (call.arguments[1],)
-    shape, steps = call.inputs[0], list[Step]()
+    shape, parts = call.inputs[0], list[Operation]()
     if any(not isinstance(each, slice | int | None | type(...)) for each in key):
         return None
     named = sum(each is not None and each is not ... for each in key)
@@ -294,83 +256,64 @@ def _indexed(call: Call) -> Steps:
             shape, before, axis = (*shape[:axis], size, *shape[axis + 1 :]), shape[axis], axis + 1
             if size == before:
                 continue
-        steps.append((f"part{len(steps)}", "Slice", part, (steps[-1][0] if steps else 0,)))
-    return [*steps, (OUTPUT, "Reshape", {"shape": call.shape}, (steps[-1][0] if steps else 0,))]
+        parts.append(("Slice", part))
+    return in_a_row(*parts, ("Reshape", {"shape": call.shape}))
 
 
 def _take(call: Call) -> Steps:
     """Return the rows of values, or of a fixed table, by their numbers."""
     axis = call.operation.axis
-    if len(call.inputs) == 1 and axis is not None:
-        return _rows_taken(call, call.axis(axis), call.arguments[1])
-    if len(call.inputs) != 2 or axis is None or (call.fixed[0] and call.fixed[1]):
-        return None
-    if not call.fixed[0] and not call.fixed[1]:
-        # Indices differ by example.
-        return None
-    at = axis % len(call.inputs[0]) if call.fixed[0] else call.axis(axis)
-    return None if at is None else [(OUTPUT, "Gather", {"axis": at}, (0, 1))]
-
-
-def _rows_taken(call: Call, axis: int | None, rows: Any) -> Steps:
     if axis is None:
         return None
+    if len(call.inputs) == 1:
+        return _rows_taken(call, call.axis(axis), call.arguments[1])
+    if len(call.inputs) != 2 or call.fixed[0] == call.fixed[1]:
+        # Indices differ by example, or nothing does.
+        return None
+    return of_all(call, "Gather", axis=axis % len(call.inputs[0]) if call.fixed[0] else call.axis(axis))
+
+
+def _rows_taken(call: Call, axis: int, rows: Any) -> Steps:
     if isinstance(rows, int):
-        return [one("Slice", axis=axis, start=rows % call.inputs[0][axis], size=1, keepdims=False)]
+        return one("Slice", axis=axis, start=rows % call.inputs[0][axis], size=1, keepdims=False)
     return [("rows", "Constant", {"shape": (len(rows),)}, ()), (OUTPUT, "Gather", {"axis": axis}, (0, "rows"))]
 
 
 def _taken_along(call: Call) -> Steps:
-    axis = None if call.operation.axis is None else call.axis(call.operation.axis)
-    if axis is None or len(call.inputs) != 2 or call.fixed[0]:
+    (axis,) = call.axes()
+    if len(call.inputs) != 2 or call.fixed[0]:
         return None
     if not call.fixed[1]:
-        return [(OUTPUT, "GatherElements", {"axis": axis}, (0, 1))]
+        return of_all(call, "GatherElements", axis=axis)
     return [("rows", "Constant", {"shape": call.shape}, ()), (OUTPUT, "GatherElements", {"axis": axis}, (0, "rows"))]
 
 
 def _log_softmax(call: Call) -> Steps:
-    axes = call.axes()
-    if axes is None:
-        return None
-    return [("softmax", "Softmax", {"axis": axes[0]}, (0,)), (OUTPUT, "Elementwise", {"function": "log"}, ("softmax",))]
+    return in_a_row(("Softmax", {"axis": call.axes()[0]}), ("Elementwise", {"function": "log"}))
 
 
 def _repeated(call: Call) -> Steps:
     shape = call.inputs[0]
     if len(shape) != len(call.shape) or any(b % a for a, b in zip(shape, call.shape, strict=True)):
         return None
-    return [one("Repeat", repeats=tuple(b // a for a, b in zip(shape, call.shape, strict=True)))]
+    return one("Repeat", repeats=tuple(b // a for a, b in zip(shape, call.shape, strict=True)))
 
 
 def _padded(call: Call) -> Steps:
     (batch, *around), mode = call.operation.pad_width, call.operation.mode
-    named = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}.get(mode)
-    if tuple(batch) != (0, 0) or named is None:
+    if tuple(batch) != (0, 0) or mode not in PAD_MODES:
         return None
-    pads = (*(before for before, _ in around), *(after for _, after in around))
-    return [one("Pad", pads=pads, mode=named)]
+    return one("Pad", pads=(*(before for before, _ in around), *(after for _, after in around)), mode=mode)
 
 
 def _rolled(call: Call) -> Steps:
-    axes, shift = (None if call.operation.axis is None else call.axes()), call.operation.shift
-    if axes is None:
-        return None
-    shifts = (shift,) if isinstance(shift, int) else tuple(shift)
-    return [one("Roll", shifts=shifts, axes=axes)]
-
-
-def _flipped(call: Call) -> Steps:
-    axes = None if call.operation.axis is None else call.axes()
-    return None if axes is None else [one("Flip", axes=axes)]
+    shift = call.operation.shift
+    return one("Roll", shifts=(shift,) if isinstance(shift, int) else tuple(shift), axes=call.axes())
 
 
 def _largest(call: Call) -> Steps:
-    axes_given = {"k": call.operation.k, "axis": len(call.inputs[0]) - 1}
-    return [
-        (f"{OUTPUT}0", "TopK", axes_given, (0,)),
-        (f"{OUTPUT}1", "TopK", {**axes_given, "indices": True}, (0,)),
-    ]
+    largest = {"k": call.operation.k, "axis": len(call.inputs[0]) - 1}
+    return [(f"{OUTPUT}0", "TopK", largest, (0,)), (f"{OUTPUT}1", "TopK", {**largest, "indices": True}, (0,))]
 
 
 def _one_hot(call: Call) -> Steps:
@@ -386,8 +329,6 @@ def _one_hot(call: Call) -> Steps:
 
 def _gated(call: Call) -> Steps:
     axis = call.axis(call.operation.axis)
-    if axis is None:
-        return None
     half = call.shape[axis]
     return [
         ("value", "Slice", {"axis": axis, "size": half}, (0,)),
@@ -400,36 +341,22 @@ def _gated(call: Call) -> Steps:
 def _clipped(call: Call) -> Steps:
     """Return ``relu`` with its own slope or limits."""
     operation = call.operation
-    slope, limit = operation.negative_slope, operation.max_value
-    first = one("Activation", activation="leaky_relu") if slope else one("ReLU")
-    if limit is None and not operation.threshold:
-        return [first]
-    return [("positive", *first[1:]), (OUTPUT, "Elementwise", {"function": "clamp"}, ("positive",))]
+    first = ("Activation", {"activation": "leaky_relu" if operation.negative_slope else "relu"})
+    is_plain = operation.max_value is None and not operation.threshold
+    return in_a_row(first) if is_plain else in_a_row(first, ("Elementwise", {"function": "clamp"}))
 
 
 def _moments(call: Call) -> Steps:
-    axes = call.axes(call.operation.axes)
-    if axes is None:
-        return None
-    axes_given = {"axes": axes, "keepdims": bool(call.operation.keepdims)}
-    return [(f"{OUTPUT}0", "Mean", axes_given, (0,)), (f"{OUTPUT}1", "Variance", axes_given, (0,))]
+    reduced = {"axes": call.axes(call.operation.axes), "keepdims": bool(call.operation.keepdims)}
+    return [(f"{OUTPUT}0", "Mean", reduced, (0,)), (f"{OUTPUT}1", "Variance", reduced, (0,))]
 
 
 def _batch_norm(call: Call) -> Steps:
     """Return a normalisation by fixed mean and variance, and perhaps centre and scale."""
-    axes = call.axes()
-    if axes is None or not all(call.fixed[1:]):
+    if not all(call.fixed[1:]):
         return None
     more = len(call.inputs) - 3
-    return [one("BatchNormalization", axis=axes[0], center=more > 0, scale=more > 1)]
-
-
-def _one_of_two(call: Call) -> Steps:
-    return [(OUTPUT, "Where", {}, tuple(range(len(call.inputs))))]
-
-
-def _cast(call: Call) -> Steps:
-    return [one("Cast", dtype=str(call.operation.dtype))]
+    return one("BatchNormalization", axis=call.axes()[0], center=more > 0, scale=more > 1)
 
 
 def _class_name(name: str) -> str:
@@ -443,13 +370,7 @@ _FUNCTIONS = {
     **{f"Arc{name}": f"a{name}" for name in ("cos", "sin", "tan", "tan2")},
     **{"Absolute": "abs", "Fabs": "abs", "Clip": "clamp", "HardTanh": "clamp"},
 }
-_ACTIVATIONS = {
-    _class_name(name): name
-    for name in (
-        *("relu", "relu6", "leaky_relu", "elu", "selu", "gelu", "silu", "mish", "softplus", "softsign", "sigmoid"),
-        *("tanh", "hard_sigmoid", "hard_silu"),
-    )
-}
+_ACTIVATIONS = {_class_name(name): name for name in (*ACTIVATIONS, "softsign")}
 _REDUCTIONS = {
     **{_class_name(getattr(kind, "keras_name", op)): op for op, kind in OPERATORS.items() if "axes" in kind.attributes},
     **{"Norm": "Norm", "Logsumexp": "LogSumExp", "Argmax": "ArgMax", "Argmin": "ArgMin", "Amax": "Max", "Amin": "Min"},
@@ -462,9 +383,8 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     **{name: _reduced(ours) for name, ours in _REDUCTIONS.items()},
     "Add": _combined("Add"),
     "Multiply": _combined("Multiply"),
-    "Subtract": _combined("Elementwise", "subtract"),
-    "Divide": _combined("Elementwise", "divide"),
-    "TrueDivide": _combined("Elementwise", "divide"),
+    "Subtract": _combined("Elementwise", function="subtract"),
+    **dict.fromkeys(("Divide", "TrueDivide"), _combined("Elementwise", function="divide")),
     "Std": _deviation,
     "Softmax": _along("Softmax"),
     "LogSoftmax": _log_softmax,
@@ -474,9 +394,9 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     "LayerNorm": _norm_of("LayerNormalization"),
     "RMSNorm": _norm_of("RMSNormalization"),
     "Normalize": _normalised,
-    **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), _reshaped),
+    **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), lambda call: one("Reshape", shape=call.shape)),
     **dict.fromkeys(("Transpose", "Swapaxes", "Moveaxis"), _transposed),
-    "BroadcastTo": lambda call: [one("Expand", shape=call.shape)],
+    "BroadcastTo": lambda call: one("Expand", shape=call.shape),
     "Concatenate": _joined("Concatenate"),
     "Stack": _joined("Stack"),
     **dict.fromkeys(("OneHot", "MultiHot"), _one_hot),
@@ -491,12 +411,12 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     **dict.fromkeys(("Repeat", "Tile"), _repeated),
     "Pad": _padded,
     "Roll": _rolled,
-    "Flip": _flipped,
+    "Flip": lambda call: one("Flip", axes=call.axes()),
     "TopK": _largest,
-    "Where": _one_of_two,
-    "Cast": _cast,
+    "Where": lambda call: of_all(call, "Where"),
+    "Cast": lambda call: one("Cast", dtype=str(call.operation.dtype)),
     "Matmul": product,
     **dict.fromkeys(("Dot", "Tensordot"), dot),
-    "Einsum": einsum,
+    "Einsum": lambda call: contraction(call.operation.subscripts, call.inputs, call.fixed),
     "DotProductAttention": attention,
 }

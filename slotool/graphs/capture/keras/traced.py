@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import batch_size
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.libraries import keras, nn
+from slotool.graphs.libraries import keras, nn, torch
 from slotool.graphs.operators import Shape
 from slotool.llvm import without_late_triton
 from slotool.printable import reason
@@ -103,8 +103,6 @@ def add_traced(
 
 @without_late_triton()
 def _recorded(part: Part) -> Recording:
-    import torch
-
     from slotool.graphs.capture.torch.capture import quiet
     from slotool.graphs.capture.torch.program import lazy_zeros, recorded
 

@@ -1,46 +1,101 @@
 """Windows in Keras over one, two or three axes, as layers and among ``keras.ops``: convolutions, pooling, resizing.
 
 They are operators of values with their channels first. Images have these first here anyhow; sequences and volumes,
-whose channels Keras has last, are turned before and after.
+whose channels Keras has last, are turned before and after. A new window is an entry of ``WINDOWS`` by its layer's name,
+and of ``OPERATIONS`` by that of its operation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
+from slotool.graphs.capture.drafts import Operation, Step, Steps, in_a_row
 from slotool.graphs.capture.keras.operations import Call
 from slotool.graphs.libraries import keras
 from slotool.graphs.operators import Shape, sides
 
-# An operator and its attributes, of values with their channels first.
-Window = tuple[str, dict[str, Any]]
 _MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
 
 
-def around(window: Window, rank: int, pads: Sequence[int] = ()) -> list[Step]:
-    """Return a window on values with channels last, transposed before and after.
+@dataclass(frozen=True)
+class Window:
+    """Layer or operation that moves a window.
 
-    ``pads`` are added before and after each axis first, as for ``Pad``.
+    ``inputs`` and ``shape``: of its first input and its output, with channels first. ``kernels``: shapes of the kernel
+    that an operation takes, and of the one of 1 × 1 behind a separable one; a layer states its own.
     """
-    first, last = (rank - 1, *range(rank - 1)), (*range(1, rank), 0)
-    padded: list[Step] = [("padded", "Pad", {"pads": tuple(pads)}, ("turned",))] if any(pads) else []
-    return [
-        ("turned", "Transpose", {"axes": first}, (0,)),
-        *padded,
-        ("window", *window, ("padded" if padded else "turned",)),
-        (OUTPUT, "Transpose", {"axes": last}, ("window",)),
-    ]
+
+    value: Any
+    inputs: Shape
+    shape: Shape
+    kernels: tuple[Shape, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.inputs) - 1
+
+    @property
+    def kernel(self) -> Shape:
+        return self.kernels[0][:-2] if self.kernels else tuple(self.value.kernel_size)
+
+    @property
+    def filters(self) -> int:
+        """Filters of a convolution that is not transposed."""
+        return int(self.kernels[-1][-1] if self.kernels else self.value.filters)
+
+    @property
+    def multiplier(self) -> int:
+        """Filters of a depthwise convolution for each channel."""
+        return int(self.kernels[0][-1] if self.kernels else self.value.depth_multiplier)
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        return {"bias": False} if self.kernels else trained(self.value)
+
+    @property
+    def moved(self) -> dict[str, Any]:
+        """Attributes of a convolution that say how its window moves."""
+        return {
+            "kernel": self.kernel,
+            "stride": sides(self.value.strides, self.rank),
+            "dilation": sides(self.value.dilation_rate, self.rank),
+            "padding": "valid" if self.value.padding == "causal" else self.value.padding,
+        }
 
 
-def window_of(call: Call) -> Window | None:
-    """Return an operation as a window on one array with channels first.
+def around(operations: Sequence[Operation], rank: int) -> list[Step]:
+    """Return operators on values of ``rank`` axes with channels last, transposed before and after."""
+    to_first = ("Transpose", {"axes": (rank - 1, *range(rank - 1))})
+    return in_a_row(to_first, *operations, ("Transpose", {"axes": (*range(1, rank), 0)}))
+
+
+def window_of(call: Call) -> list[Operation] | None:
+    """Return an operation as operators of one array with channels first.
 
     None if it is no window, or its kernel differs by example.
     """
     convert = OPERATIONS.get(type(call.operation).__name__)
-    return None if convert is None or call.fixed[0] or not all(call.fixed[1:]) else convert(call)
+    if convert is None or call.fixed[0] or not all(call.fixed[1:]):
+        return None
+    inputs, shape = call.inputs[0], call.shape
+    if has_channels_last(call.operation):
+        inputs, shape = _channels_first(inputs), _channels_first(shape)
+    # Kernels with all their axes, also a first one of 1, which is no batch.
+    return convert(Window(call.operation, inputs, shape, tuple(tuple(each.shape) for each in call.arguments[1:3])))
+
+
+def layer_steps(layer: Any, inputs: Sequence[Shape], shape: Shape) -> Steps:
+    """Return a layer of ``WINDOWS``; None for sequences and volumes with channels first."""
+    convert = WINDOWS[type(layer).__name__]
+    if len(shape) == 3:
+        operations = convert(Window(layer, inputs[0], shape))
+        return None if operations is None else in_a_row(*operations)
+    if not has_channels_last(layer):
+        return None
+    operations = convert(Window(layer, _channels_first(inputs[0]), _channels_first(shape)))
+    return None if operations is None else around(operations, len(shape))
 
 
 def has_channels_last(value: Any) -> bool:
@@ -48,93 +103,84 @@ def has_channels_last(value: Any) -> bool:
     return str(getattr(value, "data_format", None) or keras.config.image_data_format()) == "channels_last"
 
 
-def _channels(call: Call) -> int:
-    return call.inputs[0][-1 if has_channels_last(call.operation) else 0]
+def _channels_first(shape: Shape) -> Shape:
+    return (*shape[-1:], *shape[:-1])
 
 
-def _spatial(shape: Shape, value: Any) -> Shape:
-    return shape[:-1] if has_channels_last(value) else shape[1:]
+def _convolution(window: Window) -> list[Operation] | None:
+    groups = window.inputs[0] // window.kernels[0][-2] if window.kernels else window.value.groups
+    attributes = {"filters": window.filters, "groups": groups, **window.moved, **window.trained}
+    return [*_causal(window), (f"Conv{window.rank}D", attributes)]
 
 
-def _kernel(call: Call) -> Shape:
-    """Return the kernel's shape with all its axes, also a first one of 1, which is no batch."""
-    return tuple(call.arguments[1].shape)
+def _depthwise(window: Window) -> list[Operation] | None:
+    if window.rank == 2:
+        return [("DepthwiseConv2D", {"multiplier": window.multiplier, **window.moved, **window.trained})]
+    channels = window.inputs[0]
+    each = {"filters": channels * window.multiplier, "groups": channels}
+    return [*_causal(window), (f"Conv{window.rank}D", {**each, **window.moved, **window.trained})]
 
 
-def _stepping(value: Any, rank: int) -> dict[str, Any]:
-    """Return the attributes of a layer or operation that convolves."""
-    return {
-        "stride": sides(value.strides, rank),
-        "dilation": sides(value.dilation_rate, rank),
-        "padding": value.padding,
-    }
+def _causal(window: Window) -> list[Operation]:
+    """Return the zeros before a sequence that keep later steps from a convolution's window."""
+    if window.value.padding != "causal":
+        return []
+    (reach,) = window.kernel
+    return [("Pad", {"pads": (0, sides(window.value.dilation_rate, 1)[0] * (reach - 1), 0, 0)})]
 
 
-def _convolved(call: Call) -> Window:
-    *window, channels, filters = _kernel(call)
-    attributes = {"filters": filters, "kernel": tuple(window), "groups": _channels(call) // channels, "bias": False}
-    return f"Conv{len(window)}D", {**attributes, **_stepping(call.operation, len(window))}
+def _separable(window: Window) -> list[Operation] | None:
+    if window.rank == 2:
+        attributes = {"filters": window.filters, "multiplier": window.multiplier}
+        return [("SeparableConv2D", {**attributes, **window.moved, **window.trained})]
+    if window.kernels or window.value.padding == "causal":
+        return None
+    channels = window.inputs[0]
+    along = {"filters": channels * window.multiplier, "groups": channels, **window.moved, "bias": False}
+    return [("Conv1D", along), ("Conv1D", {"filters": window.filters, "kernel": 1, **window.trained})]
 
 
-def _depthwise_convolved(call: Call) -> Window:
-    *window, channels, multiplier = _kernel(call)
-    attributes = {"kernel": tuple(window), "bias": False, **_stepping(call.operation, len(window))}
-    if len(window) == 2:
-        return "DepthwiseConv2D", {"multiplier": multiplier, **attributes}
-    return f"Conv{len(window)}D", {"filters": channels * multiplier, "groups": channels, **attributes}
-
-
-def _separably_convolved(call: Call) -> Window | None:
-    *window, _, multiplier = _kernel(call)
-    attributes = {"kernel": tuple(window), "bias": False, **_stepping(call.operation, len(window))}
-    filters = call.arguments[2].shape[-1]
-    return (
-        ("SeparableConv2D", {"filters": filters, "multiplier": multiplier, **attributes}) if len(window) == 2 else None
-    )
-
-
-def _transposed_of(call: Call) -> Window:
-    *window, filters, _ = _kernel(call)
-    operation = call.operation
-    attributes = _spreading(
-        operation, tuple(window), _spatial(call.inputs[0], operation), _spatial(call.shape, operation)
-    )
-    return f"Conv{len(window)}DTranspose", {"filters": filters, "bias": False, **attributes}
-
-
-def _pooled(kind: str) -> Callable[[Call], Window]:
-    def window(call: Call) -> Window:
-        rank, operation = len(call.inputs[0]) - 1, call.operation
-        kernel = sides(operation.pool_size, rank)
-        stride = sides(operation.strides or kernel, rank)
-        return f"{kind}Pooling{rank}D", {"kernel": kernel, "stride": stride, "padding": operation.padding}
-
-    return window
-
-
-def _adaptively_pooled(function: str) -> Callable[[Call], Window]:
-    return lambda call: ("AdaptivePooling", {"size": _spatial(call.shape, call.operation), "function": function})
-
-
-def _resized(call: Call) -> Window | None:
-    operation = call.operation
-    mode, crops = _MODES.get(operation.interpolation), operation.crop_to_aspect_ratio or operation.pad_to_aspect_ratio
-    return None if mode is None or crops else ("Resize", {"size": _spatial(call.shape, operation), "mode": mode})
-
-
-def _spreading(value: Any, kernel: Shape, size: Shape, outputs: Shape) -> dict[str, Any]:
-    """Return the attributes of a transposed convolution; its padding follows from the sizes.
-
-    Keras states only 'same' or 'valid'.
-    """
-    stride, dilation = sides(value.strides, len(kernel)), sides(value.dilation_rate, len(kernel))
+def _transposed(window: Window) -> list[Operation] | None:
+    """Return a transposed convolution; its padding follows from the sizes, as Keras states only 'same' or 'valid'."""
+    filters = window.kernels[0][-2] if window.kernels else window.value.filters
+    stride, dilation = sides(window.value.strides, window.rank), sides(window.value.dilation_rate, window.rank)
     padding, extra = [], []
-    for length, output, reach, step, spread in zip(size, outputs, kernel, stride, dilation, strict=True):
+    sizes = zip(window.inputs[1:], window.shape[1:], window.kernel, stride, dilation, strict=True)
+    for length, output, reach, step, spread in sizes:
         over = (length - 1) * step + (reach - 1) * spread + 1 - output
         side = max(0, -(-over // 2))
         padding.append(side)
         extra.append(2 * side - over)
-    return {"kernel": kernel, "stride": stride, "dilation": dilation, "padding": padding, "output_padding": extra}
+    spread_out = {"stride": stride, "dilation": dilation, "padding": padding, "output_padding": extra}
+    attributes = {"filters": filters, "kernel": window.kernel, **spread_out, **window.trained}
+    return [(f"Conv{window.rank}DTranspose", attributes)]
+
+
+def _pooled(kind: str) -> Callable[[Window], list[Operation] | None]:
+    def pooled(window: Window) -> list[Operation] | None:
+        kernel = sides(window.value.pool_size, window.rank)
+        stride = sides(window.value.strides or kernel, window.rank)
+        attributes = {"kernel": kernel, "stride": stride, "padding": window.value.padding}
+        return [(f"{kind}Pooling{window.rank}D", attributes)]
+
+    return pooled
+
+
+def _adaptively_pooled(function: str) -> Callable[[Window], list[Operation] | None]:
+    return lambda window: [("AdaptivePooling", {"size": window.shape[1:], "function": function})]
+
+
+def _resized(window: Window) -> list[Operation] | None:
+    value, mode = window.value, _MODES.get(getattr(window.value, "interpolation", "nearest"))
+    crops = getattr(value, "crop_to_aspect_ratio", False) or getattr(value, "pad_to_aspect_ratio", False)
+    return None if mode is None or crops else [("Resize", {"size": window.shape[1:], "mode": mode})]
+
+
+def _cropped_to_centre(window: Window) -> list[Operation] | None:
+    """Return the middle of a larger image."""
+    over = [before - after for before, after in zip(window.inputs[1:], window.shape[1:], strict=True)]
+    cropping = [side for each in over for side in (each // 2, each - each // 2)]
+    return [("Cropping2D", {"cropping": cropping})] if min(over) >= 0 else None
 
 
 def trained(layer: Any) -> dict[str, Any]:
@@ -149,144 +195,31 @@ def activation_of(layer: Any) -> str | None:
     return None if name == "linear" else name
 
 
-def _convolution(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Over steps or a volume."""
-    if layer.padding not in ("same", "valid", "causal"):
-        return None
-    rank = layer.rank
-    window = {
-        **({"filters": layer.filters, "groups": layer.groups} if hasattr(layer, "groups") else {}),
-        "kernel": tuple(layer.kernel_size),
-        **_stepping(layer, rank),
-        **trained(layer),
-    }
-    if "filters" not in window:
-        channels = inputs[0][-1]
-        window |= {"filters": channels * layer.depth_multiplier, "groups": channels}
-    pads: tuple[int, ...] = ()
-    if layer.padding == "causal":
-        window["padding"] = "valid"
-        pads = (0, window["dilation"][0] * (layer.kernel_size[0] - 1), 0, 0)
-    return around((f"Conv{rank}D", window), rank + 1, pads)
-
-
-def _separable1d(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Return a window along steps of each channel, then the channels mixed."""
-    if layer.padding not in ("same", "valid"):
-        return None
-    channels = inputs[0][-1]
-    along = {
-        "filters": channels * layer.depth_multiplier,
-        "groups": channels,
-        "kernel": tuple(layer.kernel_size),
-        "bias": False,
-        **_stepping(layer, 1),
-    }
-    return [
-        ("turned", "Transpose", {"axes": (1, 0)}, (0,)),
-        ("window", "Conv1D", along, ("turned",)),
-        ("mixed", "Conv1D", {"filters": layer.filters, "kernel": 1, **trained(layer)}, ("window",)),
-        ("output", "Transpose", {"axes": (1, 0)}, ("mixed",)),
-    ]
-
-
-def _transposed(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Return a transposed convolution of images with channels first."""
-    rank, kernel = layer.rank, tuple(layer.kernel_size)
-    attributes = {"filters": layer.filters, **trained(layer)}
-    if rank == 2:
-        window = {**attributes, **_spreading(layer, kernel, inputs[0][1:], shape[1:])}
-        return [("output", "Conv2DTranspose", window, (0,))]
-    window = {**attributes, **_spreading(layer, kernel, inputs[0][:-1], shape[:-1])}
-    return around((f"Conv{rank}DTranspose", window), rank + 1)
-
-
-def _pool(layer: Any, inputs: Sequence[Shape], _: Shape, __: dict[str, Any]) -> Steps:
-    """Over steps or a volume."""
-    window = {"kernel": tuple(layer.pool_size), "stride": tuple(layer.strides), "padding": layer.padding}
-    return around((type(layer).__name__, window), len(inputs[0]))
-
-
-def _global_pool(op: str) -> Callable[..., Steps]:
-    """Over steps or a volume."""
-
-    def pool(layer: Any, inputs: Sequence[Shape], *_: object) -> Steps:
-        return [("output", op, {"axes": tuple(range(len(inputs[0]) - 1)), "keepdims": bool(layer.keepdims)}, (0,))]
-
-    return pool
-
-
-def _upsampling(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Return an upsampling of an image, or repeated steps or volumes."""
-    if len(shape) == 3:
-        mode = _MODES.get(layer.interpolation)
-        return None if mode is None else [("output", "Resize", {"size": shape[1:], "mode": mode}, (0,))]
-    window: Window = ("Resize", {"size": shape[:-1], "mode": "nearest"})
-    return around(window, len(shape))
-
-
-def _padded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Return the steps or a volume."""
-    pairs = layer.padding if isinstance(layer.padding[0], list | tuple) else (layer.padding,)
-    pads = (*(before for before, _ in pairs), 0, *(after for _, after in pairs), 0)
-    return [("output", "Pad", {"pads": pads}, (0,))]
-
-
-def _cropped(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Return the steps or a volume, axis by axis."""
-    pairs = layer.cropping if isinstance(layer.cropping[0], list | tuple) else (layer.cropping,)
-    steps: list[Step] = []
-    for axis, (before, _) in enumerate(pairs):
-        name = "output" if axis == len(pairs) - 1 else f"part{axis}"
-        part = {"axis": axis, "start": before, "size": shape[axis]}
-        steps.append((name, "Slice", part, (steps[-1][0] if steps else 0,)))
-    return steps
-
-
-def _adaptive(function: str) -> Callable[..., Steps]:
-    def pool(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-        image = len(shape) == 3
-        window: Window = ("AdaptivePooling", {"size": shape[1:] if image else shape[:-1], "function": function})
-        return [("output", *window, (0,))] if image else around(window, len(shape))
-
-    return pool
-
-
-def _resizing(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    mode, crops = _MODES.get(layer.interpolation), layer.crop_to_aspect_ratio or layer.pad_to_aspect_ratio
-    return None if mode is None or crops else [("output", "Resize", {"size": shape[1:], "mode": mode}, (0,))]
-
-
-def _centre(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Return the middle of a larger image."""
-    over = [before - after for before, after in zip(inputs[0][1:], shape[1:], strict=True)]
-    cropping = [side for each in over for side in (each // 2, each - each // 2)]
-    return [("output", "Cropping2D", {"cropping": cropping}, (0,))] if min(over) >= 0 else None
-
-
-WINDOWS: dict[str, Callable[..., Steps]] = {
-    **dict.fromkeys(("Conv1D", "Conv3D", "DepthwiseConv1D"), _convolution),
-    "SeparableConv1D": _separable1d,
-    **{f"Conv{rank}DTranspose": _transposed for rank in (1, 2, 3)},
-    **{f"{kind}Pooling{rank}D": _pool for kind in ("Max", "Average") for rank in (1, 3)},
-    **{f"GlobalAveragePooling{rank}D": _global_pool("Mean") for rank in (1, 3)},
-    **{f"GlobalMaxPooling{rank}D": _global_pool("Max") for rank in (1, 3)},
-    **{f"UpSampling{rank}D": _upsampling for rank in (1, 2, 3)},
-    **{f"ZeroPadding{rank}D": _padded for rank in (1, 3)},
-    **{f"Cropping{rank}D": _cropped for rank in (1, 3)},
-    **{f"AdaptiveAveragePooling{rank}D": _adaptive("mean") for rank in (1, 2, 3)},
-    **{f"AdaptiveMaxPooling{rank}D": _adaptive("max") for rank in (1, 2, 3)},
-    "Resizing": _resizing,
-    "CenterCrop": _centre,
-}
-OPERATIONS: dict[str, Callable[[Call], Window | None]] = {
-    "Conv": _convolved,
-    "DepthwiseConv": _depthwise_convolved,
-    "SeparableConv": _separably_convolved,
-    "ConvTranspose": _transposed_of,
+# Translators of windows by the name of the operation; that of the layer counts the axes, too.
+OPERATIONS: dict[str, Callable[[Window], list[Operation] | None]] = {
+    "Conv": _convolution,
+    "DepthwiseConv": _depthwise,
+    "SeparableConv": _separable,
+    "ConvTranspose": _transposed,
     "MaxPool": _pooled("Max"),
     "AveragePool": _pooled("Average"),
     "AdaptiveMaxPool": _adaptively_pooled("max"),
     "AdaptiveAveragePool": _adaptively_pooled("mean"),
     "Resize": _resized,
+}
+_LAYERS = {
+    "Conv{}D": _convolution,
+    "DepthwiseConv{}D": _depthwise,
+    "SeparableConv{}D": _separable,
+    "Conv{}DTranspose": _transposed,
+    "MaxPooling{}D": _pooled("Max"),
+    "AveragePooling{}D": _pooled("Average"),
+    "AdaptiveMaxPooling{}D": _adaptively_pooled("max"),
+    "AdaptiveAveragePooling{}D": _adaptively_pooled("mean"),
+    "UpSampling{}D": _resized,
+}
+WINDOWS: dict[str, Callable[[Window], list[Operation] | None]] = {
+    **{name.format(rank): convert for name, convert in _LAYERS.items() for rank in (1, 2, 3)},
+    "Resizing": _resized,
+    "CenterCrop": _cropped_to_centre,
 }
