@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slotool.graphs.capture.drafts import axis_after
+from slotool.errors import GraphError
+from slotool.graphs.capture.drafts import Operation, axis_after
 from slotool.graphs.capture.onnx.reading import Constant, Node
 from slotool.graphs.operators import OPERATORS, Shape
 
 # Translation of a node: operators in order, or None.
-Chain = list[tuple[str, dict[str, Any]]] | None
+Chain = list[Operation] | None
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,15 @@ class Call:
     def has(self, position: int) -> bool:
         return position < len(self.node.inputs) and self.node.inputs[position] != ""
 
-    def inner(self, axis: int) -> int | None:
-        """Return an axis of the first input in the model as one of an example, channels first; None for the batch."""
-        value = self.first.inner(axis)
-        last = self.channels_last and len(self.first.example) == 3
-        return (1, 2, 0)[value] if last and value is not None else value
+    def inner(self, axis: int) -> int:
+        """Return an axis of the first input in the model as one of an example, channels first.
 
-    def inside(self, axes: Sequence[int]) -> list[int] | None:
-        """Return several axes as ``inner`` does; None where the batch is among them."""
-        value = [self.inner(int(axis)) for axis in axes]
-        return None if None in value else [axis for axis in value if axis is not None]
+        Raises ``GraphError`` for that of the batch.
+        """
+        value = self.first.inner(axis)
+        if value is None:
+            raise GraphError(f"{self.node.op} works along the batch")
+        return (1, 2, 0)[value] if self.channels_last and len(self.first.example) == 3 else value
 
 
 def batch_of(node: Node, values: Mapping[int, Batched], shape: Shape, batch: int) -> Batched:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import OUTPUT, Drafts, batch_first, contraction, effects_of
+from slotool.graphs.capture.drafts import Drafts, batch_first, contraction, in_a_row
 from slotool.graphs.capture.onnx.calls import RECURRENT, REDUCTIONS, Batched, Call, batch_of
 from slotool.graphs.capture.onnx.fused import TO_FIRST, TO_LAST
 from slotool.graphs.capture.onnx.operators import ANY_LAYOUT, STEPS, chain_of, fourier_flops, product_flops
@@ -17,7 +17,7 @@ from slotool.graphs.capture.onnx.patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx.reading import Constant, InputShape, Node, Reading, constant_of, read_model
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.libraries import onnx
-from slotool.graphs.operators import Shape, resolve
+from slotool.graphs.operators import Shape
 
 # Operators that keep a constant's values in order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
@@ -67,7 +67,7 @@ def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape =
     values = [walk.names[name] for name in reading.inputs]
     if all(walk.drafts.source(name) in values for name in outputs):
         raise GraphError(f"{reading.name}: computes nothing from its input")
-    shared, unused = walk.weights_apart()
+    shared, unused = weights_apart(walk.nodes, walk.constants, walk.origins)
     if reading.idle_weights + unused:
         walk.drafts.idle_weights(reading.idle_weights + unused)
     graph = walk.drafts.graph([*outputs], "onnx", walk.starts)
@@ -85,7 +85,8 @@ class _Walk:
         self._reading = reading
         self.drafts = Drafts("onnx")
         self.constants = dict(reading.constants)
-        self._origins = Origins()
+        # Constants of the model that a constant is computed from.
+        self.origins: dict[str, frozenset[str]] = {}
         self._compute_constants()
         self.nodes = [node for node in join_patterns(reading, self.constants) if node.outputs[0] not in self.constants]
         users = (name for node in self.nodes for name in node.inputs)
@@ -100,10 +101,6 @@ class _Walk:
             start, self.names[name] = self.drafts.add_input(name, shape, **typed)
             self.starts.append(start)
         self._turns: dict[str, str] = {}
-
-    def weights_apart(self) -> tuple[int, int]:
-        """Return the number of weights that operators share, beyond the first use, and of unused ones."""
-        return weights_apart(self.nodes, self.constants, self._origins)
 
     def call(self, node: Node) -> None:
         """Append what a node is."""
@@ -177,27 +174,10 @@ class _Walk:
         sources = inputs
         if takes_constants and not call.channels_last:
             sources = self._with_constants(node, call.output, call.constants)
-        shapes = [self.drafts.shape(source) for source in sources]
-        steps, trained = [], 0
-        for op, attributes in chain:
-            try:
-                effect = resolve(op, attributes, shapes)[1]
-            except GraphError:
-                return None
-            steps.append((op, attributes, effect.shape))
-            trained = trained or len(steps) * (effect.weights > 0)
-            shapes = [effect.shape]
-        if shapes != [call.shape]:
-            return None
         weights = None if takes_constants else weights_of(node, call.constants)
-        trained = trained or len(steps)
-        for at, (op, attributes, shape) in enumerate(steps, start=1):
-            name = node.name if at == len(steps) else f"{node.name}.{at}"
-            if op == "Activation":
-                sources = [self.drafts.add_activation(name, attributes["activation"], sources, shape)]
-            else:
-                sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == trained else None)]
-        return sources[0]
+        (name, op, attributes, _), *others = in_a_row(*chain)
+        steps = [(name, op, attributes, tuple(range(len(sources)))), *others]
+        return next(iter(self.drafts.add_agreeing(node.name, steps, sources, [call.shape], weights)), None)
 
     def _stepped(self, call: Call, inputs: list[str]) -> str | None:
         """Translate a node into steps, of which several may take one value."""
@@ -211,17 +191,9 @@ class _Walk:
             subscripts = batch_first(str(call.attribute("equation")), axes, output.axis)
             sources, weights = self._with_constants(node, output, constants), 0
             steps = contraction(subscripts, list(map(self.drafts.shape, sources)), [axis is None for axis in axes])
-        try:
-            effects = effects_of(steps or [], dict(enumerate(map(self.drafts.shape, sources))))
-        except GraphError:
+        if not steps:
             return None
-        if (
-            not steps
-            or effects[OUTPUT].shape != output.example
-            or sum(effect.weights for effect in effects.values()) != weights
-        ):
-            return None
-        return self.drafts.add_steps(node.name, steps, effects, dict(enumerate(sources)))[0]
+        return next(iter(self.drafts.add_agreeing(node.name, steps, sources, [output.example], weights)), None)
 
     def _with_constants(self, node: Node, output: Batched, constants: Mapping[int, Constant]) -> list[str]:
         """Return the layers a node takes, its constants of more than one number among them."""
@@ -290,7 +262,8 @@ class _Walk:
                 self.constants[name] = output or self._derived(node, name)
                 # Exporters write a weight once that two parameters are equal in, as they often are before training.
                 if output is None and node.op != "Identity":
-                    self._origins.add(name, (each for each in node.inputs if each in self.constants))
+                    sources = [each for each in node.inputs if each in self.constants]
+                    self.origins[name] = frozenset[str]().union(*(_origins_of(each, self.origins) for each in sources))
 
     def _derived(self, node: Node, output: str) -> Constant:
         """Return a node's result from constants; a part of a constant has only its share of weights."""
@@ -317,17 +290,14 @@ class _Walk:
         value, output, order = node.inputs[0], node.outputs[0], node.attributes.get("perm")
         if self.batched[value] != Batched(self.batched[value].shape) or output not in self._reading.shapes:
             return False
-        if value in self.channels_last and order == TO_FIRST:
-            self.names[output] = self.names[value]
-            self.batched[output] = Batched(self._reading.shapes[output])
-            return True
+        to_first = value in self.channels_last and order == TO_FIRST
         image = len(self.drafts.shape(self.names[value])) == 3
-        if value not in self.channels_last and order == TO_LAST and image:
+        to_last = value not in self.channels_last and order == TO_LAST and image
+        if to_first or to_last:
             self.names[output] = self.names[value]
             self.batched[output] = Batched(self._reading.shapes[output])
-            self.channels_last.add(output)
-            return True
-        return False
+            self.channels_last |= {output} if to_last else set()
+        return to_first or to_last
 
     def _inputs(self, node: Node) -> tuple[list[str], bool]:
         """Return a node's layers, and True if it runs on images stored channels last, else transposed before it."""
@@ -394,22 +364,14 @@ def weights_of(node: Node, constants: Mapping[int, Constant]) -> int:
     return sum(constant.weights for at, constant in constants.items() if _is_trained(node, at, constant))
 
 
-class Origins:
-    """Origins of a model's constants that are computed from other constants."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, frozenset[str]] = {}
-
-    def add(self, output: str, sources: Iterable[str]) -> None:
-        """Record that ``made`` is computed from these constants."""
-        self._of[output] = frozenset[str]().union(*(self.of(source) for source in sources))
-
-    def of(self, name: str) -> frozenset[str]:
-        """Return the constants that the model holds from which this one is computed, or itself."""
-        return self._of.get(name, frozenset((name,)))
+def _origins_of(name: str, origins: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Return the constants that the model holds from which this one is computed, or itself."""
+    return origins.get(name, frozenset((name,)))
 
 
-def weights_apart(nodes: Sequence[Node], constants: Mapping[str, Constant], origins: Origins) -> tuple[int, int]:
+def weights_apart(
+    nodes: Sequence[Node], constants: Mapping[str, Constant], origins: Mapping[str, frozenset[str]]
+) -> tuple[int, int]:
     """Return the number of weights that nodes share, beyond the first use, and of unused ones.
 
     Unused are parts of constants, such as positions of longer texts.
@@ -429,11 +391,11 @@ def _uses(nodes: Sequence[Node], constants: Mapping[str, Constant]) -> Iterator[
                 yield name, constant.weights
 
 
-def _by_origin(uses: Iterable[tuple[str, int]], origins: Origins) -> list[tuple[set[str], int]]:
+def _by_origin(uses: Iterable[tuple[str, int]], origins: Mapping[str, frozenset[str]]) -> list[tuple[set[str], int]]:
     """Return the constants from which some of these are made together, and how many weights all uses of these have."""
     groups: dict[str, tuple[set[str], int]] = {}
     for name, weights in uses:
-        parts = origins.of(name)
+        parts = _origins_of(name, origins)
         joined = list({id(groups[source]): groups[source] for source in parts if source in groups}.values())
         sources = parts.union(*(group for group, _ in joined))
         group = (set(sources), weights + sum(used for _, used in joined))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,7 @@ class Inlining:
             if output.name in names and outer:
                 renamed[output.name] = outer
         for node in inner.node:
-            copied = copy_of(node)
+            copied = deepcopy(node)
             copied.name = prefix + node.name if node.name else ""
             rename(copied, renamed)
             yield copied
@@ -96,12 +97,6 @@ def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
         if entry.name == "value"
     }
     return scanned | {tensor.name: tensor for tensor in graph.initializer}
-
-
-def copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
-    copied = onnx.NodeProto()
-    copied.CopyFrom(node)
-    return copied
 
 
 # Nodes that a loop may become: capture takes seconds for so many.
@@ -274,11 +269,11 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
             except GraphError as error:
                 # The opened graph may reveal more.
                 why = why or f"{name}: node {node.name or node.output[0]!r} ({node.op_type}) {error}"
-                nodes.append(copy_of(node))
+                nodes.append(deepcopy(node))
                 continue
             nodes += unrolled(inlining, node, trips, prefix, opset)
         else:
-            nodes.append(copy_of(node))
+            nodes.append(deepcopy(node))
             continue
         opened += 1
     if not opened:
@@ -351,7 +346,9 @@ def _product_flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
 
 def _weights(graph: onnx.GraphProto) -> int:
     """Return the numbers of floating point that are a branch's own, those of the graphs within it too."""
-    return sum(math.prod(tensor.dims) for tensor in _tensors(graph) if tensor.data_type not in _whole_numbers())
+    kinds = onnx.TensorProto
+    whole_numbers = kinds.INT32, kinds.INT64, kinds.BOOL, kinds.STRING
+    return sum(math.prod(tensor.dims) for tensor in _tensors(graph) if tensor.data_type not in whole_numbers)
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -361,9 +358,3 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
             yield from (entry.t for entry in node.attribute if entry.t.dims)
         for inner in inner_graphs(node):
             yield from _tensors(inner)
-
-
-def _whole_numbers() -> tuple[int, ...]:
-    from onnx import TensorProto
-
-    return TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING

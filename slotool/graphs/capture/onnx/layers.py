@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
+from slotool.graphs.capture.drafts import OUTPUT, Operation, Step, Steps
 from slotool.graphs.capture.onnx.calls import Batched, Call, Chain
 from slotool.graphs.capture.onnx.reading import Constant
-from slotool.graphs.operators import Shape, padding_around
+from slotool.graphs.operators import padding_around
 
 # The most axes of a convolution of ours.
 MAX_WINDOW_AXES = 3
@@ -18,59 +18,51 @@ SEQUENCE_RANK = 4
 
 
 def _convolution(call: Call) -> Chain:
-    windows = call.first.windows > 1
-    weight, rank = call.constants.get(1), len(call.first.example) - 1 - windows
+    folded, is_image = call.first.windows > 1, call.is_plain and len(call.first.example) == 3
+    weight, rank = call.constants.get(1), len(call.first.example) - 1 - folded
     if weight is None or len(weight.shape) != rank + 2 or rank not in (1, 2, 3):
         return None
-    if call.is_plain and rank == 2:
-        return _convolution_of_images(call, weight.shape)
-    filters, _, *kernel = weight.shape
-    padding = _window_padding(call, rank)
+    (filters, _, *kernel), groups = weight.shape, call.attribute("group", 1)
+    window = {"kernel": kernel, "bias": call.has(2), **_moved(call, rank)}
+    padding, zeros = _padding(call, window, rank), list[Operation]()
+    if padding is None and is_image:
+        padding, zeros = "valid", [("ZeroPadding2D", {"padding": _around_image(call, window)})]
     if padding is None:
         return None
-    attributes = {
-        "filters": filters, "kernel": kernel, "bias": call.has(2), "groups": call.attribute("group", 1),
-        "stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank),
-        "padding": padding,
-    }  # fmt: skip
-    return _over_windows(call.first, attributes) if windows else [(f"Conv{rank}D", attributes)]
+    window["padding"] = padding
+    if is_image and 1 < groups == call.inputs[0][0]:
+        return [*zeros, ("DepthwiseConv2D", {**window, "multiplier": filters // groups})]
+    attributes = {**window, "filters": filters, "groups": groups}
+    return _over_windows(call.first, attributes) if folded else [*zeros, (f"Conv{rank}D", attributes)]
 
 
-def _convolution_of_images(call: Call, weight: Shape) -> Chain:
-    filters, _, *kernel = weight
-    channels, groups = call.inputs[0][0], call.attribute("group", 1)
-    attributes = {
-        "kernel": kernel,
-        "stride": call.attribute("strides", [1, 1]),
-        "dilation": call.attribute("dilations", [1, 1]),
-        "bias": call.has(2),
-    }
-    around = _around_image(call, attributes)
-    padding = _even(call, attributes, around)
-    zeros: list[tuple[str, dict[str, Any]]] = [] if padding is not None else [("ZeroPadding2D", {"padding": around})]
-    attributes["padding"] = "valid" if padding is None else padding
-    if 1 < groups == channels:
-        return [*zeros, ("DepthwiseConv2D", {**attributes, "multiplier": filters // channels})]
-    return [*zeros, ("Conv2D", {**attributes, "filters": filters, "groups": groups})]
+def _moved(call: Call, rank: int) -> dict[str, Any]:
+    """Return how the window of a convolution moves."""
+    return {"stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank)}
+
+
+def _padding(call: Call, window: dict[str, Any], rank: int) -> Any:
+    """Return zeros as ours: 'same', or as many on both sides of each axis; None where they are neither."""
+    way, pads = call.attribute("auto_pad", "NOTSET"), call.attribute("pads", [0] * 2 * rank)
+    if way == "SAME_UPPER":
+        return "same"
+    if way in ("NOTSET", "VALID") and pads[:rank] == pads[rank:]:
+        return pads[:rank]
+    if rank != 2 or not call.is_plain:
+        return None
+    around = _around_image(call, window)
+    if around[::2] == around[1::2]:
+        return around[::2]
+    return "same" if around == padding_around({**window, "padding": "same"}, call.inputs[0]) else None
 
 
 def _around_image(call: Call, window: dict[str, Any]) -> tuple[int, ...]:
     """Return the zeros (top, bottom, left, right) that a window of an image adds."""
-    same = padding_around({**window, "padding": "same"}, call.inputs[0])
+    if call.attribute("auto_pad", "NOTSET") == "SAME_LOWER":
+        top, bottom, left, right = padding_around({**window, "padding": "same"}, call.inputs[0])
+        return bottom, top, right, left
     top, left, bottom, right = call.attribute("pads", [0, 0, 0, 0])
-    ways = {
-        "NOTSET": (top, bottom, left, right),
-        "SAME_UPPER": same,
-        "SAME_LOWER": (same[1], same[0], same[3], same[2]),
-    }
-    return ways.get(call.attribute("auto_pad", "NOTSET"), (0, 0, 0, 0))
-
-
-def _even(call: Call, window: dict[str, Any], around: tuple[int, ...]) -> Any:
-    """Return zeros around an image as ours: 'same', or as much on opposite sides; None where they are neither."""
-    if any(around) and around == tuple(padding_around({**window, "padding": "same"}, call.inputs[0])):
-        return "same"
-    return (around[0], around[2]) if around[0] == around[1] and around[2] == around[3] else None
+    return top, bottom, left, right
 
 
 def _over_windows(value: Batched, attributes: dict[str, Any]) -> Chain:
@@ -88,23 +80,13 @@ def _transposed(call: Call) -> Chain:
     weight, rank = call.constants.get(1), len(call.first.example) - 1
     if weight is None or len(weight.shape) != rank + 2 or rank not in (1, 2, 3):
         return None
-    _, filters, *kernel = weight.shape
-    padding, groups = _window_padding(call, rank), call.attribute("group", 1)
+    (_, filters, *kernel), groups = weight.shape, call.attribute("group", 1)
+    window = {"kernel": kernel, "bias": call.has(2), **_moved(call, rank)}
+    padding, extra = _padding(call, window, rank), call.attribute("output_padding", [0] * rank)
     if padding is None or padding == "same":
         return None
-    return [(f"Conv{rank}DTranspose", {
-        "filters": filters * groups, "kernel": kernel, "bias": call.has(2), "groups": groups,
-        "stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank),
-        "padding": padding, "output_padding": call.attribute("output_padding", [0] * rank),
-    })]  # fmt: skip
-
-
-def _window_padding(call: Call, rank: int) -> Any:
-    """Return padding equal on opposite sides, or 'same'; None if it is neither."""
-    way, pads = call.attribute("auto_pad", "NOTSET"), call.attribute("pads", [0] * 2 * rank)
-    if way == "SAME_UPPER":
-        return "same"
-    return pads[:rank] if way in ("NOTSET", "VALID") and pads[:rank] == pads[rank:] else None
+    more = {"filters": filters * groups, "groups": groups, "padding": padding, "output_padding": extra}
+    return [(f"Conv{rank}DTranspose", {**window, **more})]
 
 
 def _fold(call: Call) -> Chain:
@@ -114,10 +96,7 @@ def _fold(call: Call) -> Chain:
         return None
     if pads[:2] != pads[2:]:
         return None
-    return [("Fold", {
-        "size": size, "kernel": kernel, "padding": pads[:2],
-        "stride": call.attribute("strides", [1, 1]), "dilation": call.attribute("dilations", [1, 1]),
-    })]  # fmt: skip
+    return [("Fold", {"size": size, "kernel": kernel, "padding": pads[:2], **_moved(call, 2)})]
 
 
 def _pool(kind: str) -> Callable[[Call], Chain]:
@@ -126,11 +105,10 @@ def _pool(kind: str) -> Callable[[Call], Chain]:
         if rank not in (1, 2, 3):
             return None
         window = {"kernel": call.attribute("kernel_shape"), "stride": call.attribute("strides", [1] * rank)}
-        is_image = call.is_plain and rank == 2
-        padding = _even(call, window, _around_image(call, window)) if is_image else _window_padding(call, rank)
+        padding = _padding(call, window, rank)
         if padding is None:
             return None
-        if is_image and ceil and padding == (0, 0):
+        if call.is_plain and rank == 2 and ceil and padding != "same" and not any(padding):
             # A window that hangs over the end counts: as 'same' pads there, or not at all.
             strides = zip(call.inputs[0][1:], window["stride"], strict=True)
             if call.shape[1:] == tuple(-(-size // step) for size, step in strides):
@@ -170,7 +148,7 @@ def _recurrent(op: str) -> Callable[[Call], Chain]:
         units, steps = call.attribute("hidden_size", 0), value.example[0]
         directions, bias = weight.shape[0], call.constants.get(3, Constant(())).weights > 0
         layer = {"units": units, "bidirectional": directions == 2, "bias": bias}
-        chain: list[tuple[str, dict[str, object]]] = [(op, layer)]
+        chain: list[Operation] = [(op, layer)]
         if value.windows > 1:
             return _of_several(call, chain, value, directions) if value.axis == 1 and len(call.values) == 1 else None
         if len(call.output.shape) < SEQUENCE_RANK:
@@ -182,10 +160,10 @@ def _recurrent(op: str) -> Callable[[Call], Chain]:
     return recurrent
 
 
-def _of_several(call: Call, layer: list[tuple[str, dict[str, Any]]], value: Batched, directions: int) -> Chain:
+def _of_several(call: Call, layer: list[Operation], value: Batched, directions: int) -> Chain:
     """Over several sequences of each example, which ours has before their steps."""
     (steps, sequences, _), units = value.example, call.attribute("hidden_size", 0)
-    begin: list[tuple[str, dict[str, Any]]] = [("Transpose", {"axes": (1, 0, 2)}), *layer]
+    begin: list[Operation] = [("Transpose", {"axes": (1, 0, 2)}), *layer]
     if len(call.output.shape) == SEQUENCE_RANK:
         every = ("Reshape", {"shape": (sequences, steps, directions, units)})
         return [*begin, every, ("Transpose", {"axes": (1, 2, 0, 3)})]

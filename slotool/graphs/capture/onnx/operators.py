@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-from slotool.graphs.capture.drafts import OUTPUT, Steps
+from slotool.errors import GraphError
+from slotool.graphs.capture.drafts import OUTPUT, Operation, Steps
 from slotool.graphs.capture.onnx.calls import REDUCTIONS, Call, Chain
 from slotool.graphs.capture.onnx.layers import LAYERS, deformable_convolution
-from slotool.graphs.operators import DTYPES, Shape, per_channel, stretches_as
+from slotool.graphs.operators import DTYPES, Shape, elementwise, per_channel, stretches_as
 from slotool.graphs.operators.base import captured_as
-from slotool.graphs.operators.elementwise import FUNCTIONS
 from slotool.graphs.operators.onnx_writer import KINDS
 
 # Bounds of Clip beyond which there is none.
@@ -27,10 +26,13 @@ def chain_of(call: Call) -> Chain:
     """Return a node as our operators."""
     if not call.values:
         return None
-    if (convert := OPERATORS.get(call.node.op)) is not None:
-        return convert(call)
-    steps = captured_as("onnx", call.node.op, call)
-    return None if steps is None else [steps]
+    try:
+        if (convert := OPERATORS.get(call.node.op)) is not None:
+            return convert(call)
+        operation = captured_as("onnx", call.node.op, call)
+    except GraphError:
+        return None
+    return None if operation is None else [operation]
 
 
 def product_flops(call: Call) -> int:
@@ -81,7 +83,7 @@ def _mat_mul(call: Call) -> Chain:
     return None if call.has(2) or len(call.output.example) < 2 else [("MatMul", {})]
 
 
-def _without_last_axis(shape: Shape) -> tuple[str, dict[str, Any]]:
+def _without_last_axis(shape: Shape) -> Operation:
     """Return the operator that takes the last axis, of one, from an output and leaves this ``shape``."""
     if not shape:
         return "Slice", {"axis": 0, "size": 1, "keepdims": False}
@@ -100,17 +102,16 @@ def _gemm(call: Call) -> Chain:
 def _softmax(call: Call) -> Chain:
     """Before version 13 all axes from the one said on were flattened, by default all but the batch."""
     number, rank = call.attribute("axis", -1 if call.opset >= 13 else 1), len(call.first.shape)
-    axis = call.inner(number)
-    if axis is None or (call.opset < 13 and math.prod(call.first.shape[number % rank + 1 :]) > 1):
+    if call.opset < 13 and math.prod(call.first.shape[number % rank + 1 :]) > 1:
         return None
     logarithm = [("Elementwise", {"function": "log"})] if call.node.op == "LogSoftmax" else []
-    return [("Softmax", {"axis": axis}), *logarithm]
+    return [("Softmax", {"axis": call.inner(number)}), *logarithm]
 
 
 def _layer_norm(call: Call) -> Chain:
     rank = len(call.first.shape)
-    axes = call.inside(range(call.attribute("axis", -1) % rank, rank))
-    if axes is None or 1 not in call.constants:
+    axes = [call.inner(axis) for axis in range(call.attribute("axis", -1) % rank, rank)]
+    if 1 not in call.constants:
         return None
     if call.node.op != "LayerNormalization":
         return [("RMSNormalization", {"axes": axes})]
@@ -119,11 +120,10 @@ def _layer_norm(call: Call) -> Chain:
 
 
 def _batch_norm(call: Call) -> Chain:
-    axis = call.inner(1)
-    if axis is None or not all(at in call.constants for at in range(1, 5)):
+    if not all(at in call.constants for at in range(1, 5)):
         return None
     scale, center = (call.constants[at].weights > 0 for at in (1, 2))
-    return [("BatchNormalization", {"axis": axis, "scale": scale, "center": center})]
+    return [("BatchNormalization", {"axis": call.inner(1), "scale": scale, "center": center})]
 
 
 def _group_norm(call: Call) -> Chain:
@@ -159,7 +159,7 @@ def _slice(call: Call) -> Chain:
     if starts is None or ends is None:
         return None
     value = call.first
-    chain: list[tuple[str, dict[str, Any]]] = []
+    chain: list[Operation] = []
     cropped = [0, 0, 0, 0]
     axes = call.numbers(3, "axes") or [*range(len(starts))]
     for axis, start, end, step in zip(axes, starts, ends, call.numbers(4, "steps") or [1] * len(starts), strict=True):
@@ -204,12 +204,7 @@ def _gather(call: Call) -> Chain:
 
 def _along(op: str, usual: int) -> Callable[[Call], Chain]:
     """Return the translator of an operator along an axis, by default the ``usual`` one."""
-
-    def along(call: Call) -> Chain:
-        axis = call.inner(call.attribute("axis", usual))
-        return None if axis is None else [(op, {"axis": axis})]
-
-    return along
+    return lambda call: [(op, {"axis": call.inner(call.attribute("axis", usual))})]
 
 
 def _expand(call: Call) -> Chain:
@@ -261,11 +256,11 @@ def _reduction(op: str) -> Callable[[Call], Chain]:
 
     def reduction(call: Call) -> Chain:
         rank, keepdims = len(call.first.shape), bool(call.attribute("keepdims", 1))
-        axes = call.numbers(1, "axes") or [axis for axis in range(rank) if call.inner(axis) is not None]
-        inner = call.inside(axes)
-        if inner is not None and pooling and call.is_plain and len(call.inputs[0]) == 3 and sorted(inner) == [1, 2]:
+        axes = call.numbers(1, "axes") or [axis for axis in range(rank) if call.first.inner(axis) is not None]
+        inner = [call.inner(axis) for axis in axes]
+        if pooling and call.is_plain and len(call.inputs[0]) == 3 and sorted(inner) == [1, 2]:
             return [(pooling, {"keepdims": keepdims})]
-        return None if inner is None or call.channels_last else [(op, {"axes": inner, "keepdims": keepdims})]
+        return None if call.channels_last else [(op, {"axes": inner, "keepdims": keepdims})]
 
     return reduction
 
@@ -273,14 +268,14 @@ def _reduction(op: str) -> Callable[[Call], Chain]:
 def _arg(op: str) -> Callable[[Call], Chain]:
     def arg(call: Call) -> Chain:
         axis = call.inner(call.attribute("axis", 0))
-        return None if axis is None else [(op, {"axes": [axis], "keepdims": bool(call.attribute("keepdims", 1))})]
+        return [(op, {"axes": [axis], "keepdims": bool(call.attribute("keepdims", 1))})]
 
     return arg
 
 
 def _top_k(call: Call) -> Chain:
-    axis, k = call.inner(call.attribute("axis", -1)), call.numbers(1, "k")
-    return None if axis is None or k is None else [("TopK", {"k": k[0], "axis": axis})]
+    k = call.numbers(1, "k")
+    return None if k is None else [("TopK", {"k": k[0], "axis": call.inner(call.attribute("axis", -1))})]
 
 
 def _cast(call: Call) -> Chain:
@@ -372,19 +367,8 @@ def _activation(name: str) -> Callable[[Call], Chain]:
 
 
 ACTIVATIONS = {
-    "Relu": "relu",
-    "LeakyRelu": "leaky_relu",
-    "Elu": "elu",
-    "Selu": "selu",
-    "Gelu": "gelu",
+    **{names.onnx: name for name, names in elementwise.ACTIVATIONS.items() if names.onnx},
     "com.microsoft.Gelu": "gelu",
-    "Swish": "silu",
-    "Mish": "mish",
-    "Softplus": "softplus",
-    "Sigmoid": "sigmoid",
-    "Tanh": "tanh",
-    "HardSigmoid": "hard_sigmoid",
-    "HardSwish": "hard_silu",
 }
 # Operators that ignore the place of channels, or state their axis.
 ANY_LAYOUT = {
@@ -394,7 +378,7 @@ ANY_LAYOUT = {
 }
 # Table of the operators; the first of two with one name in ONNX.
 _FUNCTIONS = {
-    **{names.onnx: function for function, names in reversed(FUNCTIONS.items()) if names.onnx},
+    **{names.onnx: function for function, names in reversed(elementwise.FUNCTIONS.items()) if names.onnx},
     "Not": "not",
 }
 OPERATORS: dict[str, Callable[[Call], Chain]] = {

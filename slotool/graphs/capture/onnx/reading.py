@@ -109,12 +109,13 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
         # onnx raises several kinds for a model that contradicts itself; none is ours.
         raise GraphError(f"{name}: onnx cannot infer its shapes ({_words(error)})") from error
     graph = light.graph
+    inputs = [value for value in _inputs(graph) if value.name not in empty]
     return Reading(
         name=name,
         opset=max((entry.version for entry in light.opset_import if entry.domain in OWN_DOMAINS), default=1),
-        inputs=tuple(value.name for value in _inputs(graph) if value.name not in empty),
-        dtypes=tuple(_dtype(value) for value in _inputs(graph) if value.name not in empty),
-        axes=tuple(axes[value.name] for value in _inputs(graph) if value.name not in empty),
+        inputs=tuple(value.name for value in inputs),
+        dtypes=tuple(_dtype(value) for value in inputs),
+        axes=tuple(axes[value.name] for value in inputs),
         outputs=tuple(value.name for value in graph.output),
         nodes=tuple(_node(position, node) for position, node in enumerate(graph.node)),
         constants=dict(_initialisers(graph, name)),
