@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from slotool import factories
 from slotool.errors import GraphError
 from slotool.extras import import_failed
+from slotool.graphs.libraries import nn
 from slotool.printable import nearest, reason
 from slotool.process import standard_error_closed
 from slotool.regular_files import require_regular
 
 if TYPE_CHECKING:
     import keras
-    from torch import nn
-
 # Size for applications that accept any: that of most others.
 APPLICATION_INPUT = (224, 224, 3)
 
@@ -31,8 +30,6 @@ def load_torch(name: str, arguments: Mapping[str, Any] | None = None) -> nn.Modu
     The factory is an ``nn.Module``, or makes one when called with these ``arguments``. Raises ``GraphError`` if module
     or factory are missing, fail, or return no ``nn.Module``.
     """
-    from torch import nn
-
     module = load_torch_modules(name, arguments)
     if not isinstance(module, nn.Module):
         raise GraphError(f"{name} makes several modules, and one is needed")
@@ -47,8 +44,6 @@ def load_torch_modules(
     Several are a mapping by name, or a list or iterator of modules or of pairs of name and module; modules without a
     name are called by their number, such as ``nets:make[3]``.
     """
-    from torch import nn
-
     is_made = partial(_is_one_or_several, nn.Module)
     product = factories.make(name, is_made=is_made, what="a torch.nn.Module", error=GraphError, arguments=arguments)
     several = isinstance(product, Iterable) and not isinstance(product, str | bytes) and not _is_keras_model(product)
@@ -64,8 +59,6 @@ def _is_one_or_several(kind: type, value: Any) -> bool:
 
 def _named(name: str, product: Iterable[Any]) -> Iterator[tuple[str, nn.Module]]:
     """Yield modules by name. Raises ``GraphError`` for anything else, and where the code that makes them fails."""
-    from torch import nn
-
     entries = iter(product.items() if isinstance(product, Mapping) else product)
     at = 0
     while (entry := factories.guarded(lambda: next(entries, None), f"making {name}[{at}]", GraphError)) is not None:

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotool.factories import is_factory
 from slotool.graphs.capture.zoo import PACKAGES, capture_network
 from slotool.graphs.graph import OperatorGraph
-
-if TYPE_CHECKING:
-    from torch import nn
+from slotool.graphs.libraries import nn
 
 # Name of one of several networks, and a function that captures it.
 Candidate = tuple[str, Callable[[], OperatorGraph]]

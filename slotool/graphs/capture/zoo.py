@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotool.errors import GraphError
 from slotool.extras import import_failed, require
 from slotool.graphs.graph import OperatorGraph
-
-if TYPE_CHECKING:
-    from torch import nn
+from slotool.graphs.libraries import nn, torch
 
 PACKAGES = ("torchvision", "timm", "transformers")
 # First network of each module or type.
@@ -70,8 +68,6 @@ def chosen_networks(package: str, names: str) -> list[str]:
 
 def capture_network(package: str, name: str) -> OperatorGraph:
     """Return the graph of one network; its code is run. Raises ``GraphError`` where it cannot be built or captured."""
-    import torch
-
     from slotool.graphs.capture.torch.capture import capture_torch, quiet
 
     build = _BUILDERS[package]

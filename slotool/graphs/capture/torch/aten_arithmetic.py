@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
-from slotool.graphs.operators import OPERATORS, per_channel, stretches_as
-from slotool.graphs.operators.elementwise import FUNCTIONS
+from slotool.graphs.capture.torch.values import Call, Names, Translator, Untranslatable, Value
+from slotool.graphs.operators import OPERATORS, elementwise, per_channel, stretches_as
 
-Names = list[str]
-Translator = Callable[[Call], Names]
-
-ACTIVATIONS = {
-    name + suffix: activation
-    for suffix in ("", "_")
-    for name, activation in {
-        "relu": "relu",
-        "relu6": "relu6",
-        "leaky_relu": "leaky_relu",
-        "elu": "elu",
-        "selu": "selu",
-        "gelu": "gelu",
-        "silu": "silu",
-        "mish": "mish",
-        "softplus": "softplus",
-        "sigmoid": "sigmoid",
-        "tanh": "tanh",
-        "hardsigmoid": "hard_sigmoid",
-        "hardswish": "hard_silu",
-    }.items()
-}
+ACTIVATIONS = {names.torch: name for name, names in elementwise.ACTIVATIONS.items()}
 # An operand that is a number or a constant of one value makes a rescaling.
 _RESCALING = ("add", "sub", "mul", "div", "rsub", "true_divide", "subtract", "multiply")
 # Tables of the operators; then calls of other names.
 _FUNCTIONS = {
-    **{names.torch: function for function, names in FUNCTIONS.items()},
+    **{names.torch: function for function, names in elementwise.FUNCTIONS.items()},
     **{"negative": "negative", "clip": "clamp", "clamp_min": "clamp", "clamp_max": "clamp", "isinf": "is_finite"},
     **{"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "__and__": "and", "__or__": "or"},
     **{"__xor__": "xor", "fmod": "remainder", "rsub": "subtract", "subtract": "subtract", "true_divide": "divide"},
@@ -63,7 +40,7 @@ def activation(call: Call) -> Names:
     return [call.emit.activation(call.source(call.data()), name)]
 
 
-def elementwise(call: Call) -> Names:
+def function(call: Call) -> Names:
     """Append a function of one tensor, of one and a number, or of several."""
     if call.name == "mul" and _is_layer_scale(call):
         return [call.emit.add("LayerScale", [call.source(value) for value in call.tensors if value.is_data])]
@@ -92,19 +69,15 @@ def _is_layer_scale(call: Call) -> bool:
 
 def _to_size(call: Call, name: str) -> str:
     """Append axes of size one that operands had before the others."""
-    return (
-        call.emit.reshape(name, call.out.shape)
-        if math.prod(call.out.shape) == math.prod(call.emit.shape(name))
-        else name
-    )
+    fits = math.prod(call.out.shape) == math.prod(call.emit.shape(name))
+    return call.emit.reshape(name, call.out.shape) if fits else name
 
 
 def composed(*functions: str) -> Translator:
     """Several passes over the values: of ``addcmul`` a product and a sum."""
 
     def compose(call: Call) -> Names:
-        tensors = [value for value in call.arguments.values() if isinstance(value, Value)]
-        names = [call.stretched(value) for value in tensors]
+        names = [call.stretched(value) for value in call.tensors]
         last = names[0]
         for function, other in zip(functions, [*names[1:], *names[-1:]], strict=False):
             inputs = [last, other] if len(names) > 1 else [last]
@@ -164,19 +137,10 @@ def reduction(call: Call) -> Names:
 
 def maximum(call: Call) -> Names:
     """Append a maximum of two tensors, or along an axis with the places."""
-    return (
-        elementwise_as("maximum" if call.name == "max" else "minimum")(call)
-        if isinstance(call["other"], Value)
-        else reduction(call)
-    )
-
-
-def elementwise_as(function: str) -> Translator:
-    def translate(call: Call) -> Names:
-        tensors = [value for value in call.arguments.values() if isinstance(value, Value)]
-        return [call.emit.add("Elementwise", [call.stretched(value) for value in tensors], function=function)]
-
-    return translate
+    if not isinstance(call["other"], Value):
+        return reduction(call)
+    names = [call.stretched(value) for value in call.tensors]
+    return [call.emit.add("Elementwise", names, function="maximum" if call.name == "max" else "minimum")]
 
 
 def ordered(call: Call) -> Names:
@@ -211,7 +175,7 @@ def hardtanh(call: Call) -> Names:
 
 ARITHMETIC: dict[str, Translator] = {
     **dict.fromkeys((*ACTIVATIONS, *_MORE_ACTIVATIONS), activation),
-    **dict.fromkeys((*_FUNCTIONS, "add", "mul", "multiply"), elementwise),
+    **dict.fromkeys((*_FUNCTIONS, "add", "mul", "multiply"), function),
     **dict.fromkeys(("where", "masked_fill"), where),
     **dict.fromkeys(("tril", "triu"), triangle),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax", "special_log_softmax"), softmax),

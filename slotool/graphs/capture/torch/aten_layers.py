@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from torch import fx
 
 from slotool.graphs.capture.batch_axis import axis_of
 from slotool.graphs.capture.torch.nodes import arguments_of
-from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
-from slotool.graphs.operators import Shape, infer
+from slotool.graphs.capture.torch.values import Call, Names, Translator, Untranslatable, Value
+from slotool.graphs.operators import Shape
 from slotool.graphs.operators.attributes import MAX_WINDOW_AXES
-
-Names = list[str]
-Translator = Callable[[Call], Names]
 
 
 def recurrent(op: str) -> Translator:
@@ -229,7 +225,7 @@ def attention(call: Call) -> Names:
     if isinstance(mask, Value):
         names.append(_mask(call, mask, values[0], values[1]))
     name = call.emit.add("ScaledDotProductAttention", names, causal=bool(call["is_causal"]))
-    return [name] + [name] * (len(call.outs) - 1)
+    return [name] * len(call.outs)
 
 
 def _mask(call: Call, mask: Value, query: Value, key: Value) -> str:
@@ -265,14 +261,8 @@ def convolution(axes: int, transposed: bool = False) -> Translator:
         value, weight = call.data("input"), call.value("weight")
         if weight.is_data or len(value.whole) != axes + 2 or value.batched is None or value.batched[0] != 0:
             raise Untranslatable("weights that depend on the input")
-        padding, groups = call["padding"], call["groups"] or 1
-        window: dict[str, Any] = {
-            "kernel": list(weight.whole[2:]),
-            "stride": sized(call["stride"], axes, 1),
-            "padding": padding if isinstance(padding, str) else sized(padding, axes, 0),
-            "dilation": sized(call["dilation"], axes, 1),
-        }
-        bias = call["bias"] is not None
+        window = {"kernel": list(weight.whole[2:]), **_moved(call, axes)}
+        groups, bias = call["groups"] or 1, call["bias"] is not None
         if transposed and value.folded_axis is not None:
             extra = {"filters": weight.whole[1] * groups, "output_padding": sized(call["output_padding"], axes, 0)}
             op = f"Conv{axes}DTranspose"
@@ -288,7 +278,7 @@ def convolution(axes: int, transposed: bool = False) -> Translator:
 
         if value.folded_axis is not None:
             return [convolved(call.source(value), window)]
-        if transposed or isinstance(padding, str):
+        if transposed or isinstance(window["padding"], str):
             raise Untranslatable("windows of such a convolution")
         # Windows folded with the batch, behind the channels.
         order = [1, 0, *range(2, axes + 2)]
@@ -312,6 +302,16 @@ def any_convolution(call: Call) -> Names:
     return convolution(len(call.value("weight").whole) - 2, bool(call["transposed"]))(call)
 
 
+def _moved(call: Call, axes: int) -> dict[str, Any]:
+    """Return how the window of a convolution moves."""
+    padding = call["padding"]
+    return {
+        "stride": sized(call["stride"], axes, 1),
+        "padding": padding if isinstance(padding, str) else sized(padding, axes, 0),
+        "dilation": sized(call["dilation"], axes, 1),
+    }
+
+
 def sized(value: Any, axes: int, default: int) -> list[int]:
     """Return a number for each axis of a window."""
     sizes = [value] if isinstance(value, int) else list(value or [default])
@@ -322,7 +322,7 @@ def batch_norm(call: Call) -> Names:
     value = call.data("input")
     attributes = {"scale": call["weight"] is not None, "center": call["bias"] is not None}
     name = call.emit.add("BatchNormalization", call.source(value), **attributes, axis=value.at(1))
-    return [name] + [name] * (len(call.outs) - 1)
+    return [name] * len(call.outs)
 
 
 def layer_norm(call: Call) -> Names:
@@ -330,14 +330,10 @@ def layer_norm(call: Call) -> Names:
     axes = [value.at(-1 - i) for i in range(len(call["normalized_shape"]))]
     if call.turned and axes != [0]:
         raise Untranslatable("normalises more than the channels of an image")
-    attributes = {"scale": call["weight"] is not None}
-    if "rms" not in call.name:
-        name = call.emit.add(
-            "LayerNormalization", call.source(value), **attributes, center=call["bias"] is not None, axes=axes
-        )
-    else:
-        name = call.emit.add("RMSNormalization", call.source(value), **attributes, axes=axes)
-    return [name] + [name] * (len(call.outs) - 1)
+    centre = {} if "rms" in call.name else {"center": call["bias"] is not None}
+    op = "RMSNormalization" if "rms" in call.name else "LayerNormalization"
+    name = call.emit.add(op, call.source(value), scale=call["weight"] is not None, axes=axes, **centre)
+    return [name] * len(call.outs)
 
 
 def group_norm(call: Call) -> Names:
@@ -355,7 +351,7 @@ def group_norm(call: Call) -> Names:
         name = call.emit.add("GroupNormalization", call.source(value), groups=groups, **attributes)
     else:
         raise Untranslatable("channels that are not second")
-    return [name] + [name] * (len(call.outs) - 1)
+    return [name] * len(call.outs)
 
 
 def pooling(op: str, axes: int) -> Translator:
@@ -378,12 +374,8 @@ def pooling(op: str, axes: int) -> Translator:
             attributes["count_padding"] = call["count_include_pad"] is not False
         else:
             attributes["dilation"] = sized(call["dilation"], axes, 1)
-        unhung = {**attributes, "ceil": False}
-        shape = [call.emit.shape(source)]
-        if infer(f"{op}{axes}D", unhung, shape) == infer(f"{op}{axes}D", attributes, shape):
-            attributes = unhung
         name = call.emit.reshape(call.emit.add(f"{op}{axes}D", source, **attributes), call.out.shape)
-        return [name] + [name] * (len(call.outs) - 1)
+        return [name] * len(call.outs)
 
     return translate
 
@@ -453,12 +445,7 @@ def fold(call: Call) -> Names:
 
 
 def _columns(call: Call) -> dict[str, Any]:
-    return {
-        "kernel": sized(call["kernel_size"], 2, 1),
-        "stride": sized(call["stride"], 2, 1),
-        "padding": sized(call["padding"], 2, 0),
-        "dilation": sized(call["dilation"], 2, 1),
-    }
+    return {"kernel": sized(call["kernel_size"], 2, 1), **_moved(call, 2)}
 
 
 # Calls of layers that were quantised dynamically.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from slotool.graphs.capture.torch.values import Call, Untranslatable, Value, is_view
+from slotool.graphs.capture.torch.values import Call, Names, Translator, Untranslatable, Value, is_view
 from slotool.graphs.operators import broadcast
 from slotool.graphs.operators.base import captured_as
-
-Names = list[str]
 
 
 def by_type(call: Call) -> Names:
@@ -62,11 +60,9 @@ def contiguous(call: Call) -> Names:
 
 def cast(call: Call) -> Names:
     value, dtype = call.data(), call.out.dtype
-    return (
-        same(call)
-        if value.dtype == dtype or not call.copies
-        else [call.emit.add("Cast", call.source(value), dtype=dtype)]
-    )
+    if value.dtype == dtype or not call.copies:
+        return same(call)
+    return [call.emit.add("Cast", call.source(value), dtype=dtype)]
 
 
 def permute(call: Call) -> Names:
@@ -356,7 +352,7 @@ def _list(value: Any) -> list[Any]:
     return [value] if isinstance(value, int) else list(value or ())
 
 
-_CALLS: tuple[tuple[Callable[[Call], Names], str], ...] = (
+_CALLS: tuple[tuple[Translator, str], ...] = (
     (view, "view reshape _unsafe_view flatten unflatten squeeze unsqueeze view_as reshape_as ravel"),
     (permute, "permute transpose movedim swapaxes swapdims moveaxis t numpy_T mT adjoint"),
     (same, "detach alias lift_fresh lift_fresh_copy"),

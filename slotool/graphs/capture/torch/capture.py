@@ -16,12 +16,10 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import batch_size
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.libraries import nn, torch
 from slotool.llvm import without_late_triton
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
     from slotool.graphs.capture.torch.program import TorchInput
 
 # Examples that a module is really run on: two, so that what squeezes axes of size one leaves the batch alone.
@@ -175,8 +173,6 @@ def _typed(module: nn.Module, inputs: Sequence[TorchInput]) -> tuple[Sequence[To
     Where the module does not run on that, inputs become whole numbers, as few as it takes beside those whose names say
     so. Raises ``GraphError`` for indices beyond a table, which no trace finds.
     """
-    import torch
-
     tensors = (tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
     like = next(tensors, torch.zeros(())).dtype
     undecided = [each for each in inputs if each.dtype is None]
@@ -208,8 +204,6 @@ def _typings(inputs: Sequence[TorchInput], undecided: Sequence[TorchInput]) -> I
 
 def _failure(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype) -> Exception | None:
     """Return what the module raises on a batch of two such inputs."""
-    import torch
-
     from slotool.graphs.capture.torch.program import TensorsOnly, zeros
 
     try:
@@ -222,8 +216,6 @@ def _failure(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype
 
 
 def _device(module: nn.Module) -> torch.device:
-    import torch
-
     return next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from slotool.graphs.capture.torch.nodes import (
     first_value,
     given_arguments,
     largest_shape,
+    leaves,
     packed_weights,
     plain_name,
     position_of,
@@ -302,7 +303,7 @@ class NetworkWalk:
         if all(value.meta.get("val") is not None for value in node.all_input_nodes):
             kinds = [(value in self._last, bool(self._fixed_flops.get(value))) for value in node.all_input_nodes]
             shapes = [self._drafts.shape(source) if source else None for source in sources]
-            values = [node.all_input_nodes.index(value) for value in _nodes((node.args, node.kwargs))]
+            values = [node.all_input_nodes.index(value) for value in leaves(fx.Node, (node.args, node.kwargs))]
             arguments = signature(node.args), signature(node.kwargs), signature(node.meta["val"]), tuple(values)
             form = tuple(map(sources.index, sources)), tuple(kinds), tuple(shapes), bool(self._stood_in)
             key = (node.target, self._batch, turned, self._layers_alone, arguments, form)
@@ -528,15 +529,6 @@ class NetworkWalk:
         self._inline(node, *parts)
         self._within = outer
         return True
-
-
-def _nodes(value: Any) -> Iterator[fx.Node]:
-    """Yield the nodes in arguments, in order."""
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, list | tuple | dict):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _nodes(each)
 
 
 def axes_of_turn(node: Any, rank: int) -> list[int] | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -13,6 +13,7 @@ from torch import fx
 from slotool.errors import GraphError
 from slotool.graphs.operators import Shape
 
+Leaf = TypeVar("Leaf")
 BY_VALUES = (
     "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), and so "
     "does its cost; capture the part that does not, or one branch as a module of its own"
@@ -27,6 +28,15 @@ def base_of(node: Any) -> Any:
             return node
         node = whole
     return node
+
+
+def leaves(kind: type[Leaf], value: Any) -> Iterator[Leaf]:
+    """Yield everything of a kind in nested lists, tuples and mappings, in order."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, list | tuple | Mapping):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from leaves(kind, each)
 
 
 def values_of(node: fx.Node) -> list[Any]:

@@ -20,7 +20,7 @@ from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguo
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch.flops import without_fast_paths
 from slotool.graphs.capture.torch.network import Forms, NetworkWalk
-from slotool.graphs.capture.torch.nodes import dtype_of, plain_name, shape_of
+from slotool.graphs.capture.torch.nodes import dtype_of, leaves, plain_name, shape_of
 from slotool.graphs.capture.torch.recorder import record
 from slotool.llvm import without_late_triton
 
@@ -71,18 +71,7 @@ class TensorsOnly(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         named = {name: tensor for name, tensor in zip(self._names, tensors, strict=True) if name}
         plain = [tensor for name, tensor in zip(self._names, tensors, strict=True) if not name]
-        return tuple(_tensors(self.module(*plain, **named)))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
+        return tuple(leaves(Tensor, self.module(*plain, **named)))
 
 
 def zeros(inputs: Sequence[TorchInput], dtype: torch.dtype, batch: int, device: torch.device) -> list[Tensor]:

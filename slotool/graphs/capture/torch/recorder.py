@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from slotool.graphs.capture.torch.nodes import signature
+from slotool.graphs.capture.torch.nodes import leaves, signature
 
 # Outputs of calls on the meta device by what they take: networks repeat their layers, and candidates those of others.
 MAX_KNOWN = 16_384
@@ -106,10 +106,10 @@ class Recorder(ProxyTorchDispatchMode):
         kwargs = kwargs or {}
         if func._schema.is_mutable:
             # Nodes keep the shape that was, which ``transpose_`` changes.
-            for tensor in filter(_is_shaped, _tensors((args, kwargs))):
+            for tensor in filter(_is_shaped, leaves(Tensor, (args, kwargs))):
                 self._node_of(tensor).meta["val"] = tensor.detach()
         result = _computed(func, *self._of_one_kind(args, kwargs))
-        if any(map(_is_shaped, _tensors((args, kwargs)))) and not all(map(_is_shaped, _tensors(result))):
+        if any(map(_is_shaped, leaves(Tensor, (args, kwargs)))) and not all(map(_is_shaped, leaves(Tensor, result))):
             # Keras moves what is on the meta device to memory, without values.
             raise _NeedsDevice
         if any(isinstance(each, Tensor) for each in (result if isinstance(result, list | tuple) else [result])):
@@ -175,7 +175,7 @@ class Recorder(ProxyTorchDispatchMode):
 
     def _of_one_kind(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return arguments with every tensor as a shape, where one is."""
-        kinds = {_is_shaped(each) for each in _tensors((args, kwargs))}
+        kinds = {_is_shaped(each) for each in leaves(Tensor, (args, kwargs))}
         if len(kinds) < 2:
             return args, kwargs
         shaped: tuple[Any, Any] = torch.utils._pytree.tree_map_only(
@@ -192,17 +192,9 @@ def _storage(tensor: Tensor) -> Any:
     return tensor.untyped_storage()._cdata, tuple(tensor.shape)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple | dict):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(each)
-
-
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     """Return what a call makes; on the meta device one that was made before is not made again."""
-    tensors = [*_tensors((args, kwargs))]
+    tensors = [*leaves(Tensor, (args, kwargs))]
     on_meta = bool(tensors) and all(tensor.is_meta for tensor in tensors)
     if on_meta and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
         raise _NeedsDevice

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from slotool.errors import GraphError
+import torch
+
 from slotool.graphs.capture.batch_axis import axis_of, share_of
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.operators import Effect, Shape, infer
+from slotool.graphs.operators import OPERATORS, Shape, infer
 
 
 class Untranslatable(Exception):
@@ -82,11 +83,9 @@ class Emitter:
 
     def add(self, op: str, inputs: str | Sequence[str], **attributes: Any) -> str:
         """Append an operator and return its name. Raises ``GraphError`` where it does not fit."""
-        from slotool.graphs.operators import OPERATORS
-
         sources = [inputs] if isinstance(inputs, str) else list(inputs)
         present = {name: value for name, value in attributes.items() if value is not None}
-        effect: Effect = infer(op, present, [self._drafts.shape(name) for name in sources])
+        effect = infer(op, present, [self._drafts.shape(name) for name in sources])
         self.weights += effect.weights
         self.product_flops += effect.flops if OPERATORS[op].is_product else 0
         name = self._drafts.add(self.label, op, sources, present, effect.shape)
@@ -201,8 +200,6 @@ class Call:
 
 def is_view(stride: Sequence[int], before: Shape, after: Shape) -> bool:
     """True if torch can look at a tensor in another shape without a copy."""
-    import torch
-
     try:
         torch.empty_strided(before, stride, device="meta").view(after)
     except (RuntimeError, ValueError):
@@ -210,4 +207,6 @@ def is_view(stride: Sequence[int], before: Shape, after: Shape) -> bool:
     return True
 
 
-__all__ = ["Call", "Emitter", "GraphError", "Untranslatable", "Value", "is_view"]
+# Names of the outputs that a call is translated to.
+Names = list[str]
+Translator = Callable[[Call], Names]
