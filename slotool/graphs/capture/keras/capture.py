@@ -28,7 +28,7 @@ from slotool.graphs.capture.keras.operations import is_operation
 from slotool.graphs.capture.keras.traced import Notes, add_traced, is_exportable, taken_since, whole_of
 from slotool.graphs.graph import FLOAT32, OperatorGraph
 from slotool.graphs.libraries import keras
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators import Shape, channel_axis
 
 # Types of inputs that are no plain numbers.
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")
@@ -265,32 +265,25 @@ class _Walk:
         if op not in SINGLE:
             return op, None
         attributes = SINGLE[op](layer)
-        if op in ALONG_AN_AXIS and not self._on_channels(layer, len(inputs[0])):
-            return op, None if attributes is None else self._along(layer, attributes, len(inputs[0]))
+        if op in ALONG_AN_AXIS and attributes is not None:
+            return op, self._along(layer, attributes, inputs[0])
         if op == "Dense" and attributes and len(inputs[0]) == 3 and self._channels_last:
             # A product along an image's channels is a convolution of one pixel.
             named = {name: value for name, value in attributes.items() if name != "units"}
             return "Conv2D", {**named, "filters": attributes["units"], "kernel": 1}
         return op, attributes
 
-    def _on_channels(self, layer: Any, rank: int) -> bool:
-        """True if it works along the channels of an image, or along the last axis of other values."""
+    def _along(self, layer: Any, attributes: Attributes, shape: Shape) -> Attributes | None:
+        """Return the attributes of a layer along its axes; None along the batch, or where only channels can be."""
         # A LayerScale has no choice but the last.
-        axis = getattr(layer, "axis", -1)
-        if isinstance(axis, list | tuple):
-            axis = axis[0] if len(axis) == 1 else None
-        if axis is None:
-            return False
-        return axis % (rank + 1) == (1 if rank == 3 and not self._channels_last else rank)
-
-    def _along(self, layer: Any, attributes: Attributes, rank: int) -> Attributes | None:
-        """Return the attributes of a normalisation along other axes; None of any other layer, or along the batch."""
-        stated = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
-        axes = [axis % (rank + 1) - 1 for axis in stated]
-        if min(axes) < 0:
+        stated, rank = getattr(layer, "axis", -1), len(shape)
+        axes = [axis % (rank + 1) - 1 for axis in (stated if isinstance(stated, list | tuple) else [stated])]
+        if not axes or min(axes) < 0:
             return None
         if rank == 3 and self._channels_last:
             axes = [TO_IMAGE.index(axis) for axis in axes]
+        if axes == [channel_axis(shape)]:
+            return attributes
         if type(layer).__name__ == "LayerNormalization":
             return {**attributes, "axes": axes}
         return {**attributes, "axis": axes[0]} if type(layer).__name__ == "BatchNormalization" else None

@@ -13,17 +13,16 @@ import numpy as np
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import costliest
-from slotool.graphs.capture.onnx.folding import MAX_VALUES, known_shapes, with_shapes
+from slotool.graphs.capture.onnx.folding import MAX_VALUES, OWN_DOMAINS, known_shapes, opset_of, with_shapes
 from slotool.graphs.libraries import onnx
 from slotool.graphs.operators import Shape
 
 
 @dataclass(frozen=True)
 class Inlining:
-    """``graph`` is the one around; weights of more than ``max_values`` numbers keep their shape alone."""
+    """``graph`` is the one around; weights of more than ``MAX_VALUES`` numbers keep their shape alone."""
 
     graph: onnx.GraphProto
-    max_values: int
 
     def add_weights(self, inner: onnx.GraphProto, prefix: str) -> dict[str, str]:
         """Make the inner graph's weights those of the graph around; their names there by their own."""
@@ -62,7 +61,7 @@ class Inlining:
         return name
 
     def _add(self, tensor: onnx.TensorProto, name: str) -> None:
-        if math.prod(tensor.dims) > self.max_values:
+        if math.prod(tensor.dims) > MAX_VALUES:
             self.graph.initializer.add(name=name, dims=tensor.dims, data_type=tensor.data_type)
             return
         added = self.graph.initializer.add()
@@ -110,7 +109,7 @@ _PASS_ON = ("Identity", "Cast")
 
 def body_of(node: onnx.NodeProto) -> onnx.GraphProto | None:
     """Return the body of a ``Loop`` or a ``Scan``; None of any other node."""
-    if node.op_type not in ("Loop", "Scan") or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in ("Loop", "Scan") or node.domain not in OWN_DOMAINS:
         return None
     return next((entry.g for entry in node.attribute if entry.name == "body"), None)
 
@@ -252,8 +251,8 @@ def without_control_flow(model: onnx.ModelProto, name: str) -> tuple[onnx.ModelP
 
 def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
     """Open every branch and loop but those within others; weights left out, and how many were opened ever."""
-    graph, opset = model.graph, _opset(model.opset_import)
-    inlining, shapes = Inlining(graph, MAX_VALUES), dict(known_shapes(graph))
+    graph, opset = model.graph, opset_of(model)
+    inlining, shapes = Inlining(graph), dict(known_shapes(graph))
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     constants = constants_of(graph)
     idle, opened, nodes, why = 0, 0, [], ""
@@ -283,13 +282,9 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
     return idle, number + opened
 
 
-def _opset(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
-    return max((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), default=1)
-
-
 def branches_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Return both branches of an ``If``; none of any other node."""
-    if node.op_type != "If" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "If" or node.domain not in OWN_DOMAINS:
         return []
     return [entry.g for entry in node.attribute if entry.name in ("then_branch", "else_branch")]
 

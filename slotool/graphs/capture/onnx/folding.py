@@ -11,6 +11,8 @@ import numpy as np
 from slotool.graphs.libraries import onnx
 from slotool.graphs.operators import Shape
 
+# Domains of ONNX's own operators.
+OWN_DOMAINS = ("", "ai.onnx")
 # Constants this small may say how a layer works (sizes, axes, paddings, bounds); larger ones are weights.
 MAX_VALUES = 64
 # Sizes of so many axes are computed in floating point.
@@ -30,6 +32,11 @@ COMPUTED = {
     *("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
     *("Constant", "ConstantOfShape", "Shape", "Size"),
 }
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of ONNX's own operators in a model."""
+    return max((entry.version for entry in model.opset_import if entry.domain in OWN_DOMAINS), default=1)
 
 
 def with_shapes(model: onnx.ModelProto, empty: Iterable[str] = ()) -> onnx.ModelProto:

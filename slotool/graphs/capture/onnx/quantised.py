@@ -7,17 +7,17 @@ such as QLinearConv; products of whole numbers behind DynamicQuantizeLinear, who
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from slotool.graphs.capture.onnx.folding import MAX_VALUES, OWN_DOMAINS
 from slotool.graphs.capture.onnx.fused import MICROSOFT, TO_FIRST, TO_LAST
 from slotool.graphs.libraries import onnx
 
-DOMAINS = ("", "ai.onnx", MICROSOFT)
+DOMAINS = (*OWN_DOMAINS, MICROSOFT)
 
 
-def in_floats(model: onnx.ModelProto, max_values: int) -> None:
+def in_floats(model: onnx.ModelProto) -> None:
     """Rewrite a quantised model in place in floats; large weights keep their shape but no values."""
     graph = model.graph
     if not any(is_quantised(node) for node in graph.node):
@@ -25,9 +25,9 @@ def in_floats(model: onnx.ModelProto, max_values: int) -> None:
     rewritten = _Rewriting(graph).run()
     del graph.node[:]
     graph.node.extend(rewritten.nodes)
-    _retype(graph, rewritten.weights, rewritten.values, max_values)
+    _retype(graph, rewritten.weights, rewritten.values)
     for name in rewritten.ones:
-        graph.initializer.append(_one(name))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(1.0, np.float32), name))
 
 
 def is_quantised(node: onnx.NodeProto) -> bool:
@@ -130,11 +130,11 @@ class _Rewriting:
         return True
 
 
-def _retype(graph: onnx.GraphProto, weights: set[str], values: set[str], max_values: int) -> None:
+def _retype(graph: onnx.GraphProto, weights: set[str], values: set[str]) -> None:
     for tensor in graph.initializer:
         if tensor.name not in weights or tensor.data_type == onnx.TensorProto.FLOAT:
             continue
-        small = math.prod(tensor.dims) <= max_values and tensor.data_location != onnx.TensorProto.EXTERNAL
+        small = math.prod(tensor.dims) <= MAX_VALUES and tensor.data_location != onnx.TensorProto.EXTERNAL
         if small:
             whole = onnx.numpy_helper.to_array(tensor)
             tensor.CopyFrom(onnx.numpy_helper.from_array(whole.astype("float32"), tensor.name))
@@ -143,10 +143,6 @@ def _retype(graph: onnx.GraphProto, weights: set[str], values: set[str], max_val
     for value in (*graph.value_info, *graph.output):
         if value.name in values and value.type.HasField("tensor_type"):
             value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-
-
-def _one(name: str) -> Any:
-    return onnx.numpy_helper.from_array(np.array(1.0, np.float32), name)
 
 
 _MOVES = ("Gather", "Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze", "Expand", "Identity", "Concat", "Flatten")

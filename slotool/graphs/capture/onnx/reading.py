@@ -11,7 +11,14 @@ from typing import Any
 from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.graphs.capture.onnx.control import without_control_flow
-from slotool.graphs.capture.onnx.folding import MAX_VALUES, empty_values, known_shapes, with_shapes
+from slotool.graphs.capture.onnx.folding import (
+    MAX_VALUES,
+    OWN_DOMAINS,
+    empty_values,
+    known_shapes,
+    opset_of,
+    with_shapes,
+)
 from slotool.graphs.capture.onnx.fused import without_fusions
 from slotool.graphs.capture.onnx.quantised import in_floats, is_quantised
 from slotool.graphs.graph import FLOAT32
@@ -24,7 +31,6 @@ MAX_MODEL_BYTES = 2**31
 
 InputShape = Sequence[int] | Mapping[str, Sequence[int]]
 
-OWN_DOMAINS = ("", "ai.onnx")
 QUANTISED = ("MatMulNBits",)
 FLOATING = {"FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "DOUBLE": "float64"}
 
@@ -100,7 +106,7 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
             light = onnx.inliner.inline_local_functions(light)
         light, idle_weights = without_control_flow(light, name)
         element_type = _element_type(light.graph)
-        in_floats(light, MAX_VALUES)
+        in_floats(light)
         without_fusions(light.graph, name)
         light = with_shapes(light, empty)
     except GraphError:
@@ -112,7 +118,7 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
     inputs = [value for value in _inputs(graph) if value.name not in empty]
     return Reading(
         name=name,
-        opset=max((entry.version for entry in light.opset_import if entry.domain in OWN_DOMAINS), default=1),
+        opset=opset_of(light),
         inputs=tuple(value.name for value in inputs),
         dtypes=tuple(_dtype(value) for value in inputs),
         axes=tuple(axes[value.name] for value in inputs),

@@ -134,7 +134,7 @@ class Call:
     arguments: Mapping[str, Any]
     outs: tuple[Value, ...]
     emit: Emitter
-    namer: Any
+    namer: Callable[..., str]
     turned: bool = False
     copies: bool = True
 
@@ -161,13 +161,11 @@ class Call:
 
     def source(self, value: Value) -> str:
         """Return the operator whose output a value is; a ``Constant`` where it depends on no input."""
-        name: str = self.namer(value)
-        return name
+        return self.namer(value)
 
     def constant(self, value: Value, shape: Shape) -> str:
         """Return a ``Constant`` of this shape for a value that depends on no input."""
-        name: str = self.namer(value, shape)
-        return name
+        return self.namer(value, shape)
 
     @property
     def tensors(self) -> list[Value]:
@@ -194,8 +192,7 @@ class Call:
             del shape[axis - pad]
         while len(shape) > 1 and shape[0] == 1:
             del shape[0]
-        name: str = self.namer(value, tuple(shape) or (1,))
-        return name
+        return self.namer(value, tuple(shape) or (1,))
 
 
 def is_view(stride: Sequence[int], before: Shape, after: Shape) -> bool:
