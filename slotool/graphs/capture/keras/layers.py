@@ -199,7 +199,7 @@ def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str
     product: Operation = ("Dense", {**trained(layer), "units": units, "bias": bias})
     parted: list[Operation] = [("Reshape", {"shape": shape})]
     operations = [*joined[: len(contracted) - 1], product, *parted[: len(outputs) - 1]]
-    return in_a_row(*operations) if leading == len(flat) and len(operations) > 1 else None
+    return in_a_row(*operations) if leading == len(flat) else None
 
 
 def _permuted(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
