@@ -284,63 +284,57 @@ def contraction(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool])
     a product of matrices, several axes as one.
     """
     subscripts = _without_dots(subscripts.replace(" ", ""), inputs, fixed)
-    if "->" not in subscripts or subscripts.count(",") != len(inputs) - 1 or len(inputs) > 2:
+    terms, _, outer = subscripts.partition("->")
+    if not outer or terms.count(",") != len(inputs) - 1 or len(inputs) > 2:
         return None
-    terms, outer = subscripts.split("->")
     if len(inputs) == 1:
         return _reordered(terms, outer)
-    letters = [list(term) for term in terms.split(",")]
-    batch, steps, sources = outer[:1], list[Step](), list[str | int]([0, 1])
-    inputs = list(inputs)
-    for at, subscript in enumerate(letters):
-        if (
-            fixed[at]
-            and batch in subscript
-            and len(subscript) == len(inputs[at])
-            and inputs[at][subscript.index(batch)] == 1
-        ):
+    batch, result, sizes = outer[0], outer[1:], dict[str, int]()
+    steps, operands = list[Step](), list[tuple[str | int, str]]()
+    for at, same in enumerate(fixed):
+        term, shape = terms.split(",")[at], inputs[at]
+        source: str | int = at
+        if same and batch in term and len(term) == len(shape) and shape[term.index(batch)] == 1:
             # A value that is equal for all examples has a batch of one.
-            inputs[at] = tuple(size for each, size in zip(subscript, inputs[at], strict=True) if each != batch)
-            subscript.remove(batch)
-            steps.append((f"alone_{at}", "Reshape", {"shape": inputs[at]}, (at,)))
-            sources[at] = f"alone_{at}"
-    for at, subscript in enumerate(letters):
-        leads = batch not in subscript if fixed[at] else subscript[:1] == [batch]
-        if len(set(subscript)) != len(subscript) or not leads:
+            shape = tuple(size for letter, size in zip(term, shape, strict=True) if letter != batch)
+            term, source = term.replace(batch, ""), f"alone_{at}"
+            steps.append((source, "Reshape", {"shape": shape}, (at,)))
+        leads = batch not in term if same else term.startswith(batch)
+        if len(set(term)) != len(term) or not leads:
             return None
-    sizes: dict[str, int] = {}
-    letters = [subscript if same else subscript[1:] for subscript, same in zip(letters, fixed, strict=True)]
-    for subscript, shape in zip(letters, inputs, strict=True):
-        sizes |= dict(zip(subscript, shape, strict=True))
-    left, right, result = *map(list, letters), list(outer[1:])
-    both = [each for each in result if each in left and each in right]
-    inner = [each for each in left if each in right and each not in result]
-    rows = [each for each in result if each in left and each not in right]
-    columns = [each for each in result if each in right and each not in left]
+        letters = term if same else term[1:]
+        sizes |= dict(zip(letters, shape, strict=True))
+        operands.append((source, letters))
+    (first, left), (second, right) = operands
+    both = "".join(each for each in result if each in left and each in right)
+    inner = "".join(each for each in left if each in right and each not in result)
+    rows = "".join(each for each in result if each in left and each not in right)
+    columns = "".join(each for each in result if each in right and each not in left)
     if {*left} != {*both, *rows, *inner} or {*right} != {*both, *inner, *columns}:
         return None
 
-    def whole(part: Sequence[str]) -> int:
-        return math.prod(sizes[each] for each in part)
+    def shape_of(letters: str) -> Shape:
+        return tuple(sizes[letter] for letter in letters)
 
-    lead = tuple(sizes[each] for each in both)
+    def whole(letters: str) -> int:
+        return math.prod(shape_of(letters))
 
-    def ordered(name: str, source: str | int, have: list[str], want: list[str], shape: Shape) -> str | int:
+    def ordered(name: str, source: str | int, have: str, want: str, shape: Shape) -> str | int:
         if have != want:
             steps.append((f"{name}.turned", "Transpose", {"axes": tuple(map(have.index, want))}, (source,)))
             source = f"{name}.turned"
-        if shape != tuple(sizes[each] for each in want):
+        if shape != shape_of(want):
             steps.append((f"{name}.joined", "Reshape", {"shape": shape}, (source,)))
             source = f"{name}.joined"
         return source
 
-    one_ = ordered("left", sources[0], left, both + rows + inner, (*lead, whole(rows), whole(inner)))
-    two = ordered("right", sources[1], right, both + inner + columns, (*lead, whole(inner), whole(columns)))
+    lead = shape_of(both)
+    left_matrix = ordered("left", first, left, both + rows + inner, (*lead, whole(rows), whole(inner)))
+    right_matrix = ordered("right", second, right, both + inner + columns, (*lead, whole(inner), whole(columns)))
     apart = both + rows + columns
-    parted = tuple(sizes[each] for each in apart)
-    last: list[Step] = [("product", "MatMul", {}, (one_, two))]
-    if parted != (*lead, whole(rows), whole(columns)):
-        last.append(("parted", "Reshape", {"shape": parted}, ("product",)))
+    last: list[Step] = [("product", "MatMul", {}, (left_matrix, right_matrix))]
+    if shape_of(apart) != (*lead, whole(rows), whole(columns)):
+        last.append(("parted", "Reshape", {"shape": shape_of(apart)}, ("product",)))
     if apart != result:
         last.append(("turned", "Transpose", {"axes": tuple(map(apart.index, result))}, (last[-1][0],)))
     return [*steps, *last[:-1], (OUTPUT, *last[-1][1:])]

@@ -126,8 +126,8 @@ class Call:
     """Call in a trace.
 
     ``name`` is without overload, ``arguments`` by schema name, tensors as ``Value``s, ``out`` the result (several
-    values for several outputs), ``walk`` has the names of inputs. ``turned``: its images are stored channels last in
-    the program; ``copies``: copies and casts are operators.
+    values for several outputs), ``namer`` returns the operator behind a value. ``turned``: its images are stored
+    channels last in the program; ``copies``: copies and casts are operators.
     """
 
     name: str
