@@ -133,47 +133,35 @@ def make_operator(
 
     Raises ``GraphError``, naming it, for shapes or attributes that do not fit, or an unknown one with nothing stated.
     """
-    if op in OPERATORS:
-        # repr, unlike equality, tells 1 from True and 1.0.
-        shapes = tuple(shapes)
-        key = (name, op, inputs, shapes, repr(attributes))
-        if key not in _CACHE:
-            if len(_CACHE) >= MAX_CACHED:
-                _CACHE.clear()
-            _CACHE[key] = _countable(_known_operator(name, op, inputs, shapes, attributes))
-        return _CACHE[key]
-    if stated is None:
-        raise GraphError(f"operator {name!r}: {op!r} is unknown, so its shape must be stated")
-    return _countable(_operator(name, op, inputs, shapes, dict(attributes), stated))
+    shapes = tuple(shapes)
+    if op not in OPERATORS:
+        if stated is None:
+            raise GraphError(f"operator {name!r}: {op!r} is unknown, so its shape must be stated")
+        return _operator(name, op, inputs, shapes, dict(attributes), stated)
+    # repr, unlike equality, tells 1 from True and 1.0.
+    key = (name, op, inputs, shapes, repr(attributes))
+    if key not in _CACHE:
+        if len(_CACHE) >= MAX_CACHED:
+            _CACHE.clear()
+        try:
+            canonical, effect = resolve(op, attributes, shapes)
+        except GraphError as error:
+            raise GraphError(f"operator {name!r}: {error}") from error
+        _CACHE[key] = _operator(name, op, inputs, shapes, canonical, effect)
+    return _CACHE[key]
 
 
 def _operator(
     name: str, op: str, inputs: tuple[str, ...], shapes: Sequence[Shape], attributes: Mapping[str, Any], effect: Effect
 ) -> Operator:
-    moved = effect.moved
-    if moved is None:
-        moved = sum(map(math.prod, shapes)) + math.prod(effect.shape)
-    costs = (effect.weights, effect.flops, moved, effect.calls)
-    return Operator(name, op, inputs, attributes, effect.shape, *costs, tuple(shapes))
-
-
-def _countable(operator: Operator) -> Operator:
-    """Return the operator. Raises ``GraphError`` for sizes that arrays of 64-bit numbers cannot add up."""
-    sizes = {"output values": math.prod(operator.shape), "weights": operator.weights, "FLOPs": operator.flops}
-    for what, size in sizes.items():
+    """Return an operator. Raises ``GraphError`` for sizes that arrays of 64-bit numbers cannot add up."""
+    values = math.prod(effect.shape)
+    for what, size in {"output values": values, "weights": effect.weights, "FLOPs": effect.flops}.items():
         if size > MAX_OPERATOR_SIZE:
             limit = f"at most {MAX_OPERATOR_SIZE:.3g} can be counted"
             # No float holds the largest that a file may state.
             number = f"{float(size):.3g}" if size < sys.float_info.max else "more than 1e308"
-            raise GraphError(f"operator {operator.name!r}: {number} {what}, {limit}")
-    return operator
-
-
-def _known_operator(
-    name: str, op: str, inputs: tuple[str, ...], shapes: Sequence[Shape], attributes: Mapping[str, Any]
-) -> Operator:
-    try:
-        canonical, effect = resolve(op, attributes, shapes)
-    except GraphError as error:
-        raise GraphError(f"operator {name!r}: {error}") from error
-    return _operator(name, op, inputs, shapes, canonical, effect)
+            raise GraphError(f"operator {name!r}: {number} {what}, {limit}")
+    moved = sum(map(math.prod, shapes)) + values if effect.moved is None else effect.moved
+    costs = (effect.weights, effect.flops, moved, effect.calls)
+    return Operator(name, op, inputs, attributes, effect.shape, *costs, tuple(shapes))
