@@ -170,7 +170,9 @@ class Drafts:
         ends = [self.source(name) for name in outputs]
         self._fold(ends)
         builder = GraphBuilder(kind)
-        first = list(inputs) if len(inputs) > 1 else self._first_input(inputs)
+        # A constant would come before a single input.
+        ordered = len(inputs) > 1 or any(draft.op == "Constant" for draft in self.layers.values())
+        first = list(inputs) if ordered else []
         for name in self._order([*first, *self.idle, *(self.source(name) for name in ends)]):
             self._build(builder, self.layers[name])
         return builder.graph()
@@ -189,10 +191,6 @@ class Drafts:
                 users[before.name] = users[name]
                 self.same[name] = before.name
                 del self.layers[name]
-
-    def _first_input(self, inputs: Sequence[str]) -> list[str]:
-        """Return the input if a constant would come before it."""
-        return list(inputs) if any(draft.op == "Constant" for draft in self.layers.values()) else []
 
     def _order(self, outputs: Sequence[str]) -> list[str]:
         """Return every layer after its inputs, first inputs first: an order that the structure alone decides."""

@@ -93,8 +93,9 @@ def folds_windows(functional: Any) -> bool:
 
 def _leads(functional: Any) -> set[int]:
     """Return the known sizes of the first axes of all tensors; on a batch of known size where operations may fold."""
-    leads = {tensor.shape[0] if tensor.shape else 1 for tensor in _tensors_of(functional)}
-    if leads == {None} and any(map(is_operation, _operations_of(functional))):
+    nodes = [node for nodes in functional._nodes_by_depth.values() for node in nodes]
+    leads = {tensor.shape[0] if tensor.shape else 1 for node in nodes for tensor in node.outputs}
+    if leads == {None} and any(is_operation(node.operation) for node in nodes):
         batched = _batched(functional)
         return set() if batched is None else _leads(batched)
     return leads - {None}
@@ -103,20 +104,12 @@ def _leads(functional: Any) -> set[int]:
 def _batched(functional: Any) -> Any:
     """Return the same on a batch of known size; None where it does not take one."""
     shapes = [tuple(each.shape)[1:] for each in functional.inputs]
-    batch = batch_size([tuple(size for size in shape if size) for shape in shapes])
+    batch = batch_size(shapes)
     inputs = [
         keras.Input(batch_shape=(batch, *shape), dtype=each.dtype)
         for shape, each in zip(shapes, functional.inputs, strict=True)
     ]
     return _called_if_fitting(functional, inputs)
-
-
-def _operations_of(functional: Any) -> list[Any]:
-    return [node.operation for nodes in functional._nodes_by_depth.values() for node in nodes]
-
-
-def _tensors_of(functional: Any) -> list[Any]:
-    return [each for nodes in functional._nodes_by_depth.values() for node in nodes for each in node.outputs]
 
 
 def written_as_functional(layer: Any) -> Any:
@@ -131,7 +124,7 @@ def layers_inside(node: Any) -> Any:
     Its inputs are in the order of ``node.input_tensors``.
     """
     layer = node.operation
-    batch = batch_size([_fixed_sizes(each.shape) for each in node.input_tensors])
+    batch = batch_size(each.shape[1:] for each in node.input_tensors)
     sizes = {id(each): tuple(each.shape) for each in node.input_tensors}
     if () in sizes.values():
         # A number that is the same for every example has no batch.
@@ -146,11 +139,6 @@ def layers_inside(node: Any) -> Any:
     except Exception:
         # It is kept as one operator, by name.
         return None
-
-
-def _fixed_sizes(shape: Sequence[int | None]) -> tuple[int, ...]:
-    """Return the sizes of one example that are no free axes."""
-    return tuple(size for size in shape[1:] if size)
 
 
 def unmasked(node: Any) -> list[Any]:
@@ -308,7 +296,7 @@ def _sizes(shapes: Any) -> list[tuple[int, ...]]:
     if isinstance(shapes, dict):
         shapes = list(shapes.values())
     if _is_shape(shapes):
-        return [tuple(size for size in tuple(shapes)[1:] if size)]
+        return [tuple(shapes)[1:]]
     return [sizes for each in shapes for sizes in _sizes(each)]
 
 

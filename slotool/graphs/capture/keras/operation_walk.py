@@ -59,7 +59,8 @@ class OperationWalk:
         operation = node.operation
         if type(operation).__name__ in ("StopGradient", "ConvertToTensor"):
             return [names[id(node.input_tensors[0])]]
-        arrays = [each for each in _flat(node.arguments) if _rank(each)]
+        arguments = keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
+        arrays = [each for each in arguments if _is_array(each)]
         tensors = {id(each) for each in node.input_tensors}
         fixed = tuple(id(each) not in tensors for each in arrays)
         whole = max((tuple(each.shape) for each in node.input_tensors), key=len, default=())
@@ -160,7 +161,9 @@ class OperationWalk:
         shapes: dict[str | int, Shape] = {at: self._drafts.shape(name) for at, name in sources.items()}
         shapes |= {at: shape for at, shape in enumerate(call.inputs) if call.fixed[at]}
         effects = effects_of(steps, shapes)
-        expected = [_as_image(shape) if image and len(shape) == 3 else shape for shape in call.outputs]
+        expected = [
+            tuple(shape[axis] for axis in TO_IMAGE) if image and len(shape) == 3 else shape for shape in call.outputs
+        ]
         if [effects[name].shape for name in outputs_of(steps)] != expected:
             raise GraphError(f"{label} has other shapes as operators than in Keras")
         used = {at for *_, inputs in steps for at in inputs if isinstance(at, int) and at not in sources}
@@ -197,14 +200,9 @@ class OperationWalk:
         return self._other[name]
 
 
-def _flat(arguments: Any) -> list[Any]:
-    tensors: list[Any] = keras.tree.flatten((arguments.args, arguments.kwargs))
-    return tensors
-
-
-def _rank(value: Any) -> int:
-    """Return an array's number of axes, 0 for anything else."""
-    return len(value.shape) if hasattr(value, "shape") and hasattr(value, "dtype") else 0
+def _is_array(value: Any) -> bool:
+    """True if it is an array of one axis or more."""
+    return hasattr(value, "shape") and hasattr(value, "dtype") and len(value.shape) > 0
 
 
 def _shape(array: Any, fixed: bool, whole: Shape) -> Shape:
@@ -214,7 +212,3 @@ def _shape(array: Any, fixed: bool, whole: Shape) -> Shape:
     """
     shape = tuple(array.shape)
     return shape if fixed and not (len(shape) == len(whole) and shape[0] in (1, whole[0])) else shape[1:]
-
-
-def _as_image(shape: Shape) -> Shape:
-    return tuple(shape[axis] for axis in TO_IMAGE)

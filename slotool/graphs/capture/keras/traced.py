@@ -125,7 +125,8 @@ def _module_of(part: Part) -> nn.Module:
 
         def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
             with keras.StatelessScope(state_mapping=list(zip(part.weights, self.weights, strict=True))):
-                return tuple(_tensors(part.call(*values)))
+                results = keras.tree.flatten(part.call(*values))
+                return tuple(each for each in results if each is not None)
 
     return Called().eval()
 
@@ -133,7 +134,3 @@ def _module_of(part: Part) -> nn.Module:
 def taken_since(drafts: Drafts, before: int) -> int:
     """Return the weights of the operators after the first ``before``."""
     return sum(draft.weights or 0 for draft in list(drafts.layers.values())[before:])
-
-
-def _tensors(value: Any) -> list[Any]:
-    return [each for each in keras.tree.flatten(value) if each is not None]

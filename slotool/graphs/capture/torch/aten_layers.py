@@ -223,15 +223,11 @@ def attention(call: Call) -> Names:
     mask = call["attn_mask"]
     names = [call.source(value) for value in values]
     if isinstance(mask, Value):
-        names.append(_mask(call, mask, values[0], values[1]))
+        query, key, _ = values
+        scores = Value(None, (*query.whole[:-1], key.whole[-2]), query.batch, True)
+        names.append(call.stretched(mask, scores))
     name = call.emit.add("ScaledDotProductAttention", names, causal=bool(call["is_causal"]))
     return [name] * len(call.outs)
-
-
-def _mask(call: Call, mask: Value, query: Value, key: Value) -> str:
-    """Return the mask, of a shape that stretches to the scores."""
-    scores = Value(None, (*query.whole[:-1], key.whole[-2]), query.batch, True)
-    return call.stretched(mask, scores)
 
 
 def embedding(call: Call) -> Names:

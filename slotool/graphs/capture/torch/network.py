@@ -345,7 +345,8 @@ class NetworkWalk:
         """Append the operators of a call and return its outputs; nothing where no operators are the call."""
         try:
             outs = tuple(self._value(node, val, turned=turned) for val in values_of(node))
-            arguments = self._arguments(node, turned=turned)
+            # Tensors are ``Value``s.
+            arguments = {key: self._argument(value, turned) for key, value in given_arguments(node).items()}
             translate = by_type if f"torch.{name}" in CAPTURED else CALLS[name]
             outputs = translate(Call(name, arguments, outs, emit, self._name_of, turned, not self._layers_alone))
             right = len(outputs) >= len(outs) and all(
@@ -423,10 +424,6 @@ class NetworkWalk:
                 f"{self._prefix}{value.node.name}", "Constant", [], attributes, shape, weights
             )
         return self._stand_ins[value.node, shape]
-
-    def _arguments(self, node: fx.Node, *, turned: bool) -> dict[str, Any]:
-        """Return arguments by schema name, tensors as ``Value``s."""
-        return {name: self._argument(value, turned) for name, value in given_arguments(node).items()}
 
     def _argument(self, value: Any, turned: bool) -> Any:
         if isinstance(value, fx.Node):
