@@ -195,10 +195,11 @@ def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str
     if bias and math.prod(layer.bias.shape) != units:
         return None
     flat = inputs[0][: len(inputs[0]) - len(contracted)]
-    joined: list[Operation] = [("Reshape", {"shape": (*flat, math.prod(inputs[0][len(flat) :]))})]
-    product: Operation = ("Dense", {**trained(layer), "units": units, "bias": bias})
-    parted: list[Operation] = [("Reshape", {"shape": shape})]
-    operations = [*joined[: len(contracted) - 1], product, *parted[: len(outputs) - 1]]
+    operations: list[Operation] = [("Dense", {**trained(layer), "units": units, "bias": bias})]
+    if len(contracted) > 1:
+        operations.insert(0, ("Reshape", {"shape": (*flat, math.prod(inputs[0][len(flat) :]))}))
+    if len(outputs) > 1:
+        operations.append(("Reshape", {"shape": shape}))
     return in_a_row(*operations) if leading == len(flat) else None
 
 
