@@ -32,7 +32,7 @@ def in_floats(model: onnx.ModelProto) -> None:
 
 def is_quantised(node: onnx.NodeProto) -> bool:
     """True if a node quantises, scales back, or computes on whole numbers."""
-    return node.domain in DOMAINS and node.op_type in {*_REWRITES, "QuantizeLinear", "DequantizeLinear"}
+    return node.domain in DOMAINS and node.op_type in _REWRITES
 
 
 class _Rewriting:
@@ -56,13 +56,7 @@ class _Rewriting:
     def run(self) -> _Rewriting:
         for node in self._graph.node:
             rewrite = _REWRITES.get(node.op_type) if node.domain in DOMAINS else None
-            if node.domain in DOMAINS and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-                self._add("Identity", [node.input[0]], node)
-            elif node.domain in DOMAINS and node.op_type == "DynamicQuantizeLinear":
-                self._add("Identity", [node.input[0]], node)
-                self._scales |= {*node.output[1:]}
-                self.ones += node.output[1:]
-            elif rewrite is not None:
+            if rewrite is not None:
                 self._rewrite(node, *rewrite)
             elif not self._scales_back(node):
                 self.nodes.append(node)
@@ -94,6 +88,9 @@ class _Rewriting:
             self._add("Add", [node.output[0] + ".product", last], node)
         if node.op_type.endswith("Integer"):
             self._products.add(node.output[0])
+        if node.op_type == "DynamicQuantizeLinear":
+            self._scales |= {*node.output[1:]}
+            self.ones += node.output[1:]
 
     def _add(self, op: str, inputs: list[str], node: onnx.NodeProto, output: str = "") -> None:
         outputs = node.output if op in _SEVERAL_OUTPUTS else [output or node.output[0]]
@@ -163,7 +160,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 # The operator in floating point, which inputs it keeps, and which of them is a bias.
 _REWRITES: dict[str, _Rewrite] = {
-    "DynamicQuantizeLinear": ("Identity", (0,), None),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), ("Identity", (0,), None)),
     "QLinearConv": ("Conv", (0, 3), 8),
     "ConvInteger": ("Conv", (0, 1), None),
     "QLinearMatMul": ("MatMul", (0, 3), None),
