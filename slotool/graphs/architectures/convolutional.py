@@ -49,18 +49,17 @@ def _residual(b: GraphBuilder, last: str, width: int, block: str, stride: int, e
         wide = width
         inner = normalised(b, last, width, 3, activation, stride=stride)
         inner = normalised(b, inner, width, 3)
+        if excite:
+            inner = squeeze_excite(b, inner, max(8, width // excite), "sigmoid")
     else:
         group = int(block.partition("-")[2] or 0)
-        wide = width if group else 4 * width
         middle = -(-width // group) * group if group else width
-        wide = middle if group else wide
+        wide = middle if group else 4 * width
         inner = normalised(b, last, middle, 1, activation)
         inner = normalised(b, inner, middle, 3, activation, stride=stride, groups=middle // group if group else 1)
         if excite:
             inner = squeeze_excite(b, inner, max(8, middle // excite), "sigmoid")
         inner = normalised(b, inner, wide, 1)
-    if block == "basic" and excite:
-        inner = squeeze_excite(b, inner, max(8, wide // excite), "sigmoid")
     if stride > 1 or before != wide:
         last = normalised(b, last, wide, 1, stride=stride)
     return activated(b, add(b, inner, last), activation)

@@ -11,11 +11,6 @@ from slotool.graphs.graph import OperatorGraph
 UNCOUNTED_WARNED = 0.01
 
 
-def _unknown_work(graph: OperatorGraph) -> str:
-    moved = f"they are priced by what they read and write, {graph.unknown_bytes_share:.0%} of the network's bytes"
-    return f"{moved}, and {graph.unknown_flops_share:.0%} of the counted FLOPs are theirs"
-
-
 def _turned_steps(graph: OperatorGraph) -> str:
     """Return what to do about recurrent layers whose steps come first; "" where there are none."""
     names = {operator.op.removeprefix("torch.") for operator in graph.unknown}
@@ -35,7 +30,9 @@ def omissions(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
         operators = len(graph.operators) - len(graph.inputs)
         yield (
             f"{prefix}slotool does not know {len(graph.unknown)} of {operators} operators ({ops}): "
-            f"{_unknown_work(graph)}; no backend can run the graph, so profile cannot measure it"
+            f"they are priced by what they read and write, {graph.unknown_bytes_share:.0%} of the network's bytes, and "
+            f"{graph.unknown_flops_share:.0%} of the counted FLOPs are theirs; no backend can run the graph, so "
+            "profile cannot measure it"
         )
     if graph.uncounted_flops_share > UNCOUNTED_WARNED:
         yield (

@@ -29,8 +29,15 @@ class Inlining:
         existing = {tensor.name for tensor in self.graph.initializer}
         names = {tensor.name: prefix + tensor.name for tensor in inner.initializer}
         for tensor in inner.initializer:
-            if names[tensor.name] not in existing:
-                self._add(tensor, names[tensor.name])
+            if names[tensor.name] in existing:
+                continue
+            added = self.graph.initializer.add()
+            if math.prod(tensor.dims) > MAX_VALUES:
+                added.dims.extend(tensor.dims)
+                added.data_type = tensor.data_type
+            else:
+                added.CopyFrom(tensor)
+            added.name = names[tensor.name]
         return names
 
     def nodes(
@@ -59,14 +66,6 @@ class Inlining:
         """Append an initialiser of this name, and return it."""
         self.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
         return name
-
-    def _add(self, tensor: onnx.TensorProto, name: str) -> None:
-        if math.prod(tensor.dims) > MAX_VALUES:
-            self.graph.initializer.add(name=name, dims=tensor.dims, data_type=tensor.data_type)
-            return
-        added = self.graph.initializer.add()
-        added.CopyFrom(tensor)
-        added.name = name
 
 
 def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

@@ -98,7 +98,8 @@ def _fold(model: onnx.ModelProto, empty: Iterable[str]) -> bool:
     graph, opsets = model.graph, model.opset_import
     values: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
-        if math.prod(tensor.dims) <= MAX_VALUES and _has_integers(tensor):
+        is_whole = tensor.data_type in (tensor.INT32, tensor.INT64, tensor.BOOL)
+        if is_whole and math.prod(tensor.dims) <= MAX_VALUES and tensor.data_location != tensor.EXTERNAL:
             values[tensor.name] = onnx.numpy_helper.to_array(tensor)
     numbers = dict(_numbers(graph))
     values |= numbers
@@ -136,11 +137,6 @@ def _is_size(node: Any, values: dict[str, np.ndarray], numbers: Container[str]) 
     if node.op_type == "Cast":
         return values[node.input[0]].dtype.kind != "f"
     return any(name in values and name not in numbers and values[name].dtype.kind == "f" for name in node.input)
-
-
-def _has_integers(tensor: onnx.TensorProto) -> bool:
-    integers = tensor.data_type in (tensor.INT32, tensor.INT64, tensor.BOOL)
-    return integers and tensor.data_location != tensor.EXTERNAL
 
 
 def _computed(node: Any, values: dict[str, np.ndarray], shapes: dict[str, Shape], opsets: Any) -> np.ndarray | None:
