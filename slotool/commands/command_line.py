@@ -108,8 +108,8 @@ def takes(group: type, **defaults: Any) -> Callable[[Function], Function]:
             return function(*args, **{**defaults, **parameters})
 
         with_group.__signature__ = signature.replace(parameters=[*stated, *shared])  # type: ignore[attr-defined]
-        shared = (inspect.getdoc(group) or "").partition("Args:\n")[2]
-        with_group.__doc__ = f"{inspect.getdoc(function)}\n{shared}"
+        sections = (inspect.getdoc(group) or "").partition("Args:\n")[2]
+        with_group.__doc__ = f"{inspect.getdoc(function)}\n{sections}"
         return with_group  # type: ignore[return-value]  # of the same type: it takes and returns the same
 
     return taking
