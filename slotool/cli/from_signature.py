@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -40,13 +40,12 @@ _FEWEST_STEPS = 4
 
 @dataclass(frozen=True)
 class Reading:
-    """Reading of a parameter by the command line: type for typer, and conversion to the function's value."""
+    """Reading of a parameter by the command line: type and limits for typer, and conversion to the function's value."""
 
     kind: Any
     convert: Callable[[Any], Any] | None = None
     metavar: str | None = None
-    low: float | None = None
-    high: float | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 def commands_of(function: Callable[..., Any]) -> tuple[CommandLine, ...]:
@@ -266,10 +265,7 @@ class _Builder:
         }
         if reading.kind is bool:
             settings["metavar"] = None
-        if reading.low is not None:
-            settings["min"] = reading.low
-        if reading.high is not None:
-            settings["max"] = reading.high
+        settings |= reading.limits
         kind: Any = str if reading.kind == "data" else reading.kind
         if kind in (Any, list[Any]):
             settings["parser"] = _as_it_is
@@ -333,12 +329,9 @@ def _number(name: str, annotation: Any, kinds: Sequence[Any]) -> Reading | None:
             bounds = bounds_of(annotation)
             # Typer has no excluded ends: the function rejects them.
             stated = bounds if bounds and not bounds.excluded else values.Bounds()
-            return Reading(plain, low=_finite(stated.low), high=_finite(stated.high))
+            limits = {"min": stated.low, "max": stated.high}
+            return Reading(plain, limits={name: limit for name, limit in limits.items() if math.isfinite(limit)})
     return None
-
-
-def _finite(bound: float) -> float | None:
-    return bound if math.isfinite(bound) else None
 
 
 def _text(kinds: Sequence[Any]) -> Reading | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,28 +116,25 @@ class SweptPrediction(Prediction):
     @property
     def latency_s(self) -> np.ndarray:
         """Predicted latencies, float64 seconds [networks × values]; NaN where there is none."""
-        import numpy as np
-
-        return np.array([point.latency_s for point in self.points])
+        return self._of_points("latency_s")
 
     @property
     def throughput(self) -> np.ndarray:
         """Examples per second, one batch after the other, float64 [networks × values]."""
-        import numpy as np
-
-        return np.array([point.throughput for point in self.points])
+        return self._of_points("throughput")
 
     @property
     def interval_s(self) -> np.ndarray:
-        import numpy as np
-
-        return np.array([(point.low_s, point.high_s) for point in self.points])
+        return self._of_points("low_s", "high_s")
 
     @property
     def probability_within_slo(self) -> np.ndarray | None:
+        return None if self.slo_s is None else self._of_points("probability")
+
+    def _of_points(self, *names: str) -> np.ndarray:
         import numpy as np
 
-        return None if self.slo_s is None else np.array([point.probability for point in self.points])
+        return np.array(list(map(attrgetter(*names), self.points)))
 
     @cached_property
     def largest(self) -> list[Row]:

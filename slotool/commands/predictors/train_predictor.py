@@ -94,11 +94,12 @@ def train_predictor(
     torch_device, searched = devices.required(training_device, "training_device"), numbers_in(depths or DEPTHS)
     source = MeasuredNetworks.of(latency, graphs, rows, networks)
     reporter, written = reporter_of(progress), None if out is None else Path(out)
+    config = {**source.config(), **source.rows}
     if source.is_colocated():
         opened = None if solo is None else open_artifact(solo, KIND)
         run, choice = _of_colocations(source, opened, model, searched, torch_device, seed, reporter)
         if written is not None:
-            config = {**source.config(), "solo": solo and str(solo), "model": choice, "depths": searched, **source.rows}
+            config |= {"solo": solo and str(solo), "model": choice, "depths": searched}
             run.save(written, opened, config=config, seed=seed, force=force)
         return PredictorTraining(run, choice, written)
     if solo is not None:
@@ -107,8 +108,7 @@ def train_predictor(
     if many in chosen:
         several = train_settings(join_settings(source.table(), source.read_graphs(), source.rows), seed, reporter)
         if written is not None:
-            config = {**source.config(), "model": many, **source.rows}
-            several.save(written, config=config, seed=seed, force=force)
+            several.save(written, config=config | {"model": many}, seed=seed, force=force)
         return SettingsTraining(several, written)
     if not {AUTO, "dnn"} & set(chosen):
         _refuse_depths(", ".join(chosen), depths)
@@ -124,7 +124,7 @@ def train_predictor(
     )
     model_names = ",".join(chosen)
     if written is not None:
-        config = {**source.config(), "model": model_names, "depths": searched, **source.rows}
+        config |= {"model": model_names, "depths": searched}
         run.save(written, config=config, seed=seed, force=force)
     return PredictorTraining(run, model_names, written)
 
