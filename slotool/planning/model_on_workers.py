@@ -16,7 +16,7 @@ from slotool.planning.fleet import Fleet, Pool, SamplesUs, WorkerType
 from slotool.planning.promise import Judge, Promise, Verdict
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import BatchingPolicy, FixedBatching, Profile, make_policy
-from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
+from slotool.simulation import ServiceTimes, SimulationResult
 from slotool.simulation.scenario import Points
 from slotool.simulation.service import Overhead
 from slotool.tables import OutcomeTable
@@ -52,9 +52,6 @@ class Service(Protocol):
     @property
     def points(self) -> Points: ...
 
-    def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
-        """Simulate; ``seed``: of the latencies; ``overhead``: of each call, with its reserve taken off deadlines."""
-
 
 class BatchingService:
     """Batches under a policy that chooses points; calls take the profile's samples, or those of ``beside``.
@@ -85,9 +82,6 @@ class BatchingService:
             overhead.saturation,
         )  # fmt: skip
 
-    def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
-        return simulate(self.policy, scenario, self.times(seed, overhead, len(scenario.death_us)))
-
 
 @dataclass(frozen=True)
 class Demand:
@@ -116,11 +110,11 @@ class Demand:
 class ModelOnWorkers:
     """Requests of ``demand`` on workers.
 
-    ``reserve_us``: of each deadline, kept for the front end and the network. ``seed``: of the latencies drawn. Raises
-    ``InputError`` for traffic that is too short to show the promise.
+    ``reserve_us``: of each deadline, kept for the front end and the network. Raises ``InputError`` for traffic that is
+    too short to show the promise.
     """
 
-    def __init__(self, demand: Demand, *, reserve_us: float = 0.0, seed: int = 0):
+    def __init__(self, demand: Demand, *, reserve_us: float = 0.0):
         promise, self.judge = demand.promise, Judge(demand.promise, demand.outcomes)
         self.judge.require_enough(len(demand.arrival_s))
         if not promise.deadline_us > reserve_us:
@@ -128,7 +122,7 @@ class ModelOnWorkers:
                 f"a deadline of {promise.deadline_us / 1e3:g} ms leaves nothing for computing: {reserve_us / 1e3:g} ms "
                 "are kept for the network and the front end"
             )
-        self.promise, self.seed = promise, seed
+        self.promise = promise
         self._arrival_s = np.asarray(demand.arrival_s, dtype=np.float64)
         self.placement = demand.placement
         self._services: dict[tuple[str, str], Service] = {}
@@ -215,29 +209,11 @@ class ModelOnWorkers:
         energy_j = worker.profile.request_j(result.grid.points, result.row[served], result.batch[served])
         return replace(self.judge(result, traffic.counted), energy_j=energy_j)
 
-    def run(self, pool: Pool, draw: int, traffic: Traffic, overhead: Overhead | None = None) -> SimulationResult:
-        """Simulate ``pool``. ``overhead``: in place of what the plan keeps of each deadline."""
-        overhead = overhead or Overhead(self.promise.deadline_us - self.computing_us)
-        service = self.service(self.placed(pool.worker, pool.replicas), pool.policy)
-        deadline_us = max(self.promise.deadline_us - overhead.reserve_us, service.fastest_us)
-        scenario = Scenario.of(traffic.arrival_s, deadline_us / 1e6, pool.replicas)
-        return service.run(scenario, self.seed + draw, overhead)
-
-    def verdict(self, pool: Pool, draw: int, traffic: Traffic) -> Verdict:
-        """Return what a simulation of ``pool`` under ``traffic`` shows of the promise. ``draw``: of the latencies."""
-        return self.judged(self.run(pool, draw, traffic), traffic, pool.worker)
-
     def service(self, worker: WorkerType, policy: str) -> Service:
         key = worker.name, policy
         if key not in self._services:
             self._services[key] = self._make(worker, policy)
         return self._services[key]
-
-    def batching(self, pool: Pool) -> BatchingService:
-        """Return the service of the pool's workers under its policy, which chooses batches."""
-        service = self.service(self.placed(pool.worker, pool.replicas), pool.policy)
-        assert isinstance(service, BatchingService)
-        return service
 
     def _make(self, worker: WorkerType, policy: str) -> Service:
         grid = worker.profile.grid

@@ -22,9 +22,9 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Pool, SmallestFleet, WorkerType
-from slotool.planning.model_on_workers import Demand, ModelOnWorkers
+from slotool.planning.model_on_workers import BatchingService, Demand, ModelOnWorkers
 from slotool.planning.promise import Promise
-from slotool.planning.tiers_on_workers import TiersOnWorkers
+from slotool.planning.tiers_on_workers import TierService, TiersOnWorkers
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import FixedBatching
 from slotool.simulation import Scenario, SimulationResult
@@ -76,7 +76,7 @@ class Planner:
         for demand in demands:
             kind = ModelOnWorkers if demand.tiers is None else TiersOnWorkers
             try:
-                self.models[demand.name] = kind(demand, reserve_us=reserve_us, seed=seed)
+                self.models[demand.name] = kind(demand, reserve_us=reserve_us)
             except InputError as error:
                 raise InputError(f"{demand.name}: {error}" if len(demands) > 1 else str(error)) from error
         if not self.worker_types:
@@ -110,11 +110,6 @@ class Planner:
     def requests(self) -> int:
         """Requests of all models."""
         return sum(model.requests for model in self.models.values())
-
-    @property
-    def is_of_one(self) -> bool:
-        """True if there is one model."""
-        return len(self.models) == 1
 
     def only(self, name: str) -> Self:
         """Return the planner of one of the models by itself."""
@@ -222,7 +217,7 @@ class Planner:
         """Return fleets of each model by itself, each of which some worker serves, and of all together."""
         apart = {name: self.apart(name, advance) for name in self.models}
         fleets = [result[0].fleet for result in apart.values()]
-        if self.is_of_one:
+        if len(apart) == 1:
             (ranked,) = apart.values()
             return Fleets(apart, ranked, ranked[0])
         if not all(result[0].holds for result in apart.values()):
@@ -346,14 +341,10 @@ class Planner:
         """
         traffic = traffic or (self.confirming if draw else self.searched)
         pools = {name: replace(pools[name], replicas=replicas) for name in self.models if name in pools}
-        if self.is_of_one:
-            verdicts = {name: self.models[name].verdict(pool, draw, traffic[name]) for name, pool in pools.items()}
-        else:
-            results = self.results(pools, draw, traffic)
-            verdicts = {
-                name: self.models[name].judged(result, traffic[name], pools[name].worker)
-                for name, result in results.items()
-            }
+        verdicts = {
+            name: self.models[name].judged(result, traffic[name], pools[name].worker)
+            for name, result in self.results(pools, draw, traffic).items()
+        }
         return Fleet(pools, verdicts)
 
     def results(
@@ -361,19 +352,20 @@ class Planner:
         overheads: Mapping[str, Overhead] | None = None,
     ) -> dict[str, SimulationResult]:  # fmt: skip
         """Simulate the requests of each model. ``overheads``: in place of the reserve."""
-        if self.is_of_one:
-            ((name, pool),) = pools.items()
-            overhead = None if overheads is None else overheads[name]
-            return {name: self.models[name].run(pool, draw, traffic[name], overhead)}
-        overheads = overheads or dict.fromkeys(pools, Overhead(self._reserve_us))
         policies, scenarios, times = [], [], []
         for at, (name, pool) in enumerate(pools.items()):
-            service, overhead = self.models[name].batching(pool), overheads[name]
-            deadline_us = max(self.promises[name].deadline_us - overhead.reserve_us, service.fastest_us)
-            policies.append(service.policy)
-            scenarios.append(Scenario.of(traffic[name].arrival_s, deadline_us / 1e6, pool.replicas))
+            model, overhead = self.models[name], Overhead(self._reserve_us) if overheads is None else overheads[name]
+            service = model.service(model.placed(pool.worker, pool.replicas), pool.policy)
+            deadline_us = max(model.promise.deadline_us - overhead.reserve_us, service.fastest_us)
+            scenario = Scenario.of(traffic[name].arrival_s, deadline_us / 1e6, pool.replicas)
             # Draw each model's latencies apart; the first's as in a fleet of its own.
-            times.append(service.times(self.seed + draw + at * 1_000_003, overhead, pool.replicas))
+            seed = self.seed + draw + at * 1_000_003
+            if isinstance(service, TierService):  # by rules one model is planned at a time
+                return {name: service.run(scenario, seed, overhead)}
+            assert isinstance(service, BatchingService)
+            policies.append(service.policy)
+            scenarios.append(scenario)
+            times.append(service.times(seed, overhead, pool.replicas))
         return dict(zip(pools, simulate_together(policies, scenarios, times), strict=True))
 
     def max_queue(self, pools: Mapping[str, Pool]) -> int:

@@ -13,7 +13,6 @@ from slotool.planning.fleet import Fleet, Pool, WorkerType
 from slotool.planning.model_on_workers import Demand, ModelOnWorkers
 from slotool.planning.promise import Verdict
 from slotool.planning.tiers import TierMix
-from slotool.planning.traffic import Traffic
 from slotool.rules.policies.points import from_point, in_turn
 from slotool.simulation import Scenario
 from slotool.simulation.service import Overhead
@@ -45,9 +44,9 @@ class TierService:
         self.worker_us = sum(
             share * service.worker_us(tier) for tier, (_, share) in zip(tiers, mix.shares, strict=True)
         )
-        self.offered = tuple(service.offered[tier] for tier in tiers), tuple(share for _, share in mix.shares)
 
     def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> TierResult:
+        """Simulate; ``seed``: of the latencies; ``overhead``: of each call, with its reserve taken off deadlines."""
         random = np.random.default_rng((seed, len(scenario)))
         tiers = self._tiers[self._mix.drawn(random, len(scenario))]
         requests = TierRequests(random.integers(self._examples, size=len(scenario)), tiers)
@@ -57,8 +56,8 @@ class TierService:
 class TiersOnWorkers(ModelOnWorkers):
     """Requests of tolerance tiers; what others call policies are mixes of tiers here, by their text."""
 
-    def __init__(self, demand: Demand, *, reserve_us: float = 0.0, seed: int = 0):
-        super().__init__(demand, reserve_us=reserve_us, seed=seed)
+    def __init__(self, demand: Demand, *, reserve_us: float = 0.0):
+        super().__init__(demand, reserve_us=reserve_us)
         tiers, outcomes = demand.tiers, demand.outcomes
         assert tiers is not None
         assert outcomes is not None
@@ -68,8 +67,6 @@ class TiersOnWorkers(ModelOnWorkers):
         )  # fmt: skip
         self._tiers = list(dict.fromkeys((each, mix.objective) for mix in tiers.mixes for each in mix.tolerances))
         self._of_workers: dict[str, TieredService] = {}
-        # Neighbouring tiers are often served by the same ensembles. The traffic is kept, so that its id stays its own.
-        self._tried: dict[tuple[object, ...], tuple[Traffic, Verdict]] = {}
 
     @property
     def remarks(self) -> list[str]:
@@ -133,13 +130,6 @@ class TiersOnWorkers(ModelOnWorkers):
     def is_enough(self, verdict: Verdict) -> bool:
         """True if deadlines hold: more workers do not make answers more accurate, as requests get their own tier."""
         return "attainment" not in verdict.misses(self.promise)
-
-    def verdict(self, pool: Pool, draw: int, traffic: Traffic) -> Verdict:
-        placed = self.placed(pool.worker, pool.replicas)
-        key = placed.name, self.service(placed, pool.policy).offered, draw, id(traffic), pool.replicas
-        if key not in self._tried:
-            self._tried[key] = traffic, super().verdict(pool, draw, traffic)
-        return self._tried[key][1]
 
     def service(self, worker: WorkerType, policy: str) -> TierService:
         service = super().service(worker, policy)

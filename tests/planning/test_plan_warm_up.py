@@ -8,11 +8,13 @@ import pytest
 
 from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.front_end import FrontEnd
-from slotool.planning.model_on_workers import Demand, ModelOnWorkers
+from slotool.planning.model_on_workers import Demand
+from slotool.planning.planner import Planner
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.planning.warm_up import calls_of, with_warm_up
 from slotool.scheduling.batching import read_profile
+from slotool.simulation import SimulationResult
 from slotool.simulation.service import Overhead
 from slotool.tables import LatencyTable
 from slotool.workloads import Poisson
@@ -34,10 +36,15 @@ def front_end(**of_calls: float) -> FrontEnd:
     return FrontEnd(np.full(1, 500.0), Overhead(2e3, **of_calls))
 
 
+def simulated(times_s: np.ndarray, workers: int, overhead: Overhead) -> SimulationResult:
+    search = Planner([Demand("", times_s, Promise(500e3, 0.1), {"one": worker()}, [])], reserve_us=2e3)
+    pools = {"": Pool(worker(), "maxbatch", workers)}
+    return search.results(pools, 1, {"": Traffic.whole(times_s)}, {"": overhead})[""]
+
+
 def served(true: FrontEnd, times_s: np.ndarray, workers: int) -> RequestLog:
     """What a client logs of a server whose calls take as long as simulated."""
-    search = ModelOnWorkers(Demand("", times_s, Promise(500e3, 0.1), {}, []), reserve_us=2e3)
-    found = search.run(Pool(worker(), "maxbatch", workers), 1, Traffic.whole(times_s), true.overhead)
+    found = simulated(times_s, workers, true.overhead)
     arrived_us = found.scenario.arrival_us
     rows = {
         "intended_s": times_s, "sent_s": times_s, "done_s": 1e-6 * found.done_us, "status": 200, "label": 1,
@@ -112,9 +119,5 @@ def test_the_time_between_two_calls_counts_for_busy_workers() -> None:
         "none waited"
     )
     times_s = np.zeros(50)
-    search = ModelOnWorkers(Demand("", times_s, Promise(500e3, 0.1), {}, []), reserve_us=2e3)
-    ends_us = [
-        search.run(Pool(worker(), "maxbatch", 1), 1, Traffic.whole(times_s), each.overhead._replace(reserve_us=0.0))
-        for each in (known, found)
-    ]
+    ends_us = [simulated(times_s, 1, each.overhead._replace(reserve_us=0.0)) for each in (known, found)]
     assert ends_us[1].done_us.max() - ends_us[0].done_us.max() == pytest.approx(200.0 * ends_us[0].calls)

@@ -215,7 +215,7 @@ def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:
     pool, traffic = Pool(worker(), "slackfit", 1), Traffic.whole(times_s)
     none = FrontEnd(np.zeros(1), Overhead(2e3))
     bare = planned(search, pool, 1, traffic, none)
-    verdict = search.models[""].verdict(pool, 1, traffic)
+    verdict = search.served({"": pool}, 1, 1, {"": traffic}).verdict
     assert (bare["attainment"], bare["accuracy"]) == (verdict.attainment, pytest.approx(verdict.accuracy))
     assert bare["p99_s"] == pytest.approx(verdict.p99_us / 1e6)
     slower = FrontEnd(np.full(3, 700.0), Overhead(2e3, 300.0))
