@@ -101,10 +101,9 @@ class TierResult(SimulationResult):
 class TieredService:
     """``rules`` as workers serve them to requests of ``tiers``: pairs of a tolerance and an objective.
 
-    ``offered``: per tier, ``ToleranceTiers.choices``. ``space``: latencies of single versions, by which a server plans;
-    ``samples_us``: µs measured of calls, by version and batch size; a size that was not counts as the next larger one
-    that was. ``outcomes``: the examples that requests are of. ``cancels``: a
-    version that is not needed any more ends at once; else its worker is busy to its end.
+    ``space``: latencies of single versions, by which a server plans; ``samples_us``: µs measured of calls, by version
+    and batch size; a size that was not counts as the next larger one that was. ``outcomes``: the examples that requests
+    are of. ``cancels``: a version that is not needed any more ends at once; else its worker is busy to its end.
     Raises ``InputError`` for an objective without tiers, and for a version without latencies or outcomes.
     """
 
@@ -119,15 +118,15 @@ class TieredService:
         cancels: bool = False,
     ):
         policy = ToleranceTiers(rules, space)
-        self.offered = [tuple(policy.choices(tolerance, objective)) for tolerance, objective in tiers]
+        offered = [tuple(policy.choices(tolerance, objective)) for tolerance, objective in tiers]
         rows: dict[OperatingPoint, int] = {}
-        for choices in self.offered:
+        for choices in offered:
             for point in (point for pair in choices for point in pair):
                 rows.setdefault(point, len(rows))
         self.ensembles = Ensembles(list(rows), space, outcomes)
         self.cancels = cancels
-        self._choices = np.full((len(tiers), max(map(len, self.offered)), 2), -1, dtype=np.int16)
-        for tier, choices in enumerate(self.offered):
+        self._choices = np.full((len(tiers), max(map(len, offered)), 2), -1, dtype=np.int16)
+        for tier, choices in enumerate(offered):
             self._choices[tier, : len(choices)] = [[rows[point] for point in pair] for pair in choices]
         samples = [
             _samples(samples_us, version, size) for version in self.ensembles.versions for size in self.ensembles.sizes
