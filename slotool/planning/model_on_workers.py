@@ -155,7 +155,7 @@ class ModelOnWorkers:
 
     def fits(self, pool: Pool) -> bool:
         """True if a call may begin that is over within a deadline."""
-        return self.placed(pool.worker, pool.replicas).profile.grid.fastest_us <= self.computing_us
+        return self.of_pool(pool).fastest_us <= self.computing_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         """Return ``names``, with ``fixed`` as each accurate enough point; none if no call fits into the deadline."""
@@ -214,6 +214,10 @@ class ModelOnWorkers:
         if key not in self._services:
             self._services[key] = self._make(worker, policy)
         return self._services[key]
+
+    def of_pool(self, pool: Pool) -> Service:
+        """Return the service of a pool's workers, next to each other where they share machines, under its policy."""
+        return self.service(self.placed(pool.worker, pool.replicas), pool.policy)
 
     def _make(self, worker: WorkerType, policy: str) -> Service:
         grid = worker.profile.grid

@@ -355,7 +355,7 @@ class Planner:
         policies, scenarios, times = [], [], []
         for at, (name, pool) in enumerate(pools.items()):
             model, overhead = self.models[name], Overhead(self._reserve_us) if overheads is None else overheads[name]
-            service = model.service(model.placed(pool.worker, pool.replicas), pool.policy)
+            service = model.of_pool(pool)
             deadline_us = max(model.promise.deadline_us - overhead.reserve_us, service.fastest_us)
             scenario = Scenario.of(traffic[name].arrival_s, deadline_us / 1e6, pool.replicas)
             # Draw each model's latencies apart; the first's as in a fleet of its own.

@@ -81,10 +81,6 @@ class TiersOnWorkers(ModelOnWorkers):
                 )
         return list(result.values())
 
-    def fits(self, pool: Pool) -> bool:
-        worker = self.placed(pool.worker, pool.replicas)
-        return self.service(worker, pool.policy).fastest_us <= self.computing_us
-
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         return [name for name in self.mixes if self.service(worker, name).fastest_us <= self.computing_us]
 
