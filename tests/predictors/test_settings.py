@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import slotool
+from benchmarks.refit import shipped
 from slotool.commands.predictors.predictor_training import worse_than_baseline
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
@@ -28,7 +29,7 @@ from slotool.predictors.settings.model import SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor, matching
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.training.many_settings import SettingsRun, of_setting, train_settings
+from slotool.predictors.training.many_settings import SettingsRun, hold_out_settings, of_setting, train_settings
 from slotool.predictors.transfer.adaptation import ADAPTED, AS_IS, FACTOR, HeldOut, adapt, adapt_and_score
 from slotool.predictors.transfer.adapted import AdaptedPredictor
 from slotool.tables import LatencyTable
@@ -318,3 +319,19 @@ def test_it_is_asked_for_alone(tmp_path: Path) -> None:
         slotool.train_predictor(tmp_path / "l.csv", graphs=tmp_path / "g.jsonl", model=["settings", "linear"])
     with pytest.raises(ArgumentError, match="trains no DNN"):
         slotool.train_predictor(tmp_path / "l.csv", graphs=tmp_path / "g.jsonl", model="settings", depths=[2])
+
+
+def test_a_refit_is_compared_by_the_features_that_both_are_asked_with(
+    run: SettingsRun, networks: list[OperatorGraph]
+) -> None:
+    predictor = run.trained.predictor
+    assert isinstance(predictor, SettingsPredictor)
+    assert predictor.model is not None
+    features, kinds = network_features(networks), [graph.kind for graph in networks]
+    fitted = run.held_out.score(0)["mape"]
+    assert shipped(predictor.model, features, kinds).score(0)["mape"] == pytest.approx(fitted, rel=0.05)
+    # Captured anew, the networks have three times the work, of which the shipped model has learnt nothing.
+    features[:, [FEATURES.index(f"log {name}") for name in ("flops", "moved_bytes", "operators")]] += np.log(3)
+    assert shipped(predictor.model, features, kinds).score(0)["mape"] > 3 * fitted
+    anew = hold_out_settings(features, run.labelled.latency_s, run.labelled.settings, kinds)
+    assert anew.score(0)["mape"] == pytest.approx(fitted, rel=0.3)

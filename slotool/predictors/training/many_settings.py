@@ -180,14 +180,16 @@ def hold_out_settings(
     kinds: Sequence[str],
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
+    test_features: np.ndarray | None = None,
 ) -> HeldOutSettings:
+    """Predict each fold of kinds from the others; ``test_features``: its features, where others are learnt from."""
     fold, by_kind = _folds(kinds, seed)
     errors, spread, simple = (np.full(latency_s.shape, np.nan) for _ in range(3))
     log_s = np.log(latency_s)
     for number in range(FOLDS):
         training, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         model = SettingsModel.fit(features[training], latency_s[training], settings)
-        networks = model.encode(features[test])
+        networks = model.encode((features if test_features is None else test_features)[test])
         errors[test] = log_s[test] - model.answer(networks)
         for s in range(len(settings)):
             spread[test, s] = model.spread(networks, s)
