@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.encodings import OperatorArrays
 from slotool.predictors.base import Examples
-from slotool.predictors.features import packed_graphs
 from slotool.predictors.features.packed_graphs import Packed, Picker
 from slotool.predictors.solo import graph_network
 from slotool.predictors.solo.graph_network import GraphNetwork, GraphNetworkPredictor, GraphScaling
@@ -48,10 +45,10 @@ def network() -> GraphNetwork:
         return GraphNetwork(SCALING.width)
 
 
-def learnt(packed: Packed, linear: Callable = nn.functional.linear) -> list[torch.Tensor]:
+def learnt(packed: Packed) -> list[torch.Tensor]:
     """What a network says of these graphs, and its gradients."""
     untrained = network()
-    answer = untrained(packed, linear)
+    answer = untrained(packed)
     answer.square().sum().backward()
     return [answer.detach(), *(weight.grad for weight in untrained.parameters())]
 
@@ -86,22 +83,11 @@ def test_operators_alike_are_computed_once_and_nothing_else_changes() -> None:
     assert_close(learnt(merged), learnt(plain))
 
 
-@pytest.mark.parametrize("min_filled", [1, 10**9])
-def test_picked_graphs_are_those_packed_alone(monkeypatch: pytest.MonkeyPatch, min_filled: int) -> None:
-    monkeypatch.setattr(packed_graphs, "MIN_FILLED", min_filled)
+def test_picked_graphs_are_those_packed_alone() -> None:
     for merge in (False, True):
         pick, rows = Picker(SCALING.pack(ARRAYS, merge=merge)), [6, 0, 13, 7]
         alone = SCALING.pack(OperatorArrays.of([GRAPHS[row] for row in rows]), merge=merge)
         assert_close(learnt(pick(torch.tensor(rows))), learnt(alone), 1e-5)
-
-
-def test_packed_graphs_multiplies_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = SCALING.pack(ARRAYS)
-    expected = learnt(packed)
-    monkeypatch.setattr(packed_graphs, "MIN_ROWS", 1)
-    assert_close(learnt(packed, packed_graphs.linear), expected)
-    monkeypatch.setattr(packed_graphs, "_is_available", lambda: False)
-    assert_close(learnt(packed, packed_graphs.linear), expected, 0.0)
 
 
 def test_the_number_of_threads_changes_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,16 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 # States that an operator gathers in a round of messages: its own, its inputs', its users'.
 GATHERED = 3
-# oneDNN compiles its product for each number of rows, in a millisecond or more: picked operators are padded to a
-# multiple of the second, unless they are fewer than the first.
-MIN_FILLED, MULTIPLE = 256, 128
-# Below so many rows a call costs more than its product.
-MIN_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -111,24 +106,18 @@ class Picker:
         first = self._starts[rows]
         sizes = self._starts[rows + 1] - first
         shift = (sizes.cumsum(0) - sizes - first)[owner]
-        # Padding costs nothing and has no neighbours, not even itself.
-        spare = -len(nodes) % MULTIPLE if len(nodes) >= MIN_FILLED else 0
-        gathered, scattered = self._gathered[nodes].view(-1), self._scattered[nodes]
+        counts_of = (self._gathered, self._scattered)
+        gathered, scattered = (pad(counts[nodes].view(-1).cumsum(0), (1, 0)) for counts in counts_of)
         return Packed(
-            operators=pad(packed.operators[nodes], (0, 0, 0, spare)),
-            known=pad(packed.known[nodes], (0, spare)),
-            cost=pad(packed.cost[nodes], (0, spare)),
-            graph=pad(graph, (0, spare)),
+            operators=packed.operators[nodes],
+            known=packed.known[nodes],
+            cost=packed.cost[nodes],
+            graph=graph,
             constant_s=packed.constant_s[rows],
-            gather=Ones(packed.gather.columns[ones] + shift, _bounds(gathered, GATHERED * spare)),
-            scatter=Ones(packed.scatter.columns[ones] + GATHERED * shift, _bounds(scattered, spare)),
-            counts=pad(packed.counts.view(-1, GATHERED)[nodes].view(-1, 1), (0, 0, 0, GATHERED * spare), value=1.0),
+            gather=Ones(packed.gather.columns[ones] + shift, gathered),
+            scatter=Ones(packed.scatter.columns[ones] + GATHERED * shift, scattered),
+            counts=packed.counts.view(-1, GATHERED)[nodes].view(-1, 1),
         )
-
-
-def _bounds(sizes: Tensor, spare: int) -> Tensor:
-    """Return starts of rows of these sizes and of ``spare`` empty ones, and the end, int64 [rows + spare + 1]."""
-    return pad(pad(sizes, (0, spare)).cumsum(0), (1, 0))
 
 
 def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,37 +173,3 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(bits ^ (bits >> np.uint64(31)))
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x · weightᵀ + bias, float32 [n, out], with gradients for x [n, in], weight [out, in] and bias [out].
-
-    The operator is that of torch's compiler; where it is missing, as on a GPU, and for few rows, this is
-    ``torch.nn.functional.linear``.
-    """
-    if len(x) < MIN_ROWS or x.is_cuda or not _is_available():
-        return nn.functional.linear(x, weight, bias)
-    product: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return product
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        of_x = _product(gradient, weight.t().contiguous()) if ctx.needs_input_grad[0] else None
-        return of_x, _product(gradient.t(), x.t()), gradient.sum(dim=0)
-
-
-def _is_available() -> bool:
-    return bool(torch.backends.mkldnn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return product

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +20,6 @@ from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import MEASURES, OperatorArrays
 from slotool.llvm import without_late_triton
 from slotool.predictors.base import Document, Labels, Predictor, Progress, Tensors
-from slotool.predictors.features import packed_graphs
 from slotool.predictors.features.network_features import relative_prices
 from slotool.predictors.features.packed_graphs import Packed, Picker, exchange, group
 
@@ -49,8 +48,6 @@ BLIND_SHARE = 0.25
 GRAPHS_AT_ONCE = 1000
 # Gradients are summed over parts of a batch of about so many operators, which stay in a core's cache.
 OPERATORS_AT_ONCE = 2000
-# A product with a layer's weight and bias.
-Linear = Callable[[Tensor, Any, Any], Tensor]
 
 
 def roofline_terms(measures: np.ndarray) -> np.ndarray:
@@ -290,20 +287,16 @@ class GraphNetwork(nn.Module):
         self.readout = nn.Linear(HIDDEN_UNITS, 1)
         self.constant = nn.Parameter(torch.zeros(()))
 
-    def forward(self, graphs: Packed, linear: Linear = nn.functional.linear) -> Tensor:
-        constant_s, cost_s = self.seconds(graphs, linear)
+    def forward(self, graphs: Packed) -> Tensor:
+        constant_s, cost_s = self.seconds(graphs)
         return torch.log(constant_s.index_add(0, graphs.graph, cost_s))
 
-    def seconds(self, graphs: Packed, linear: Linear = nn.functional.linear) -> tuple[Tensor, Tensor]:
+    def seconds(self, graphs: Packed) -> tuple[Tensor, Tensor]:
         """Return the fixed seconds of each graph [g], and the seconds of each operator [n]."""
-
-        def through(layer: nn.Module, x: Tensor) -> Tensor:
-            return linear(x, layer.weight, layer.bias)
-
-        state = nn.functional.silu(through(self.input_proj, graphs.operators))
+        state = nn.functional.silu(self.input_proj(graphs.operators))
         for combine in self.rounds:
-            state = state + nn.functional.silu(through(combine, graphs.neighbourhoods(state)))
-        factor = self.readout(nn.functional.silu(through(self.hidden, state))).squeeze(1)
+            state = state + nn.functional.silu(combine(graphs.neighbourhoods(state)))
+        factor = self.readout(nn.functional.silu(self.hidden(state))).squeeze(1)
         cost_s = graphs.cost * torch.exp(graphs.known * MAX_LOG_FACTOR * torch.tanh(factor / MAX_LOG_FACTOR))
         constant_s = graphs.constant_s * torch.exp(self.constant)
         return constant_s, cost_s
@@ -402,12 +395,12 @@ def _train(
             for few, left_out in zip(rows.split(at_once), blind.split(at_once), strict=True):
                 part = pick(few)
                 part = replace(part, operators=_without_context(part.operators, left_out[part.graph]))
-                ((network(part, packed_graphs.linear) - labels[few]).abs().sum() / len(rows)).backward()
+                ((network(part) - labels[few]).abs().sum() / len(rows)).backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             slower.step()
         with torch.inference_mode():
-            error = float((network(dev_packed, packed_graphs.linear) - dev_labels).abs().mean())
+            error = float((network(dev_packed) - dev_labels).abs().mean())
         smoothed = smoothed + (error - smoothed) / EPOCHS_SMOOTHED if epoch else error
         if smoothed < best:
             best, best_at = smoothed, epoch
