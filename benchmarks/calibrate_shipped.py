@@ -21,6 +21,7 @@ import numpy as np
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.graphs.store import read_graphs
 from slotool.predictors.colocated.artifact import PredictorArtifact
+from slotool.predictors.features.domain import Domain
 from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.solo.graph_network import GraphNetworkPredictor
@@ -33,7 +34,6 @@ from slotool.predictors.trained.artifact import (
     SCORES,
     SOLO_LATENCIES,
     TrainedPredictor,
-    domain_of,
 )
 from slotool.predictors.trained.bounds import Floor
 from slotool.predictors.trained.calibration import Calibration, hold_out_kinds
@@ -78,9 +78,9 @@ def calibrated(trained: TrainedPredictor, labelled: LabelledSet[Any], split: Row
         latency_s,
         progress=lambda text: print(text, flush=True),
     )
-    domain, like = domain_of(labelled.take(split.train)[0], labelled.take(split.dev[1::2])[0])
+    domain = Domain.of(labelled.take(split.train)[0]).with_like(labelled.take(split.dev[1::2])[0])
     calibration = Calibration.of(held_out, "graph, one network, 30 epochs")
-    return replace(trained, domain=domain, like=like, calibration=calibration)
+    return replace(trained, domain=domain, calibration=calibration)
 
 
 def tell(what: str, trained: TrainedPredictor, labelled: LabelledSet[Any], rows: np.ndarray) -> None:

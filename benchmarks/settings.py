@@ -198,11 +198,7 @@ def settings_run(
     predictor.known_residuals = held_out.of_settings()
     first = np.isfinite(latency_s[:, 0])
     error_s = float(np.mean(np.abs(np.expm1(-held_out.errors[first, 0])) * latency_s[first, 0]))
-    seconds = latency_s[np.isfinite(latency_s)]
-    bounds = replace(old.bounds, latency_s=(float(seconds.min()), float(seconds.max())))
-    trained = replace(
-        old, predictor=predictor, residuals=predictor.residuals, dev_mae_s=error_s, bounds=bounds, setting=settings[0]
-    )
+    trained = replace(old, predictor=predictor, residuals=predictor.residuals, dev_mae_s=error_s, setting=settings[0])
     nameless: Any = tuple(table["name"])
     return SettingsRun(SettingsLabelled(nameless, settings, latency_s), trained, held_out)
 

@@ -35,7 +35,7 @@ def test_trained_on_predicted_and_scored(slotool, cells: tuple[Path, Path], mode
     assert max(scores[name]["mape"] for name in models.split(",")) < 0.04
     assert set(scores["additive"]["floor"].values()) == {None}
     assert trained.document["setting"]["device"] == "unknown"
-    assert "nor_conv_3x3" in TrainedPredictor.load(str(tmp_path / "p")).bounds.operator_types
+    assert "nor_conv_3x3" in TrainedPredictor.load(str(tmp_path / "p")).domain.types
 
     fresh, later = write_cells(tmp_path / "new", 30, seed=1, samples=4)
     predicted = slotool("predict", tmp_path / "p", "--graph", fresh, "--json")

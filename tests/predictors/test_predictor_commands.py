@@ -182,7 +182,7 @@ def test_predict_says_first_for_which_machine_and_what_it_does_not_know(slotool,
     assert "like training" in finished.stdout
     assert "no interval: 1 of 3 operators," in finished.stdout
     assert "of types never measured (NeverSeen)" in finished.stdout
-    assert "of its cost in types never measured (NeverSeen)" in finished.stderr
+    assert "are of types never measured (NeverSeen)" in finished.stderr
 
 
 def test_predict_a_torch_module(slotool, predictor: Path, tmp_path: Path, monkeypatch) -> None:

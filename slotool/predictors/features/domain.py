@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -32,6 +32,8 @@ BY_BYTES = "at most the bytes that it moves are priced"
 # Names of inputs by the axes of one example, or by element type.
 TOKENS = "token ids"
 INPUTS = {1: "vectors", 2: "sequences", 3: "images", 4: "volumes"}
+# Quantile of the distances of unseen networks up to which others count as like the training networks.
+LIKE_TRAINING = 0.95
 # Smaller differences are not worth a word.
 WORTH_A_WORD = 0.02
 
@@ -90,61 +92,44 @@ class Distance:
         unseen, spread = max(self.unseen, self.uncounted), (self.concentration, self.convolved)
         return unseen, self.unlike, self.operators_beyond, self.totals_beyond, *spread
 
+    def differences(self) -> Iterator[tuple[bool, str]]:
+        """Yield a description of each difference worth a word, after True if no interval can be given for it."""
+        if self.form:
+            yield True, f"it is {self.form}, and no network of that form was measured"
+        if self.inputs:
+            yield True, self.inputs
+        if self.uncounted > WORTH_A_WORD:
+            yield self.uncounted > MAX_UNSEEN, f"its operators account for {1 - self.uncounted:.0%} of its FLOPs"
+        if self.overcounted > MAX_OVERCOUNTED:
+            yield True, f"the graph counts {1 + self.overcounted:.3g} times the FLOPs of the framework's own counter"
+        if self.examples_interact:
+            yield True, "the examples of a batch interact, so its FLOPs are not those of one example"
+        if self.uncosted:
+            yield True, f"nothing counts the FLOPs of {name_list(self.uncosted, 5)}: {BY_BYTES}"
+        if self.unseen_types:
+            count = f"{self.unseen_operators} of {self.operators} operators, {self.unseen:.0%} of the predicted cost"
+            types = name_list(self.unseen_types, 5)
+            yield self.unseen > MAX_UNSEEN, f"{count}, are of types never measured ({types})"
+        if self.unlike > WORTH_A_WORD:
+            far = self.unlike > MAX_UNLIKE
+            yield far, f"{self.unlike:.0%} of its cost is spent unlike in any training network"
+        if (beyond := max(self.operators_beyond, self.totals_beyond)) > WORTH_A_WORD:
+            far = beyond > math.log(MAX_FACTOR_BEYOND)
+            limit = f", and nothing beyond {MAX_FACTOR_BEYOND:g} times was checked" if far else ""
+            yield far, self._beyond() + limit
+
     def too_far(self) -> str | None:
         """Return the reason why no interval can be given, or None."""
-        reasons = []
-        if self.form:
-            reasons.append(f"it is {self.form}, and no network of that form was measured")
-        if self.inputs:
-            reasons.append(self.inputs)
-        if self.uncounted > MAX_UNSEEN:
-            reasons.append(f"its operators account for {1 - self.uncounted:.0%} of its FLOPs")
-        if self.overcounted > MAX_OVERCOUNTED:
-            reasons.append(
-                f"the graph counts {1 + self.overcounted:.3g} times the FLOPs of the framework's own counter"
-            )
-        if self.examples_interact:
-            reasons.append("the examples of a batch interact, so its FLOPs are not those of one example")
-        if self.uncosted:
-            reasons.append(f"nothing counts the FLOPs of {name_list(self.uncosted, 5)}: {BY_BYTES}")
-        if self.unseen > MAX_UNSEEN:
-            reasons.append(
-                f"{self.unseen_operators} of {self.operators} operators, {self.unseen:.0%} of the predicted cost, "
-                f"are of types never measured ({name_list(self.unseen_types, 5)})"
-            )
-        if self.unlike > MAX_UNLIKE:
-            reasons.append(f"{self.unlike:.0%} of its cost is spent unlike in any training network")
-        beyond = max(self.operators_beyond, self.totals_beyond)
-        if beyond > math.log(MAX_FACTOR_BEYOND):
-            reasons.append(f"{self._beyond()}, and nothing beyond {MAX_FACTOR_BEYOND:g} times was checked")
-        return "; ".join(reasons) or None
+        return "; ".join(text for far, text in self.differences() if far) or None
 
     def sentence(self) -> str | None:
-        """Describe differences from the training networks, with shares; None for negligible ones."""
-        parts = [f"it is {self.form}"] if self.form else []
-        if self.inputs:
-            parts.append(self.inputs)
-        if self.uncounted > WORTH_A_WORD:
-            parts.append(f"{self.uncounted:.0%} of its FLOPs uncounted")
-        if self.overcounted > MAX_OVERCOUNTED:
-            parts.append(f"{1 + self.overcounted:.3g} times the FLOPs of the framework's own counter")
-        if self.examples_interact:
-            parts.append("the examples of a batch interact")
-        if self.uncosted:
-            parts.append(f"calls of uncounted FLOPs ({name_list(self.uncosted, 5)})")
-        if self.unseen_types:
-            parts.append(f"{self.unseen:.0%} of its cost in types never measured ({name_list(self.unseen_types, 5)})")
-        if self.unlike > WORTH_A_WORD:
-            parts.append(f"{self.unlike:.0%} of its cost in other types than those of the nearest training network")
-        if max(self.operators_beyond, self.totals_beyond) > WORTH_A_WORD:
-            parts.append(self._beyond())
-        return ", ".join(parts) or None
+        """Describe all differences from the training networks that are worth a word; None for none."""
+        return "; ".join(text for _, text in self.differences()) or None
 
     def _beyond(self) -> str:
         if self.totals_beyond >= self.operators_beyond:
             side = "fewer" if self.below else "more"
-            total = self.total.replace("_", " ")
-            return f"{math.exp(self.totals_beyond):.3g} times {side} {total} than any training network"
+            return f"{math.exp(self.totals_beyond):.3g} times {side} {self.total} than any training network"
         return f"its operators {math.exp(self.operators_beyond):.3g} times larger than any of their type in training"
 
     def document(self) -> dict[str, Any]:
@@ -175,6 +160,7 @@ class Domain:
         totals: Log of the smallest and largest of ``SIZE_TOTALS``, float64 [2, 4].
         forms: Element types, and compiled or not.
         inputs: Kinds of inputs (``inputs_of``), beyond which no interval is given; empty in files of earlier versions.
+        like: Largest ``Distance.vector`` of networks that count as like these, float64 [4]; None if none do.
     """
 
     types: tuple[str, ...]
@@ -183,6 +169,7 @@ class Domain:
     totals: np.ndarray
     forms: tuple[str, ...] = (FLOAT32,)
     inputs: tuple[str, ...] = ()
+    like: np.ndarray | None = None
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
@@ -197,6 +184,19 @@ class Domain:
         ranges = np.stack([totals.min(axis=0), totals.max(axis=0)])
         forms = tuple(sorted({graph.form for graph in graphs}))
         return cls(types, shares[_spread_out(shares)], largest, ranges, forms, inputs_of(graphs))
+
+    def with_like(self, unseen: Sequence[OperatorGraph]) -> Self:
+        """Return the domain with ``like`` from unseen networks that are like those in training."""
+        vectors = np.array([distance.vector for distance in self.distances(unseen)])
+        return replace(self, like=np.quantile(vectors, LIKE_TRAINING, axis=0, method="higher"))
+
+    def unlike(self, distances: Sequence[Distance]) -> list[bool]:
+        """Return True for each network beyond ``like``, of another form, or of other inputs."""
+        if self.like is None:
+            return [True] * len(distances)
+        vectors = np.array([distance.factors[:4] for distance in distances]).reshape(-1, 4)
+        beyond = np.any(vectors > self.like + 1e-9, axis=1)
+        return [bool(each.form or each.inputs) or far for each, far in zip(distances, beyond.tolist(), strict=True)]
 
     def distances(self, graphs: Sequence[OperatorGraph]) -> list[Distance]:
         if not graphs:
@@ -254,7 +254,7 @@ class Domain:
         low, high = zip(self.totals, other.totals, strict=True)
         forms = tuple(sorted({*self.forms, *other.forms}))
         inputs = tuple(sorted({*self.inputs, *other.inputs})) if self.inputs else ()
-        return Domain(types, shares, largest, np.stack([np.minimum(*low), np.maximum(*high)]), forms, inputs)
+        return Domain(types, shares, largest, np.stack([np.minimum(*low), np.maximum(*high)]), forms, inputs, self.like)
 
     def _unseen_types(self, graph: OperatorGraph) -> tuple[str, ...]:
         return tuple(sorted({o.op for o in graph.operators if operator_type(o) not in self.types}))
@@ -267,7 +267,8 @@ class Domain:
         return f"it takes {' and '.join(sorted(strange))}, and all networks measured take {' or '.join(self.inputs)}"
 
     def document(self) -> dict[str, Any]:
-        return {"types": list(self.types), "forms": list(self.forms), "inputs": list(self.inputs)}
+        like = None if self.like is None else self.like.tolist()
+        return {"types": list(self.types), "forms": list(self.forms), "inputs": list(self.inputs), "like": like}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"domain.shares": self.shares, "domain.largest": self.largest, "domain.totals": self.totals}
@@ -278,15 +279,18 @@ class Domain:
         shares, largest, totals = (tensors[f"domain.{name}"] for name in ("shares", "largest", "totals"))
         types, forms = (strict_json.convert(document[name], list[str]) for name in ("types", "forms"))
         inputs = strict_json.convert(document.get("inputs", []), list[str])
-        width = len(types)
+        width, like = len(types), None
+        if document["like"] is not None:
+            like = np.array(strict_json.convert(document["like"], list[float]), dtype=np.float64)
         if (
             not len(shares)
+            or (like is not None and like.shape != (4,))
             or shares.shape[1:] != (width,)
             or largest.shape != (width, 3)
             or totals.shape != (2, len(SIZE_TOTALS))
         ):
             raise InputError(f"what the predictor was trained on does not fit the {width} operator types it names")
-        return cls(tuple(types), shares, largest, totals, tuple(forms), tuple(inputs))
+        return cls(tuple(types), shares, largest, totals, tuple(forms), tuple(inputs), like)
 
 
 def inputs_of(graphs: Sequence[OperatorGraph]) -> tuple[str, ...]:

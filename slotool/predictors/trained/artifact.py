@@ -11,7 +11,7 @@ import numpy as np
 
 from slotool import strict_json
 from slotool.artifacts import Artifact, ArtifactWriter, open_artifact
-from slotool.errors import ArtifactError, InputError, RunError
+from slotool.errors import ArtifactError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import Batch
 from slotool.predictors.base import Asked, Estimator, Predictor
@@ -34,8 +34,6 @@ COLOCATED_SCORES, COLOCATED_PREDICTIONS = f"{COLOCATED}-{SCORES}", f"{COLOCATED}
 SOLO_LATENCIES = "solo-latencies.json"
 DOCUMENT_VERSION = 4
 NOMINAL_COVERAGE = 0.90
-# Quantile of the distances of held-out networks up to which others count as like the training networks.
-LIKE_TRAINING = 0.95
 NOT_CALIBRATED = "no kind of network was held out when this predictor was trained"
 
 
@@ -131,20 +129,19 @@ class TrainedPredictor(SettingPredictor[Asked]):
     Intervals come from ``calibration``, the errors on held-out kinds, and widen with the distance from ``domain``: a
     user's network is of a new kind, however similar it looks. 90 % intervals from errors on networks of the training
     kinds covered 45 to 75 % of others, those from held-out kinds 93 to 95 %. Without ``calibration``, ``residuals``
-    give intervals to networks whose ``Distance.vector`` is within ``like``, float64 [4], and others get none.
+    give intervals to networks like the training networks (``Domain.unlike``), and others get none.
 
     ``residuals`` and ``dev_mae_s`` are of every second row of the dev set. The predictor makes its choices, such as a
     depth, by the other rows, whose errors are therefore too small.
 
-    For co-locations ``domain`` is None: those within ``bounds`` count as like the training set, others get no interval.
-    ``floor``: lower limit that predictions are raised to; None for co-locations and in artifacts of earlier versions.
+    Co-locations have ``bounds`` in place of ``domain``: those within count as like the training set, others get no
+    interval. ``floor``: lower limit that predictions are raised to; None for co-locations and in earlier artifacts.
     """
 
     predictor: Predictor[Asked]
-    bounds: Bounds
     dev_mae_s: float
+    bounds: Bounds | None = None
     domain: Domain | None = None
-    like: np.ndarray | None = None
     calibration: Calibration | None = None
     floor: Floor | None = None
 
@@ -170,22 +167,23 @@ class TrainedPredictor(SettingPredictor[Asked]):
         predicted_s, spread = predictor.predict_and_spread(unseen_graphs)
         residuals = Residuals.of(unseen_s, predicted_s, spread)
         residuals.interval(NOMINAL_COVERAGE)
-        domain, like = domain_of(graphs, unseen_graphs)
-        return cls(
+        trained = cls(
             predictor=predictor,
-            bounds=Bounds.of(graphs, latency_s),
             residuals=residuals,
             setting=labelled.setting,
             dev_mae_s=float(np.mean(np.abs(predicted_s - unseen_s))),
-            domain=domain,
-            like=like,
             facts=facts_of(labelled.setting),
-            floor=None if domain is None else Floor.of(cast("Sequence[OperatorGraph]", graphs), latency_s),
         )
+        if labelled.solo_s:
+            return replace(trained, bounds=Bounds.of(cast("Sequence[Colocation]", graphs), latency_s))
+        networks, unseen = (cast("Sequence[OperatorGraph]", some) for some in (graphs, unseen_graphs))
+        return replace(trained, domain=Domain.of(networks).with_like(unseen), floor=Floor.of(networks, latency_s))
 
     def predict(self, graphs: Sequence[Asked], unsure: np.ndarray | float = 0.0) -> Predictions:
+        networks: Sequence[OperatorGraph] = ()
         if self.domain is not None:
-            graphs = cast("Sequence[Asked]", Batch.of(cast("Sequence[OperatorGraph]", graphs)))
+            networks = Batch.of(cast("Sequence[OperatorGraph]", graphs))
+            graphs = cast("Sequence[Asked]", networks)
         try:
             with np.errstate(over="raise"):
                 latency_s, spread = self.predictor.predict_and_spread(graphs)
@@ -194,21 +192,24 @@ class TrainedPredictor(SettingPredictor[Asked]):
         residuals, distances = self.interval_residuals, list[Distance]()
         low, high = (np.nan, np.nan) if residuals is None else residuals.interval(NOMINAL_COVERAGE)
         outside: list[str | None]
+        why: list[str | None]
         if self.domain is None:
+            assert self.bounds is not None
             # Outside the bounds of co-locations in training no interval was checked, so none is given.
             spread = np.hypot(spread, 2 * np.broadcast_to(unsure, latency_s.shape) / max(high - low, 1e-9))
-            outside = [self.bounds.outside(*pair) for pair in zip(graphs, latency_s.tolist(), strict=True)]
-            why = [self._why_none_like(*pair) for pair in zip(outside, spread.tolist(), strict=True)]
+            colocations = zip(cast("Sequence[Colocation]", graphs), latency_s.tolist(), strict=True)
+            outside = [self.bounds.outside(*pair) for pair in colocations]
+            why = [each and f"outside the range of the measured co-locations: {each}" for each in outside]
+            for row in np.flatnonzero(~np.isfinite(spread)):
+                why[row] = "what it is predicted from has no interval"
         else:
-            distances = self.domain.distances(cast("Sequence[OperatorGraph]", graphs))
-            beyond = self._unlike(distances)
+            distances = self.domain.distances(networks)
+            beyond = self.domain.unlike(distances)
             if self._by_kinds is not None:
                 spread = self._by_kinds.widths(distances)
-            outside = [
-                distance.sentence() if far_off else None for distance, far_off in zip(distances, beyond, strict=True)
-            ]
-            why = [self._why_none(*pair) for pair in zip(distances, beyond, strict=True)]
-            networks = cast("Sequence[OperatorGraph]", graphs)
+            outside = [each.sentence() if far else None for each, far in zip(distances, beyond, strict=True)]
+            unknown = None if self.bounds_other_kinds else NOT_CALIBRATED
+            why = [(each.too_far() or unknown) if far else None for each, far in zip(distances, beyond, strict=True)]
             limits = np.zeros(len(graphs)) if self.floor is None else self.floor.of_networks(networks)
             limits = np.maximum(limits, self.predictor.min_operator_s)
             latency_s, why_raised = raised(networks, latency_s, limits)
@@ -224,11 +225,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
             spread=spread,
         )
 
-    def _why_none_like(self, outside: str | None, spread: float) -> str | None:
-        if not np.isfinite(spread):
-            return "what it is predicted from has no interval"
-        return None if outside is None else f"outside the range of the measured co-locations: {outside}"
-
     @property
     def _by_kinds(self) -> Calibration | None:
         """``calibration`` if intervals are made of it."""
@@ -237,18 +233,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
     @property
     def interval_residuals(self) -> Residuals | None:
         return self.residuals if self._by_kinds is None else self._by_kinds.residuals
-
-    def _unlike(self, distances: Sequence[Distance]) -> list[bool]:
-        if self.like is None:
-            return [True] * len(distances)
-        factors = np.array([distance.factors for distance in distances]).reshape(len(distances), -1)
-        beyond = np.any(factors[:, : len(self.like)] > self.like + 1e-9, axis=1)
-        return [bool(each.form or each.inputs) or far for each, far in zip(distances, beyond.tolist(), strict=True)]
-
-    def _why_none(self, distance: Distance, far: bool) -> str | None:
-        if not far:
-            return None
-        return distance.too_far() or (None if self.bounds_other_kinds else NOT_CALIBRATED)
 
     @property
     def bounds_other_kinds(self) -> bool:
@@ -278,7 +262,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
     def write(self, writer: ArtifactWriter, part: str = SOLO) -> None:
         """Write the predictor into a bundle as its ``part``."""
         tensors, state = self.predictor.state()
-        domain = {} if self.domain is None else {**self.domain.document(), "like": _listed(self.like)}
         domain_tensors = {} if self.domain is None else self.domain.tensors()
         writer.write_tensors(f"{part}.safetensors", {**tensors, **domain_tensors})
         document = {
@@ -286,10 +269,10 @@ class TrainedPredictor(SettingPredictor[Asked]):
             "name": self.predictor.name,
             **({"package": package} if (package := registry.package_of(self.predictor.name)) else {}),
             "setting": self.setting.document(),
-            "bounds": asdict(self.bounds),
+            "bounds": None if self.bounds is None else asdict(self.bounds),
             "nominal_coverage": NOMINAL_COVERAGE,
             "residuals": None if self.residuals is None else self.residuals.document(),
-            "domain": domain or None,
+            "domain": None if self.domain is None else self.domain.document(),
             "calibration": None if self.calibration is None else self.calibration.document(),
             "machine_facts": None if self.facts is None else dict(self.facts),
             "dev_mae_s": self.dev_mae_s,
@@ -321,56 +304,33 @@ class TrainedPredictor(SettingPredictor[Asked]):
             )
         package = _maybe(lambda text: strict_json.convert(text, str), document.get("package"))
         kind = predictor_class(document["name"], colocated=part == COLOCATED, package=package)
-        domain, floor = document.get("domain"), _maybe(Floor.from_document, document.get("min_operator_s"))
+        floor = _maybe(Floor.from_document, document.get("min_operator_s"))
+        domain = dict(document["domain"]) if part == SOLO else None
         if domain is not None and floor is not None:
             # Files of earlier versions have no inputs in their domain.
-            domain = {**domain, "inputs": domain.get("inputs") or sorted(floor.min_operator_s)}
+            domain["inputs"] = domain.get("inputs") or sorted(floor.min_operator_s)
         tensors = artifact.weights(f"{part}.safetensors")
         return cls(
             predictor=kind.from_state(tensors, document["state"]),
-            bounds=Bounds.from_document(document["bounds"]),
+            # Files of earlier versions hold bounds of networks too.
+            bounds=Bounds.from_document(document["bounds"]) if part == COLOCATED else None,
             residuals=_maybe(Residuals.from_document, document["residuals"]),
             setting=Setting.from_document(document["setting"]),
             dev_mae_s=float(document["dev_mae_s"]),
             domain=_maybe(lambda stored: Domain.from_state(stored, tensors), domain),
-            like=_maybe(lambda stored: _maybe(_distance_limits, stored["like"]), domain),
             calibration=_maybe(Calibration.from_document, document.get("calibration")),
             facts=_maybe(lambda stored: strict_json.convert(stored, dict[str, Any]), document.get("machine_facts")),
             floor=floor,
         )
 
 
-def _distance_limits(values: Any) -> np.ndarray:
-    limits = np.array(strict_json.convert(values, list[float]), dtype=np.float64)
-    if limits.shape != (4,):
-        raise InputError(f"like holds {len(limits)} distances, expected 4")
-    return limits
-
-
 def _maybe(read: Callable[[Any], Any], document: Any) -> Any:
     return None if document is None else read(document)
-
-
-def _listed(values: np.ndarray | None) -> list[float] | None:
-    return None if values is None else values.tolist()
 
 
 def _factor(log: np.ndarray) -> np.ndarray:
     """Return e to this power, clipped, since a file may hold spreads that overflow."""
     return np.asarray(np.exp(np.clip(log, -MAX_RESIDUAL, MAX_RESIDUAL)))
-
-
-def domain_of(
-    items: Sequence[OperatorGraph | Colocation], unseen: Sequence[OperatorGraph | Colocation]
-) -> tuple[Domain | None, np.ndarray | None]:
-    """Return the domain of networks and the limits of ``like`` from unseen ones; None for co-locations."""
-    graphs = [item for item in items if isinstance(item, OperatorGraph)]
-    others = [item for item in unseen if isinstance(item, OperatorGraph)]
-    if len(graphs) < len(items):
-        return None, None
-    domain = Domain.of(graphs)
-    vectors = np.array([distance.vector for distance in domain.distances(others)])
-    return domain, np.quantile(vectors, LIKE_TRAINING, axis=0, method="higher")
 
 
 def _subject(item: OperatorGraph | Colocation) -> dict[str, str]:

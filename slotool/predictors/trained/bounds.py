@@ -1,4 +1,4 @@
-"""Limits of training data: ranges of the networks, and the shortest time per operator."""
+"""Limits of training data: ranges of co-locations, and the shortest time per operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Examples
-from slotool.predictors.colocations import Colocation, members_of
+from slotool.predictors.colocations import Colocation
 from slotool.predictors.features.domain import inputs_of
 
 Range = tuple[float, float]
@@ -22,10 +22,7 @@ CLEARLY_BELOW = 0.5
 
 @dataclass(frozen=True)
 class Bounds:
-    """Ranges (least, most) of training networks, or of all members of co-locations, and their operator types.
-
-    ``members``: the number of co-located networks.
-    """
+    """Ranges (least, most) of all members of co-locations, their operator types, and the number of ``members``."""
 
     operators: Range
     weights: Range
@@ -35,30 +32,24 @@ class Bounds:
     members: Range = (1.0, 1.0)
 
     @classmethod
-    def of(cls, items: Sequence[OperatorGraph | Colocation], latency_s: np.ndarray) -> Self:
-        graphs = list({graph.id: graph for item in items for graph in members_of(item)}.values())
+    def of(cls, items: Sequence[Colocation], latency_s: np.ndarray) -> Self:
+        graphs = list({graph.id: graph for item in items for graph in item.members}.values())
         return cls(
             operators=_range([len(graph.operators) for graph in graphs]),
             weights=_range([graph.weights for graph in graphs]),
             flops=_range([graph.flops for graph in graphs]),
             latency_s=_range(latency_s),
             operator_types=tuple(sorted({operator.op for graph in graphs for operator in graph.operators})),
-            members=_range([len(members_of(item)) for item in items]),
+            members=_range([len(item) for item in items]),
         )
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         return strict_json.convert(document, cls)
 
-    def wider(self, other: Bounds) -> Bounds:
-        names = ("operators", "weights", "flops", "latency_s", "members")
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
-        ranges = {name: (min(a[0], b[0]), max(a[1], b[1])) for name, (a, b) in pairs.items()}
-        return Bounds(operator_types=tuple(sorted({*self.operator_types, *other.operator_types})), **ranges)
-
-    def outside(self, item: OperatorGraph | Colocation, predicted_s: float) -> str | None:
-        """Describe values of a network, of members or of the prediction outside the bounds; None if all are inside."""
-        members = members_of(item)
+    def outside(self, item: Colocation, predicted_s: float) -> str | None:
+        """Describe values of members or of the prediction outside the bounds; None if all are inside."""
+        members = item.members
         types = {operator.op for graph in members for operator in graph.operators}
         unknown = sorted(types - set(self.operator_types))
         reasons = [f"operator type {', '.join(unknown)} was never seen"] if unknown else []
@@ -76,11 +67,6 @@ class Bounds:
 
 def _range(values: Any) -> Range:
     return float(np.min(values)), float(np.max(values))
-
-
-def min_operator_seconds(operators: np.ndarray, latency_s: np.ndarray) -> float:
-    """Return the smallest time per operator in any label, in seconds; both arrays float64 [n]."""
-    return float(np.min(latency_s / operators))
 
 
 def raised(
@@ -121,7 +107,7 @@ class Floor:
 
     def adapted(self, labels: Examples[OperatorGraph]) -> Floor:
         """Return the limit lowered by labels of a new setting, for all kinds of input, since it may be faster."""
-        shortest = min_operator_seconds(_counts(labels.items), labels.latency_s)
+        shortest = float(np.min(labels.latency_s / _counts(labels.items)))
         return Floor({kind: min(seconds, shortest) for kind, seconds in self.min_operator_s.items()})
 
     def of_networks(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:

@@ -18,8 +18,7 @@ from slotool.predictors.features.network_features import TOTALS, network_feature
 from slotool.predictors.labels import MIN_LABELS_OF_SETTING, Setting, SettingsLabelled
 from slotool.predictors.settings.model import MAX_NETWORKS, SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor
-from slotool.predictors.trained.artifact import KIND, NOMINAL_COVERAGE, SCORES, TrainedPredictor, domain_of
-from slotool.predictors.trained.bounds import Bounds
+from slotool.predictors.trained.artifact import KIND, NOMINAL_COVERAGE, SCORES, TrainedPredictor
 from slotool.predictors.trained.calibration import even_sample
 from slotool.predictors.trained.residuals import Residuals
 from slotool.printable import counted
@@ -132,18 +131,16 @@ def _train_settings(labelled: SettingsLabelled, seed: int, progress: Callable[[s
     predictor.known_residuals = held_out.of_settings()
     progress(f"settings: all {len(labelled.settings)} learnt from {len(graphs)} networks")
     # Distances between similar networks: every second one from the others.
-    like = domain_of(graphs[::2], graphs[1::2])[1]
+    like = Domain.of(graphs[::2]).with_like(graphs[1::2]).like
     rows = np.isfinite(latency_s[:, 0])
     mean_error_s = np.mean(np.abs(np.expm1(-held_out.errors[rows, 0])) * latency_s[rows, 0])
     trained: TrainedPredictor[OperatorGraph] = TrainedPredictor(
         predictor=predictor,
-        bounds=Bounds.of(graphs, latency_s[np.isfinite(latency_s)]),
         residuals=predictor.residuals,
         setting=labelled.settings[0],
         dev_mae_s=float(mean_error_s),
         # Errors on networks of other inputs are unknown, so these get no interval.
-        domain=Domain.of(graphs),
-        like=like,
+        domain=replace(Domain.of(graphs), like=like),
     )
     return SettingsRun(labelled, trained, held_out)
 

@@ -20,7 +20,7 @@ from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.solo.three_term import fitted_terms, priced_terms
 from slotool.predictors.trained.artifact import KIND, SCORES, TrainedPredictor
-from slotool.predictors.trained.bounds import Bounds, Floor
+from slotool.predictors.trained.bounds import Floor
 from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals
 from slotool.predictors.transfer.few_labels import FewLabels, Networks
 from slotool.predictors.transfer.odd_labels import (
@@ -147,12 +147,10 @@ def adapt(
         floor = Floor(dict.fromkeys(inputs, shortest_s)) if shortest_s > 0 else None
     trained = TrainedPredictor(
         predictor=predictor,
-        bounds=base.bounds.wider(Bounds.of(graphs, latency_s)),
         residuals=held_out_residuals(held_out.log_errors[ADAPTED], held_out.deviation),
         setting=labelled.setting,
         dev_mae_s=float(np.mean(np.abs(np.expm1(held_out.log_errors[ADAPTED])) * latency_s)),
         domain=Domain.of(graphs) if base.domain is None else base.domain.wider(graphs),
-        like=base.like,
         facts=facts_of(labelled.setting),
         floor=None if floor is None else floor.adapted(Examples(graphs, latency_s)),
     )
@@ -336,20 +334,11 @@ def adapt_and_score(
             if label.is_clear:
                 chosen, (adapted, held_out) = np.delete(chosen, row), without[row]
     advance()
-    mape, coverage = _on_others(labelled, networks, log_s, chosen, others, adapted) if len(others) else ({}, None)
+    mape: dict[str, float] = {}
+    coverage = None
+    if len(others):
+        answers = baselines(networks.take(chosen), log_s[chosen], networks.take(others))
+        scores = adapted.held_out(labelled, others).scores()
+        mape = {name: float(np.mean(np.abs(np.expm1(values - log_s[others])))) for name, values in answers.items()}
+        mape[ADAPTED], coverage = scores["mape"], scores["interval_coverage"]
     return AdaptationRun(base, adapted, labelled, chosen, held_out, others, mape, coverage, tuple(odd), units)
-
-
-def _on_others(
-    labelled: LabelledSet[OperatorGraph],
-    networks: Networks,
-    log_s: np.ndarray,
-    chosen: np.ndarray,
-    others: np.ndarray,
-    adapted: TrainedPredictor[OperatorGraph],
-) -> tuple[dict[str, float], float | None]:
-    """Return the MAPE of each prediction on rows that were not chosen, and the coverage of their intervals."""
-    answers = baselines(networks.take(chosen), log_s[chosen], networks.take(others))
-    mape = {name: float(np.mean(np.abs(np.expm1(values - log_s[others])))) for name, values in answers.items()}
-    scores = adapted.held_out(labelled, others).scores()
-    return {**mape, ADAPTED: scores["mape"]}, scores["interval_coverage"]
