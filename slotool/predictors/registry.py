@@ -47,17 +47,14 @@ def predictor_class(name: str, *, colocated: bool = False, package: str | None =
         place = PREDICTORS[name][0]
         return _imported(place) if isinstance(place, str) else place
     if name in registry.plugins:
-        return _of_plugin(name, fitted_to)
+        plugin = registry.load(name)
+        if not set(fitted_to) & set(plugin.fitted_to):
+            kinds = " and ".join(plugin.fitted_to)
+            raise ArtifactError(f"{name!r} predicts {kinds} latencies, not {fitted_to[0]} ones")
+        return plugin
     choices = ", ".join([*names, *registry.plugins])
     missing = "" if name in PREDICTORS else f"; install {printable(package or 'the package that has it')}"
     raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {choices}{missing}")
-
-
-def _of_plugin(name: str, fitted_to: tuple[str, ...]) -> type[Predictor[Any]]:
-    plugin = registry.load(name)
-    if not set(fitted_to) & set(plugin.fitted_to):
-        raise ArtifactError(f"{name!r} predicts {' and '.join(plugin.fitted_to)} latencies, not {fitted_to[0]} ones")
-    return plugin
 
 
 @cache

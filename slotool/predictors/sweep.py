@@ -76,15 +76,13 @@ class SweepAxis:
         return replace(part, input_shape=self._shape(part.input_shape, value, last=part.framework == "keras"))
 
     def _shape(self, shape: Any, value: int, last: bool) -> Any:
-        if isinstance(shape, Mapping):
-            shapes = {name: self._one(tuple(sizes), value, last) for name, sizes in shape.items()}
-            if all(sizes is None for sizes in shapes.values()):
-                raise self._no_axis(shape)
-            return {name: sizes or tuple(shape[name]) for name, sizes in shapes.items()}
-        changed = self._one(tuple(shape), value, last)
-        if changed is None:
-            raise self._no_axis(shape)
-        return changed
+        by_name = shape if isinstance(shape, Mapping) else {"": shape}
+        changed = {name: self._one(tuple(sizes), value, last) for name, sizes in by_name.items()}
+        if not any(changed.values()):
+            example = "an image such as 3,224,224" if self.fact == SIZE else "a sequence such as 128, or 128,64"
+            raise ArgumentError("sweep", f"--input-shape is {shape}, but a {self.fact} is that of {example}")
+        shapes = {name: sizes or tuple(by_name[name]) for name, sizes in changed.items()}
+        return shapes if isinstance(shape, Mapping) else shapes[""]
 
     def _one(self, shape: tuple[int, ...], value: int, last: bool) -> tuple[int, ...] | None:
         """Return ``shape`` with the sides of an image, or the length of a sequence, set to ``value``; else None.
@@ -96,10 +94,6 @@ class SweepAxis:
         if self.fact == SIZE:
             return (*shape[:-2], value, value) if len(shape) >= 3 else None
         return (value, *shape[1:]) if len(shape) in (1, 2) else None
-
-    def _no_axis(self, shape: Any) -> ArgumentError:
-        example = "an image such as 3,224,224" if self.fact == SIZE else "a sequence such as 128, or 128,64"
-        return ArgumentError("sweep", f"--input-shape is {shape}, but a {self.fact} is that of {example}")
 
 
 def _range(text: str, fact: str, sweep: str) -> list[int]:

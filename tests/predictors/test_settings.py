@@ -251,7 +251,7 @@ def test_spread_grows_away_from_the_labels(run: SettingsRun, networks: list[Oper
     model = run.trained.predictor.model  # type: ignore[attr-defined]
     assert isinstance(model, SettingsModel)
     known = model.features(networks[:20])
-    far = replace(known, at=known.at + 4.0)
+    far = known._replace(at=known.at + 4.0)
     assert np.all(model.spread(far, 0) > model.spread(known, 0))
 
 

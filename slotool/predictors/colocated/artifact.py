@@ -95,7 +95,11 @@ class PredictorArtifact:
             )
         answers = {id_: SoloLatency(latency_s) for id_, latency_s in self.solo_s.items()}
         if unknown and self.solo is not None:
-            answers |= _by_id(self.solo, unknown)
+            predictions = self.solo.predict(unknown)
+            # NaN where there is no interval; then co-located latencies from it have none either.
+            unsure = np.maximum(0.5 * np.log(predictions.high_s / predictions.low_s), 1e-6)
+            for graph, *latency in zip(unknown, predictions.latency_s.tolist(), unsure.tolist(), strict=True):
+                answers[graph.id] = SoloLatency(*latency)
         return [answers[graph.id] for graph in graphs]
 
     def predict_colocated(
@@ -126,11 +130,3 @@ def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: Label
                 f"the solo predictor is for {column.replace('_', ' ')} {learnt}, the co-located table for {measured}"
                 f"{differ}: they must be of one setting (adapt-predictor takes a predictor to another one)"
             )
-
-
-def _by_id(alone: SettingPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloLatency]:
-    predictions = alone.predict(graphs)
-    # NaN where there is no interval; then co-located latencies from it have none either.
-    unsure = np.maximum(0.5 * np.log(predictions.high_s / predictions.low_s), 1e-6)
-    columns = zip(graphs, predictions.latency_s.tolist(), unsure.tolist(), strict=True)
-    return {graph.id: SoloLatency(latency_s, half) for graph, latency_s, half in columns}

@@ -100,10 +100,8 @@ def _setting(rows: pd.DataFrame, table: LatencyTable) -> Setting:
 
 
 def _solo_by_id(rows: pd.DataFrame) -> dict[str, float]:
-    medians: dict[str, list[float]] = {}
-    for members, solo_s in zip(rows["members"], rows["solo_median_s"], strict=True):
-        medians.setdefault(members[0].id, []).append(solo_s)
-    return {id_: float(np.median(values)) for id_, values in medians.items()}
+    ids = np.array([members[0].id for members in rows["members"]], dtype=object)
+    return {str(id_): float(np.median(medians)) for id_, medians in rows["solo_median_s"].groupby(ids, sort=False)}
 
 
 def _labels(

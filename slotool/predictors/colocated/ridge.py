@@ -41,11 +41,10 @@ def resource_features(colocations: Sequence[Colocation]) -> np.ndarray:
                 totals[graph.id] = _totals(graph)
     rows = np.empty((len(colocations), 2 * len(RESOURCE_FEATURES)))
     for row, colocation in zip(rows, colocations, strict=True):
-        members = [
-            _per_second(totals[g.id], solo_s) for g, solo_s in zip(colocation.members, colocation.solo_s, strict=True)
-        ]
+        members = np.array([totals[graph.id] for graph in colocation.members])
+        members[:, :_RATES] -= np.log(colocation.solo_s)[:, None]
         row[: len(RESOURCE_FEATURES)] = members[0]
-        row[len(RESOURCE_FEATURES) :] = np.mean(members[1:] or members[:1], axis=0)
+        row[len(RESOURCE_FEATURES) :] = np.mean(members[1:] if len(members) > 1 else members, axis=0)
     return rows
 
 
@@ -65,12 +64,6 @@ def _totals(graph: OperatorGraph) -> np.ndarray:
     ratios = [all_flops / len(flops), all_flops / moved]
     shares = [flops[grouped].sum() / all_flops, flops[pointwise].sum() / all_flops, np.mean(padded < SMALL_FLOPS)]
     return np.concatenate([np.log(rates + ratios), shares])
-
-
-def _per_second(totals: np.ndarray, solo_s: float) -> np.ndarray:
-    features = totals.copy()
-    features[:_RATES] -= np.log(solo_s)
-    return features
 
 
 class RidgePredictor(Predictor[Colocation]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -24,24 +23,14 @@ NEAR, REACH = 0.15, 2.0
 SWEEPS = 2
 
 
-@dataclass(frozen=True)
-class Prior:
-    """Prior deviations of log(degradation).
-
-    ``linear`` and ``smooth`` in the subject's features; ``alike``: shared by nearly equal networks; ``sized``: linear
-    with a slope by the number of members; ``others``: smooth in the co-runners' features; ``noise`` of a label by the
-    number of members.
-    """
-
-    linear: float = 0.1
-    smooth: float = 0.05
-    alike: float = 0.05
-    sized: float = 0.05
-    others: float = 0.01
-    noise: tuple[float, ...] = ()
-
-
-CHOICES: dict[str, tuple[float, ...]] = {
+# Prior deviations of log(degradation), and the values tried: linear and smooth in the subject's features, alike (shared
+# by nearly equal networks), sized (linear, with a slope by the number of members), and smooth in the co-runners'
+# features. Further deviations, under an index, are the noise of labels by the number of members.
+Prior = Mapping[str | int, float]
+# Covariances of deviation 1, float64 [n, m], by name in ``Prior``.
+Parts = Mapping[str | int, np.ndarray]
+START: Prior = {"linear": 0.1, "smooth": 0.05, "alike": 0.05, "sized": 0.05, "others": 0.01}
+CHOICES: dict[str | int, tuple[float, ...]] = {
     "linear": (0.02, 0.05, 0.1, 0.2),
     "smooth": (0.01, 0.03, 0.06, 0.12),
     "alike": (0.01, 0.03, 0.06, 0.12),
@@ -103,16 +92,15 @@ class SharingPredictor(Predictor[Colocation]):
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         learnt = self._learnt
         tensors = {"features": learnt.features, "sizes": learnt.sizes, "log_ratio": learnt.log_ratio}
-        return tensors, {
-            "names": list(RESOURCE_FEATURES),
-            "prior": {**vars(learnt.prior), "noise": list(learnt.prior.noise)},
-        }
+        noise = [value for name, value in learnt.prior.items() if name not in CHOICES]
+        prior = {**{name: learnt.prior[name] for name in CHOICES}, "noise": noise}
+        return tensors, {"names": list(RESOURCE_FEATURES), "prior": prior}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         if document["names"] != list(RESOURCE_FEATURES):
             raise InputError("the sharing predictor was trained with other resource features than this slotool has")
-        prior = Prior(**{**document["prior"], "noise": tuple(document["prior"]["noise"])})
+        prior = {name: document["prior"][name] for name in CHOICES} | dict(enumerate(document["prior"]["noise"]))
         restored = cls()
         restored._learnt = _Posterior(tensors["features"], tensors["sizes"], tensors["log_ratio"], prior)
         return restored
@@ -148,17 +136,18 @@ class _Posterior:
         """Return the prior of greatest likelihood, by a search along one number at a time."""
         parts = _parts(self._x, self.sizes, self._x, self.sizes)
         spreads = [float(np.std(self.log_ratio[self.sizes == size])) for size in self._known_sizes]
-        best = Prior(noise=tuple(max(0.5 * spread, NOISES[0]) for spread in spreads))
+        best: Prior = {**START, **{at: max(0.5 * spread, NOISES[0]) for at, spread in enumerate(spreads)}}
         most = self._solved(parts, best)[2]
+        noises: list[tuple[str | int, tuple[float, ...]]] = [(at, NOISES) for at in range(len(spreads))]
         for _ in range(SWEEPS):
-            for name, at, value in _choices(len(best.noise)):
-                tried = _with(best, name, at, value)
+            for name, value in ((name, value) for name, values in [*noises, *CHOICES.items()] for value in values):
+                tried = {**best, name: value}
                 evidence = self._solved(parts, tried)[2] if tried != best else most
                 if evidence > most:
                     best, most = tried, evidence
         return best
 
-    def _solved(self, parts: Mapping[str, np.ndarray], prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
+    def _solved(self, parts: Parts, prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
         """Return Cholesky factor, weights of the labels, and log evidence up to a constant."""
         kernel = _kernel(parts, prior)
         kernel[np.diag_indices(len(kernel))] += self._noise(self.sizes, prior) ** 2
@@ -173,10 +162,10 @@ class _Posterior:
     def _noise(self, sizes: np.ndarray, prior: Prior) -> np.ndarray:
         """Return the deviation of a label by number of members; of an unknown number, that of the next smaller one."""
         at = np.clip(np.searchsorted(self._known_sizes, sizes, side="right") - 1, 0, len(self._known_sizes) - 1)
-        return np.asarray(prior.noise)[at]
+        return np.array([prior[size] for size in range(len(self._known_sizes))])[at]
 
 
-def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndarray) -> dict[str, np.ndarray]:
+def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndarray) -> Parts:
     """Return covariances of deviation 1, float64 [n, m], between co-locations of scaled features x and y."""
     subject, co_runners = slice(0, len(RESOURCE_FEATURES)), slice(len(RESOURCE_FEATURES), None)
     apart = _distance(x[:, subject], y[:, subject])
@@ -192,24 +181,11 @@ def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndar
     }
 
 
-def _kernel(parts: Mapping[str, np.ndarray], prior: Prior) -> np.ndarray:
+def _kernel(parts: Parts, prior: Prior) -> np.ndarray:
     kernel = LEVEL**2 + GROWTH**2 * parts["grown"]
-    for name in CHOICES:
-        kernel = kernel + getattr(prior, name) ** 2 * parts[name]
+    for name in START:
+        kernel = kernel + prior[name] ** 2 * parts[name]
     return np.asarray(kernel)
-
-
-def _choices(sizes: int) -> list[tuple[str, int, float]]:
-    """List all values of a prior's numbers: name, index among several of that name, and value."""
-    noise = [("noise", at, value) for at in range(sizes) for value in NOISES]
-    return noise + [(name, 0, value) for name, values in CHOICES.items() for value in values]
-
-
-def _with(prior: Prior, name: str, at: int, value: float) -> Prior:
-    if name == "noise":
-        return replace(prior, noise=(*prior.noise[:at], value, *prior.noise[at + 1 :]))
-    changed: dict[str, Any] = {name: value}
-    return replace(prior, **changed)
 
 
 def _sizes(colocations: Sequence[Colocation]) -> np.ndarray:

@@ -173,7 +173,9 @@ def fill(
             f"the latency table has no row of {subject} co-located with copies of itself: measure some with "
             "evaluate --co-runners 1 or profile points --co-runners 0,1"
         )
-    _require_alone(subject, points, rows)
+    alone = set(rows.loc[rows["copies"] == 0, "point"])
+    if absent := [point.key for point in points if point.key not in alone]:
+        raise InputError(f"the latency table has no solo latency of {subject} at {name_list(absent, 4)}")
     settings = [_Setting(part, seed) for _, part in rows.groupby(SETTING, sort=False) if (part["copies"] > 0).any()]
     new = [row for setting in settings for row in setting.missing(copy_counts)]
     measured = rows[rows["copies"].isin(copy_counts)].drop(columns="copies")
@@ -181,13 +183,6 @@ def fill(
     errors = pd.DataFrame([error for setting in settings for error in setting.left_out()])
     provenance = {**table.provenance, "predictor": "time-slices", "predicted_rows": len(new)}
     return Filled(LatencyTable(filled, provenance), len(new), settings[0].learnt, errors)
-
-
-def _require_alone(subject: str, points: Sequence[OperatingPoint], rows: pd.DataFrame) -> None:
-    alone = set(rows.loc[rows["copies"] == 0, "point"])
-    absent = [point.key for point in points if point.key not in alone]
-    if absent:
-        raise InputError(f"the latency table has no solo latency of {subject} at {name_list(absent, 4)}")
 
 
 class _Setting:

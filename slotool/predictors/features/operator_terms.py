@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -60,31 +59,23 @@ class OperatorTerms:
         entries, numbers = distinct_layouts(graphs)
         numbers_of: dict[Row, int] = {}
         rows_of = [[numbers_of.setdefault(row, len(numbers_of)) for row in _rows(*entry)] for entry in entries]
-        rows: list[int] = []
-        counts: list[int] = []
-        owners, operators = [], []
-        next_entries = iter(numbers)
-        for owner, graph in enumerate(graphs):
-            at: dict[int, int] = {}
-            for number, entry in enumerate(islice(next_entries, len(graph.operators))):
-                for row in rows_of[entry]:
-                    place = at.setdefault(row, len(rows)) if merge else len(rows)
-                    if place < len(rows):
-                        counts[place] += 1
-                        continue
-                    rows.append(row)
-                    owners.append(owner)
-                    counts.append(1)
-                    operators.append(number)
+        places = [(owner, number) for owner, graph in enumerate(graphs) for number in range(len(graph.operators))]
+        described = [(row, *place) for place, entry in zip(places, numbers, strict=True) for row in rows_of[entry]]
+        rows, owners, operators = np.array(described, dtype=np.int64).reshape(-1, 3).T
+        first, counts = np.arange(len(rows)), np.ones(len(rows))
+        if merge:
+            _, first, counts = np.unique(owners * len(numbers_of) + rows, return_index=True, return_counts=True)
+            order = np.argsort(first)
+            first, counts = first[order], counts[order]
         kinds, terms, features = zip(*numbers_of, strict=True) if numbers_of else ((), (), ())
         return cls(
             kinds=np.array(kinds, dtype=object),
             terms=np.array(terms, dtype=np.float64).reshape(-1, len(OPERATOR_TERMS)),
             features=np.array(features, dtype=np.float64).reshape(-1, len(OPERATOR_FEATURES)),
-            rows=np.array(rows, dtype=np.int64),
-            owners=np.array(owners, dtype=np.int64),
-            counts=np.array(counts, dtype=np.float64),
-            operators=np.array(operators, dtype=np.int64),
+            rows=rows[first],
+            owners=owners[first],
+            counts=counts.astype(np.float64),
+            operators=operators[first],
             graphs=len(graphs),
         )
 

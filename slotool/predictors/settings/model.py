@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
@@ -21,7 +21,6 @@ from slotool.predictors.features.network_features import (
     FEATURES,
     RIDGE,
     RIDGE_BY_CATEGORY,
-    TOTALS,
     WORK,
     amounts,
     log_seconds,
@@ -29,7 +28,6 @@ from slotool.predictors.features.network_features import (
     prices,
 )
 from slotool.predictors.labels import MIN_LABELS_OF_SETTING, Setting
-from slotool.predictors.trained.bounds import min_operator_seconds
 
 # More networks take the cube of their number to fit, the square to store.
 MAX_NETWORKS = 2000
@@ -41,7 +39,7 @@ MAX_DEVIATIONS, JITTER = 5.0, 1e-8
 # Root mean square distance within which two networks count as one: labels of timm's networks differ there by 1 % in the
 # median, at twice the distance by 2 %, at ten times by 25 %.
 SAME_NETWORK = 0.01
-ROOFLINE, OPERATORS = TOTALS.index("roofline"), WORK.index("operators")
+OPERATORS = WORK.index("operators")
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class SettingsModel:
         all_prices = np.column_stack([prices(rows, labels, RIDGE_BY_CATEGORY) for rows, labels in pairs])
         of_totals = np.column_stack([prices(rows[:, : len(WORK)], labels, RIDGE) for rows, labels in pairs])
         target = log_s - log_seconds(work[:, : len(WORK)], of_totals)
-        min_operator_s = np.array([min_operator_seconds(rows[:, OPERATORS], np.exp(labels)) for rows, labels in pairs])
+        min_operator_s = np.array([np.min(np.exp(labels) / rows[:, OPERATORS]) for rows, labels in pairs])
         level = np.array([target[rows, s].mean() for s, rows in enumerate(labelled.T)])
         target = np.where(labelled, target - level, 0.0)
         with threadpool_limits(2):
@@ -129,7 +127,7 @@ class SettingsModel:
         return self.encode(network_features(graphs))
 
     def encode(self, features: np.ndarray) -> Encoded:
-        return Encoded(self.encoder.encoded(features), features[:, ROOFLINE], amounts(features))
+        return Encoded(self.encoder.encoded(features), amounts(features))
 
     def answer(self, networks: Encoded) -> np.ndarray:
         return np.asarray(sum(self._answers(networks)) / 2)
@@ -225,19 +223,11 @@ class SettingsModel:
         return cls(settings, encoder, encoded, log_s, weights, *levels, *work, min_operator_s)
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """Networks as input of a model: ``at``, encoded features [n, ``FEATURES``], and ``work`` [n, ``AMOUNTS``].
-
-    ``roofline``: log(seconds), float64 [n].
-    """
+class Encoded(NamedTuple):
+    """Networks as input of a model: ``at``, encoded features [n, ``FEATURES``], and ``work`` [n, ``AMOUNTS``]."""
 
     at: np.ndarray
-    roofline: np.ndarray
     work: np.ndarray
-
-    def take(self, rows: np.ndarray | Sequence[int]) -> Encoded:
-        return Encoded(self.at[rows], self.roofline[rows], self.work[rows])
 
 
 def _solved(

@@ -97,12 +97,15 @@ class DnnPredictor(FlatRegressor[Asked]):
                 trained.append((candidate, features, layers))
                 progress(f"dnn: depth {depth} ({candidate.weight_scale}), dev MAE {candidate.dev_mae_s:.3g} s")
 
+        def dev_mae(each: tuple[Candidate, FlatFeatures, Layers]) -> float:
+            return each[0].dev_mae_s
+
         middle = self.depths[len(self.depths) // 2]
         for scale in SCALES_TRIED:
             attempt(features_of(scale), [middle])
-        _, features, _ = min(trained, key=_dev_mae)
+        _, features, _ = min(trained, key=dev_mae)
         attempt(features, [depth for depth in self.depths if depth != middle])
-        best, features, layers = min(trained, key=_dev_mae)
+        best, features, layers = min(trained, key=dev_mae)
         if not math.isfinite(best.dev_mae_s):
             raise RunError("no DNN of the search learnt anything: every training diverged")
         self.search = [candidate for candidate, _, _ in trained if math.isfinite(candidate.dev_mae_s)]
@@ -133,10 +136,6 @@ class DnnPredictor(FlatRegressor[Asked]):
         ]
 
 
-def _dev_mae(trained: tuple[Candidate, Any, Layers]) -> float:
-    return trained[0].dev_mae_s
-
-
 def _trained(
     train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarray], depth: int, seed: int, device: str
 ) -> tuple[Layers, float]:
@@ -144,8 +143,8 @@ def _trained(
     with one_thread():
         sets = _tensors(train, device), _tensors(dev, device)
         network, dev_mae = _train(_network(sets[0][0], depth, seed + depth), *sets, seed + depth)
-    layers = [(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy()) for layer in _linears(network)]
-    return layers, dev_mae
+    linears = [layer for layer in network if isinstance(layer, nn.Linear)]
+    return [(each.weight.detach().cpu().numpy(), each.bias.detach().cpu().numpy()) for each in linears], dev_mae
 
 
 def _tensors(part: tuple[np.ndarray, np.ndarray], device: str) -> tuple[Tensor, Tensor]:
@@ -168,10 +167,6 @@ def _linear(before: int, after: int, generator: torch.Generator) -> nn.Linear:
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-def _linears(network: nn.Sequential) -> list[nn.Linear]:
-    return [layer for layer in network if isinstance(layer, nn.Linear)]
 
 
 @without_late_triton()

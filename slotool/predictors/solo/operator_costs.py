@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -182,7 +182,12 @@ def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iter
     deviations = {"common": COMMON, "own": TYPE_ALONE, "shape": BY_FEATURE, "network": 1.0}
     prices = {name: torch.zeros(size, dtype=torch.float64, requires_grad=True) for name, size in sizes.items()}
 
-    def loss_of() -> torch.Tensor:
+    optimum = torch.optim.LBFGS(
+        list(prices.values()), max_iter=iterations, history_size=HISTORY, line_search_fn="strong_wolfe"
+    )
+
+    def loss_with_gradient() -> float:
+        optimum.zero_grad()
         shape = torch.einsum("nf,nft->nt", features, prices["shape"][at]).clamp(-MAX_LOG_SHAPE, MAX_LOG_SHAPE)
         price = (prices["common"][products] + prices["own"][at]).clamp(-MAX_LOG_PRICE, MAX_LOG_PRICE)
         price = price + torch.nn.functional.pad(shape, (1, 0))
@@ -192,20 +197,8 @@ def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iter
         loss = (torch.sqrt(1 + (error / DELTA) ** 2) - 1).sum()
         for name, values in prices.items():
             loss = loss + (values**2).sum() / (2 * deviations[name] ** 2)
-        return loss
-
-    optimum = torch.optim.LBFGS(
-        list(prices.values()), max_iter=iterations, history_size=HISTORY, line_search_fn="strong_wolfe"
-    )
-    optimum.step(_with_gradient(optimum, loss_of))
-    return {name: values.detach().numpy().copy() for name, values in prices.items()}
-
-
-def _with_gradient(optimum: Any, loss_of: Callable[[], Any]) -> Callable[[], float]:
-    def closure() -> float:
-        optimum.zero_grad()
-        loss = loss_of()
         loss.backward()
         return float(loss.detach())
 
-    return closure
+    optimum.step(loss_with_gradient)
+    return {name: values.detach().numpy().copy() for name, values in prices.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -10,10 +9,11 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.encodings import OperatorArrays, once
+from slotool.graphs.encodings import MEASURES, OperatorArrays, once
 from slotool.predictors.base import NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
 from slotool.predictors.features.network_features import relative_prices
 
+MEASURED = ("flops", "channels_out", "positions")
 THREE_TERMS = ("flops", "operators", "activation_elements")
 # Predictions are at least this share of the shortest training latency, since prices may be zero.
 MIN_SHARE = 1e-3
@@ -76,7 +76,6 @@ def three_terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
 
 def _summed_terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
     operators = OperatorArrays.of(graphs)
-    numbers = [(float(operator.flops), float(math.prod(operator.shape))) for operator in operators.distinct]
-    flops, elements = np.array(numbers, dtype=np.float64).reshape(-1, 2)[operators.rows].T
-    summed = [np.bincount(operators.owners, amounts, len(graphs)) for amounts in (flops, elements)]
+    flops, channels, positions = (operators.measures[:, MEASURES.index(name)] for name in MEASURED)
+    summed = [np.bincount(operators.owners, amounts, len(graphs)) for amounts in (flops, channels * positions)]
     return np.column_stack([summed[0], operators.sizes, summed[1]]).astype(np.float64)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from scipy.special import stdtrit
 
 from slotool import strict_json
@@ -180,26 +181,10 @@ def _grid(scores: Sequence[np.ndarray]) -> np.ndarray:
     if k < MIN_KINDS:
         spread = np.sqrt(np.mean([np.mean(values**2) for values in scores]) * (1 + 1 / k))
         return np.asarray(stdtrit(k - 1, 0.5 + levels / 2) * spread)
-    return _Pooled.of(scores).quantile(np.minimum(levels * (k + 1) / k, 1.0))
-
-
-@dataclass(frozen=True)
-class _Pooled:
-    """Scores of equally weighted kinds: ``values``, float64 [n] ascending, and ``shares`` of scores up to each."""
-
-    values: np.ndarray
-    shares: np.ndarray
-
-    @classmethod
-    def of(cls, scores: Sequence[np.ndarray]) -> Self:
-        values = np.concatenate(scores)
-        weights = np.concatenate([np.full(len(kind), 1 / len(kind) / len(scores)) for kind in scores])
-        order = np.argsort(values, kind="stable")
-        return cls(values[order], np.cumsum(weights[order]))
-
-    def quantile(self, levels: np.ndarray) -> np.ndarray:
-        at = np.searchsorted(self.shares, levels - 1e-9)
-        return np.asarray(self.values[np.minimum(at, len(self.values) - 1)])
+    weights = np.concatenate([np.full(len(kind), 1 / len(kind)) for kind in scores])
+    # Cumulated weights are rounded: a level that they reach may lie just above them.
+    levels = np.minimum(levels * (k + 1) / k, 1.0) - 1e-9
+    return np.asarray(np.quantile(np.concatenate(scores), levels, weights=weights, method="inverted_cdf"))
 
 
 def _rms(values: np.ndarray) -> float:
@@ -231,12 +216,9 @@ def even_sample(graphs: Sequence[OperatorGraph], most: int, seed: int = 0) -> np
         return np.arange(len(graphs))
     labels, rng = _clusters(graphs, seed), np.random.default_rng(seed)
     order = rng.permutation(len(graphs))
-    # Position of each row within its cluster: the first of every cluster come first, then the second …
-    turn = np.empty(len(graphs), dtype=np.int64)
-    for cluster in set(labels.tolist()):
-        members = order[labels[order] == cluster]
-        turn[members] = np.arange(len(members))
-    return np.sort(order[np.argsort(turn[order], kind="stable")][:most])
+    # The first of every cluster come first, then the second …
+    turn = pd.Series(order).groupby(labels[order]).cumcount().to_numpy()
+    return np.sort(order[np.argsort(turn, kind="stable")][:most])
 
 
 def _clusters(graphs: Sequence[OperatorGraph], seed: int, most: int = CLUSTERS) -> np.ndarray:

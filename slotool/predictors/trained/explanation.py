@@ -44,11 +44,10 @@ class Explanation:
         predicted_s = float(predictor.predict([graph])[0])
         latency_s = predicted_s if answer_s is None else answer_s
         seconds = predictor.operator_seconds(graph)
-        if seconds is not None:
-            seconds = seconds * (latency_s / predicted_s)
-        else:
+        if seconds is None:
             cost_s = batch_cost_s(graph, batch_size)
             return cls(graph, latency_s, latency_s * cost_s / cost_s.sum(), 0.0, False)
+        seconds = seconds * (latency_s / predicted_s)
         return cls(graph, latency_s, seconds, max(0.0, latency_s - float(seconds.sum())), True)
 
     def by_type(self) -> Mapping[str, tuple[int, float]]:

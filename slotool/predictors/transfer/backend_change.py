@@ -63,13 +63,6 @@ BACKEND_LOG_PRICES: dict[str, dict[str, Prices]] = {
     backend: {kind: (calls / 10, flops / 10, moved / 10) for kind, (calls, flops, moved) in rows.items()}
     for backend, rows in _ROWS.items()
 }
-# Prices were learnt on CPUs: another device differs by more than another backend.
-DEVICE, PRECISION = "cpu", "float32"
-
-
-def prices_from(document: Any) -> dict[str, Prices]:
-    """Return the prices of a stored predictor, by type. Raises ``InputError`` for other than three numbers each."""
-    return strict_json.convert(document, dict[str, Prices])
 
 
 @dataclass(frozen=True)
@@ -114,7 +107,9 @@ class BackendChange:
 
     @classmethod
     def from_document(cls, document: Document) -> Self:
-        return cls(*(prices_from(document[name]) for name in ("before", "after", "prices")))
+        """Restore from ``document``. Raises ``InputError`` for other than three numbers of a type."""
+        names = ("before", "after", "prices")
+        return cls(*(strict_json.convert(document[name], dict[str, Prices]) for name in names))
 
 
 def prices_in(setting: Setting) -> Mapping[str, Prices]:
@@ -123,7 +118,8 @@ def prices_in(setting: Setting) -> Mapping[str, Prices]:
 
 
 def _is_known(setting: Setting) -> bool:
-    is_measured = setting.device == DEVICE and setting.precision == PRECISION
+    # Prices were learnt on CPUs: another device differs by more than another backend.
+    is_measured = setting.device == "cpu" and setting.precision == "float32"
     return is_measured and setting.backend in BACKEND_LOG_PRICES
 
 

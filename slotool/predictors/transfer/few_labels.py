@@ -82,7 +82,7 @@ class FewLabels:
         self._terms = fitted_terms(networks.terms, np.exp(log_s))
         answers = np.column_stack([networks.answers, left_out_terms(networks.terms, np.exp(log_s))])
         self._middle = answers.mean(axis=0)
-        self._points = self._centred(answers)
+        self._points = _apart(answers - self._middle)
         means, likely_before = _means(answers.shape[1])
         strengths = np.array(list(product(LIKENESSES, PRICES, SIZES, SOURCES, NOISES))) ** 2
         variances, noise = strengths[:, :-1], strengths[:, -1]
@@ -110,21 +110,15 @@ class FewLabels:
         return mean, variance
 
     def _answer(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
-        answers, kernels = self._answers_and_kernels(networks)
+        answers = np.column_stack([networks.answers, priced_terms(networks.terms, *self._terms)])
+        points = _apart(answers - self._middle)
+        kernels = _kernels(networks, points, self.networks, self._points)
         across = SHIFT**2 + np.tensordot(self._variances, kernels, axes=1)
         means = self._means @ answers.T + (across @ self._alpha[:, :, None])[:, :, 0]
-        before = SHIFT**2 + self._variances @ _diagonals(networks, self._centred(answers))
+        before = SHIFT**2 + self._variances @ _diagonals(networks, points)
         remaining = np.maximum(before - np.sum((across @ self._inverse) * across, axis=2), 0.0)
         mean = self._weights @ means
         return mean, self._weights @ (remaining + self._noise[:, None] + (means - mean) ** 2)
-
-    def _answers_and_kernels(self, networks: Networks) -> tuple[np.ndarray, np.ndarray]:
-        """Return predictions of all sources [m, S + 2], and kernels with the labels [4, m, n]."""
-        answers = np.column_stack([networks.answers, priced_terms(networks.terms, *self._terms)])
-        return answers, _kernels(networks, self._centred(answers), self.networks, self._points)
-
-    def _centred(self, answers: np.ndarray) -> np.ndarray:
-        return _apart(answers - self._middle)
 
     @property
     def shares(self) -> np.ndarray:

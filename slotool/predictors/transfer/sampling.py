@@ -34,7 +34,9 @@ def propose(
     if len(candidates) > MAX_WATCHED:
         watched = np.sort(rng.choice(watched, max(MAX_WATCHED, n), replace=False))
     graphs = [candidates[int(i)] for i in watched]
-    covariance, noise = _covariance(predictor, graphs)
+    adapted = predictor if isinstance(predictor, AdaptedPredictor) else AdaptedPredictor(predictor)
+    labelled = adapted.labels.networks if adapted is predictor else None
+    covariance, noise = covariance_before(adapted.networks(graphs), labelled)
     return [int(watched[i]) for i in greedy(covariance, noise, n)]
 
 
@@ -50,10 +52,3 @@ def greedy(covariance: np.ndarray, noise: float, n: int) -> list[int]:
         column = remaining[:, best].copy()
         remaining -= np.outer(column, column) / (column[best] + noise)
     return chosen
-
-
-def _covariance(predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, float]:
-    """Return the covariance of log latency of these networks, and the noise of a label (a variance)."""
-    if isinstance(predictor, AdaptedPredictor):
-        return covariance_before(predictor.networks(graphs), predictor.labels.networks)
-    return covariance_before(AdaptedPredictor(predictor).networks(graphs))
