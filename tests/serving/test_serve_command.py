@@ -332,6 +332,34 @@ def test_engines_and_policies_that_there_are_not(slotool: Slotool, folder: Path,
     assert sentence in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--engine", "lokal"),
+        ("--host", "999.1.1.1"),
+        ("--access-log", "missing/access.jsonl"),
+        ("--log", "missing/events.jsonl"),
+        ("--host", "0.0.0.0", "--shared-memory"),
+        ("--host", "0.0.0.0", "--allow-faults"),
+    ],
+)
+def test_a_check_refuses_what_a_start_refuses(
+    slotool: Slotool, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(folder)
+    checked = slotool("serve", "mlp", *arguments, "--check-config")
+    assert (checked.exit_code, checked.stdout) == (2, "")
+    assert checked.stderr == slotool("serve", "mlp", *arguments, "--port", 0).stderr
+
+
+def test_a_check_takes_no_port_and_leaves_no_log(slotool: Slotool, folder: Path, tmp_path: Path) -> None:
+    logs = ("--log", tmp_path / "events.jsonl", "--access-log", tmp_path / "access.jsonl")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        checked = slotool("serve", folder / "mlp", "--port", port, "--grpc-port", port, *logs, "--check-config")
+    assert (checked.exit_code, list(tmp_path.iterdir())) == (0, [])
+
+
 def test_a_cluster_that_does_not_answer_is_reported(slotool: Slotool, folder: Path) -> None:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'slotool[ray]'")
     finished = slotool("serve", folder / "mlp", "--port", 0, "--engine", "ray", "--address", "127.0.0.1:1")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from slotool.serving.access import Certificate, others_can_read, read_clients
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 from slotool.serving.engines.choice import chosen_engine, make_engine
 from slotool.serving.events import Events, log_to, warn
-from slotool.serving.monitoring.access_log import AccessLog
+from slotool.serving.monitoring.access_log import STDOUT, AccessLog
 from slotool.serving.monitoring.traces import Traces, otlp_exporter
 from slotool.serving.operations.app import create_app
 from slotool.serving.operations.runtime_changes import AnySources, ReloadableSettings
@@ -87,11 +88,14 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
     clients = read_clients(settings.token_file)
     if settings.token_file is not None and others_can_read(settings.token_file):
         report.warn(f"{settings.token_file}: other users of this machine can read its tokens")
-    if settings.check_config:
-        return _check(settings, report, sources)
+    addresses = settings.address_rates()
     with ExitStack() as stack:
+        if settings.check_config:
+            settings = _for_check(settings, stack)
         # Before the models are loaded, to fail at once on a port in use.
         listener = stack.enter_context(bind(settings.host, PORT if settings.port is None else settings.port))
+        if settings.shared_memory and not is_loopback(listener):
+            raise ArgumentError("shared_memory", "it is for clients on this machine: leave --host at 127.0.0.1")
         grpc_listener = _grpc_listener(settings, stack)
         events = stack.enter_context(_events_to(settings.log))
         access_log = None if settings.access_log is None else AccessLog(settings.access_log)
@@ -100,21 +104,31 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
         traces = None if settings.traces is None else Traces(otlp_exporter(settings.traces), settings.traces_share)
         if traces is not None:
             stack.callback(traces.close)
-        router = _warm_router(settings, report, sources, events)
+        served = sources.load(report.warn, report.note)
+        with named_if_slow(report.note, f"warming up {', '.join(served)}"):
+            engine = _engine(settings, sources, served)
+            faults = _faulty(engine, listener) if settings.allow_faults else None
+            if settings.check_config:
+                return _checked(settings, report, sources, served)
+            router = Router(
+                served,
+                engine,
+                max_queue=settings.max_queue,
+                default_deadline_us=settings.default_deadline_us,
+                events=events,
+            )
         if certificate is not None:
             router.metrics.certificate_expiry_s.labels(certificate.file).set_function(certificate.expires_s)
         runtime_settings = ReloadableSettings(sources, router, report.warn, read)
-        if settings.shared_memory and not is_loopback(listener):
-            raise ArgumentError("shared_memory", "it is for clients on this machine: leave --host at 127.0.0.1")
         app = create_app(
             router,
             limits=RequestLimits.of(settings.max_batch, settings.max_body_mib),
             clients=clients,
-            addresses=settings.address_rates(),
+            addresses=addresses,
             runtime_settings=runtime_settings,
             access_log=access_log,
             traces=traces,
-            faults=_faulty(router.engine, listener) if settings.allow_faults else None,
+            faults=faults,
             shared_memory=settings.shared_memory,
         )
         if not is_loopback(listener) and settings.tls_clients is None and (clients is None or certificate is None):
@@ -136,37 +150,35 @@ def serve(settings: ServerSettings, report: Report, before_serving: Callable[[],
         )
 
 
-def _check(settings: ServerSettings, report: Report, sources: AnySources) -> int:
-    """Load all models, and report that a server could start. Raises ``InputError`` if one cannot be loaded."""
-    checked = sources.load(report.warn, report.note).values()
+def _for_check(settings: ServerSettings, stack: ExitStack) -> ServerSettings:
+    """Return settings for a check: other ports than those of a server that may run, and no new log remains."""
+    for log in (settings.log, settings.access_log):
+        if log and str(log) != STDOUT and not Path(log).exists():
+            stack.callback(Path(log).unlink, missing_ok=True)
+    return replace(settings, port=0, grpc_port=None if settings.grpc_port is None else 0)
+
+
+def _checked(settings: ServerSettings, report: Report, sources: AnySources, served: Mapping[str, ServedModel]) -> int:
+    """Report that a server could start. Raises ``InputError`` if a model could not be loaded."""
     if sources.unloaded:
         raise InputError(f"not all models can be served: {', '.join(sources.unloaded)}")
-    names = ", ".join(served.name for served in checked)
-    report.ready(_document(settings, checked, sources.devices), f"checked: {names} can be served")
+    report.ready(_document(settings, served.values(), sources.devices), f"checked: {', '.join(served)} can be served")
     return 0
 
 
-def _warm_router(settings: ServerSettings, report: Report, sources: AnySources, events: Events) -> Router:
-    """Load all models and run them in the engine; what takes long is reported as it is done."""
-    served, (replicas, threads) = sources.load(report.warn, report.note), sources.workers
-    with named_if_slow(report.note, f"warming up {', '.join(served)}"):
-        engine = make_engine(
-            chosen_engine(settings.wanted_engine, served, replicas),
-            replicas,
-            threads,
-            max_examples=settings.max_batch,
-            hang_s=settings.hang_s,
-            address=settings.address,
-            devices=sources.devices,
-            precision=settings.precision,
-        )
-        return Router(
-            served,
-            engine,
-            max_queue=settings.max_queue,
-            default_deadline_us=settings.default_deadline_us,
-            events=events,
-        )
+def _engine(settings: ServerSettings, sources: AnySources, served: Mapping[str, ServedModel]) -> InferenceEngine:
+    """Make the engine, which has no workers yet."""
+    replicas, threads = sources.workers
+    return make_engine(
+        chosen_engine(settings.wanted_engine, served, replicas),
+        replicas,
+        threads,
+        max_examples=settings.max_batch,
+        hang_s=settings.hang_s,
+        address=settings.address,
+        devices=sources.devices,
+        precision=settings.precision,
+    )
 
 
 def _limit_threads(settings: ServerSettings, replicas: int, threads: int, report: Report) -> None:
