@@ -19,8 +19,8 @@ from slotool.models.signature import FREE, TensorSpec
 from slotool.models.tasks import class_numbers, make_task
 from slotool.tables import FULL, OperatingPoint
 
-# Sizes that open dimensions of a trial input are given, until the model takes one: of text, and of images.
-OPEN_SIZES = (8, 64, 224)
+# Sizes that open dimensions of a trial input are given, until the model takes one: of text, images, and sound.
+OPEN_SIZES = (8, 64, 224, 512)
 # Values of an example, beyond which none is tried: each open dimension multiplies them.
 MAX_TRIAL_VALUES = 2**26
 # Largest difference between answers of a call of two examples and of a call of one, as a share of the largest value:
@@ -114,7 +114,7 @@ def counts_examples(model: Model) -> bool:
     if not model.signature.batched:
         return False
     for size in OPEN_SIZES:
-        if any(math.prod(_shape(spec, size)) > MAX_TRIAL_VALUES for spec in model.signature.inputs):
+        if any(math.prod(trial_shape(spec, size)) > MAX_TRIAL_VALUES for spec in model.signature.inputs):
             return False
         random = np.random.default_rng(0)
         examples = [
@@ -129,13 +129,14 @@ def counts_examples(model: Model) -> bool:
     return False
 
 
-def _shape(spec: TensorSpec, open_size: int) -> list[int]:
+def trial_shape(spec: TensorSpec, open_size: int) -> list[int]:
+    """Return the shape of one example whose open dimensions have this size."""
     return [1, *(open_size if size == FREE else size for size in spec.shape[1:])]
 
 
 def _random(spec: TensorSpec, open_size: int, number: int, random: np.random.Generator) -> np.ndarray:
     """Return one example of an input. Whole numbers are ``number``: each may be an index, of which there are few."""
-    shape = _shape(spec, open_size)
+    shape = trial_shape(spec, open_size)
     if spec.datatype == "BYTES":
         return np.full(shape, str(number).encode(), spec.dtype)
     values = random.random(shape) if spec.dtype.kind == "f" else np.full(shape, number)

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from tritonclient.utils import np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from slotool import progress
 from slotool.elastic.bare_model import MAX_TRIAL_VALUES, BareModel
@@ -49,6 +49,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = TensorProto.FLOAT16
     save(folder / "scaled.onnx", [node("Mul", ["x", "by"], ["y"])], [("x", half, ["n", 2]), ("by", half, [])],
          [("y", half, ["n", 2])])  # fmt: skip
+    weight = node("Constant", [], ["w"], value=helper.make_tensor("v", F, [1, 1, 9], [1.0] * 9))
+    rows = ["n", 1, "length"]
+    save(folder / "sound.onnx", [weight, node("Conv", ["x", "w"], ["y"])], [("x", F, rows)], [("y", F, rows)])
+    sizes = node("Constant", [], ["sizes"], value=helper.make_tensor("v", I64, [3], [-1, 7, 11]))
+    save(folder / "odd.onnx", [sizes, node("Reshape", ["x", "sizes"], ["y"])], [("x", F, ["n", "length"])],
+         [("y", F, ["n", 7, 11])])  # fmt: skip
     save(folder / "fixed.onnx", [node("Relu", ["x"], ["y"])], [("x", F, [1, 3])], [("y", F, [1, 3])])
     return folder
 
@@ -196,6 +202,34 @@ def test_another_shape_is_rejected(server: LiveServer, model: str, shape: list[i
     answer = HTTP.post(f"{server.url}/v2/models/{model}/infer", json=body)
     assert answer.status_code == 400
     assert "shape" in answer.json()["error"]
+
+
+def status_of(server: LiveServer, model: str, shape: list[int]) -> int:
+    entry = {"name": "x", "datatype": "FP32", "shape": shape, "data": [1.0] * int(np.prod(shape))}
+    return HTTP.post(f"{server.url}/v2/models/{model}/infer", json={"inputs": [entry]}).status_code
+
+
+@pytest.mark.parametrize("make", [lambda: None, lambda: LocalInferenceEngine(1, 1, hang_s=10.0)])
+def test_an_input_too_short_for_the_model_is_a_bad_request(
+    folder: Path, make: Callable[[], InferenceEngine | None]
+) -> None:
+    with live_server(served(folder, ["sound"]), engine=make()) as server:
+        assert (status_of(server, "sound", [1, 1, 5]), status_of(server, "sound", [1, 1, 12])) == (400, 200)
+        with (
+            triton_grpc.InferenceServerClient(server.grpc_address) as client,
+            pytest.raises(InferenceServerException) as refused,
+        ):
+            answers(client, triton_grpc, "sound", {"x": np.ones((1, 1, 5), np.float32)})
+        assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("make", [lambda: None, lambda: LocalInferenceEngine(1, 1, hang_s=10.0)])
+def test_a_model_that_no_made_up_input_suits_is_named(
+    folder: Path, make: Callable[[], InferenceEngine | None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with live_server(served(folder, ["odd"]), engine=make()) as server:
+        assert "odd" in capfd.readouterr().err
+        assert (status_of(server, "odd", [2, 5]), status_of(server, "odd", [2, 77])) == (500, 200)
 
 
 def test_compute_answers_the_first_output(server: LiveServer) -> None:

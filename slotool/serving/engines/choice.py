@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slotool.devices import CPU, FLOAT32
 from slotool.errors import ArgumentError
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, LocalInferenceEngine, registry
-from slotool.serving.engines.ensemble import compute, ensemble_plan, warm_up_example
+from slotool.serving.engines.ensemble import compute, ensemble_plan, warm_up_examples
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
@@ -33,17 +34,16 @@ def _latency_us(served: ServedModel, point: OperatingPoint) -> float:
     if served.space is not None and (known_us := served.space.latency_us(point)) is not None:
         return known_us
     model, least_us = served.model, float("inf")
-    try:
-        x = warm_up_example(model)
-        for _ in range(TRIES):
-            began_s = time.perf_counter()
-            compute(model, x, point)
-            least_us = min(least_us, 1e6 * (time.perf_counter() - began_s))
-            if least_us <= MAX_INLINE_US:
-                break
-    except Exception:
-        return 0.0
-    return least_us
+    for x in warm_up_examples(model):
+        with suppress(Exception):  # the model may not take this size
+            for _ in range(TRIES):
+                began_s = time.perf_counter()
+                compute(model, x, point)
+                least_us = min(least_us, 1e6 * (time.perf_counter() - began_s))
+                if least_us <= MAX_INLINE_US:
+                    break
+            return least_us
+    return 0.0
 
 
 def chosen_engine(name: str, models: Mapping[str, ServedModel], replicas: int) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -15,19 +14,24 @@ import numpy as np
 from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.devices import is_cuda
 from slotool.elastic import ElasticModel
+from slotool.elastic.bare_model import OPEN_SIZES, trial_shape
 from slotool.elastic.model import version_name
 from slotool.errors import InputError
 from slotool.models.signature import FREE, require_rows, try_two
+from slotool.printable import reason
 from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import Conc, consults_second
 from slotool.serving.engines.cascade_run import CascadeRun
+from slotool.serving.events import warn
 from slotool.serving.outputs import Outputs, combined
 from slotool.tables import OperatingPoint
 from slotool.transfers import CAPTURED_SIZES
 
 # Warm-up of batches: a slow model is ready little later, and its first batches would be slower still.
 BATCHES_WARMED_S = 1.0
+# Values of a larger made-up input, so that a call of it is short: an image of 512 x 512 pixels has fewer.
+MAX_MADE_UP_VALUES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +114,35 @@ class PointRunner:
 
         Then run every batch size at each point, the largest first, for at most ``BATCHES_WARMED_S``: a first larger
         call allocates memory, and may take several times as long; GPUs capture it. A model with open sizes or text
-        inputs and without examples may fail on the made-up example: its first call is then not warm.
+        inputs and without examples may fail on all made-up examples: a warning says that its first call is not warm.
         """
-        x = warm_up_example(self.model)
-        with suppress(*([Exception] if self.model.examples is None and _takes_any_size_or_text(self.model) else [])):
-            if self.model.estimates_each:
-                self.model.expected_accuracy(x)
-            for plan in self._plans.values():
-                for point in plan.points:
-                    if point in self.model.remote_points:
-                        continue
-                    self._compute(x, point)
-                    if self.model.max_batch:
-                        try_two(partial(self._compute, point=point), x)
-            captured = CAPTURED_SIZES if is_cuda(self.model.device) and self.model.max_batch else ()
-            self._warm_batches(x, sorted({size for size in (*batch_sizes, *captured) if size > 1}, reverse=True))
+        failures: list[Exception] = []
+        for x in warm_up_examples(self.model):
+            try:
+                self._warm_with(x, batch_sizes)
+            except Exception as error:
+                failures.append(error)
+            else:
+                return
+        if self.model.examples is not None or not _takes_any_size_or_text(self.model):
+            raise failures[0]
+        warn(
+            f"{self.model.name} fails on every example made up to warm it: its first calls are slow, and an input on "
+            f"which it fails counts as its own failure ({reason(failures[-1])})"
+        )
+
+    def _warm_with(self, x: Inputs, batch_sizes: Sequence[int]) -> None:
+        if self.model.estimates_each:
+            self.model.expected_accuracy(x)
+        for plan in self._plans.values():
+            for point in plan.points:
+                if point in self.model.remote_points:
+                    continue
+                self._compute(x, point)
+                if self.model.max_batch:
+                    try_two(partial(self._compute, point=point), x)
+        captured = CAPTURED_SIZES if is_cuda(self.model.device) and self.model.max_batch else ()
+        self._warm_batches(x, sorted({size for size in (*batch_sizes, *captured) if size > 1}, reverse=True))
 
     def _warm_batches(self, x: Inputs, sizes: Sequence[int]) -> None:
         until_s = time.monotonic() + BATCHES_WARMED_S
@@ -165,20 +183,22 @@ def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: f
     return Outputs(tensors, model, model.confidences_of(tensors))
 
 
-def warm_up_example(model: ElasticModel) -> Inputs:
-    """Return the model's first example, else zeros (text: "0") with open sizes of 1."""
+def warm_up_examples(model: ElasticModel) -> Iterator[Inputs]:
+    """Yield the model's first example, else zeros (text: "0") with open sizes of 1 and then of ``OPEN_SIZES``."""
     if model.examples is not None:
-        return model.examples[:1]
-    return Columns(
-        {
-            spec.name: np.full(
-                [1, *(1 if size == FREE else size for size in spec.shape[1:])],
-                b"0" if spec.datatype == "BYTES" else 0,
-                spec.dtype,
+        yield model.examples[:1]
+        return
+    specs = model.signature.inputs
+    for size in (1, *OPEN_SIZES) if any(FREE in spec.shape[1:] for spec in specs) else (1,):
+        shapes = [trial_shape(spec, size) for spec in specs]
+        if size == 1 or max(map(math.prod, shapes)) <= MAX_MADE_UP_VALUES:
+            filled = zip(specs, shapes, strict=True)
+            yield Columns(
+                {
+                    spec.name: np.full(shape, b"0" if spec.datatype == "BYTES" else 0, spec.dtype)
+                    for spec, shape in filled
+                }
             )
-            for spec in model.signature.inputs
-        }
-    )
 
 
 def ensemble_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan:

@@ -13,7 +13,7 @@ from slotool.models.signature import RowCountError
 from slotool.scheduling import Batch, Workers
 from slotool.serving import rejections
 from slotool.serving.engines import InferenceEngine, WorkerLost
-from slotool.serving.engines.ensemble import ensemble_plan, warm_up_example
+from slotool.serving.engines.ensemble import ensemble_plan, warm_up_examples
 from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
 from slotool.serving.outputs import Outputs, lowest
@@ -309,16 +309,20 @@ class FaultCheck:
 
 
 async def _answers(model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool:
-    plan, example = ensemble_plan(model, point), warm_up_example(model)
+    plan = ensemble_plan(model, point)
     # The second version alone too: a confident first one would never consult it.
     local = [version for version in plan.points if version not in model.remote_points]
     points = [point, *local[1:]] if len(local) == len(plan.points) else local
-    try:
-        for version in points:
-            await ask(version, example)
-    except Exception:
-        return False
-    return bool(points)
+    for example in warm_up_examples(model):
+        try:
+            for version in points:
+                await ask(version, example)
+        except WorkerLost:
+            return False
+        except Exception:  # the model may not take this size
+            continue
+        return bool(points)
+    return False
 
 
 def shapes_of(x: Columns) -> str:
