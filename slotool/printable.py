@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from slotool.errors import SlotoolError
+
 # Blanks of other widths are as harmless as the one that isprintable knows.
 _BLANKS = frozenset("\u00a0\u2009\u202f")
 # Minimum similarity (difflib's ratio) of a misspelt name.
@@ -30,6 +32,11 @@ def reason(error: BaseException, *, limit: int = 200) -> str:
     """Return the first line of an error, at most ``limit`` characters; its type if it has no message."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     return printable(" ".join(text.split())[:limit])
+
+
+def described(error: BaseException) -> str:
+    """Return the sentence of an error of slotool; for any other error, its type and message."""
+    return str(error) if isinstance(error, SlotoolError) else f"{type(error).__name__}: {error}"
 
 
 def counted(count: int, noun: str) -> str:

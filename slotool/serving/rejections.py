@@ -7,6 +7,7 @@ import reprlib
 from typing import Any
 
 from slotool.errors import SlotoolError
+from slotool.printable import described
 from slotool.scheduling.edf import DEADLINE_PASSED
 
 _SHORT = reprlib.Repr()
@@ -134,7 +135,7 @@ def client_gone() -> Rejection:
 
 def failed(error: Exception) -> Rejection:
     """Return 500: the model itself failed."""
-    return Rejection(500, "failed", f"the model failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+    return Rejection(500, "failed", f"the model failed: {' '.join(described(error).split())[:200]}")
 
 
 def input_rejected(error: Exception, inputs: str) -> Rejection:

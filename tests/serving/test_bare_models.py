@@ -224,12 +224,16 @@ def test_an_input_too_short_for_the_model_is_a_bad_request(
 
 
 @pytest.mark.parametrize("make", [lambda: None, lambda: LocalInferenceEngine(1, 1, hang_s=10.0)])
-def test_a_model_that_no_made_up_input_suits_is_named(
+def test_a_model_that_no_made_up_input_suits_is_named_and_its_error_has_no_type_of_ours(
     folder: Path, make: Callable[[], InferenceEngine | None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with live_server(served(folder, ["odd"]), engine=make()) as server:
         assert "odd" in capfd.readouterr().err
         assert (status_of(server, "odd", [2, 5]), status_of(server, "odd", [2, 77])) == (500, 200)
+        entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}
+        error = HTTP.post(f"{server.url}/v2/models/odd/infer", json={"inputs": [entry]}).json()["error"]
+        assert "odd" in error
+        assert "RunError" not in error
 
 
 def test_compute_answers_the_first_output(server: LiveServer) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from slotool import devices
 from slotool.elastic import load_served
 from slotool.models.signature import RowCountError
+from slotool.printable import described
 from slotool.process import die_with_parent, end_without_collecting, keep_freed_memory, limit_threads, schedule
 from slotool.serving.engines.base import CallCancelled
 from slotool.serving.engines.ensemble import PointRunner
@@ -64,7 +65,7 @@ def _serve(options: dict[str, Any]) -> int:
     try:
         runners = _warm_runners(options)
     except Exception as error:
-        router.send(REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}")))
+        router.send(REPLY.pack(FAILED, tensors.write_text(described(error))))
         return 1
     # Loaded objects stay: a full collection would stop a call for long.
     gc.collect()
@@ -85,7 +86,7 @@ def _serve(options: dict[str, Any]) -> int:
         except RowCountError as error:
             reply = REPLY.pack(MISCOUNTED, tensors.write_text(str(error)))
         except Exception as error:
-            reply = REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}"))
+            reply = REPLY.pack(FAILED, tensors.write_text(described(error)))
             if devices.is_lost(options["device"]):
                 # The router replaces this process.
                 router.send(reply)

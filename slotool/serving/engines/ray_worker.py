@@ -15,6 +15,7 @@ from slotool.errors import InputError
 from slotool.models.loading import is_code
 from slotool.models.packing import pack, unpack
 from slotool.models.signature import RowCountError
+from slotool.printable import described
 from slotool.process import limit_threads
 from slotool.serving.engines.base import CallCancelled
 from slotool.serving.engines.ensemble import PointRunner
@@ -51,7 +52,7 @@ class Worker:
                 is_sent = files is not None and entry["name"] in missing
                 self._load(entry, self._unpacked(entry, files[entry["name"]]) if files and is_sent else entry["paths"])
         except Exception as error:
-            return FAILED, f"{type(error).__name__}: {error}"
+            return FAILED, described(error)
         return (DONE,)
 
     def compute(self, call: int, name: str, point: bytes, x: bytes) -> Any:
@@ -67,7 +68,7 @@ class Worker:
         except RowCountError as error:
             return MISCOUNTED, str(error)
         except Exception as error:
-            return FAILED, f"{type(error).__name__}: {error}"
+            return FAILED, described(error)
         return DONE, pack(tensors_of_outputs(outputs))
 
     def cancel(self, call: int) -> None:

@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from slotool.errors import ArgumentError, InputError, SlotoolError
 from slotool.extras import import_failed
 from slotool.machine import given_cores, quota_warning
+from slotool.printable import described
 from slotool.process import limit_threads, notify_service_manager
 from slotool.progress import named_if_slow
 from slotool.serving.access import Certificate, others_can_read, read_clients
@@ -324,10 +325,9 @@ async def _reload(
         changed = in_force.changed() if in_force is not None else []
     except Exception as error:
         # Another kind is our fault, and is reported too: nobody else awaits this.
-        sentence = str(error) if isinstance(error, SlotoolError) else f"{type(error).__name__}: {error}"
         failed = True
-        report.warn(f"not reloaded, the old models, tables and rules stay in use: {sentence}")
-        runtime_settings.report_failed(sentence)
+        report.warn(f"not reloaded, the old models, tables and rules stay in use: {described(error)}")
+        runtime_settings.report_failed(described(error))
     else:
         report.note(f"{what} reloaded")
         if changed:
