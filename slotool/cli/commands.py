@@ -15,8 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 from slotool import factories
 from slotool.cli import terminal
 from slotool.cli.help import first_sentence, option_line, parted, plugins_of, write_paragraphs
-from slotool.cli.options_file import CONFIG_PATH, read_config
-from slotool.errors import ArgumentError
+from slotool.cli.options_file import CONFIG_PATH, read_config, stated_options
+from slotool.errors import ArgumentError, InputError
 
 HELP_COLUMNS = 100
 EVERYWHERE = "--config FILE.toml, --quiet, --verbose, --no-progress, --color WHEN, --allow-code."
@@ -161,6 +161,14 @@ def config_file() -> Path | None:
     """Return the file that options of the running command were read from."""
     stated = _running[-1].meta.get(CONFIG_PATH) if _running else None
     return None if stated is None else Path(stated)
+
+
+def require_valid_file() -> None:
+    """Read the running command's file of options again. Raises ``InputError`` if a start would reject one."""
+    try:
+        stated_options(_running[-1], str(config_file()))
+    except typer.BadParameter as error:
+        raise InputError(error.message) from None
 
 
 def stated_in(option: str) -> str:

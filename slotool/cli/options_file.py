@@ -29,8 +29,13 @@ _TYPES = {
 
 def read_config(ctx: typer.Context, value: str | None) -> None:
     """Take options of this command from the file; options on the command line take precedence."""
-    if value is None:
-        return
+    if value is not None:
+        ctx.default_map = {**(ctx.default_map or {}), **stated_options(ctx, value)}
+        ctx.meta[CONFIG_PATH] = value
+
+
+def stated_options(ctx: typer.Context, value: str) -> dict[str, Any]:
+    """Return the options that the file states, by parameter name. Raises ``typer.BadParameter`` for an invalid one."""
     try:
         read = tomllib.loads(read_text(value))
     except FileNotFoundError:
@@ -38,8 +43,7 @@ def read_config(ctx: typer.Context, value: str | None) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise typer.BadParameter(f"{value}: cannot be read as TOML ({reason})", param_hint="--config") from None
-    ctx.meta[CONFIG_PATH] = value
-    ctx.default_map = {**(ctx.default_map or {}), **_options_in(ctx, read, value)}
+    return _options_in(ctx, read, value)
 
 
 def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict[str, Any]:

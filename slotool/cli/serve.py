@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from slotool.cli import interrupts
-from slotool.cli.commands import beside_config, config_file, stated_in
+from slotool.cli.commands import beside_config, config_file, require_valid_file, stated_in
 from slotool.commands.serving.serve import OF_WORKERS
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def run(options: SimpleNamespace, output: Output) -> None:
     settings = ServerSettings(
         **arguments,
         file=config_file(),
+        require_valid_file=require_valid_file,
         on_command_line=on_command_line,
         in_file=in_file,
         states_processes=not (on_command_line | in_file).isdisjoint(OF_WORKERS),

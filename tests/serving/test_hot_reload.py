@@ -310,6 +310,19 @@ def test_a_key_that_only_a_start_puts_in_force_is_named(folder: Path) -> None:
         assert "warning: log: changed in the service file, in force when" in said_next(process, "service file")
 
 
+def test_a_file_that_a_start_would_reject_is_not_reloaded(folder: Path) -> None:
+    with serving(folder, "--config", "service.toml") as (process, ready):
+        file = folder / "service.toml"
+        valid = file.read_text()
+        link(folder, "v2")
+        file.write_text('max-queue = "many"\n' + valid)
+        line = hang_up(process)
+        assert ("not reloaded" in line, "max-queue" in line, answer_of(ready["url"])) == (True, True, 0)
+        file.write_text(valid)
+        assert "not reloaded" not in hang_up(process)
+        assert answer_of(ready["url"]) == 2
+
+
 def test_an_artifact_on_the_command_line_is_exchanged_in_place(folder: Path) -> None:
     with serving(folder, "current", "--name", "net") as (process, ready):
         assert "warning" not in hang_up(process)

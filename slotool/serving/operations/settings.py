@@ -24,6 +24,7 @@ class ServerSettings:
     Attributes:
         models: ``[[models]]`` of ``file``; None or empty: ``artifacts`` are served.
         file: Service file that options were read from.
+        require_valid_file: Raises ``InputError`` for an option of ``file`` that a start would reject.
         on_command_line: Names of the options that the command line states.
         in_file: Names of the options that ``file`` states.
         states_processes: Some option is stated that only worker processes have.
@@ -70,6 +71,7 @@ class ServerSettings:
     check_config: bool
     models: Sequence[Mapping[str, Any]] | None = None
     file: Path | None = None
+    require_valid_file: Callable[[], None]
     on_command_line: frozenset[str] = frozenset()
     in_file: frozenset[str] = frozenset()
     states_processes: bool = False
@@ -124,7 +126,13 @@ class ServerSettings:
             read = lambda: sources_of(sources.as_planned() if follows_plan else sources)  # noqa: E731
             if any(map(is_repository, sources.artifacts)):
                 self._require_no_tables()
-        return lambda: _with_a_worker_each(read())
+
+        def read_valid() -> AnySources:
+            if self.models:
+                self.require_valid_file()
+            return _with_a_worker_each(read())
+
+        return read_valid
 
     def _require_no_tables(self) -> None:
         """Raise ``ArgumentError`` for options of one model, where models come from a folder."""
