@@ -82,6 +82,8 @@ def _start(folder: Path, owner: int) -> None:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name != "PYTHONPATH"
     }
+    # Workers measure with one thread, and no library loaded in this process may have more; those that wait sleep.
+    environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     # No child of this process: it may outlive that.
     command = ["sh", "-c", 'exec "$@" &', "sh", sys.executable, "-m", "tests.docs.preloaded", str(folder), str(owner)]
     root = Path(__file__).parents[2]
