@@ -20,10 +20,12 @@ from slotool.models.loading import load
 from slotool.plugins import Registry
 from slotool.predictors.registry import predictor_class
 from slotool.predictors.registry import registry as predictors
+from slotool.rules import RuleSet
 from slotool.scheduling.batching import ControlGrid, make_policy
 from slotool.scheduling.policy import Policy
 from slotool.serving.engines.choice import make_engine
 from slotool.testing.policies import three_versions
+from slotool.testing.rules import family_outcomes
 
 Install = Callable[..., None]
 POLICY = """
@@ -93,6 +95,14 @@ from slotool.predictors.solo.linear import LinearPredictor
 class Acme(LinearPredictor):
     name = "acme"
     fitted_to = ("solo",)
+"""
+GENERATOR = """
+from slotool.rules.generate.bootstrap import Bootstrap
+
+
+class Acme(Bootstrap):
+    name = "acme"
+    proves = True
 """
 ENGINES = """
 from slotool.serving.engines import LocalInferenceEngine
@@ -322,3 +332,15 @@ def test_engines_of_plugins_serve(install: Install) -> None:
     said = r"no engine 'x'; there are .*and of plugins two"
     with pytest.raises(ArgumentError, match=said):
         make_engine("x", 1, 1, max_examples=1, hang_s=1.0)
+
+
+@pytest.mark.parametrize("examples", [30, 2000])
+def test_a_proof_of_a_plugin_is_not_denied(slotool, install: Install, tmp_path: Path, examples: int) -> None:
+    install("acme", GENERATOR, "rule_generators acme = acme:Acme")
+    family_outcomes(examples).save(tmp_path / "o.parquet")
+    tiers = ("--tolerances", "0" if examples == 30 else "5", "--objective", "cost")
+    made = slotool("gen-rules", tmp_path / "o.parquet", "-o", tmp_path / "r.json", "--method", "acme", *tiers)
+    assert made.exit_code == 0, made.stderr
+    (rule,) = RuleSet.load(tmp_path / "r.json").rules
+    assert rule.certified == (examples == 2000)
+    assert "proves nothing" not in made.stdout

@@ -350,14 +350,17 @@ def _remarks(rules: RuleSet) -> list[str]:
 
 def _remarks_on_proofs(rules: RuleSet) -> list[str]:
     from slotool.rules import OSFA
+    from slotool.rules.generate.generator import generator_class
 
     best = rules.best_version
-    if rules.method != "certified":
+    if not generator_class(rules.method).proves:
         return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]
     unproven, alone = _unproven(rules), [rule for rule in rules.rules if rule.point == OSFA(best).point]
     if len(alone) < len(rules.rules):
         dearest = f"{best} alone: no cheaper ensemble is proven to keep the tolerance"
         return [*unproven, *([dearest] if any(rule.promised for rule in alone) else [])]
+    if "examples_for_first_saving" not in rules.config:  # those of plugins need not estimate it
+        return [*unproven, f"nothing saved, so {best} serves alone"]
     needed = rules.config["examples_for_first_saving"]
     if needed is None:
         cause = "no cheaper ensemble keeps the widest tolerance on these examples"

@@ -70,7 +70,7 @@ def generate_rules(
 
     Raises ``TableError`` for an unusable table, ``InputError`` for an unusable setting. Source: tolerance-tiers, §IV-D.
     """
-    tiers, generator = sorted(set(tolerances)), (METHODS[method] if method in METHODS else registry.load(method))()
+    tiers, generator = sorted(set(tolerances)), generator_class(method)()
     assumed = max_error is None
     max_error = max(1.0, float(outcomes.matrix("error").max())) if max_error is None else max_error
     _check_settings(tiers, objectives, confidence, tolerance_kind, policies, thresholds, max_error, loss_limit)
@@ -126,6 +126,11 @@ def generate_rules(
         models=outcomes.models,
         reference=NAMED if best is not None else ANY if generator.any_best else OBSERVED,
     )
+
+
+def generator_class(method: str) -> type[RuleGenerator]:
+    """Return the generator called ``method``. Raises ``InputError`` for an unknown name."""
+    return METHODS[method] if method in METHODS else registry.load(method)
 
 
 def constant_versions(outcomes: OutcomeTable) -> list[str]:
