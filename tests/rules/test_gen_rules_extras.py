@@ -62,7 +62,8 @@ def test_units_and_what_cannot_be_saved_are_told() -> None:
     said = [part for part in made.shown() if isinstance(part, str)]
     assert "large costs nothing, so that no tier can save cost" in said
     assert "tolerance 3 is 300% of large's error; 3 % is 0.03" in said
-    rows = family_outcomes(40).rows.assign(latency_s=0.0)
+    rows = family_outcomes(40).rows
+    rows.loc[rows["version"] == "large", "latency_s"] = 0.0
     timeless = library.gen_rules(OutcomeTable(rows), tolerances=[0.1], method="naive").shown()
     assert any("takes no time in this table" in part for part in timeless if isinstance(part, str))
     tables = [part for part in made.shown() if isinstance(part, Table)]
@@ -71,6 +72,18 @@ def test_units_and_what_cannot_be_saved_are_told() -> None:
     for given, heading in ((None, "cost, machine s"), ({"small": 1, "medium": 2, "large": 3}, "cost")):
         priced = library.gen_rules(family_outcomes(40), tolerances=[0.1], prices=given, method="naive")
         assert next(part for part in priced.shown() if isinstance(part, Table)).columns[3] == heading
+
+
+def test_answers_without_seconds_have_tiers_of_cost_alone(slotool, tmp_path) -> None:
+    rows = family_outcomes(40).rows
+    OutcomeTable(rows.assign(latency_s=0.0)).save(tmp_path / "o.parquet")
+    made = ("gen-rules", tmp_path / "o.parquet", "-o", tmp_path / "r.json", "--tolerances", "0.1", "--method", "naive")
+    done = slotool(*made)
+    assert (done.exit_code, "tiers of cost alone" in done.stderr) == (0, True), done.stderr
+    assert [rule.objective for rule in RuleSet.load(tmp_path / "r.json").rules] == ["cost"]
+    refused = slotool(*made, "--force", "--objective", "response-time")
+    assert refused.exit_code == 2
+    assert "no answer has seconds" in " ".join(refused.stderr.replace("│", " ").split())
 
 
 def test_tiers_are_judged_at_other_prices(slotool, outcomes, tmp_path) -> None:

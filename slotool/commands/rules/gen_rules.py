@@ -101,7 +101,7 @@ def gen_rules(
     Raises:
         TableError: The outcome table cannot be used.
         InputError: A setting cannot be, such as a confidence of 1.
-        ArgumentError: ``budgets`` are not positive, or the objective is not the cost.
+        ArgumentError: ``budgets`` are not positive, or the objective excludes them or needs seconds that no answer has.
     """
     from slotool.rules import OBJECTIVES, generate_rules
     from slotool.rules.evidence.groups import OTHERS
@@ -115,6 +115,12 @@ def gen_rules(
         raise ArgumentError("budgets", "are of cost; the objective is the response time")
     priced_table = priced(loaded(OutcomeTable, outcomes), price, prices)
     reporter = reporter_of(progress)
+    if not priced_table.matrix("latency_s").any():
+        if objective == "response-time":
+            raise ArgumentError("objective", "no answer has seconds: rules can only be made with --objective cost")
+        if objective == "both":
+            reporter.warn("no answer has seconds: there are tiers of cost alone")
+            objective = "cost"
     with short_phase(reporter, f"certifying combinations of {counted(len(priced_table.versions), 'version')}"):
         rules = generate_rules(
             priced_table, numbers_in(tolerances), OBJECTIVES if objective == "both" else (objective,), confidence,
