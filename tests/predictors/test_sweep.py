@@ -22,6 +22,7 @@ from slotool.predictors.sweep import SweepAxis
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.trained.explanation import BatchScaledPredictor
 from slotool.predictors.training.many_settings import train_settings
+from slotool.printable import duration
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
@@ -101,6 +102,7 @@ def test_a_batch_that_was_learnt_has_an_interval_and_others_say_what_they_rest_u
     row = found.document["points"][3]
     assert row["peak_activation_bytes"] == peak_activation_bytes(MLPS[0], 8)
     assert "~8" in str(found)
+    assert f"~{duration(float(format(found.latency_s[3], '.2g')))}" in str(found)
     assert found.document["largest_within_slo"][0]["value"] == 8
     assert found.document["largest_within_slo"][0]["likely_value"] == 1
 
@@ -149,6 +151,7 @@ def test_batches_of_this_machine_are_measured() -> None:
 
 def test_sizes_and_lengths_are_captured_again_and_one_that_cannot_run_says_why() -> None:
     found = swept(CNN, input_shape=(3, 16, 16), sweep="size=2,16,32")
+    assert found.exit_code == 1
     assert np.isnan(found.latency_s).tolist() == [True, False, False]
     small, large = (point.graph for point in found.points[1:])
     assert small is not None
@@ -157,6 +160,7 @@ def test_sizes_and_lengths_are_captured_again_and_one_that_cannot_run_says_why()
     assert "[3, 2, 2]" in (found.points[0].why_not or "")
     sequence = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
     found = swept(sequence, input_shape=(4, 8), sweep="length=16,64")
+    assert found.exit_code == 0
     assert [point.graph.operators[0].shape for point in found.points if point.graph] == [(16, 8), (64, 8)]
 
 

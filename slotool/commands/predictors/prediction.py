@@ -317,10 +317,15 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def latency_text(row: Row) -> str:
+    """Return the latency of a row: ~ and two digits where it has no interval, as its error is unknown."""
+    if row["low_s"] is not None and math.isfinite(row["low_s"]):
+        return duration(row["latency_s"])
+    return f"~{duration(float(format(row['latency_s'], '.2g')))}"
+
+
 def _cells(row: Row, measured: bool) -> list[str]:
-    latency = duration(row["latency_s"])
-    if row["low_s"] is None:
-        latency = f"~{duration(float(format(row['latency_s'], '.2g')))}"  # its error is unknown
+    latency = latency_text(row)
     low, high = ("–" if row[key] is None else duration(row[key]) for key in ("low_s", "high_s"))
     cells = [row["name"] or row["graph_id"], row["kind"], _compact(row["flops"]), latency, low, high]
     if "solo_s" in row:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.predictors.prediction import Prediction, Versions
+from slotool.commands.predictors.prediction import Prediction, Versions, latency_text
 from slotool.commands.result import result, unlisted
 from slotool.graphs.capture.networks import Captured, Networks
 from slotool.predictors.sweep import BATCH, SweepAxis, SweepPoint
@@ -33,7 +33,7 @@ _OF_POINT = (
     *("learnt", "no_interval", "outside"),
 )
 _COLUMNS = (
-    Column("latency_s", "latency", duration),
+    Column("shown_latency", "latency"),
     Column("low_s", "from", duration),
     Column("high_s", "to", duration),
     Column("throughput", form=lambda rate: f"{number(rate)} /s"),
@@ -53,6 +53,11 @@ class SweptPrediction(Prediction):
     fact: str = BATCH
     points: Sequence[SweepPoint] = unlisted(default=())
     answers: Sequence[Answer] = unlisted(default=())
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a network could not be captured, at one value or at all."""
+        return int(bool(self.failed) or any(point.graph is None for point in self.points))
 
     schema = "predict-sweep"
     rows_key = "points"
@@ -176,8 +181,14 @@ class SweptPrediction(Prediction):
             *_COLUMNS,
             *([] if self.slo_s is None else [Column("probability_within_slo", f"P(≤ {duration(self.slo_s)})", ".1%")]),
         ]
-        scaled = [not (row["learnt"] or row["not_predicted"]) for row in self._rows]
-        rows = [{**row, "shown_value": f"{'~' * s}{row['value']}"} for row, s in zip(self._rows, scaled, strict=True)]
+        rows = [
+            {
+                **row,
+                "shown_value": f"{'' if row['learnt'] or row['not_predicted'] else '~'}{row['value']}",
+                "shown_latency": None if row["not_predicted"] else latency_text(row),
+            }
+            for row in self._rows
+        ]
         parts: list[Part] = [self._whose, records_table(title, rows[:MAX_SHOWN], columns)]
         if len(rows) > MAX_SHOWN:
             parts.append(f"and {len(rows) - MAX_SHOWN:,} more; --json gives all")
