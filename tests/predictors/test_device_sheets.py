@@ -121,3 +121,11 @@ def test_predict_takes_a_sheet(slotool, tmp_path: Path) -> None:
     (tmp_path / "here.toml").write_text(SHEET.replace("own", "cpu"))
     here = slotool(*options, "--device-sheet", tmp_path / "here.toml")
     assert (here.exit_code, "cpu is a device of this machine" in here.stderr) == (2, True)
+
+
+def test_a_device_that_is_none_is_refused_with_all_there_are(slotool, tmp_path: Path) -> None:
+    write_graphs(tmp_path / "nets.jsonl", random_networks(1, 3, kind="cnn"))
+    refused = slotool("predict", "--graph", tmp_path / "nets.jsonl", "--device", "jetson-orin")
+    assert refused.exit_code == 2
+    said = "".join(refused.stderr.replace("│", "").split())
+    assert [name for name in shipped_sheets() if name not in said] == []

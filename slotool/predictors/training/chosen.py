@@ -132,6 +132,7 @@ def not_covered(one: Chosen, **facts: Any) -> ArgumentError:
     ``facts``: values of ``FACTS``, None for any.
     """
     from slotool.predictors.settings.predictor import FACTS, matching, usual
+    from slotool.predictors.settings.sheets import shipped_sheets
 
     conditions = {name: value for name, value in facts.items() if value is not None}
 
@@ -156,9 +157,12 @@ def not_covered(one: Chosen, **facts: Any) -> ArgumentError:
     argument = next((name for name, value in conditions.items() if not matching([setting], **{name: value})), "device")
     alternatives = f"the nearest there are: {in_words(nearest)}"
     if "device" in conditions and not matching(one.settings, device=conditions["device"]):
-        # Names of devices have no distance: the nearest of a GPU would be a CPU.
-        devices = ", ".join(dict.fromkeys(setting.device for setting in one.settings))
-        alternatives = f"the devices there are: {devices}; --device-sheet scales from the nearest"
+        # Names of devices have no distance: the nearest of a GPU would be a CPU. One setting alone is not scaled.
+        devices, sheets = dict.fromkeys(setting.device for setting in one.settings), shipped_sheets()
+        kinds = {sheets[name].kind for name in devices if name in sheets and len(one.settings) > 1}
+        scaled = [name for name, sheet in sheets.items() if sheet.kind in kinds and name not in devices]
+        more = f"; scaled from these: {', '.join(scaled)}" if scaled else ""
+        alternatives = f"the devices there are: {', '.join(devices)}{more}; --device-sheet scales to any other"
     return ArgumentError(
         argument,
         f"{one.path} has no labels of {in_words(conditions)}; {alternatives}; to measure the others: "
