@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -185,7 +186,7 @@ class Schema:
         require_commas(header, path)
         try:
             frame = read_csv(path, skipinitialspace=True)
-        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
             raise TableError(f"{path}: not a CSV table ({_one_line(error)})") from error
         if frame.empty:
             raise TableError(f"{path}: the table has no rows")
@@ -231,13 +232,18 @@ class Schema:
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
     """Read a CSV file as text cells, empty ones too, without columns that have no name, such as a frame's index.
 
-    Raises ``TableError`` for two columns of one name, which pandas would rename, and for rows longer than the header,
-    whose first cells pandas would take for an index; else as pandas.
+    Raises ``TableError`` for two columns of one name, which pandas would rename, for rows longer than the header, whose
+    first cells pandas would take for an index, and for a line that is no UTF-8; else as pandas.
     """
     read = {"dtype": str, "keep_default_na": False, **options}
-    names = pd.read_csv(path, header=None, nrows=1, **read).iloc[0].str.strip().tolist()
-    require_distinct([name for name in names if name], path)
-    frame = pd.read_csv(path, **read)
+    try:
+        names = pd.read_csv(path, header=None, nrows=1, **read).iloc[0].str.strip().tolist()
+        require_distinct([name for name in names if name], path)
+        frame = pd.read_csv(path, **read)
+    except UnicodeDecodeError as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+            line = next(at for at, text in enumerate(lines, 1) if text.decode(errors="ignore").encode() != text)
+        raise TableError(f"{path}: line {line} is no UTF-8; save the file in that encoding") from error
     if not isinstance(frame.index, pd.RangeIndex):
         raise TableError(f"{path}: rows have more cells than the header has columns, {len(names)}")
     named: pd.DataFrame = frame.loc[:, [name != "" for name in names]]

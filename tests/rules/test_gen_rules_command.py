@@ -1,5 +1,6 @@
 """``slotool gen-rules`` from Parquet and CSV to a rules file, and every way its input can be wrong."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,16 @@ def test_semicolons_between_columns_are_told(slotool, tmp_path) -> None:
             done = slotool(command, tmp_path / name, "-o", tmp_path / "r.json")
             assert done.exit_code == 2
             assert f"{name}: {word} between columns; a comma is expected" in done.stderr
+
+
+def test_a_line_that_is_no_utf8_is_named(slotool, tmp_path) -> None:
+    text = family_outcomes(2000).rows.to_csv(index=False).encode().splitlines(keepends=True)
+    text[3000] = b"\xff" + text[3000]
+    (tmp_path / "o.csv").write_bytes(b"".join(text))
+    (tmp_path / "o.csv.gz").write_bytes(gzip.compress(b"".join(text)))
+    for command, name in (("gen-rules", "o.csv"), ("import-outcomes", "o.csv"), ("import-outcomes", "o.csv.gz")):
+        done = slotool(command, tmp_path / name, "-o", tmp_path / "r.parquet")
+        assert (done.exit_code, f"{name}: line 3001 is no UTF-8" in done.stderr) == (2, True), done.stderr
 
 
 def test_an_absolute_tolerance_beyond_any_error_is_refused(slotool, outcomes, tmp_path) -> None:
