@@ -225,6 +225,7 @@ def test_a_network_in_place_of_a_predictor_is_told_its_flag(slotool, path: str, 
         (["--graph", "a.jsonl", "--keras", "ResNet50"], "give exactly one of"),
         (["--torch", "a:b"], "--torch needs the shape of one example"),
         (["--torch", "a:b", "--input-shape", "1,x"], "is not a list of sizes"),
+        (["--torch", "a:b", "--input-shape", "3,96,128;20"], "image=3,32,32;meta=20"),
         (["--graph", "absent.jsonl"], "absent.jsonl: no such"),
     ],
 )

@@ -144,5 +144,6 @@ def _sizes(text: str, least: int) -> tuple[int, ...]:
     except ValueError:
         shape = ()
     if not shape or min(shape) < least:
-        raise ArgumentError("input_shape", f"{text!r} is not a list of sizes such as 3,32,32")
+        sizes = "such as 3,32,32, or of several inputs image=3,32,32;meta=20"
+        raise ArgumentError("input_shape", f"{text!r} is not a list of sizes {sizes}")
     return shape
