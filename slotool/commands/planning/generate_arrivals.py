@@ -105,7 +105,7 @@ def generate_arrivals(
         rate: Arrivals per second: the mean, or the end of a ramp; None: 100, or the recording's own.
         duration_s: Duration of the arrivals; None: 10s, or that of the time stamps.
         base: bursty: steady part of ``rate``; None: a quarter.
-        cv2: bursty, time-varying: squared variation of gaps; None: 1, as for Poisson.
+        cv2: bursty, time-varying: squared variation of gaps, without steady part or ramp; None: 1, as for Poisson.
         from_rate: time-varying: rate at the start of the ramp; None: a quarter of ``rate``.
         acceleration: time-varying: change of the rate per second; None: 100.
 
