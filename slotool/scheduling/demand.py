@@ -33,7 +33,8 @@ class FixedPoint(Policy):
         self._space = space
         self._point = space.points[-1] if point is None else space.require(point)
         self._is_given = point is not None
-        self._reason = "always this point" if self._is_given else "no option excludes it: the most accurate point"
+        best = "the only point" if len(space.points) == 1 else "no option excludes it: the most accurate point"
+        self._reason = "always this point" if self._is_given else best
         self.points = (self._point,)
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:

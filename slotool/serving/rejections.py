@@ -76,12 +76,11 @@ def expired(waited_us: float) -> Rejection:
 
 def deadline_infeasible(waited_us: float, left_us: float, headroom_us: float, reason: str) -> Rejection:
     """Return 504: too little time is left for a call and the latency headroom; no work was spent."""
-    remaining = f"{left_us:.0f} µs are left after {waited_us:.0f} µs of waiting"
-    held_back = f"of which {min(headroom_us, left_us):.0f} µs are held back"
-    why = f"{held_back}, as recent answers needed up to {headroom_us:.0f} µs more than planned"
-    # A policy sees only the time that is not held back.
-    rest = "" if reason == DEADLINE_PASSED else f"; {reason}"
-    return Rejection(504, "expired", f"the deadline is infeasible: {remaining}, {why}{rest}")
+    remaining = f"after {waited_us:.0f} µs of waiting {left_us:.0f} µs are left"
+    why = f"recent answers came up to {headroom_us:.0f} µs later than planned"
+    # A policy sees only the time beyond the headroom.
+    rest = "" if reason == DEADLINE_PASSED else f"; with that margin, {reason}"
+    return Rejection(504, "expired", f"the deadline is infeasible: {remaining}, and {why}{rest}")
 
 
 def waited_too_long(waited_us: float) -> Rejection:
