@@ -16,7 +16,7 @@ from slotool.machine import memory_within, usable_cores
 from slotool.planning.fleet import Fleet, Pool, WorkerType
 from slotool.planning.model_on_workers import Demand
 from slotool.planning.planner import Fleets, Planner
-from slotool.printable import size_text
+from slotool.printable import counted, size_text
 from slotool.progress import Reporter
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.operations.service_file import ServiceFile
@@ -167,8 +167,8 @@ def _memory_lacking(service: Path, pool: Pool) -> str:
     if pool.replicas * each <= available:
         return ""
     return (
-        f"the plan's {pool.replicas} workers do not fit into memory: each takes {size_text(each)}, as measured, and "
-        f"there are {size_text(available)}, for {available // each}"
+        f"the plan's {counted(pool.replicas, 'worker')} cannot fit into memory: each takes {size_text(each)}, as "
+        f"measured, and there are {size_text(available)}, for {available // each}"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from slotool.errors import InputError
+from slotool.printable import counted
 from slotool.tables import OperatingPoint
 
 # A year: beyond it differences of instants lose their fractions.
@@ -55,7 +56,7 @@ class Scenario:
         Raises ``InputError``, also for more deaths than workers or a time that is not positive.
         """
         if workers < 1 or len(death_s) > workers:
-            raise InputError(f"{len(death_s)} deaths among {workers} workers")
+            raise InputError(f"{counted(len(death_s), 'death')} among {counted(workers, 'worker')}")
         if any(not time > 0 for time in death_s):
             raise InputError("a worker's death must be at a positive time")
         arrival_us = np.asarray(times_s, dtype=np.float64) * 1e6

@@ -165,7 +165,7 @@ def test_a_dying_worker_gives_its_batch_back() -> None:
         ({"deadline_s": np.array([1.0])}, "1 values of deadline_us for 2|after its query"),
         ({"deadline_s": np.array([2.0, 0.1])}, "in the order of the arrivals"),
         ({"workers": 0}, "0 workers"),
-        ({"death_s": (1.0, 2.0)}, "2 deaths among 1 workers"),
+        ({"death_s": (1.0, 2.0)}, "2 deaths among 1 worker"),
         ({"death_s": (-1.0,)}, "at a positive time"),
     ],
 )

@@ -86,7 +86,7 @@ def test_faults_of_a_real_server(tmp_path: Path) -> None:
         found = slotool.loadtest(
             server.url, rate=50, duration_s=1.5, deadline_ms=2_000, data="digits", faults=faults, progress=None
         )
-        with pytest.raises(InputError, match="1 workers, numbered from 0"):
+        with pytest.raises(InputError, match="1 worker, numbered from 0"):
             slotool.loadtest(server.url, duration_s=2, data="digits", faults="1s:kill 1", progress=None)
         with pytest.raises(InputError, match="after the load"):
             slotool.loadtest(server.url, duration_s=2, data="digits", faults="3s:kill 0", progress=None)

@@ -13,6 +13,7 @@ from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.commands.values import at_least, between, numbers
 from slotool.devices import devices_of
 from slotool.errors import InputError
+from slotool.printable import counted
 from slotool.progress import Reporter, Reporting, reporter_of
 from slotool.sources import FilePath, loaded, name_of
 
@@ -149,7 +150,7 @@ def simulate(
         optimum = "dp" if not noise and workers == 1 and not deaths_s else "bound"
     best, method = _best(service.grid, scenario, times, optimum, reporter)
     results = {}
-    with reporter.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as steps:
+    with reporter.progress(f"{len(scenario):,} queries, {counted(workers, 'worker')}", total=len(chosen)) as steps:
         for name, policy in chosen.items():
             results[name] = run(policy, scenario, times)
             steps.advance()

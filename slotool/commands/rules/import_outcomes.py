@@ -12,6 +12,7 @@ from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, column_names
 from slotool.errors import ArgumentError
+from slotool.printable import counted
 from slotool.sources import FilePath, as_list
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class ImportedOutcomes(Result):
             *(Column("version"), Column("error", form=".4f"), Column("confidence", form=".3f")),
             *(Column("latency_s", "seconds"), Column("cost", f"cost ({currency})" if currency else "cost")),
         )
-        title = f"{len(self.outcomes.examples):,} examples, {self.missing:,} answers missing"
+        title = f"{counted(len(self.outcomes.examples), 'example')}, {counted(self.missing, 'answer')} missing"
         return [records_table(title, self.records(), columns)]
 
     @property

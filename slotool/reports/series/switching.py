@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from slotool.printable import counted
 from slotool.reports.figure import Axis, Curve, Figure, Rows, duration, percent, share_axis
 from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 
@@ -56,8 +57,12 @@ def accuracy_against_load(plan: SwitchingPlan, source: str) -> Figure:
     )
 
 
+def _workers(plan: SwitchingPlan) -> str:
+    return f"{counted(plan.replicas, 'worker')} of {counted(plan.threads, 'thread')}"
+
+
 def _caption(plan: SwitchingPlan, max_per_s: float) -> str:
-    within, workers = duration(plan.deadline_s), f"{plan.replicas} workers of {plan.threads} threads"
+    within, workers = duration(plan.deadline_s), _workers(plan)
     if plan.by == EFFECTIVE_ACCURACY:
         share = f"answered correctly within {within}"
         return f"Which point serves each arrival rate, so that the most requests are {share} on {workers}."
@@ -120,8 +125,8 @@ def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
     return Figure(
         id="switching-load",
         title=f"{plan.subject}: P99 latency by load",
-        caption=f"P99 of all requests sent, on {plan.replicas} workers of {plan.threads} threads; rates at which a "
-        "hundredth was not answered at all are left out.",
+        caption=f"P99 of all requests sent, on {_workers(plan)}; rates at which a hundredth was not answered at all "
+        "are left out.",
         source=source,
         x=Axis("arrivals per second", log=True),
         y=Axis("P99, ms", log=True),

@@ -19,7 +19,7 @@ from slotool.devices import CPU, FLOAT32
 from slotool.elastic.loading import file_bytes
 from slotool.errors import ArgumentError, InputError, RunError
 from slotool.machine import usable_memory
-from slotool.printable import size_text
+from slotool.printable import counted, size_text
 from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, ReplicatedEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.ensemble import PointRunner
@@ -94,8 +94,8 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
             fitting = len(self._replicas) + free // self._worker_bytes
             raise ArgumentError(
                 "replicas",
-                f"{self.workers} workers do not fit: each takes {size_text(self._worker_bytes)} of memory by itself, "
-                f"as measured, and {size_text(free)} are left beside {len(self._replicas)}; {fitting} fit",
+                f"{counted(self.workers, 'worker')} cannot fit: each takes {size_text(self._worker_bytes)} of memory "
+                f"by itself, as measured, and {size_text(free)} are left beside {len(self._replicas)}; {fitting} fit",
             )
 
     def worker_bytes(self) -> int:
@@ -109,8 +109,8 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         _require_loadable(models)
         if count * self._worker_bytes > (free := usable_memory()):
             raise RunError(
-                f"{count} workers do not fit beside those that serve: each takes {size_text(self._worker_bytes)} of "
-                f"memory, and {size_text(free)} are left; start the server again"
+                f"{counted(count, 'worker')} cannot fit beside those that serve: each takes "
+                f"{size_text(self._worker_bytes)} of memory, and {size_text(free)} are left; start the server again"
             )
         self.listen()
         models = dict(models)

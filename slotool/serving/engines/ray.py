@@ -15,6 +15,7 @@ from slotool.elastic import ElasticModel
 from slotool.errors import RunError
 from slotool.models.packing import pack, unpack
 from slotool.models.signature import RowCountError
+from slotool.printable import counted
 from slotool.serving.engines.base import CallCancelled, Done, ReplicatedEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.messages import encode_point, outputs_of_tensors, tensors_of_inputs
@@ -69,6 +70,10 @@ class _Place:
         return self.lost_s is None and not self.is_removed
 
 
+def _described(workers: int, threads: int) -> str:
+    return f"{counted(workers, 'worker')} of {counted(threads, 'CPU')} each"
+
+
 class RayInferenceEngine(ReplicatedEngine[_Place]):
     """Engine of ``replicas`` actors of ``threads`` CPUs each, spread over a cluster, each with every model warm.
 
@@ -105,7 +110,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         self._replicas = self._new_places(self._loaded, self.workers)
         try:
             began_s = time.monotonic()
-            self._wait_until_warm(self._replicas, f"{self.workers} workers of {self._threads} CPUs each")
+            self._wait_until_warm(self._replicas, _described(self.workers, self._threads))
             self._warm_took_s = time.monotonic() - began_s
         except BaseException:
             self.close()
@@ -119,7 +124,7 @@ class RayInferenceEngine(ReplicatedEngine[_Place]):
         self.listen()
         load = Load(models, threads)
         staged = self._staged = self._new_places(load, count)
-        description = f"{count} workers of {threads} CPUs each, beside those that serve,"
+        description = f"{_described(count, threads)}, beside those that serve,"
         try:
             await asyncio.to_thread(self._wait_until_warm, staged, description)
         except BaseException:

@@ -19,7 +19,7 @@ import numpy as np
 
 from slotool import strict_json
 from slotool.errors import InputError, RunError
-from slotool.printable import printable
+from slotool.printable import counted, printable
 from slotool.regular_files import read_text
 from slotool.workloads.client import event_loop
 from slotool.workloads.client.http_client import HttpClient, Response
@@ -125,7 +125,7 @@ class FaultInjection:
             )
         missing = next((fault for fault in self.faults if fault.worker >= len(workers)), None)
         if missing is not None:
-            raise InputError(f"{missing}: the server has {len(workers)} workers, numbered from 0")
+            raise InputError(f"{missing}: the server has {counted(len(workers), 'worker')}, numbered from 0")
 
     def begin(self, start_s: float, duration_s: float) -> None:
         """Start the schedule at ``start_s``, a reading of ``time.perf_counter``."""
