@@ -595,11 +595,10 @@ def capture_zoo(figures: Figures) -> list[Table]:
     """Show how many networks of each package are captured, fully known, and counted as torch counts them."""
     rows = [
         [package, str(f["networks"]), *(percent(f[key], 1) for key in ("captured", "known", "flops_agree",
-         "parameters_agree")), *("–" if f[key] is None else duration(f[key]) for key in ("median_s", "max_s"))]
+         "parameters_agree"))]
         for package, f in figures.items() if isinstance(f, dict)
     ]  # fmt: skip
-    heads = ["package", "networks", "captured", "all known", "FLOPs agree", "parameters agree", "median time",
-             "maximum"]  # fmt: skip
+    heads = ["package", "networks", "captured", "all known", "FLOPs agree", "parameters agree"]
     return [Table("", heads, rows)] if rows else []
 
 
