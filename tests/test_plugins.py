@@ -339,8 +339,8 @@ def test_a_proof_of_a_plugin_is_not_denied(slotool, install: Install, tmp_path: 
     install("acme", GENERATOR, "rule_generators acme = acme:Acme")
     family_outcomes(examples).save(tmp_path / "o.parquet")
     tiers = ("--tolerances", "0" if examples == 30 else "5", "--objective", "cost")
-    made = slotool("gen-rules", tmp_path / "o.parquet", "-o", tmp_path / "r.json", "--method", "acme", *tiers)
-    assert made.exit_code == 0, made.stderr
+    result = slotool("gen-rules", tmp_path / "o.parquet", "-o", tmp_path / "r.json", "--method", "acme", *tiers)
+    assert result.exit_code == 0, result.stderr
     (rule,) = RuleSet.load(tmp_path / "r.json").rules
     assert rule.certified == (examples == 2000)
-    assert "proves nothing" not in made.stdout
+    assert "proves nothing" not in result.stdout

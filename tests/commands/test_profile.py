@@ -49,12 +49,12 @@ def test_figures_are_of_what_was_asked_for_and_earlier_rows_stay(tmp_path: Path)
 def test_the_fastest_networks_are_listed_by_name(tmp_path: Path) -> None:
     graphs = [replace(network(units), name=f"net-{units}") for units in range(2, 14)]
     settings = {"threads": 1, "runs": 3, "rounds": 1, "max_seconds": 0.01, "progress": None}
-    found = slotool.profile(graphs, tmp_path / "latency.parquet", **settings)
-    rows = found.document["networks"]
+    profiled = slotool.profile(graphs, tmp_path / "latency.parquet", **settings)
+    rows = profiled.document["networks"]
     assert len(rows) == 10
-    assert [row["median_s"] for row in rows] == sorted(found.frame()["median_s"])[:10]
+    assert [row["median_s"] for row in rows] == sorted(profiled.frame()["median_s"])[:10]
     titles = {graph.id: graph.name for graph in graphs}
-    assert all(row["network"] == titles[row["subject"]] and row["network"] in repr(found) for row in rows)
+    assert all(row["network"] == titles[row["subject"]] and row["network"] in repr(profiled) for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ def simulated(times_s: np.ndarray, workers: int, overhead: Overhead) -> Simulati
 
 def served(true: FrontEnd, times_s: np.ndarray, workers: int) -> RequestLog:
     """What a client logs of a server whose calls take as long as simulated."""
-    found = simulated(times_s, workers, true.overhead)
-    arrived_us = found.scenario.arrival_us
+    outcome = simulated(times_s, workers, true.overhead)
+    arrived_us = outcome.scenario.arrival_us
     rows = {
-        "intended_s": times_s, "sent_s": times_s, "done_s": 1e-6 * found.done_us, "status": 200, "label": 1,
-        "answer": 1, "point": "version=only", "deadline_s": 0.5, "queue_s": 1e-6 * (found.started_us - arrived_us),
-        "compute_s": np.round(1e-6 * (found.done_us - found.started_us), 7),
+        "intended_s": times_s, "sent_s": times_s, "done_s": 1e-6 * outcome.done_us, "status": 200, "label": 1,
+        "answer": 1, "point": "version=only", "deadline_s": 0.5, "queue_s": 1e-6 * (outcome.started_us - arrived_us),
+        "compute_s": np.round(1e-6 * (outcome.done_us - outcome.started_us), 7),
     }  # fmt: skip
     return RequestLog(pd.DataFrame(rows))
 

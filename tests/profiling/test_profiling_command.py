@@ -260,8 +260,8 @@ def test_models_side_by_side_and_points_with_copies(slotool: Slotool, out: Path,
     assert points.exit_code == 0, points.stderr
     large = "pair@version=large"
     alone, beside_large = ({(f"version={size}", other) for size in ("small", "large")} for other in ("", large))
-    found = {(row["point"], row["co_runners"]) for row in points.document["degradation"]}
-    assert found == beside_large, "alone nothing degrades"
+    degraded = {(row["point"], row["co_runners"]) for row in points.document["degradation"]}
+    assert degraded == beside_large, "alone nothing degrades"
     assert {(row["point"], row["co_runners"]) for row in points.document["points"]} == alone | beside_large
     other = slotool("profile", "solo", tmp_path / "graphs.jsonl", "-o", out, "--threads", 1)
     assert other.exit_code == 2

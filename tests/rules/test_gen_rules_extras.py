@@ -77,11 +77,11 @@ def test_units_and_what_cannot_be_saved_are_told() -> None:
 def test_answers_without_seconds_have_tiers_of_cost_alone(slotool, tmp_path) -> None:
     rows = family_outcomes(40).rows
     OutcomeTable(rows.assign(latency_s=0.0)).save(tmp_path / "o.parquet")
-    made = ("gen-rules", tmp_path / "o.parquet", "-o", tmp_path / "r.json", "--tolerances", "0.1", "--method", "naive")
-    done = slotool(*made)
+    call = ("gen-rules", tmp_path / "o.parquet", "-o", tmp_path / "r.json", "--tolerances", "0.1", "--method", "naive")
+    done = slotool(*call)
     assert (done.exit_code, "tiers of cost alone" in done.stderr) == (0, True), done.stderr
     assert [rule.objective for rule in RuleSet.load(tmp_path / "r.json").rules] == ["cost"]
-    refused = slotool(*made, "--force", "--objective", "response-time")
+    refused = slotool(*call, "--force", "--objective", "response-time")
     assert refused.exit_code == 2
     assert "no answer has seconds" in " ".join(refused.stderr.replace("│", " ").split())
 

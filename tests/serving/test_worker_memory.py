@@ -34,11 +34,11 @@ def test_more_workers_than_fit_are_refused_with_the_number_that_does(
     refused = slotool("serve", folder / "double.onnx", "--engine", "local", "--replicas", 500, "--port", 0)
     assert refused.exit_code == 2
     said = " ".join(refused.stderr.split())
-    found = re.search(r"500 workers .*: each takes (\d+) MiB of memory by itself, as measured, and 400 MiB", said)
-    assert found, said
+    stated = re.search(r"500 workers .*: each takes (\d+) MiB of memory by itself, as measured, and 400 MiB", said)
+    assert stated, said
     fitting = re.search(r"are left beside 1; (\d+) fit", said)
     assert fitting, said
-    assert (int(fitting[1]) - 1) * (int(found[1]) - 1) <= 400
+    assert (int(fitting[1]) - 1) * (int(stated[1]) - 1) <= 400
 
 
 def test_a_model_larger_than_the_memory_is_not_loaded(
