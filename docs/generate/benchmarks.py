@@ -19,7 +19,11 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 MAX_FIGURE = 14
 
 _KIND = "recorded"
-_INTRODUCTION = """# Recorded output
+_INTRODUCTION = """---
+search: {boost: 0.1}
+---
+
+# Recorded output
 
 What each benchmark printed, as `python -m benchmarks --record` kept it in `benchmarks/results/`. This page is generated
 from those files.

@@ -21,7 +21,8 @@ def pages() -> dict[str, str]:
 
 
 def _page(room: str) -> str:
-    lines = [f"# slotool.{room}", ""]
+    # Searches name guides and commands first: this lists a thousand names.
+    lines = ["---", "search: {boost: 0.1}", "---", "", f"# slotool.{room}", ""]
     for path in sorted((PACKAGE / room).rglob("*.py")):
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         if path.name != "__init__.py" and any(_public(path)):
