@@ -117,12 +117,8 @@ def batch_of(node: Node, values: Mapping[int, Batched], shape: Shape, batch: int
 
 def _aligned_right(_: Node, __: int, value: Batched, shape: Shape) -> int | None:
     assert value.axis is not None
-    return value.axis + len(shape) - len(value.shape)
-
-
-def _multiplied(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
-    # A product with a vector has lost an axis behind that of the batch.
-    return value.axis if len(shape) < len(value.shape) else _aligned_right(node, at, value, shape)
+    # A product with a vector, or a determinant, has lost an axis behind that of the batch.
+    return value.axis + max(0, len(shape) - len(value.shape))
 
 
 def _moved(node: Node, _: int, value: Batched, shape: Shape) -> int | None:
@@ -204,7 +200,6 @@ REDUCTIONS = {
     op: ours for ours, kind in reversed(OPERATORS.items()) if (op := getattr(kind, "onnx_op", "")).startswith("Reduce")
 }
 _MOVES: dict[str, Callable[[Node, int, Batched, Shape], int | None]] = {
-    "MatMul": _multiplied,
     "Transpose": _moved,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze"), _regrouped),
     "Unsqueeze": _with_axes,

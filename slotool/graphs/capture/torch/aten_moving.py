@@ -13,11 +13,11 @@ from slotool.graphs.operators.base import captured_as
 
 
 def by_type(call: Call) -> Names:
-    """Return a call that is in ``captured`` of an operator's type."""
+    """Return a call that is in ``captured`` of an operator's type; of several outputs it is the first."""
     if (place := captured_as("torch", call.name, call)) is None:
         raise Untranslatable("is another call of that name")
     op, attributes = place
-    return [call.emit.add(op, call.source(call.data()), **attributes)]
+    return [call.emit.add(op, same(call), **attributes)] + [""] * (len(call.outs) - 1)
 
 
 def view(call: Call) -> Names:
