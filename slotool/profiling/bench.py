@@ -137,7 +137,8 @@ class Bench:
 
     def prepare(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Place ``subject`` and time it shortly, so that it is warm and the calls per sample are known."""
-        return self._place(request) | self._timed(replace(self._rule, runs=1, max_seconds=0.0)) | self._energy()
+        placed, timed = self._place(request), self._timed(replace(self._rule, runs=1, max_seconds=0.0))
+        return placed | {name: timed[name] for name in ("first_call_s", "calls_per_sample")} | self._energy()
 
     def sample(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Time the prepared model ``runs`` times as co-runners are: without the device's clock, which takes time."""

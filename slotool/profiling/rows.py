@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from slotool import strict_json
-from slotool.tables.latency import EARLIER_NAMES
+from slotool.tables.latency import EARLIER_NAMES, LATENCY_SCHEMA
 from slotool.tables.rounds import USUAL_NOISE, median_interval, round_medians, rounds_agree
 from slotool.timing.timer import StoppingRule, is_stable
 
 Row = Mapping[str, Any]
 # Subject, point, batch size, co-runners.
 Key = tuple[str, str, int, str]
-
-_SAMPLES = ("samples_s", "samples_per_round", "solo_s", "device_samples_s")
 
 
 @dataclass(frozen=True)
@@ -84,32 +82,35 @@ def pooled(first: Row, second: Row) -> dict[str, Any]:
     """Pool two rows of one key, to be ``judged``: all samples of both; one without samples is dropped."""
     if first["status"] != "ok" or second["status"] != "ok":
         return dict(first if first["status"] == "ok" else second)
-    samples = {name: [*first[name], *second[name]] for name in _SAMPLES if name in first and name in second}
-    return {
-        **first,
-        **samples,
-        "rounds": first["rounds"] + second["rounds"],
-        "discarded": first["discarded"] + second["discarded"],
-        "interrupted": first["interrupted"] or second["interrupted"],
-        "measured_at": second["measured_at"],
-        **({"energy_j": _mean("energy_j", first, second)} if first.get("energy_j") and second.get("energy_j") else {}),
-        **_device_columns(first, second),
+    several = {
+        column.name: _ROUNDS[column.rounds](column.name, first, second)
+        for column in LATENCY_SCHEMA.columns
+        if column.rounds != "first" and column.name in first and column.name in second
     }
+    return {**first, **several}
 
 
-def _mean(name: str, first: Row, second: Row) -> float:
-    """Return the mean of a column over the rounds of both rows."""
+def _mean(name: str, first: Row, second: Row) -> float | None:
+    """Return the mean of a column over the rounds of both rows, the first's value if one has none."""
+    if first[name] is None or second[name] is None:
+        return first[name]
     rounds = first["rounds"], second["rounds"]
     return float((rounds[0] * first[name] + rounds[1] * second[name]) / sum(rounds))
 
 
-def _device_columns(first: Row, second: Row) -> dict[str, Any]:
-    """Return the pooled columns about the device; none for the CPU."""
-    if "power_capped" not in first or "power_capped" not in second:
-        return {}
-    capped = _mean("power_capped", first, second)
-    remarks = dict.fromkeys(part for row in (first, second) for part in str(row["remarks"]).split("; ") if part)
-    return {"power_capped": capped, "remarks": "; ".join(remarks)}
+def _remarks(name: str, first: Row, second: Row) -> str:
+    return "; ".join(dict.fromkeys(part for row in (first, second) for part in str(row[name]).split("; ") if part))
+
+
+# Values of two rows as one: ``Column.rounds``.
+_ROUNDS: dict[str, Callable[[str, Row, Row], Any]] = {
+    "all": lambda name, first, second: [*first[name], *second[name]],
+    "any": lambda name, first, second: first[name] or second[name],
+    "sum": lambda name, first, second: first[name] + second[name],
+    "last": lambda name, _, second: second[name],
+    "mean": _mean,
+    "remarks": _remarks,
+}
 
 
 def by_key(rows: Iterable[Row], rule: StoppingRule) -> dict[Key, Row]:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from slotool.profiling.rows import Key
 from slotool.tables import LatencyTable
+from slotool.tables.latency import HEADINGS
 from slotool.timing.interference import state
 
 MAX_REASONS = 20
@@ -29,12 +30,12 @@ def summary(latency: LatencyTable, titles: Mapping[str, str], keys: Collection[K
     half_width = (statistics["high_s"] - statistics["low_s"]) / 2 / statistics["median_s"]
     statistics = statistics.assign(half_width=half_width)
     ok = rows[rows["status"] == "ok"].reset_index(drop=True)
-    if "energy_j" in ok:
-        statistics = statistics.assign(energy_j=ok["energy_j"])
+    shown = ["subject", "point", "batch_size", "co_runners", "median_s", "low_s", "high_s", "half_width", "n"]
+    columns = [*shown, *ok.columns.intersection([*HEADINGS])]
+    statistics = statistics.assign(**ok[columns[len(shown) :]])
     status = rows["status"].value_counts()
     reasons = rows.loc[rows["status"] != "ok", ["subject", "status", "reason"]].drop_duplicates()
     medians = statistics["median_s"]
-    shown = ["subject", "point", "batch_size", "co_runners", "median_s", "low_s", "high_s", "half_width", "n"]
     joules = statistics["energy_j"].dropna() if "energy_j" in statistics else pd.Series(dtype=float)
     degradation = []
     if "degradation_ratio" in ok:
@@ -42,7 +43,6 @@ def summary(latency: LatencyTable, titles: Mapping[str, str], keys: Collection[K
         states = ok["stable"].astype(bool).map(state)
         every_row = statistics[shown].join(ok[["degradation_s", "degradation_ratio"]]).assign(solo_s=solo, state=states)
         degradation = every_row[every_row["co_runners"] != ""].to_dict("records")
-    columns = [*shown, *statistics.columns.intersection(["energy_j"])]
     of_models = statistics["backend"] == "elastic"
     points = statistics[of_models].sort_values(["subject", "batch_size", "median_s"])
     networks = statistics[~of_models & (statistics["co_runners"] == "")].sort_values("median_s")[:MAX_NETWORKS]

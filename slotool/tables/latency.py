@@ -27,8 +27,10 @@ UNKNOWN_DEVICE = UNKNOWN_MACHINE = "unknown"
 EARLIER_NAMES = {"visits": "rounds", "disturbed": "interrupted", "policy": "placement"}
 
 
-def _measured(name: str, kind: Kind, meaning: str, default: Any = None, rule: Constraint | None = None) -> Column:
-    return Column(name, kind, meaning, default, optional=kind == "number", rule=rule, measured=True)
+def _measured(
+    name: str, kind: Kind, meaning: str, default: Any = None, rule: Constraint | None = None, **more: str
+) -> Column:
+    return Column(name, kind, meaning, default, optional=kind == "number", rule=rule, measured=True, **more)
 
 
 _MEASURED = (
@@ -38,11 +40,11 @@ _MEASURED = (
     _measured("prepare_s", "number", "seconds from there until it could be called", rule=NOT_NEGATIVE),
     _measured("cache", "text", "warm; cold in older tables: processor caches emptied before each call", "warm"),
     _measured("affinity", "text", "cores of the worker, joined by ','", ""),
-    _measured("rounds", "integer", "rounds in which the item was measured", 1, NOT_NEGATIVE),
-    _measured("discarded", "integer", "samples measured again, as other processes interrupted them", 0, NOT_NEGATIVE),
-    _measured("interrupted", "flag", "true when interrupted samples were kept", False),
+    _measured("rounds", "integer", "rounds in which the item was measured", 1, NOT_NEGATIVE, rounds="sum"),
+    _measured("discarded", "integer", "interrupted samples that were measured again", 0, NOT_NEGATIVE, rounds="sum"),
+    _measured("interrupted", "flag", "true when interrupted samples were kept", False, rounds="any"),
     _measured("stable", "flag", "true when all rounds agree to the precision asked for", False),
-    _measured("measured_at", "number", "Unix time of the last round, seconds", rule=NOT_NEGATIVE),
+    _measured("measured_at", "number", "Unix time of the last round, seconds", rule=NOT_NEGATIVE, rounds="last"),
     _measured("limit_s", "number", "time limit, in seconds, that a row of status timeout exceeded", rule=NOT_NEGATIVE),
     _measured("limit_bytes", "number", "memory limit under which a row ran out of memory", rule=NOT_NEGATIVE),
     _measured("precision", "text", "number format of the computation", "float32"),
@@ -50,21 +52,21 @@ _MEASURED = (
     _measured("device_name", "text", "model of the device", ""),
     _measured("device_settings", "text", "settings of the device, such as locked clocks", ""),
     _measured("colocation", "text", "how co-runners share the device", ""),
-    _measured(
-        "power_capped", "number", "share of samples during which the power limit held the clock down", 0.0, NOT_NEGATIVE
-    ),
+    _measured("power_capped", "number", "share of samples under the power limit", 0.0, NOT_NEGATIVE, rounds="mean"),
     _measured("clock_mhz", "number", "clock of the device after the samples, MHz", rule=NOT_NEGATIVE),
-    _measured("remarks", "text", "other observations of the device, sentences joined by '; '", ""),
+    _measured("remarks", "text", "other observations of the device, sentences joined by '; '", "", rounds="remarks"),
 )
 # Written only for items measured beside co-runners, on a device, or where the machine counts energy.
 _AT_TIMES = (
     _measured("placement", "text", "co-runners on the same core, on other cores, or on the same device", ""),
-    _measured("solo_s", "numbers", "seconds per call of the same copies one at a time", (), POSITIVE),
+    _measured("solo_s", "numbers", "seconds per call of the same copies one at a time", (), POSITIVE, rounds="all"),
     _measured("others", "number", "share of a core that other processes took", rule=NOT_NEGATIVE),
     _measured("degradation_s", "number", "median co-located − median solo, seconds"),
     _measured("degradation_ratio", "number", "median co-located ÷ median solo", rule=NOT_NEGATIVE),
-    _measured("energy_j", "number", "joules of a call, and of all else that the machine does", rule=NOT_NEGATIVE),
-    _measured("device_samples_s", "numbers", "samples_s by the device's own events, seconds", (), NOT_NEGATIVE),
+    _measured(
+        "energy_j", "number", "joules of a call, all processes", None, NOT_NEGATIVE, rounds="mean", heading="joules"
+    ),
+    _measured("device_samples_s", "numbers", "samples_s by the device's events", (), NOT_NEGATIVE, rounds="all"),
 )
 
 LATENCY_SCHEMA = Schema(
@@ -83,13 +85,14 @@ LATENCY_SCHEMA = Schema(
         Column("status", "text", "ok, or why there are none: failed, skipped, timeout, out-of-memory", default="ok"),
         Column("reason", "text", "one sentence when status is not ok", default=""),
         Column("first_call_s", "number", "seconds of the first call", optional=True, rule=NOT_NEGATIVE),
-        Column("samples_s", "numbers", "seconds per call, each sample as measured", rule=POSITIVE, alias="latency_s"),
+        Column("samples_s", "numbers", "seconds per call, as measured", rule=POSITIVE, alias="latency_s", rounds="all"),
         Column(
             "samples_per_round",
             "numbers",
             "how many of samples_s each round of a campaign gave, in order; empty where nobody knows",
             default=(),
             rule=POSITIVE,
+            rounds="all",
         ),
         Column(
             "predicted",
@@ -107,6 +110,8 @@ LATENCY_SCHEMA = Schema(
 
 # Columns of every measured row, and the cells of one without samples.
 MEASURED_COLUMNS = {column.name: column.default for column in _MEASURED}
+# Headings of the columns that ``profile`` prints beside its statistics.
+HEADINGS = {column.name: column.heading for column in LATENCY_SCHEMA.columns if column.heading}
 
 KEY = ("subject", "point", "batch_size", "device", "backend", "threads", "replicas", "co_runners", "machine")
 

@@ -68,6 +68,8 @@ class Column:
 
     ``measured``: only campaigns write the column; a table without it stays without it, and ``default`` fills the cells
     of rows that lack it. ``alias``: another name in tables from elsewhere. ``remedy``: advice for a missing value.
+    ``rounds``: value of several rounds, by its name in ``profiling.rows``. ``heading``: name in the tables that
+    ``profile`` prints; empty if it prints none.
 
     A ``number`` may be missing (NaN) only if ``optional``. ``numbers`` are lists of float64, in CSV joined by ``;``.
     """
@@ -81,6 +83,8 @@ class Column:
     measured: bool = False
     alias: str | None = None
     remedy: str = ""
+    rounds: str = "first"
+    heading: str = ""
 
     @property
     def required(self) -> bool:

@@ -181,12 +181,14 @@ class Profile(Result):
     def shown(self) -> list[Part]:
         summary, parts = self._summary, list[Part]()
         if networks := summary["networks"]:
-            parts.append(records_table(f"The fastest {len(networks)} of {summary['ok_rows']:,}", networks, _NETWORKS))
+            fastest = f"The fastest {len(networks)} of {summary['ok_rows']:,}"
+            parts.append(records_table(fastest, networks, _medians(Column("network"))))
         parts.append(_counts(summary, self.settings))
         if summary["degradation"]:
             parts.append(_degradation_table(summary["degradation"], self.titles))
         elif summary["points"]:
-            parts.append(records_table("Operating points", summary["points"], _POINTS))
+            of_points = _medians(Column("subject", "model"), Column("point"))
+            parts.append(records_table("Operating points", summary["points"], of_points))
         ending = f"wrote {self.out}" if summary["measured"] else f"nothing was left to measure; {self.out} is complete"
         return [*parts, *_remarks(summary, self.settings), ending]
 
@@ -235,15 +237,20 @@ _DEGRADATION = (
     Column("state"),
     Column("half_width", "95 % interval", lambda share: f"± {share:.1%}"),
 )
-_MEDIANS = (
-    Column("batch_size", "batch"),
-    Column("median_s", "median", duration),
-    Column("half_width", "95 % interval", lambda share: f"± {share:.1%}"),
-    Column("n", "samples"),
-    Column("energy_j", "joules", ".3g"),
-)
-_POINTS = (Column("subject", "model"), Column("point"), *_MEDIANS)
-_NETWORKS = (Column("network"), *_MEDIANS)
+
+
+def _medians(*first: Column) -> list[Column]:
+    """Return ``first`` and columns of medians, with those of latency tables that have a heading."""
+    from slotool.tables.latency import HEADINGS
+
+    return [
+        *first,
+        Column("batch_size", "batch"),
+        Column("median_s", "median", duration),
+        Column("half_width", "95 % interval", lambda share: f"± {share:.1%}"),
+        Column("n", "samples"),
+        *(Column(name, heading, duration if name.endswith("_s") else ".3g") for name, heading in HEADINGS.items()),
+    ]
 
 
 def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) -> Table:

@@ -39,12 +39,6 @@ SPARE_BYTES = 2 << 30
 # Minimum co-located time: long enough to contain several time slices of the scheduler, which are some milliseconds.
 MIN_SECONDS = 0.5
 
-# Columns in the answer to preparing.
-_OF_PREPARING = (
-    *("open_s", "prepare_s", "first_call_s", "calls_per_sample", "int8_share", "energy_j"),
-    *("device_name", "device_settings"),
-)
-
 # Key of a worker: name of the subject, number of its copy, and cores.
 Key = tuple[str, int, tuple[int, ...]]
 
@@ -160,10 +154,8 @@ class ColocatedMeasurer(Measurer):
         if len(colocated_s) == 0:
             reason = f"no sample within {self.settings.rule.max_seconds:g} s; allow more seconds per item"
             return {"status": "timeout", "reason": reason, "others": others}
-        prepared = {name: member.answer[name] for name in _OF_PREPARING if name in member.answer}
         return {
-            "status": "ok",
-            **prepared,
+            **{name: value for name, value in member.answer.items() if name != "healthy"},
             "placement": self.settings.placement,
             "samples_s": _rounded(colocated_s[:: len(colocated_s) // self.settings.rule.max_samples + 1]),
             "solo_s": _rounded(alone_s),
