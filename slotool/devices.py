@@ -18,6 +18,8 @@ CPU = "cpu"
 # Number formats. Of tf32 only products are short: values are float32, whose products keep ten bits of the fraction.
 # Weights and activations of bf16 and fp16 have that format.
 FLOAT32, TF32, BF16, FP16 = PRECISIONS = ("float32", "tf32", "bf16", "fp16")
+# Of element types that have another name.
+_OF_ELEMENTS = {"bfloat16": BF16, "float16": FP16}
 # Says which GPUs a process sees, and in which order.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # ``cuda`` alone is the first GPU.
@@ -80,6 +82,12 @@ def required_precision(text: str, device: str) -> str:
     if text == TF32 and not is_cuda(device):
         raise ArgumentError("precision", f"{TF32} is a format of GPUs, and the device is {device}")
     return text
+
+
+def precision_of(element_type: str) -> str | None:
+    """Return the one of ``PRECISIONS`` in which a network of an element type computes, None for others."""
+    precision = _OF_ELEMENTS.get(element_type, element_type)
+    return precision if precision in PRECISIONS else None
 
 
 def require_at(model: Any, device: str, precision: str) -> None:

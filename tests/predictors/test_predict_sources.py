@@ -115,10 +115,15 @@ def test_a_capture_that_hangs_ends_at_its_timeout(slotool) -> None:
     assert finished.exit_code == 124, finished.stderr
 
 
-def test_half_precision_is_said_and_has_no_interval(slotool, monkeypatch) -> None:
-    finished = slotool("predict", "--torch", "source_nets:half", "--input-shape", "8", "--threads", 1)
-    assert finished.exit_code == 0, finished.stderr
+def test_half_precision_is_measured_or_said_and_has_no_interval(slotool, monkeypatch) -> None:
+    half = "predict", "--torch", "source_nets:half", "--input-shape", "8", "--threads", 1
+    finished = slotool(*half, "--json")
+    assert finished.document["setting"]["precision"] == "fp16"
+    assert "float16" not in finished.stderr
+    finished = slotool(*half, "--precision", "float32")
     assert "it is float16, and is priced as the float32 that was measured" in finished.stderr
+    finished = slotool(*half, "--sweep", "batch=1,2", "--json")
+    assert finished.document["setting"]["precision"] == "fp16"
     run_where_measured("predictor-torch", monkeypatch)
     predictor = Path(__file__).parents[2] / "models" / "predictor-torch"
     finished = slotool("predict", predictor, "--torch", "source_nets:half", "--input-shape", "8")

@@ -123,6 +123,7 @@ def calibrate(
     minutes: Annotated[float, at_least(MIN_MINUTES)] = DEFAULT_MINUTES,
     backend: str = TORCH,
     device: str = CPU,
+    precision: str | None = None,
     threads: Annotated[int, at_least(1)] | None = None,
     seed: Annotated[int, at_least(0)] = 0,
     progress: Reporting = "auto",
@@ -142,6 +143,7 @@ def calibrate(
         minutes: Time after which no further network begins.
         backend: Backend that runs the networks: torch, keras, onnx, or module:Class.
         device: Device of this machine, cpu or cuda:0.
+        precision: Number format: float32, bf16, fp16 or tf32; None: the backend's usual one.
         seed: Same seed, same networks in the same order.
 
     Returns:
@@ -157,21 +159,22 @@ def calibrate(
     from slotool.profiling.operators import CheckedNetwork, NetworkTimer, OperatorTimes
 
     started = time.monotonic()
-    backend_class(backend)
+    # Files of the usual format are named without it.
+    precision = None if precision == backend_class(backend).precisions[0] else precision
     count, reporter = cores_given(threads), reporter_of(progress)
     graphs = _random_networks(seed) if networks is None else _runnable(networks)
     if len(graphs) < MIN_NETWORKS:
         raise ArgumentError("networks", f"{len(graphs)} can be run from their graphs, but {MIN_NETWORKS} are needed")
     folder = _writable(cache_folder())
-    times = OperatorTimes.load(folder, backend, device, count)
+    times = OperatorTimes.load(folder, backend, device, count, precision)
     checked = times.networks
     # The sort is stable: what was measured and not disturbed comes last.
     graphs.sort(key=lambda graph: 2 - checked[graph.id].disturbed if graph.id in checked else 0)
     now: set[str] = set()
     with (
         reporter.progress(f"measuring networks and their operators with {backend}", total=len(graphs)) as steps,
-        NetworkTimer.opened(backend, device, count, seed) as timer,
-        NetworkTimer.opened(backend, device, count, seed) as other,
+        NetworkTimer.opened(backend, device, count, seed, precision) as timer,
+        NetworkTimer.opened(backend, device, count, seed, precision) as other,
     ):
         for graph in graphs:
             if time.monotonic() - started > 60 * minutes:

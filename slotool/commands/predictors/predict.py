@@ -100,7 +100,8 @@ def predict(
             of a name is enough.
         device_sheet: TOML file of facts of a device without labels. Its latencies are those of the nearest one, scaled
             by peak bandwidth and FLOPs. Common devices need none: ``device`` names them.
-        precision: Number format: float32, bf16, fp16, tf32 or amp. tf32 needs a GPU, amp a shipped device.
+        precision: Number format: float32, bf16, fp16, tf32 or amp. tf32 needs a GPU, amp a shipped device. None: that
+            of the networks, where all have one.
         batch_size: Examples in a call.
         co_runners: Co-runner, as ``keras`` or ``graph``; for points 0:3. Several run at the same time.
         slo_s: Probability of keeping this: 500us, 20ms, 1s.
@@ -159,6 +160,9 @@ def predict(
         trained: SettingPredictor[Any] = opened.require_colocated() if co_runners else opened.require_solo()
     failed: dict[str, str] = {}
     graphs = sources.graphs(limits, failed)
+    if not co_runners:
+        chosen = chosen.in_format_of(graphs)
+        trained = chosen.opened.require_solo()
     if versions is not None and len(versions.names) != len(graphs) + len(failed):
         raise ArgumentError("family", "versions are named one by one, and a factory makes several")
     others = _others(co_runners, [] if sources.framework else graphs, limits, reporter)

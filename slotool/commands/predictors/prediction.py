@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, table
 from slotool.commands.result import Result, output, result, unlisted
+from slotool.devices import precision_of
+from slotool.graphs.operators import BYTES_PER_VALUE
 from slotool.predictors.training.chosen import CPU, NOT_HERE, Chosen, machine_differences, machine_speed
 from slotool.printable import counted, duration
 
@@ -215,11 +217,11 @@ class Prediction(Result):
     @property
     def _unlike(self) -> list[tuple[str, str, str]]:
         """Names of networks with a doubt, the doubt as a sentence, and in few words."""
-        unlike = []
+        unlike, precision = [], self.trained.setting.precision
         for graph, row in zip(self.graphs, self._rows, strict=True):
-            if not graph.plain:
-                sentence = f"it is {graph.form}, and is priced as the float32 that was measured"
-                unlike.append((graph.name or graph.id, sentence, "priced as float32"))
+            if not graph.plain and precision_of(graph.form) != precision:
+                sentence = f"it is {graph.form}, and is priced as the {precision} that was measured"
+                unlike.append((graph.name or graph.id, f"{sentence}: {_direction(graph)}", f"priced as {precision}"))
             elif row["outside"] is not None:
                 effect = "; the interval is the wider for it" if row["no_interval"] is None else ""
                 what = "" if self.measured else "unlike the training networks: "
@@ -270,6 +272,13 @@ class Prediction(Result):
         if self.others:
             titles[3:4] = ["solo", "latency", "ratio"]
         return titles if self.slo_s is None else [*titles, f"P(≤ {duration(self.slo_s)})"]
+
+
+def _direction(graph: OperatorGraph) -> str:
+    """Describe the error of a price of another form of a network."""
+    if precision_of(graph.form) is None:
+        return f"it takes {'longer' if graph.bytes_per_value > BYTES_PER_VALUE else 'less'} in general"
+    return "it takes less on a GPU, and more on a CPU without instructions for that format"
 
 
 def _explained(explanation: Explanation) -> Part:

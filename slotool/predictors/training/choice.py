@@ -44,7 +44,7 @@ def chosen_predictor(
     Raises:
         ArgumentError: No predictor is of that backend or device.
     """
-    from slotool.devices import FLOAT32, PRECISIONS
+    from slotool.devices import PRECISIONS
     from slotool.predictors.colocated.artifact import PredictorArtifact
 
     facts = {"device": device, "backend": backend, "precision": precision, "threads": threads}
@@ -66,7 +66,7 @@ def chosen_predictor(
             device or CPU,
             cores_given(threads),
             networks.reporter,
-            precision=None if precision == FLOAT32 else precision,
+            precision=precision,
             measures=measure,
         )
         return measured, {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from slotool.errors import ArgumentError
 from slotool.machine import Likeness, likeness, usable_cores
 
 if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import Setting
     from slotool.predictors.settings.sheets import DeviceSheet
@@ -101,6 +102,10 @@ class Chosen:
         if isinstance(trained, TrainedPredictor) and size not in (None, settings[number].batch_size):
             trained = BatchScaledPredictor.of(trained, size)
         return replace(self, opened=replace(self.opened, solo=trained), why=", ".join(why) or None)
+
+    def in_format_of(self, graphs: Sequence[OperatorGraph]) -> Chosen:
+        """Return the predictor for the number format of ``graphs``, here unchanged: labels have one."""
+        return self
 
     def of_sheet(self, sheet: DeviceSheet, **facts: Any) -> Chosen:
         """Return the nearest device's setting that fits ``facts``, scaled to the device of ``sheet``.

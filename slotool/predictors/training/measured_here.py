@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.cache_folder import cache_folder
-from slotool.devices import required
+from slotool.devices import FLOAT32, precision_of, required
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id, usable_cores
@@ -25,7 +25,7 @@ from slotool.printable import counted, duration
 from slotool.profiling.backends import backend_class
 from slotool.profiling.operator_calls import OperatorCall, network_call
 from slotool.profiling.operators import CheckedNetwork, NetworkTimer, OperatorTime, OperatorTimes
-from slotool.progress import Quiet, Reporter
+from slotool.progress import Reporter
 
 # Factor beyond the range of checked latencies up to which a network has an interval.
 MAX_BEYOND = 3.0
@@ -161,6 +161,7 @@ def calibration(times: OperatorTimes) -> str:
         "backend": (times.backend, TORCH),
         "device": (times.device, CPU),
         "threads": (times.threads, usable_cores()),
+        "precision": (times.precision, None),
     }
     parts = [f"--{name} {value}" for name, (value, usual) in options.items() if value != usual]
     return " ".join(["slotool calibrate", *parts])
@@ -171,7 +172,7 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
     """Sum of operators of this machine, which measures unknown ones unless ``measures`` is False."""
 
     predictor: OperatorSum
-    reporter: Reporter | None = None
+    reporter: Reporter
     measures: bool = True
 
     @classmethod
@@ -212,10 +213,9 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
         unknown, failures = list(filter(is_due, graphs)), dict[str, str]()
         if not unknown:
             return failures
-        reporter = self.reporter or Quiet()
         with (
             NetworkTimer.opened(times.backend, times.device, times.threads, precision=times.precision) as timer,
-            reporter.progress(f"measuring operators of {counted(len(unknown), 'network')}", len(unknown)) as steps,
+            self.reporter.progress(f"measuring operators of {counted(len(unknown), 'network')}", len(unknown)) as steps,
         ):
             for graph in unknown:
                 # Networks before it may have had the same operators.
@@ -288,11 +288,9 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
 
 @dataclass(frozen=True)
 class MeasuredHere(Chosen):
-    """Operators of this machine, at any batch size; ``reporter`` and ``measures`` as in ``MeasuredPredictor``."""
+    """Operators of this machine, at any batch size, in the number format ``precision``, or in that of the networks."""
 
-    times: OperatorTimes | None = None
-    reporter: Reporter | None = None
-    measures: bool = True
+    precision: str | None = None
 
     @classmethod
     def of(
@@ -308,7 +306,9 @@ class MeasuredHere(Chosen):
     ) -> Self:
         """Return the operators of a backend. Raises ``InputError`` for an unknown one, or an unknown precision."""
         device = required(device)
-        times = OperatorTimes.load(cache_folder(), backend, device, threads, precision)
+        # Files of the usual format are named without it.
+        named = None if precision == FLOAT32 else precision
+        times = OperatorTimes.load(cache_folder(), backend, device, threads, named)
         trained = MeasuredPredictor.of(times, 1, reporter, measures)
         opened = PredictorArtifact("operators measured here", trained, None, {})
         checks = trained.predictor.checks
@@ -317,14 +317,30 @@ class MeasuredHere(Chosen):
             if checks.date
             else f"not checked by whole networks: {calibration(times)}"
         )
-        return cls(opened, opened.path, f"{why}; {checked}", "", times=times, reporter=reporter, measures=measures)
+        return cls(opened, opened.path, f"{why}; {checked}", "", precision)
 
     def fitting(self, *, scaling: bool = False, **facts: Any) -> list[int]:
         return [0]
 
     def of_setting(self, *, scaling: bool = False, **facts: Any) -> MeasuredHere:
         """Return the operators at the batch size among ``facts``, 1 by default."""
-        assert self.times is not None
-        assert self.reporter is not None
-        trained = MeasuredPredictor.of(self.times, facts.get("batch_size") or 1, self.reporter, self.measures)
+        trained = self._trained
+        times, size = trained.predictor.times, facts.get("batch_size") or 1
+        trained = MeasuredPredictor.of(times, size, trained.reporter, trained.measures)
         return replace(self, opened=replace(self.opened, solo=trained))
+
+    def in_format_of(self, graphs: Sequence[OperatorGraph]) -> MeasuredHere:
+        """Return operators in the number format that all ``graphs`` have, if the backend computes in it."""
+        trained, formats = self._trained, {precision_of(graph.element_type) for graph in graphs}
+        (precision, *others), setting = formats or {None}, trained.setting
+        if self.precision or others or precision not in backend_class(setting.backend).precisions[1:]:
+            return self
+        why, _, _ = (self.why or "").rpartition("; ")
+        facts = setting.backend, f"{why}, in {precision}", setting.device, setting.threads
+        other = MeasuredHere.of(*facts, trained.reporter, precision=precision, measures=trained.measures)
+        return other.of_setting(batch_size=setting.batch_size)
+
+    @property
+    def _trained(self) -> MeasuredPredictor:
+        assert isinstance(self.opened.solo, MeasuredPredictor)
+        return self.opened.solo

@@ -118,6 +118,7 @@ def _of_values(
 
 
 def _answer(value: int, chosen: Chosen, networks: Sequence[Captured], graphs: Sequence[OperatorGraph]) -> Answer:
+    chosen = chosen.in_format_of(graphs)
     trained = chosen.opened.require_solo()
     predictions = trained.predict(graphs) if graphs else None
     return Answer(value, chosen, trained.setting.batch_size, networks, predictions, learnt=not chosen.scaled)
