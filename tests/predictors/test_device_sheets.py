@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,8 +94,10 @@ def test_a_device_is_scaled_from_the_nearest_of_its_kind(trained: Chosen, networ
     assert trained.of_setting(device="h200").opened.setting.device == "h200"
     with pytest.raises(ArgumentError, match="no labels of device nosuch"):
         trained.of_setting(device="nosuch")
-    with pytest.raises(ArgumentError, match="no labels of precision float32, device own"):
-        trained.of_sheet(own, precision="float32")
+    for make in (partial(trained.of_sheet, own), partial(trained.of_setting, device="h200")):
+        with pytest.raises(ArgumentError, match="none of precision tf32; available: amp") as raised:
+            make(precision="tf32")
+        assert raised.value.argument == "precision"
 
 
 def test_intervals_rest_on_errors_between_families(trained: Chosen, networks: list[OperatorGraph]) -> None:

@@ -113,12 +113,18 @@ class Chosen:
         Raises ``ArgumentError`` where no device of its kind has labels.
         """
         from slotool.predictors.settings.predictor import SettingsPredictor, matching
-        from slotool.predictors.settings.sheets import nearest_known
+        from slotool.predictors.settings.sheets import nearest_known, shipped_sheets
 
-        others = {**facts, "device": None, "batch_size": None}
+        others, sheets = {**facts, "device": None, "batch_size": None}, shipped_sheets()
         near = nearest_known(sheet, self.settings, matching(self.settings, **others))
         solo = self.opened.solo
         if near is None or solo is None or not isinstance(solo.predictor, SettingsPredictor):
+            peers = [each for each in self.settings if each.device in sheets and sheets[each.device].kind == sheet.kind]
+            for name, value in others.items():
+                if peers and not matching(peers, **{name: value}):
+                    known = ", ".join(dict.fromkeys(str(getattr(each, name)) for each in peers))
+                    problem = f"{sheet.name} is scaled from labels of other devices, none of {name} {value}"
+                    raise ArgumentError(name, f"{problem}; available: {known}")
             raise not_covered(self, **{**facts, "device": sheet.name})
         source = self.settings[near[0]]
         chosen = self.of_setting(scaling=True, **{**facts, "device": source.device, "backend": source.backend})
