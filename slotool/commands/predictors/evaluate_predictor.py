@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, records_table
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.predictor_training import FLOOR_MEANS, IN_SECONDS, RELATIVE, noise_floor, scored
+from slotool.commands.predictors.predictor_training import IN_SECONDS, MEANINGS, RELATIVE, noise_floor, scored
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.predictors.training.measured import MeasuredNetworks
@@ -81,7 +81,7 @@ class PredictorEvaluation(Result):
             records_table(title, rows, [networks, Column("n", form=","), *IN_SECONDS]),
             records_table("Relative to the latency", [*rows, floor], [networks, *RELATIVE]),
             records_table("Furthest off", self.evaluation.furthest_off(MAX_NAMED), _FURTHEST),
-            FLOOR_MEANS,
+            *MEANINGS,
             f"labels: {self.setting}",
         ]
 

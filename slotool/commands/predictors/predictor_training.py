@@ -25,14 +25,18 @@ IN_SECONDS = (
 RELATIVE = (
     *(Column("mae_over_mean", "MAE/mean", ".1%"), Column("mape", "MAPE", ".1%")),
     *(Column("within_5_percent", "±5 %", ".0%"), Column("within_10_percent", "±10 %", ".0%")),
-    *(Column("spearman", "Spearman", ".3f"), Column("covers", "90 % covers")),
+    *(Column("spearman", "Spearman", ".3f"), Column("interval_given", "interval", ".0%")),
+    Column("interval_coverage", "inside it", ".0%"),
 )
 _BY_SETTING = (
     *(Column("setting"), Column("n", "labels"), Column("mape", "MAPE", ".1%")),
     *(Column("least_squares_mape", "least squares", ".1%"), Column("interval_coverage", "interval covers", ".1%")),
 )
 FLOOR = "noise floor"
-FLOOR_MEANS = f"{FLOOR}: about what a perfect predictor would score, as labels are noisy measurements"
+MEANINGS = (
+    "interval: share of networks with a 90 % interval; inside it: share of these with their label in it, 90 % if exact",
+    f"{FLOOR}: about what a perfect predictor would score, as labels are noisy measurements",
+)
 
 
 @result
@@ -78,22 +82,20 @@ class PredictorTraining(Result):
         return [
             records_table(title, rows, [predictor, *IN_SECONDS, Column("dev_mae_s", "dev MAE s", ".3g")]),
             records_table("Relative to the latency", [*rows, floor], [predictor, *RELATIVE]),
-            FLOOR_MEANS,
+            *MEANINGS,
             f"labels: {Setting.from_document(self.scores['setting'])}",
             f"chosen: {self.kept}, {why}",
         ]
 
 
 def scored(name: str, score: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of ``IN_SECONDS`` and ``RELATIVE``; coverage is of the share that has an interval."""
-    covered, share = score["interval_coverage"], score.get("interval_given", 1.0)
-    covers = None if covered is None else f"{covered:.0%}" + ("" if share == 1.0 else f" of {share:.0%}")
-    return {**score, "name": name, "floor_s": score["floor"]["mae_s"], "covers": covers}
+    """Return a row of ``IN_SECONDS`` and ``RELATIVE``."""
+    return {**score, "name": name, "floor_s": score["floor"]["mae_s"]}
 
 
 def noise_floor(score: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of ``RELATIVE`` for the noise floor."""
-    return {**score["floor"], "name": FLOOR, "spearman": None, "covers": None}
+    return {**score["floor"], "name": FLOOR, **dict.fromkeys(("spearman", "interval_given", "interval_coverage"))}
 
 
 @result

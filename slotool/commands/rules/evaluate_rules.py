@@ -211,7 +211,7 @@ class RulesVerdict(Result):
             ),
             Column("above_tolerance", "above"),
             Column("p_value", "p", ".2g"),
-            Column("violated", "verdict", lambda violated: "violated" if violated else "–"),
+            Column("violated", "verdict", lambda violated: "violated" if violated else "holds"),
             Column("response_time_s", "time", duration),
             Column("response_time_saved", "time saved", ".0%"),
             Column("cost_saved", form=".0%"),

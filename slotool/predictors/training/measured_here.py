@@ -92,7 +92,9 @@ class Checks:
         low_s, high_s = self.range_s
         if low_s / MAX_BEYOND <= latency_s <= high_s * MAX_BEYOND:
             return None
-        return f"calibrate measured networks of {duration(low_s)} to {duration(high_s)} here"
+        speed, end_s = ("fast", low_s) if latency_s < low_s else ("slow", high_s)
+        limit = f"the {speed}est network that calibrate measured here takes {duration(end_s)}"
+        return f"{limit}, and this one is over {MAX_BEYOND:g} times as {speed}"
 
 
 class OperatorSum(Estimator[OperatorGraph]):
