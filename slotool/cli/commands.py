@@ -200,13 +200,16 @@ def common_options() -> list[Any]:
     return list(params)
 
 
+# While a command runs, its file is read again only to be checked: these act at the start.
+
+
 def _set(param: typer.CallbackParam, value: Any) -> None:
-    if value:
+    if value and not _running:
         terminal.change(**{str(param.name): value})
 
 
 def _allow_code(value: bool) -> None:
-    if value:
+    if value and not _running:
         factories.allow_code()
 
 

@@ -310,6 +310,23 @@ def test_a_key_that_only_a_start_puts_in_force_is_named(folder: Path) -> None:
         assert "warning: log: changed in the service file, in force when" in said_next(process, "service file")
 
 
+def test_code_that_a_file_comes_to_allow_waits_for_a_start(folder: Path) -> None:
+    (folder / "nets.py").write_text(
+        'open("run", "w").close()\n\ndef twice(x):\n    return 2 * x\n\n'
+        'twice.signature = "x=FP32[-1,2] -> y=FP32[-1,2]"\n'
+    )
+    with serving(folder, "--config", "service.toml") as (process, ready):
+        file = folder / "service.toml"
+        file.write_text("allow-code = true\n" + file.read_text() + '[[models]]\nartifact = "nets.py:twice"\n')
+        assert "not reloaded" in hang_up(process)
+        assert "allow-code" in said_next(process, "service file")
+        assert "not reloaded" in hang_up(process)
+        assert not (folder / "run").exists()
+        assert answer_of(ready["url"]) == 0
+    with serving(folder, "--config", "service.toml") as (_, ready):
+        assert "twice" in ready["models"]
+
+
 def test_a_file_that_a_start_would_reject_is_not_reloaded(folder: Path) -> None:
     with serving(folder, "--config", "service.toml") as (process, ready):
         file = folder / "service.toml"

@@ -322,7 +322,6 @@ async def _reload(
     report.note(f"reloading models, tables and rules{later}")
     try:
         what = await runtime_settings.reload()
-        changed = in_force.changed() if in_force is not None else []
     except Exception as error:
         # Another kind is our fault, and is reported too: nobody else awaits this.
         failed = True
@@ -330,6 +329,6 @@ async def _reload(
         runtime_settings.report_failed(described(error))
     else:
         report.note(f"{what} reloaded")
-        if changed:
-            report.warn(f"{', '.join(changed)}: changed in the service file, in force when the server starts again")
+    if in_force is not None and (changed := in_force.changed()):
+        report.warn(f"{', '.join(changed)}: changed in the service file, in force when the server starts again")
     metrics.reloaded(not failed)

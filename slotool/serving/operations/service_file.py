@@ -71,8 +71,11 @@ class KeysInForce:
         self._file, self._stated = file, self._read(file)
 
     def changed(self) -> list[str]:
-        """Return the keys whose value in the file has changed. Raises ``InputError`` for a file that is no TOML."""
-        now = self._read(self._file)
+        """Return the keys whose value in the file has changed; none of a file that is no TOML."""
+        try:
+            now = self._read(self._file)
+        except InputError:
+            return []
         return sorted(key for key in now.keys() | self._stated.keys() if now.get(key) != self._stated.get(key))
 
     @staticmethod
