@@ -97,7 +97,7 @@ def test_a_worker_computes_in_the_format_of_the_server(artifact: Path) -> None:
     with simulated_cuda():
         served = Sources((artifact,), devices=("cuda:0",), precision="bf16").load(lambda sentence: None)
         assert served["net"].model.precision == "bf16"
-    options = {"threads": 1, "device": "cpu", "precision": "bf16"}
+    options = {"threads": 1, "device": "cpu", "precision": "bf16", "warns": True}
     entry = {
         "name": "net",
         "path": str(artifact),

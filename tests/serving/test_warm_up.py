@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from slotool.artifacts.bundle import shipped_artifact
 from slotool.elastic import ElasticModel, load_served
 from slotool.scheduling import ControlSpace, FirstApplicable, FixedPoint, Policy
 from slotool.scheduling.batching import ControlGrid, SlackFit
-from slotool.serving.engines import InlineInferenceEngine, ensemble
+from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, ensemble
 from slotool.serving.engines.ensemble import PointRunner
+from slotool.serving.operations.sources import Sources
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -51,6 +53,21 @@ def test_an_engine_warms_the_batches_of_its_policy(family: tuple[ElasticModel, l
     versions = {str(point.get("version")) for point in model.points}
     assert set(calls) == {(version, size) for version in versions for size in {*policy.batch_sizes, *ROWS_TRIED}}
     assert max(policy.batch_sizes) > 1
+
+
+def test_workers_of_a_server_warn_once_of_a_model_that_fails_as_it_is_warmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nets.py").write_text(
+        'def ratio(x):\n    if not x.any():\n        raise ValueError("no zeros")\n    return x / x.sum()\n\n'
+        'ratio.signature = "x=FP32[-1,-1] -> y=FP32[-1,-1]"\n'
+    )
+    monkeypatch.setenv("SLOTOOL_ALLOW_CODE", "1")
+    models = Sources((Path(f"{tmp_path}/nets.py:ratio"),)).load(print)
+    engine = LocalInferenceEngine(2)
+    engine.open(models, lambda worker, alive: None)
+    engine.close()
+    assert capfd.readouterr().err.count("no zeros") == 1
 
 
 def test_a_slow_model_is_not_kept_from_serving(

@@ -109,54 +109,46 @@ class PointRunner:
             run.record(_computed(self.model, x if len(rows) == len(x) else x[rows], plan.points[run.step]))
         return run.answers()
 
-    def warm(self, batch_sizes: Sequence[int] = ()) -> None:
+    def warm(self, batch_sizes: Sequence[int] = (), *, warns: bool = True) -> None:
         """Run every point once with one example and once with two, and estimate accuracy once.
 
         Then run every batch size at each point, the largest first, for at most ``BATCHES_WARMED_S``: a first larger
         call allocates memory, and may take several times as long; GPUs capture it. A model with open sizes or text
-        inputs and without examples may fail on all made-up examples: a warning says that its first call is not warm.
+        inputs and without examples may fail on all made-up examples: a warning says that its first call is not warm,
+        if this runner of a server's several ``warns``.
         """
         failures: list[Exception] = []
         for x in warm_up_examples(self.model):
             try:
-                self._warm_with(x, batch_sizes)
+                return self._quiet.run(self._warm_with, x, batch_sizes)
             except Exception as error:
                 failures.append(error)
-            else:
-                return
         if self.model.examples is not None or not _takes_any_size_or_text(self.model):
             raise failures[0]
-        warn(
-            f"{self.model.name} fails on every example made up to warm it: its first calls are slow, and an input on "
-            f"which it fails counts as its own failure ({reason(failures[-1])})"
-        )
+        if warns:
+            warn(
+                f"{self.model.name} fails on every example made up to warm it: its first calls are slow, and an input "
+                f"on which it fails counts as its own failure ({reason(failures[-1])})"
+            )
 
     def _warm_with(self, x: Inputs, batch_sizes: Sequence[int]) -> None:
-        if self.model.estimates_each:
-            self.model.expected_accuracy(x)
-        for plan in self._plans.values():
-            for point in plan.points:
-                if point in self.model.remote_points:
-                    continue
-                self._compute(x, point)
-                if self.model.max_batch:
-                    try_two(partial(self._compute, point=point), x)
-        captured = CAPTURED_SIZES if is_cuda(self.model.device) and self.model.max_batch else ()
-        self._warm_batches(x, sorted({size for size in (*batch_sizes, *captured) if size > 1}, reverse=True))
-
-    def _warm_batches(self, x: Inputs, sizes: Sequence[int]) -> None:
-        until_s = time.monotonic() + BATCHES_WARMED_S
+        model = self.model
+        if model.estimates_each:
+            model.expected_accuracy(x)
         points = dict.fromkeys(point for plan in self._plans.values() for point in plan.points)
-        for size in sizes:
+        calls = [partial(_computed, model, point=point) for point in points if point not in model.remote_points]
+        for call in calls:
+            call(x)
+            if model.max_batch:
+                try_two(call, x)
+        captured = CAPTURED_SIZES if is_cuda(model.device) and model.max_batch else ()
+        until_s = time.monotonic() + BATCHES_WARMED_S
+        for size in sorted({size for size in (*batch_sizes, *captured) if size > 1}, reverse=True):
             batch = concatenate([x] * size)
-            for point in points:
+            for call in calls:
                 if time.monotonic() > until_s:
                     return
-                if point not in self.model.remote_points:
-                    self._compute(batch, point)
-
-    def _compute(self, x: Inputs, point: OperatingPoint) -> Outputs:
-        return compute(self.model, x, point)
+                call(batch)
 
 
 def compute(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Outputs:

@@ -64,6 +64,8 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         self._devices, self._precision = tuple(devices), precision
         self._start_took_s = 0.0
         self._worker_bytes = 0
+        # Models whose first worker has printed its warnings.
+        self._warned_of: Mapping[str, ServedModel] = {}
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         _require_loadable(models)
@@ -230,8 +232,9 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
     def _new(
         self, worker: int, models: Mapping[str, ServedModel], cores: list[int], threads: int, *, low_priority: bool
     ) -> WorkerProcess:
-        device = self._devices[worker % len(self._devices)]
-        return WorkerProcess(models, cores, threads, low_priority, device, precision=self._precision)
+        device, warns = self._devices[worker % len(self._devices)], models is not self._warned_of
+        self._warned_of = models
+        return WorkerProcess(models, cores, threads, low_priority, device, self._precision, warns)
 
     def _cores(self, workers: int, threads: int) -> list[list[int]]:
         """Give each worker its own cores, or all cores to all where there are too few."""

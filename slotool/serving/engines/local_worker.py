@@ -109,7 +109,7 @@ def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
         model = load_served(entry["path"], max_batch=entry["max_batch"], before=entry["before"])
         model = model.on(options["device"], options["precision"])
         runner = PointRunner(model, [decode_point(text.encode()) for text in entry["points"]])
-        runner.warm(batch_sizes=entry["batch_sizes"])
+        runner.warm(entry["batch_sizes"], warns=options["warns"])
         runners.append((entry["name"], runner))
     return runners
 

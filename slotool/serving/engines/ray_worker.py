@@ -95,7 +95,7 @@ class Worker:
         *before, path = paths
         model = load_served(path, max_batch=entry["max_batch"], before=before)
         runner = PointRunner(model, map(decode_point, entry["points"]))
-        runner.warm(batch_sizes=entry["batch_sizes"])
+        runner.warm(entry["batch_sizes"], warns=entry["warns"])
         model.set_cancellation_check(self._check_cancelled)
         self._runners[entry["name"]] = runner
 
@@ -137,10 +137,14 @@ class Load:
             PointRunner(served.model, served.policy.points)
         self.models, self.threads = dict(models), threads
         self._entries = [_entry(name, served) for name, served in models.items()]
+        # Its actor prints warnings for all.
+        self._first: Any = None
 
     def on(self, actor: Any, missing: list[str] | None = None) -> Any:
         """Start to load on ``actor``, and return the reference of the answer of ``Worker.load``."""
-        return actor.load.remote(self._entries, self.threads, missing and self._files(missing))
+        self._first = actor if self._first is None else self._first
+        entries = [{**entry, "warns": actor is self._first} for entry in self._entries]
+        return actor.load.remote(entries, self.threads, missing and self._files(missing))
 
     def _files(self, names: list[str]) -> dict[str, Files]:
         return {name: list(map(_contents, _paths(self.models[name]))) for name in names}

@@ -62,6 +62,7 @@ class WorkerProcess:
     """Worker process as the router sees it.
 
     ``low_priority``: it loads ``models`` at low priority. ``device``: the only GPU that it sees, used in ``precision``.
+    ``warns``: it prints which models it could not warm.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class WorkerProcess:
         low_priority: bool,
         device: str = devices.CPU,
         precision: str = devices.FLOAT32,
+        warns: bool = True,
     ):
         self._numbers = {name: number for number, name in enumerate(models)}
         self.loaded = models
@@ -84,6 +86,7 @@ class WorkerProcess:
             "parent": os.getpid(),
             "threads": threads,
             "low_priority": low_priority,
+            "warns": warns,
             "socket_fd": other.fileno(),
             "tensors_fd": self._tensors.fd,
             "models": [_options(served) for served in models.values()],
