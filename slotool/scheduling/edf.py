@@ -158,6 +158,11 @@ class EdfQueue:
             self._first = 0
         return query
 
+    def before(self, deadline_us: float) -> int:
+        """Return the number of queries with an earlier deadline."""
+        at = bisect_left(self._entries, deadline_us, lo=self._first, key=lambda entry: entry[0][0])
+        return at - self._first
+
     def at(self, example: int) -> Query:
         """Return the query that the example at this place of ``deadlines_us`` belongs to."""
         for query in self:

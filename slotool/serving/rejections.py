@@ -15,6 +15,10 @@ _SHORT.maxstring = _SHORT.maxother = 50
 _SHORT.maxlevel = 2
 
 
+# Cause of a request behind too many others.
+TOO_MANY = "queue-full"
+
+
 class Rejection(SlotoolError):
     """End of a request without an answer.
 
@@ -112,8 +116,13 @@ def shed(reason: str) -> Rejection:
     return Rejection(503, "shed", reason)
 
 
+def overloaded() -> Rejection:
+    """Return 503: half of the request's time is for the wait behind others; its tensors were not read."""
+    return Rejection(503, TOO_MANY, "more requests come than can be answered in time; try again later", 1)
+
+
 def queue_full(length: int) -> Rejection:
-    return Rejection(503, "queue-full", f"{length} requests are waiting already; try again later", 1)
+    return Rejection(503, TOO_MANY, f"{length} requests are waiting already; try again later", 1)
 
 
 def too_many_connections(most: int) -> Rejection:

@@ -10,8 +10,10 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+import pytest
 
 from slotool.data.columns import Columns
 from slotool.scheduling import FixedPoint
@@ -31,6 +33,14 @@ def request(timeout_us: float) -> bytes:
     """A whole one, that has so long."""
     body = BODY[:-1] + b', "parameters": {"timeout": %d}}' % timeout_us
     return HEAD.replace(str(X.nbytes), str(len(body))).encode() + b"\r\n" + body
+
+
+def binary(timeout_us: float) -> bytes:
+    """A request with its values after the JSON."""
+    tensor = '{"name": "input", "shape": [1, 1, 2, 3], "datatype": "FP32", "parameters": {"binary_data_size": 24}}'
+    text = f'{{"inputs": [{tensor}], "parameters": {{"timeout": {timeout_us:.0f}}}}}'
+    head = HEAD.replace(str(X.nbytes), str(len(text) + X.nbytes))
+    return f"{head}Inference-Header-Content-Length: {len(text)}\r\n\r\n{text}".encode() + X.tobytes()
 
 
 def ask(connection: socket.socket, *parts: bytes) -> bytes:
@@ -154,3 +164,39 @@ def test_what_wakes_a_loop_that_sleeps_counts_from_then() -> None:
         assert selector.select(60.0)
         assert began_us < selector.arrived_us <= 1e6 * time.monotonic()
         waker.join()
+
+
+def test_what_waits_unread_for_half_of_its_time_is_rejected_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request with time or without a deadline is answered."""
+    model, plain = ThreeLinear(), LoopSelector.select
+
+    def select(self: LoopSelector, timeout: float | None = None) -> Any:
+        events = plain(self, timeout)
+        self.arrived_us = self.behind_us = 0.0
+        return events
+
+    with live_server([served(model)]) as live, live.connect() as connection:
+        assert ask(connection, request(timeout_us=60e6)).startswith(b"HTTP/1.1 200")
+        called = len(model.calls)
+        monkeypatch.setattr(LoopSelector, "select", select)
+        for sent in (binary(timeout_us=1e4), binary(timeout_us=1e4)):
+            time.sleep(0.02)
+            assert ask(connection, sent).startswith(b"HTTP/1.1 503")
+        assert len(model.calls) == called
+        for sent in (ANSWERED, binary(timeout_us=60e6)):
+            time.sleep(0.02)
+            assert ask(connection, sent).startswith(b"HTTP/1.1 200")
+
+
+def test_answers_of_workers_do_not_wait_behind_unread_sockets() -> None:
+    pairs = [socket.socketpair() for _ in range(2 * MAX_READY)]
+    with contextlib.ExitStack() as stack, contextlib.closing(LoopSelector()) as selector:
+        for pair in pairs:
+            for end in pair:
+                stack.enter_context(end)
+            selector.register(pair[0], selectors.EVENT_READ)
+            pair[1].send(b"x")
+        selector.prefer(pairs[-1][0].fileno())
+        assert pairs[-1][0] in [key.fileobj for key, _ in selector.select(0)]
+        selector.unregister(pairs[-1][0])
+        assert pairs[-1][0] not in [key.fileobj for key, _ in selector.select(0)]

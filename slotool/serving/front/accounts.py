@@ -160,6 +160,8 @@ class Accounts:
         self._live_of: dict[str, Live] = {}
         self._uncounted: deque[tuple[Request, InferenceResult]] = deque()
         self._uncounted_bytes = 0
+        # Requests without an answer that are not counted yet, by model and cause.
+        self._dropped: Counter[tuple[str, str]] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._metrics.before_reading(self._count_all)
         self._metrics.watch_spent(self._spent_s)
@@ -222,8 +224,7 @@ class Accounts:
             request.x = FORGOTTEN
         else:
             self._uncounted_bytes += request.x.nbytes
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._count_in_time)
+        self._count_soon()
 
     def count_if_many(self) -> None:
         """Count answers, which clients have by now, once there are many."""
@@ -237,10 +238,12 @@ class Accounts:
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
         """Count requests that end without an answer, whatever model they name."""
-        self._metrics.dropped(model if model in self._statistics else "", cause, count)
-        self._live.dropped(cause, count)
-        if model in self._live_of:
-            self._live_of[model].dropped(cause, count)
+        self._dropped[model, cause] += count
+        self._count_soon()
+
+    def _count_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._count_in_time)
 
     def _count_in_time(self) -> None:
         self._timer = None
@@ -255,6 +258,11 @@ class Accounts:
         self._uncounted_bytes = 0
         for (name, point), answers in groups.items():
             self._count(name, point, answers)
+        for (model, cause), count in self._dropped.items():
+            self._metrics.dropped(model if model in self._statistics else "", cause, count)
+            for live in (self._live, *filter(None, [self._live_of.get(model)])):
+                live.dropped(cause, count)
+        self._dropped.clear()
 
     def _count_groups(self, name: str, requests: list[Request]) -> None:
         """Count requests that name a group unknown to the rules: a misspelt group has no guarantee."""

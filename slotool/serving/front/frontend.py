@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import selectors
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,42 +40,93 @@ LONG_TURN_S = 200e-6
 # Sockets read per turn. Requests share calls within a turn, and reading so many takes a millisecond. Others stay
 # unread, first come, first served: a server that read all of them would spend the deadlines on reading.
 MAX_READY = 32
+# Largest share of a request's time that it may wait behind others, unread or in its queue, while these do not end.
+# Beyond it most would be answered late: rejecting is cheaper than reading, and makes room for later ones.
+MAX_WAIT = 0.5
+
+
+class _FewEvents:
+    """``select.epoll`` that reports ``MAX_READY`` sockets at most, and the others first next time.
+
+    Reporting thousands of sockets that stay unread took most of each turn.
+    """
+
+    def __init__(self, epoll: Any):
+        self._epoll = epoll
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+    def poll(self, timeout: float, max_events: int) -> Any:
+        return self._epoll.poll(timeout, MAX_READY)
 
 
 class LoopSelector(selectors.DefaultSelector):
     """Selector that reports at most ``MAX_READY`` sockets at once, and when their bytes may have come.
 
     ``ready``: sockets with an event in the last turn. ``arrived_us``: earliest instant of these events, by
-    ``time.monotonic``: the bytes came after the previous look, and a sleeping loop woke before it had a core again.
+    ``time.monotonic``: the bytes came after the last look that found no more sockets than a turn reads, and a sleeping
+    loop woke before it had a core again. ``behind_us``: first of the looks since then, all of which may have left
+    sockets unread; infinite after none. Answers of workers, and what wakes the loop, never wait behind unread sockets:
+    those of the first registered socket, and of those that are ``preferred``.
     """
+
+    _selector: Any
 
     def __init__(self) -> None:
         super().__init__()
+        if hasattr(self, "_selector"):
+            self._selector = _FewEvents(self._selector)
         self.ready = 0
         self._looked_s = time.monotonic()
         self.arrived_us = 1e6 * self._looked_s
+        self.behind_us = math.inf
+        self._preferred = select.poll()
         try:
             self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # no Linux, or no such record there
             self._waits = -1
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        began_s, looked_s = time.monotonic(), self._looked_s
+        began_s = ended_s = time.monotonic()
+        arrived_s = self._looked_s
         # Events that came during a long turn are distinguished from those that end the wait after it.
         waits = timeout is None or timeout > 0
-        events = super().select(0) if waits and began_s - looked_s > LONG_TURN_S else []
+        events = super().select(0) if waits and began_s - arrived_s > LONG_TURN_S else []
         if not waits:
             events = super().select(timeout)
-        self._looked_s, arrived_s = began_s, looked_s
         if waits and not events:
             waited_s = self._waited_s()
             events = super().select(timeout)
-            self._looked_s = ended_s = time.monotonic()
+            ended_s = time.monotonic()
             arrived_s = max(began_s, ended_s - self._waited_s() + waited_s)
-        # The system reports the others next time, before sockets that get data later.
         del events[MAX_READY:]
+        if len(events) == MAX_READY:
+            read = {key.fd for key, _ in events}
+            also = (fd for fd, _ in self._preferred.poll(0) if fd not in read)
+            events += [(key, selectors.EVENT_READ) for fd in also if (key := self.get_map().get(fd)) is not None]
         self.ready, self.arrived_us = len(events), 1e6 * arrived_s
+        if self.ready < MAX_READY:
+            self._looked_s, self.behind_us = ended_s, math.inf
+        elif self.behind_us == math.inf:
+            self.behind_us = 1e6 * began_s
         return events
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        if len(self.get_map()) == 1:
+            self.prefer(key.fd)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        key = super().unregister(fileobj)
+        with suppress(KeyError):
+            self._preferred.unregister(key.fd)
+        return key
+
+    def prefer(self, fd: int) -> None:
+        """Report a registered socket's bytes in each turn."""
+        self._preferred.register(fd, select.POLLIN)
 
     def _waited_s(self) -> float:
         """Return the seconds that this thread has waited for a core so far; 0 if unknown."""
@@ -166,6 +220,18 @@ class FrontEnd:
     def arrival_us(self) -> float:
         """Return the earliest arrival of the request that is read now, by the router's clock, µs."""
         return self.router.now_us() if self._selector is None else self._selector.arrived_us
+
+    @property
+    def is_behind(self) -> bool:
+        """True if sockets stayed unread in the last turn, or a call left requests waiting."""
+        return (self._selector is not None and self._selector.behind_us != math.inf) or self.router.is_behind
+
+    def require_timely(self, served: ServedModel, arrival_us: float, timeout_us: float) -> None:
+        """Raise ``Rejection`` (503) if a request waited too long to be read, or would wait too long in its queue."""
+        now_us, most_us, deadline_us = self.router.now_us(), MAX_WAIT * timeout_us, arrival_us + timeout_us
+        unread_us = -math.inf if self._selector is None else now_us - max(arrival_us, self._selector.behind_us)
+        if max(unread_us, self.router.expected_wait_us(served.name, deadline_us, now_us, most_us)) > most_us:
+            raise rejections.overloaded()
 
     def _arrives_alone(self) -> bool:
         """True if this turn of the event loop has no other request, which might be more urgent or share a call."""

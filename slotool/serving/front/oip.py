@@ -146,12 +146,26 @@ class OpenInference:
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
         regions = None if front.shared_memory is None else front.regions_of(headers.get("authorization"))
+        self.require_timely(served, headers, in_headers, body, arrival_us)
         message = self.reader(served.name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
         if message.destinations and is_from_browser(headers):
             raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
         options = front.asked_by(merged(message.options, in_headers), headers.get("authorization"), message.id)
         reply = listener(done, partial(self.reply, served, message))
         front.submit(Request(served, message.x, options, arrival_us, is_disconnected, reply))
+
+    def require_timely(
+        self,
+        served: ServedModel,
+        headers: Mapping[str, str],
+        in_headers: RequestOptions,
+        body: bytes | bytearray | memoryview,
+        arrival_us: float,
+    ) -> None:
+        """Raise ``Rejection`` (503) for a request that waits too long, before its tensors are read."""
+        if self._front.is_behind:
+            stated = self.reader(served.name).options(body, headers.get(tensors.HEADER_LENGTH))
+            self._front.require_timely(served, arrival_us, min(stated.timeout_us, in_headers.timeout_us))
 
     def reader(self, model: str) -> tensors.InferenceReader:
         """Return the reader of the model's current tensors: models may come and change at run time."""

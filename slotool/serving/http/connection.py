@@ -103,7 +103,9 @@ class Outbox:
         self._answers: list[tuple[asyncio.Transport, bytes]] = []
 
     def add(self, transport: asyncio.Transport, answer: bytes) -> None:
-        """Write ``answer`` at the next ``flush``."""
+        """Write ``answer`` at the next ``flush``, at the latest when this turn of the event loop ends."""
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self.flush)
         self._answers.append((transport, answer))
 
     def flush(self) -> None:

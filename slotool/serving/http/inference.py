@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from slotool.serving import rejections
 from slotool.serving.access import FORWARDED_FOR
 from slotool.serving.front.compute import Compute
 from slotool.serving.front.frontend import FrontEnd
@@ -67,6 +68,27 @@ class InferenceHandler:
     def rejected(self, head: Head, rejection: Rejection) -> Reply:
         """Count a rejection and return its reply."""
         return self._front.rejected(rejection, head.model or head.headers.get("model"))
+
+    def is_late(self, data: bytes, arrival_us: float) -> bool:
+        """True if ``data`` is one inference with a known head that waits too long; it is then counted as rejected.
+
+        Under overload there is no time to read more of it.
+        """
+        front, known = self._front, self.known_heads.find(data)
+        head = known[0].inference if known is not None else None
+        if known is None or head is None or not head.model or isinstance(head.options, Rejection):
+            return False
+        # These look at more of a request.
+        if front.clients or front.addresses or front.has_records or TRACE_HEADER in head.headers:
+            return False
+        try:
+            served = front.model(head.model, head.version)
+            self._inference.require_timely(served, head.headers, head.options, known[1], arrival_us)
+        except Rejection as rejection:
+            if rejection.cause == rejections.TOO_MANY:
+                front.dropped(head.model, rejection.cause)
+                return True
+        return False
 
     def answer(
         self,

@@ -32,6 +32,7 @@ MAX_AWAITED_BYTES = HIGH_WATER_BYTES
 MAX_FED_BYTES = 8_192
 # Lengths of chunks and trailers: bytes beyond eight per byte of body, which the smallest chunks need.
 MAX_FRAMING_BYTES = 65_536
+OVERLOADED = Reply.rejecting(rejections.overloaded()).http()
 
 
 class ServerState(Protocol):
@@ -92,6 +93,8 @@ class HttpProtocol(asyncio.Protocol):
         self._fed_bytes = 0
         # Start of the wait for the current head, and for the body of ``_incoming``.
         self._head_began_s: float | None = self._loop.time()
+        # Instant of the last answer, before which the client had no reason to send the next request.
+        self._answered_us = 1e6 * self._head_began_s
         self._body_began_s: float | None = None
 
     # Called by asyncio.
@@ -139,7 +142,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._held or self._is_busy():
             self._held += data
             self._flow.pause_reading()
-        else:
+        elif not (self._front.is_behind and self._reject_late(data)):
             self._feed(data)
 
     # Called by uvicorn's server.
@@ -200,7 +203,7 @@ class HttpProtocol(asyncio.Protocol):
             return None
         head = request.inference or self._inferences.head_of(request)
         if head is not None:
-            return Exchange(request, head=head, arrival_us=self._front.arrival_us())
+            return Exchange(request, head=head, arrival_us=self._arrival_us())
         if (fault := head_fault(request)) is not None:
             self._reject(fault, request.method)
             return None
@@ -214,6 +217,20 @@ class HttpProtocol(asyncio.Protocol):
     def _is_busy(self) -> bool:
         """True if requests must be answered before another byte is parsed."""
         return bool(self._waiting) or (self._exchange is not None and self._exchange is not self._incoming)
+
+    def _arrival_us(self) -> float:
+        return max(self._front.arrival_us(), self._answered_us)
+
+    def _reject_late(self, data: bytes) -> bool:
+        """Reject a whole request that waits too long, before anything of it is parsed; False for others."""
+        if not self._reader.is_between_requests or self._leaves or self._flow.write_paused:
+            return False
+        if not self._inferences.is_late(data, self._arrival_us()):
+            return False
+        self._head_began_s = None
+        self._inferences.outbox.add(self._transport, OVERLOADED)
+        self._answered()
+        return True
 
     def _feed(self, data: bytes) -> None:
         """Parse a packet; keep back what follows requests that must be answered first."""
@@ -351,7 +368,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         request = exchange.request
         last = not (exchange.is_complete and request.keep_alive) or (self._leaves and self._has_no_more())
-        if last or reply.answer is None or not reply.answer.is_shared:
+        if last or not (reply.status == 503 if reply.answer is None else reply.answer.is_shared):
             self._transport.write(reply.http(request.method, close=last))
         else:
             self._inferences.outbox.add(self._transport, reply.http())
@@ -364,6 +381,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._lingers or self._transport.is_closing():
             return
         self._exchange = None
+        self._answered_us = 1e6 * self._loop.time()
         if self._stops and self._has_no_more():
             self._linger()
         elif self._waiting:

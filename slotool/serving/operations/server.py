@@ -299,7 +299,11 @@ class _Loop(asyncio.SelectorEventLoop):
 
     def __init__(self, selector: LoopSelector, tls: ssl.SSLContext | None):
         super().__init__(selector)
-        self._tls = tls
+        self._preferring, self._tls = selector, tls
+
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]  # of any callback
+        super().add_reader(fd, callback, *args)
+        self._preferring.prefer(fd if isinstance(fd, int) else fd.fileno())
 
     async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:
         if self._tls is not None:

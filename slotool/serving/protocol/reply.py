@@ -54,7 +54,7 @@ class Reply(NamedTuple):
         """Return the protocol's ``{"error": sentence}``, and when to try again, where that is known."""
         if rejection.retry_after_s is not None:
             headers = {"retry-after": str(rejection.retry_after_s), **headers}
-        return cls.of_json({"error": str(rejection)}, rejection.status, headers)
+        return cls(_error(str(rejection)), JSON, rejection.status, headers)
 
     @classmethod
     def broken(cls, error: BaseException) -> Reply:
@@ -82,15 +82,20 @@ class Reply(NamedTuple):
         more = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]) if self.headers else ""
         if close:
             more += "connection: close\r\n"
-        head = f"{_first_lines(self.status, self.media_type)}{len(self.body)}\r\n{more}\r\n"
-        return head.encode("latin-1") + (b"" if method == "HEAD" else self.body)
+        head = _head(self.status, self.media_type, len(self.body), more)
+        return head if method == "HEAD" else head + self.body
 
 
-@lru_cache(maxsize=64)
-def _first_lines(status: int, media_type: str) -> str:
-    """Return the head up to the number of bytes."""
+@lru_cache(maxsize=256)
+def _head(status: int, media_type: str, length: int, more: str) -> bytes:
     phrase = _PHRASES.get(status, "")
-    return f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {media_type}\r\ncontent-length: "
+    head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {media_type}\r\ncontent-length: {length}\r\n{more}\r\n"
+    return head.encode("latin-1")
+
+
+@lru_cache(maxsize=256)
+def _error(sentence: str) -> bytes:
+    return _ENCODER.encode({"error": sentence}).encode()
 
 
 # Takes a reply or an error: a rejection is still to be counted, anything else is a fault.

@@ -111,6 +111,11 @@ class InferenceReader:
         request = InferRequest(x, message.outputs, message.id, message.options, message.classes)
         return request if not message.places else request._replace(destinations=destinations(message.places, regions))
 
+    def options(self, body: bytes | bytearray | memoryview, header_length: str | None) -> RequestOptions:
+        """Return the options in a short JSON before binary tensors, else none. Raises as ``parse``."""
+        head, raw = _split(body, header_length)
+        return self._remembered(head).options if raw and len(head) <= _REMEMBERED_BYTES else DEFAULT_OPTIONS
+
     def _read(self, head: bytes) -> _Parsed:
         bounds.require_countable_for(self.interface, head)
         document = json_object(head)

@@ -141,6 +141,7 @@ class DispatchLoop:
             model_queue.withdraw(query)
         batch, drops = model_queue.dispatcher.next_batch(now_us)
         if batch is not None:
+            model_queue.begin(len(batch.queries), now_us)
             requests = [pending[query.id] for query in batch.queries]
             if len(requests) > 1:
                 for request in requests[1:]:

@@ -43,6 +43,8 @@ class ModelQueue:
         self.pending: dict[str, Request] = {}
         # It takes no further requests, and ends when its own are answered.
         self.is_closing = False
+        # Instant since which requests have always waited, infinite while none do, and those begun since then.
+        self.behind_us, self.begun = math.inf, 0
         # Earlier calls were computed by another model than ``served``.
         self.changed_us = -math.inf
 
@@ -60,6 +62,14 @@ class ModelQueue:
         if failure.method not in self._failing:
             self._failing.add(failure.method)
             LOG.error("%s: %s; %s", self.served.name, failure, failure.instead, exc_info=failure.error)
+
+    def begin(self, requests: int, now_us: float) -> None:
+        """Note that a call with so many requests begins."""
+        self.begun += requests
+        if not self.dispatcher.queue:
+            self.behind_us = math.inf
+        elif self.behind_us == math.inf:
+            self.behind_us, self.begun = now_us, 0
 
     def switches_to(self, point: OperatingPoint) -> OperatingPoint | None:
         """Return the previous point if ``point`` differs from it; else None."""

@@ -128,6 +128,22 @@ class Router:
             return len(self._queues[model].dispatcher.queue)
         return self._dispatch_loop.waiting()
 
+    @property
+    def is_behind(self) -> bool:
+        """True if the last call of a model left requests waiting."""
+        return any(model_queue.behind_us != math.inf for model_queue in self._queues.values())
+
+    def expected_wait_us(self, model: str, deadline_us: float, now_us: float, least_us: float) -> float:
+        """Return the wait behind more urgent requests, µs, at the rate since the queue was last empty.
+
+        0 where that was less than ``least_us`` ago.
+        """
+        model_queue = self._queues[model]
+        behind_us = now_us - model_queue.behind_us
+        if behind_us < least_us:
+            return 0.0
+        return model_queue.dispatcher.queue.before(deadline_us) * behind_us / max(1, model_queue.begun)
+
     def oldest_wait_s(self) -> float:
         """Return the seconds that the oldest request in a queue has waited; 0 where none waits."""
         now_us, queues = self.now_us(), self._queues.values()
