@@ -19,7 +19,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
 
 # Tests that compare times have the machine to themselves; the others share it, in the order of tests/conftest.py.
-ALONE := $(patsubst %,tests/profiling/test_profiling_%.py,colocated interference)
+ALONE := tests/profiling/test_profiling_interference.py
 
 test: test-shared test-alone
 
@@ -27,7 +27,7 @@ test: test-shared test-alone
 # whom they wait for.
 test-shared: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder \
-	  tests $(ALONE:%=--ignore=%)
+	  tests --ignore=$(ALONE)
 
 # Campaigns of minutes, and clusters that lose nodes. `make test` has a smaller one of each.
 test-long: $(VENV)/.installed-test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import subprocess
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from slotool import machine, process
-from slotool.machine import FACTS_VARIABLE, differences, likeness, machine_facts, machine_id
+from slotool.machine import FACTS_VARIABLE, differences, gpu_models, likeness, machine_facts, machine_id
+from slotool.process import cores_by_preference
 from slotool.timing.speed import facts_with_speed, speed_ratio
 from tests.machines import ROOT, UNKNOWN, machines
 
@@ -178,3 +180,25 @@ def test_ci_runs_the_tests_as_every_machine_whose_labels_are_shipped() -> None:
     matrix = re.search(r"machine: \[(.*)\]", (ROOT / ".github/workflows/ci.yml").read_text())
     assert matrix is not None
     assert set(matrix[1].split(", ")) == machines().keys()
+
+
+def test_hyperthread_siblings_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    for core, siblings in {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}.items():
+        folder = tmp_path / f"cpu{core}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert cores_by_preference(str(tmp_path)) == [3, 2, 1, 0]
+    (tmp_path / "cpu3" / "topology" / "thread_siblings_list").write_text("2-3\n")
+    (tmp_path / "cpu2" / "topology" / "thread_siblings_list").write_text("2-3\n")
+    (tmp_path / "cpu1" / "topology" / "thread_siblings_list").write_text("0-1\n")
+    (tmp_path / "cpu0" / "topology" / "thread_siblings_list").write_text("0-1\n")
+    assert cores_by_preference(str(tmp_path)) == [3, 1, 2, 0]
+
+
+def test_gpus_are_known_by_what_their_driver_says(tmp_path: Path) -> None:
+    for bus, model in (("0000:41:00.0", "NVIDIA H200"), ("0000:01:00.0", "NVIDIA A100")):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 24\n")
+    assert gpu_models(str(tmp_path)) == ["NVIDIA A100", "NVIDIA H200"]
+    assert gpu_models(str(tmp_path / "absent")) == []

@@ -1,9 +1,8 @@
-"""Co-located subjects: which samples count, and what real processes on shared and on own cores do to each other."""
+"""Co-located subjects: which samples count, what is measured again, and what a failure costs."""
 
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
-from slotool.profiling.barrier import SharedMemoryBarrier, Spans, colocated_samples, coordinate, stopped_share
+from slotool.profiling.barrier import Spans, colocated_samples, stopped_share
 from slotool.profiling.campaign import Campaign
-from slotool.profiling.measurers.colocated import MAX_OTHERS
 from slotool.profiling.plan import Item, Settings, combinations_of, points_with_copies
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
@@ -29,12 +27,12 @@ SETTINGS = Settings(
     timeout_s=30.0,
     placement="shared",
 )
-two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process is given one core only")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def workers_in_forks() -> None:
-    """Not here: the processes are as users have them, whose times are compared."""
+@pytest.fixture(autouse=True)
+def others_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work of others on this machine is no reason to measure anything again."""
+    monkeypatch.setattr("slotool.profiling.measurers.colocated.MAX_OTHERS", float("inf"))
 
 
 @st.composite
@@ -58,31 +56,6 @@ def test_a_member_without_samples_leaves_none_co_located() -> None:
     assert [len(s) for s in colocated_samples([np.array([[0.0, 1.0]]), np.empty((0, 2))])] == [0, 0]
 
 
-def test_all_members_begin_at_one_instant_and_stop_when_the_slowest_has_enough() -> None:
-    barrier = SharedMemoryBarrier.create(2)
-    pauses, spans = (0.001, 0.01), {}
-    waits = [threading.Event() for _ in pauses]
-
-    def member(place: int) -> None:
-        mine = SharedMemoryBarrier(barrier.path, 2)
-        spans[place] = mine.run(place, lambda: waits[place].wait(pauses[place]), 1)
-        mine.close()
-
-    threads = [threading.Thread(target=member, args=(place,)) for place in range(2)]
-    for thread in threads:
-        thread.start()
-    assert coordinate(barrier, 6, (0.0, 30.0), lambda: True)
-    for thread in threads:
-        thread.join()
-    barrier.close()
-    fast, slow = spans[0].samples, spans[1].samples
-    assert stopped_share([spans[0], spans[1]]) == 0.0
-    assert abs(fast[0, 0] - slow[0, 0]) < 0.05
-    assert len(slow) >= 8
-    assert len(fast) > 2 * len(slow)
-    assert all(len(s) >= 6 for s in colocated_samples([fast, slow]))
-
-
 def test_a_stop_counts_as_far_as_it_lies_in_the_co_located_time() -> None:
     samples = np.array([[0.0, 1.0], [1.0, 2.0], [2.0, 11.0]])
     quiet = Spans(samples, np.empty((0, 3)))
@@ -92,13 +65,8 @@ def test_a_stop_counts_as_far_as_it_lies_in_the_co_located_time() -> None:
     assert stopped_share([quiet, Spans(np.empty((0, 2)), np.empty((0, 3)))]) == 0.0
 
 
-def test_a_round_in_which_one_was_stopped_is_measured_again(
-    subject: MakeSubject, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_in_which_one_was_stopped_is_measured_again(subject: MakeSubject, tmp_path: Path, out: Path) -> None:
     """By SIGSTOP for some seconds, while the other went on: no sample of either is co-located."""
-    # Work of others on this machine is to be no reason here.
-    monkeypatch.setattr("slotool.profiling.measurers.colocated.MAX_OTHERS", float("inf"))
-
     items = combinations_of([subject("one", "stop-once"), subject("two", "work")], [2], SETTINGS)
     rows = measured(items, SETTINGS, out).rows
     assert set(rows["status"]) == {"ok"}
@@ -126,24 +94,6 @@ def test_on_one_core_two_that_need_it_take_longer_than_alone(subject: MakeSubjec
     # Read back, nothing is left to measure.
     with Campaign(combinations_of(subjects, [2, 3], SETTINGS), SETTINGS, out) as campaign:
         assert campaign.plan.todo == []
-
-
-@two_cores
-def test_two_that_share_a_core_slow_each_other_down_more_than_on_cores_of_their_own(
-    subject: MakeSubject, tmp_path: Path
-) -> None:
-    """Both in the same minute, so that whatever else the machine does is part of both."""
-    subjects = [subject("one", "work"), subject("two", "work")]
-    ratios = {}
-    for placement in ("shared", "split"):
-        settings = replace(SETTINGS, placement=placement, rule=replace(SETTINGS.rule, runs=40))
-        rows = measured(combinations_of(subjects, [2], settings), settings, tmp_path / f"{placement}.parquet").rows
-        assert rows["affinity"].nunique() == (1 if placement == "shared" else 2)
-        undisturbed = "others" in rows and (rows["others"] <= MAX_OTHERS).all()
-        ratios[placement] = rows["degradation_ratio"].min() if undisturbed else np.nan
-    if np.isnan(list(ratios.values())).any():
-        pytest.skip("the rows state that other processes ran, so that they are no basis for a comparison")
-    assert ratios["split"] < ratios["shared"]
 
 
 def test_one_that_fails_costs_its_combinations_alone(subject: MakeSubject, out: Path) -> None:

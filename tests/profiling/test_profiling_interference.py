@@ -1,32 +1,34 @@
-"""What others take from a measurement is seen, thrown away, and said."""
+"""Times of real processes beside each other: what one takes from another is counted, and begins at one instant."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import multiprocessing
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_profiling_timer import FakeClock, call_taking
+from test_profiling_colocated import SETTINGS, measured
+from test_profiling_timer import spin
 
-from slotool.machine import gpu_models
-from slotool.process import cores_by_preference
+from slotool.profiling.barrier import SharedMemoryBarrier, colocated_samples, coordinate, stopped_share
+from slotool.profiling.measurers.colocated import MAX_OTHERS
+from slotool.profiling.plan import combinations_of
 from slotool.timing.interference import Interference
-from slotool.timing.timer import MAX_REPEATS, MeasurementHooks, StoppingRule, measure
+from tests.profiling.conftest import MakeSubject
 
 needs_schedstat = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="this kernel does not count run-queue delay"
 )
+two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process is given one core only")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,12 +45,6 @@ def on_one_core() -> Iterator[int]:
         yield core
     finally:
         os.sched_setaffinity(0, before)
-
-
-def spin(seconds: float) -> None:
-    until = time.process_time() + seconds
-    while time.process_time() < until:
-        pass
 
 
 @needs_schedstat
@@ -101,109 +97,44 @@ def spin_until(begun: Any, ended: Any) -> None:
         spin(0.001)
 
 
-def test_interrupted_samples_are_measured_again() -> None:
-    clock, lost = FakeClock(), iter([0.0, 0.5, 0.0, 0.0, 0.5] + [0.0] * 100)
-    found = measure(
-        call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, MeasurementHooks(lost=lambda: next(lost))
-    )
-    assert (len(found.samples_s), found.discarded, found.interrupted) == (20, 2, False)
+def test_all_members_begin_at_one_instant_and_stop_when_the_slowest_has_enough() -> None:
+    barrier = SharedMemoryBarrier.create(2)
+    pauses, spans = (0.001, 0.01), {}
+    waits = [threading.Event() for _ in pauses]
+
+    def member(place: int) -> None:
+        mine = SharedMemoryBarrier(barrier.path, 2)
+        spans[place] = mine.run(place, lambda: waits[place].wait(pauses[place]), 1)
+        mine.close()
+
+    threads = [threading.Thread(target=member, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    assert coordinate(barrier, 6, (0.0, 30.0), lambda: True)
+    for thread in threads:
+        thread.join()
+    barrier.close()
+    fast, slow = spans[0].samples, spans[1].samples
+    assert stopped_share([spans[0], spans[1]]) == 0.0
+    assert abs(fast[0, 0] - slow[0, 0]) < 0.05
+    assert len(slow) >= 8
+    assert len(fast) > 2 * len(slow)
+    assert all(len(s) >= 6 for s in colocated_samples([fast, slow]))
 
 
-def test_a_machine_that_is_never_quiet_is_taken_as_it_is_and_said() -> None:
-    clock = FakeClock()
-    found = measure(call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, MeasurementHooks(lost=lambda: 1.0))
-    assert found.interrupted
-    assert found.discarded == 0
-    assert 20 < len(found.samples_s) <= MAX_REPEATS * 20 + 1
-
-
-def test_a_device_is_waited_for_once_per_sample_and_its_own_clock_is_kept() -> None:
-    clock, waits = FakeClock(), []
-
-    class Halved:
-        def start(self) -> None:
-            self.began = clock.now
-
-        def stop(self) -> None:
-            waits.append("stop")
-
-        def seconds(self) -> float:
-            return (clock.now - self.began) / 2
-
-    def wait() -> None:
-        waits.append("wait")
-        clock.now += 1e-3
-
-    hooks = MeasurementHooks(wait=wait, stopwatch=Halved())
-    found = measure(call_taking(clock, [], [1e-6]), StoppingRule(runs=20), clock, hooks)
-    assert found.device_samples_s is not None
-    np.testing.assert_allclose(found.device_samples_s, found.samples_s / 2, rtol=0.01)
-    assert len(waits) >= 22
-
-
-def test_hyperthread_siblings_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    for core, siblings in {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}.items():
-        folder = tmp_path / f"cpu{core}" / "topology"
-        folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
-    assert cores_by_preference(str(tmp_path)) == [3, 2, 1, 0]
-    (tmp_path / "cpu3" / "topology" / "thread_siblings_list").write_text("2-3\n")
-    (tmp_path / "cpu2" / "topology" / "thread_siblings_list").write_text("2-3\n")
-    (tmp_path / "cpu1" / "topology" / "thread_siblings_list").write_text("0-1\n")
-    (tmp_path / "cpu0" / "topology" / "thread_siblings_list").write_text("0-1\n")
-    assert cores_by_preference(str(tmp_path)) == [3, 1, 2, 0]
-
-
-def test_gpus_are_known_by_what_their_driver_says(tmp_path: Path) -> None:
-    for bus, model in (("0000:41:00.0", "NVIDIA H200"), ("0000:01:00.0", "NVIDIA A100")):
-        (tmp_path / bus).mkdir()
-        (tmp_path / bus / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 24\n")
-    assert gpu_models(str(tmp_path)) == ["NVIDIA A100", "NVIDIA H200"]
-    assert gpu_models(str(tmp_path / "absent")) == []
-
-
-STOPPED_S = 2.0
-
-
-def sleep(seconds: float) -> None:
-    time.sleep(seconds)
-
-
-@pytest.mark.parametrize("does", [spin, sleep])
-def test_a_sample_during_which_the_process_was_stopped_is_measured_again(does: Callable[[float], None]) -> None:
-    """By SIGSTOP, which no counter of the system's tells; also where the call itself waits, as for a device."""
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    child = context.Process(target=measure_and_stop_once, args=(does, results))
-    child.start()
-    stopped, status = os.waitpid(child.pid, os.WUNTRACED)
-    assert (stopped, os.WIFSTOPPED(status)) == (child.pid, True)
-    time.sleep(STOPPED_S)
-    os.kill(child.pid, signal.SIGCONT)
-    longest_s, discarded, interrupted = results.get(timeout=60)
-    os.waitpid(child.pid, 0)
-    # A machine that is never quiet is taken as it is, and the result states so.
-    assert interrupted or (longest_s < STOPPED_S and discarded >= 1)
-
-
-def measure_and_stop_once(does: Callable[[float], None], results: Any) -> None:
-    calls = itertools.count()
-
-    def call() -> None:
-        does(0.005)
-        if next(calls) == 30:
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    idle_s = Interference(sorted(os.sched_getaffinity(0))).idle_s
-    measured = measure(call, StoppingRule(runs=60, max_seconds=0.0), hooks=MeasurementHooks(idle=idle_s))
-    results.put((float(measured.samples_s.max()), measured.discarded, measured.interrupted))
-
-
-def test_what_a_call_waits_by_nature_is_kept() -> None:
-    """Idle times that belong to the call vary too: only one far beyond the usual is a stop."""
-    clock, idle = FakeClock(), [0.001, 0.002, 0.004, 0.003] * 10
-    told = iter(pair for value in idle for pair in (0.0, value))
-    rule = StoppingRule(runs=20, precision=1.0, max_samples=20)
-    found = measure(call_taking(clock, [], [0.01]), rule, clock, MeasurementHooks(idle=lambda: next(told)))
-    assert (found.discarded, found.interrupted, len(found.samples_s)) == (0, False, 20)
+@two_cores
+def test_two_that_share_a_core_slow_each_other_down_more_than_on_cores_of_their_own(
+    subject: MakeSubject, tmp_path: Path
+) -> None:
+    """Both in the same minute, so that whatever else the machine does is part of both."""
+    subjects = [subject("one", "work"), subject("two", "work")]
+    ratios = {}
+    for placement in ("shared", "split"):
+        settings = replace(SETTINGS, placement=placement, rule=replace(SETTINGS.rule, runs=40))
+        rows = measured(combinations_of(subjects, [2], settings), settings, tmp_path / f"{placement}.parquet").rows
+        assert rows["affinity"].nunique() == (1 if placement == "shared" else 2)
+        undisturbed = "others" in rows and (rows["others"] <= MAX_OTHERS).all()
+        ratios[placement] = rows["degradation_ratio"].min() if undisturbed else np.nan
+    if np.isnan(list(ratios.values())).any():
+        pytest.skip("the rows state that other processes ran, so that they are no basis for a comparison")
+    assert ratios["split"] < ratios["shared"]

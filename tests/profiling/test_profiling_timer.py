@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.timing.timer import StoppingRule, block_size, clock_overhead, is_stable, measure
+from slotool.timing.interference import Interference
+from slotool.timing.timer import (
+    MAX_REPEATS,
+    MeasurementHooks,
+    StoppingRule,
+    block_size,
+    clock_overhead,
+    is_stable,
+    measure,
+)
 
 TICK_S = 1e-7
 
@@ -117,3 +133,95 @@ def test_the_collector_is_off_while_timing_and_back_after_a_failure() -> None:
         measure(call, StoppingRule())
     assert seen == [False] * 5
     assert gc.isenabled()
+
+
+def test_interrupted_samples_are_measured_again() -> None:
+    clock, lost = FakeClock(), iter([0.0, 0.5, 0.0, 0.0, 0.5] + [0.0] * 100)
+    found = measure(
+        call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, MeasurementHooks(lost=lambda: next(lost))
+    )
+    assert (len(found.samples_s), found.discarded, found.interrupted) == (20, 2, False)
+
+
+def test_a_machine_that_is_never_quiet_is_taken_as_it_is_and_said() -> None:
+    clock = FakeClock()
+    found = measure(call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, MeasurementHooks(lost=lambda: 1.0))
+    assert found.interrupted
+    assert found.discarded == 0
+    assert 20 < len(found.samples_s) <= MAX_REPEATS * 20 + 1
+
+
+def test_a_device_is_waited_for_once_per_sample_and_its_own_clock_is_kept() -> None:
+    clock, waits = FakeClock(), []
+
+    class Halved:
+        def start(self) -> None:
+            self.began = clock.now
+
+        def stop(self) -> None:
+            waits.append("stop")
+
+        def seconds(self) -> float:
+            return (clock.now - self.began) / 2
+
+    def wait() -> None:
+        waits.append("wait")
+        clock.now += 1e-3
+
+    hooks = MeasurementHooks(wait=wait, stopwatch=Halved())
+    found = measure(call_taking(clock, [], [1e-6]), StoppingRule(runs=20), clock, hooks)
+    assert found.device_samples_s is not None
+    np.testing.assert_allclose(found.device_samples_s, found.samples_s / 2, rtol=0.01)
+    assert len(waits) >= 22
+
+
+STOPPED_S = 2.0
+
+
+def spin(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize("does", [spin, sleep])
+def test_a_sample_during_which_the_process_was_stopped_is_measured_again(does: Callable[[float], None]) -> None:
+    """By SIGSTOP, which no counter of the system's tells; also where the call itself waits, as for a device."""
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    child = context.Process(target=measure_and_stop_once, args=(does, results))
+    child.start()
+    stopped, status = os.waitpid(child.pid, os.WUNTRACED)
+    assert (stopped, os.WIFSTOPPED(status)) == (child.pid, True)
+    time.sleep(STOPPED_S)
+    os.kill(child.pid, signal.SIGCONT)
+    longest_s, discarded, interrupted = results.get(timeout=60)
+    os.waitpid(child.pid, 0)
+    # A machine that is never quiet is taken as it is, and the result states so.
+    assert interrupted or (longest_s < STOPPED_S and discarded >= 1)
+
+
+def measure_and_stop_once(does: Callable[[float], None], results: Any) -> None:
+    calls = itertools.count()
+
+    def call() -> None:
+        does(0.005)
+        if next(calls) == 30:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    idle_s = Interference(sorted(os.sched_getaffinity(0))).idle_s
+    measured = measure(call, StoppingRule(runs=60, max_seconds=0.0), hooks=MeasurementHooks(idle=idle_s))
+    results.put((float(measured.samples_s.max()), measured.discarded, measured.interrupted))
+
+
+def test_what_a_call_waits_by_nature_is_kept() -> None:
+    """Idle times that belong to the call vary too: only one far beyond the usual is a stop."""
+    clock, idle = FakeClock(), [0.001, 0.002, 0.004, 0.003] * 10
+    told = iter(pair for value in idle for pair in (0.0, value))
+    rule = StoppingRule(runs=20, precision=1.0, max_samples=20)
+    found = measure(call_taking(clock, [], [0.01]), rule, clock, MeasurementHooks(idle=lambda: next(told)))
+    assert (found.discarded, found.interrupted, len(found.samples_s)) == (0, False, 20)
