@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 from docs.generate import (
@@ -29,6 +30,7 @@ PAGES = {
 }
 
 
+@cache
 def generated() -> dict[Path, str]:
     """Return the text of each page that is generated as a whole."""
     pages = {uri: page() for uri, page in PAGES.items()} | python_api.pages() | papers.pages()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -78,16 +77,6 @@ def test_an_option_that_does_not_exist_is_noticed() -> None:
     root = command_line()
     assert unknown_options(root, ["predict", "predictor", "--no-such"]) == ["--no-such"]
     assert unknown_options(root, ["profile", "sola", "x"]) == ["sola"]
-
-
-def test_the_first_command_of_readme_predicts_a_network(slotool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    blocks = [block for block in blocks_of((ROOT / "README.md").read_text().split("\n")) if block.language == "bash"]
-    (command,) = [line for block in blocks for line in commands_in(block) if line.startswith("slotool ")]
-    found = slotool(*shlex.split(command)[1:], "--json")
-    assert found.exit_code == 0, found.stderr
-    (row,) = json.loads(found.stdout)["predictions"]
-    assert row["latency_s"] > 0
 
 
 def test_readme_is_short_and_no_table_of_it_wide() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -122,8 +123,12 @@ def exists(module: Path, name: str) -> bool:
     if (module / name).is_dir() or (module / f"{name}.py").is_file():
         return True
     file = next((path for path in (module / "__init__.py", module.with_suffix(".py")) if path.is_file()), None)
-    if file is None:
-        return False
+    return file is not None and name in names_in(file)
+
+
+@cache
+def names_in(file: Path) -> set[str]:
+    """Return what a module defines or imports at its top level."""
     found: set[str] = set()
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -134,4 +139,4 @@ def exists(module: Path, name: str) -> bool:
             found.update(alias.name for of in node.body if isinstance(of, ast.ImportFrom) for alias in of.names)
         else:
             found.update(of.id for of in ast.walk(node) if isinstance(of, ast.Name) and isinstance(of.ctx, ast.Store))
-    return name in found
+    return found
