@@ -28,19 +28,26 @@ from slotool.serving.operations.sources import Sources
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.conftest import Slotool
 
-io = pytest.importorskip("skops.io")
+pytest.importorskip("skops")
 X, Y = load_wine(return_X_y=True, as_frame=True)
 TRAIN = np.arange(len(X)) % 3 == 0
 SMALL = make_pipeline(StandardScaler(), LogisticRegression(C=0.01)).fit(X[TRAIN].to_numpy()[:, :13], Y[TRAIN])
 LARGE = HistGradientBoostingClassifier(max_iter=5, random_state=0).fit(X[TRAIN].to_numpy(), Y[TRAIN])
 
 
+def dump(estimator: object, file: str) -> None:
+    """Write an estimator by skops, whose import loads all of scikit-learn: seconds of each worker that collects it."""
+    from skops import io
+
+    io.dump(estimator, file)
+
+
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     X[~TRAIN].assign(cultivar=Y[~TRAIN]).to_parquet("wine.parquet")
-    io.dump(SMALL, "small.skops")
-    io.dump(LARGE, "large.skops")
+    dump(SMALL, "small.skops")
+    dump(LARGE, "large.skops")
     return tmp_path
 
 
@@ -81,7 +88,7 @@ def test_rules_are_of_the_models_they_were_made_of(files: Path, slotool: Slotool
     assert Sources((files / "wine",), rules=files / "rules.json").load(warnings.append)["wine"].rules
     assert not warnings
     retrained = make_pipeline(StandardScaler(), LogisticRegression(C=1e-4)).fit(X[TRAIN].to_numpy()[:, :13], Y[TRAIN])
-    io.dump(retrained, "small.skops")
+    dump(retrained, "small.skops")
     made(slotool, "--outcomes", "new.parquet", "--force")
     refused = slotool("serve", "wine", "--rules", "rules.json", "--port", "0")
     assert (refused.exit_code, "small" in refused.stderr, "gen-rules" in refused.stderr) == (2, True, True)
@@ -112,7 +119,7 @@ def test_a_file_that_changed_and_a_copy_that_did_not(files: Path, slotool: Sloto
     made(slotool, "--copy", "--force")
     (files / "small.skops").write_bytes(b"changed")
     assert load_model(str(files / "wine")).classes == 3
-    io.dump(SMALL, "small.skops")
+    dump(SMALL, "small.skops")
     made(slotool, "--force")
     (files / "small.skops").write_bytes(b"changed")
     with pytest.raises(ArtifactError, match=r"small\.skops has changed since the family was made"):
@@ -122,8 +129,8 @@ def test_a_file_that_changed_and_a_copy_that_did_not(files: Path, slotool: Sloto
 def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
     narrow = HistGradientBoostingClassifier(max_iter=1).fit(X[TRAIN].to_numpy()[:, :4], Y[TRAIN])
     two = HistGradientBoostingClassifier(max_iter=1).fit(X[TRAIN].to_numpy(), Y[TRAIN] == 1)
-    io.dump(narrow, "narrow.skops")
-    io.dump(two, "two.skops")
+    dump(narrow, "narrow.skops")
+    dump(two, "two.skops")
     pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1]}).to_csv("other.csv", index=False)
     x, y = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
@@ -163,7 +170,7 @@ def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
 
 def test_columns_go_by_the_names_that_a_model_was_fitted_on(files: Path, slotool: Slotool) -> None:
     named = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[TRAIN], Y[TRAIN])
-    io.dump(named, "named.skops")
+    dump(named, "named.skops")
     rows = X[~TRAIN].assign(cultivar=Y[~TRAIN])
     rows[rows.columns[::-1]].to_csv("shuffled.csv", index=False)
     rows.rename(columns={"ash": "cinder"}).to_csv("renamed.csv", index=False)
@@ -181,7 +188,7 @@ def test_columns_go_by_the_names_that_a_model_was_fitted_on(files: Path, slotool
 def test_labels_are_the_classes_that_a_model_knows(files: Path, slotool: Slotool) -> None:
     names = np.array(["ham", "spam", "egg"])[Y]
     named = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[TRAIN].to_numpy(), names[TRAIN])
-    io.dump(named, "named.skops")
+    dump(named, "named.skops")
     rows = X[~TRAIN].assign(kind=names[~TRAIN])
     without = rows[rows.kind != "egg"]
     without.to_parquet("without.parquet")
