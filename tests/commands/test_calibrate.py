@@ -16,7 +16,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
 from slotool.machine import usable_cores
-from slotool.predictors.training.measured_here import Checks
+from slotool.predictors.answers.measured_here import Checks
 from slotool.profiling.operators import CheckedNetwork, NetworkTimer, OperatorTimes, Timed
 from slotool.testing.predictors import random_networks
 

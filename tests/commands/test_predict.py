@@ -11,7 +11,7 @@ import slotool
 from slotool.errors import ArgumentError, GraphError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
-from slotool.predictors.training.measured_here import MeasuredPredictor
+from slotool.predictors.answers.measured_here import MeasuredPredictor
 from slotool.profiling.operators import OperatorTime, OperatorTimes
 from slotool.progress import Quiet
 from slotool.testing.predictors import random_networks

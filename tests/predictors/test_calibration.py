@@ -16,7 +16,7 @@ from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.splits import paper_split
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.trained.calibration import Calibration, HeldOutKind, even_sample, held_out_kinds, hold_out_kinds
-from slotool.predictors.training.selection import train_and_score
+from slotool.predictors.training.one_setting import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
 

@@ -25,7 +25,7 @@ from slotool.predictors.labels import Setting
 from slotool.predictors.registry import names_of
 from slotool.predictors.solo.linear import LinearPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.training.selection import train_and_score
+from slotool.predictors.training.one_setting import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import (
     random_networks,

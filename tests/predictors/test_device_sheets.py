@@ -12,11 +12,11 @@ import pytest
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
+from slotool.predictors.answers.chosen import Chosen
 from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.predictors.labels import Setting, SettingsLabelled
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.settings.sheets import DeviceSheet, device_errors, nearest_known, shipped_sheets
-from slotool.predictors.training.chosen import Chosen
 from slotool.predictors.training.many_settings import train_settings
 from slotool.testing.predictors import random_networks
 

@@ -14,7 +14,7 @@ from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.splits import paper_split
-from slotool.predictors.training.selection import train_and_score
+from slotool.predictors.training.one_setting import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 

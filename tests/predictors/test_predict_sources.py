@@ -18,10 +18,10 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.capture.networks import Networks
 from slotool.graphs.store import write_graphs
 from slotool.machine import CPU_DETAILS, machine_id
+from slotool.predictors.answers.choice import chosen_predictor
+from slotool.predictors.answers.chosen import Chosen
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.training.choice import chosen_predictor
-from slotool.predictors.training.chosen import Chosen
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 from slotool.timing.speed import facts_with_speed
 from tests.machines import UNKNOWN, UNKNOWN_FACTS, run_as, run_where_measured

@@ -19,7 +19,7 @@ from slotool.predictors.scoring import floor, score
 from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.solo.linear import LinearPredictor
 from slotool.predictors.splits import MIN_DEV_ROWS, RowSplit, paper_split
-from slotool.predictors.training.selection import train_and_score
+from slotool.predictors.training.one_setting import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 

@@ -19,7 +19,7 @@ from slotool.predictors.splits import paper_split
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.trained.residuals import Residuals
 from slotool.predictors.training.evaluation import rows_to_pick
-from slotool.predictors.training.selection import train_and_score
+from slotool.predictors.training.one_setting import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
 

@@ -15,10 +15,10 @@ from slotool.errors import ArgumentError, GraphError
 from slotool.graphs.graph import peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
+from slotool.predictors.answers.sweep import SweepAxis
 from slotool.predictors.features.type_costs import batch_cost_s
 from slotool.predictors.labels import Setting, SettingsLabelled
 from slotool.predictors.solo.three_term import ThreeTermPredictor
-from slotool.predictors.sweep import SweepAxis
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.trained.explanation import BatchScaledPredictor
 from slotool.predictors.training.many_settings import train_settings

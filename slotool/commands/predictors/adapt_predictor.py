@@ -12,8 +12,8 @@ from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import Rows, at_least
 from slotool.errors import InputError
-from slotool.predictors.training.choice import DEVICES
-from slotool.predictors.training.measured import MeasuredNetworks
+from slotool.predictors.answers.choice import DEVICES
+from slotool.predictors.training.measured_networks import MeasuredNetworks
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import Paths
 

@@ -19,7 +19,7 @@ from slotool.commands.values import at_least
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs.capture.networks import Network, Networks
 from slotool.machine import cores_given
-from slotool.predictors.training.chosen import CPU, MIN_RESIDUALS, TORCH
+from slotool.predictors.answers.chosen import CPU, MIN_RESIDUALS, TORCH
 from slotool.printable import counted, duration
 from slotool.progress import Reporting, reporter_of
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.graphs import OperatorGraph
-    from slotool.predictors.training.measured_here import Checks
+    from slotool.predictors.answers.measured_here import Checks
     from slotool.profiling.operators import CheckedNetwork
 
 DEFAULT_MINUTES, MIN_MINUTES = 2.0, 0.1
@@ -153,7 +153,7 @@ def calibrate(
         ArgumentError: An argument has a value that it cannot have, or there are too few networks.
         RunError: Fewer than 3 networks could be measured in time.
     """
-    from slotool.predictors.training.measured_here import Checks
+    from slotool.predictors.answers.measured_here import Checks
     from slotool.profiling.backends import backend_class
     from slotool.profiling.operator_calls import network_call
     from slotool.profiling.operators import CheckedNetwork, NetworkTimer, OperatorTimes

@@ -13,7 +13,7 @@ from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import IN_SECONDS, MEANINGS, RELATIVE, noise_floor, scored
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
-from slotool.predictors.training.measured import MeasuredNetworks
+from slotool.predictors.training.measured_networks import MeasuredNetworks
 from slotool.printable import duration
 from slotool.sources import FilePath, Paths
 
@@ -134,10 +134,10 @@ def evaluate_predictor(
         GraphError: A graph file cannot be read.
         ArtifactError: ``predictor`` is damaged or predicts co-located latencies.
     """
+    from slotool.predictors.answers.chosen import Chosen
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import join_labels
     from slotool.predictors.trained.artifact import TrainedPredictor
-    from slotool.predictors.training.chosen import Chosen
     from slotool.predictors.training.evaluation import differences, evaluate_on, rows_to_pick
 
     written = None if out is None else Path(out)

@@ -16,9 +16,9 @@ from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
 from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
-from slotool.predictors.sweep import SweepAxis
-from slotool.predictors.training.choice import chosen_predictor
-from slotool.predictors.training.chosen import is_of_here
+from slotool.predictors.answers.choice import chosen_predictor
+from slotool.predictors.answers.chosen import is_of_here
+from slotool.predictors.answers.sweep import SweepAxis
 from slotool.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.sources import FilePath
 

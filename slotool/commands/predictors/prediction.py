@@ -15,7 +15,7 @@ from slotool.commands.display import Part, table
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.devices import precision_of
 from slotool.graphs.operators import BYTES_PER_VALUE
-from slotool.predictors.training.chosen import CPU, NOT_HERE, Chosen, machine_differences, machine_speed
+from slotool.predictors.answers.chosen import CPU, NOT_HERE, Chosen, machine_differences, machine_speed
 from slotool.printable import counted, duration
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from slotool.predictors.labels import Setting
     from slotool.predictors.training.many_settings import SettingsRun
-    from slotool.predictors.training.selection import TrainingRun
+    from slotool.predictors.training.one_setting import TrainingRun
 
 IN_SECONDS = (
     *(Column("mae_s", "MAE s", ".3g"), Column("label_mean_s", "label mean s", ".3g")),

@@ -14,9 +14,8 @@ from slotool.commands.display import Column, Part, records_table
 from slotool.commands.predictors.prediction import Prediction, Versions, latency_text
 from slotool.commands.result import result, unlisted
 from slotool.graphs.capture.networks import Captured, Networks
-from slotool.predictors.sweep import BATCH, SweepAxis, SweepPoint
-from slotool.predictors.training.chosen import NOT_HERE, machine_differences, machine_speed
-from slotool.predictors.training.sweeping import Answer, answers_of
+from slotool.predictors.answers.chosen import NOT_HERE, machine_differences, machine_speed
+from slotool.predictors.answers.sweep import BATCH, Answer, SweepAxis, SweepPoint, answers_of
 from slotool.printable import duration, number
 
 if TYPE_CHECKING:

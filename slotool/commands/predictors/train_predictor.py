@@ -12,13 +12,13 @@ from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import PredictorTraining, SettingsTraining
 from slotool.commands.values import ColocatedRows, at_least
 from slotool.errors import ArgumentError
-from slotool.predictors.training.measured import MeasuredNetworks
+from slotool.predictors.training.measured_networks import MeasuredNetworks
 from slotool.progress import Reporter, Reporting, reporter_of
 from slotool.sources import FilePath, Paths, as_list, numbers_in
 
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
-    from slotool.predictors.training.selection import TrainingRun
+    from slotool.predictors.training.one_setting import TrainingRun
 
 
 @command_line(required=("out",), names={"graphs": "--graphs -g"})
@@ -82,7 +82,7 @@ def train_predictor(
     from slotool.predictors.splits import paper_split
     from slotool.predictors.trained.artifact import KIND
     from slotool.predictors.training.many_settings import train_settings
-    from slotool.predictors.training.selection import AUTO, DEPTHS, models_among, new_predictors, train_and_score
+    from slotool.predictors.training.one_setting import AUTO, DEPTHS, models_among, new_predictors, train_and_score
 
     built_in, many = names_of(SOLO), SettingsPredictor.name
     if many in as_list(model):
@@ -144,7 +144,7 @@ def _of_colocations(
     from slotool.predictors.colocated.labels import join_colocated, random_colocated_split
     from slotool.predictors.registry import names_of
     from slotool.predictors.trained.artifact import TrainedPredictor
-    from slotool.predictors.training.selection import AUTO, models_among, new_predictors, train_and_score
+    from slotool.predictors.training.one_setting import AUTO, models_among, new_predictors, train_and_score
 
     built_in = names_of(COLOCATED)
     choice, *others = models_among(model, (AUTO, *built_in))

@@ -1,1 +1,1 @@
-"""Training, selection and evaluation of predictors."""
+"""Training of predictors on measured networks, and their scores on held-out and on later ones."""

@@ -8,7 +8,7 @@ from typing import Any
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs.capture.networks import Networks
 from slotool.machine import cores_given
-from slotool.predictors.training.chosen import CPU, KERAS, TORCH, Chosen, is_of_here
+from slotool.predictors.answers.chosen import CPU, KERAS, TORCH, Chosen, is_of_here
 
 # Shipped predictors of co-located latencies, by backend, and of published devices.
 COLOCATED = {KERAS: "predictor"}
@@ -58,7 +58,7 @@ def chosen_predictor(
     selected, why = (backend, "as --backend says") if backend else _default(networks, colocated)
     _require_backend(selected)
     if not colocated:
-        from slotool.predictors.training.measured_here import MeasuredHere
+        from slotool.predictors.answers.measured_here import MeasuredHere
 
         measured = MeasuredHere.of(
             selected,

@@ -14,13 +14,13 @@ from slotool.devices import FLOAT32, precision_of, required
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id, usable_cores
+from slotool.predictors.answers.chosen import CPU, MIN_RESIDUALS, TORCH, Chosen
 from slotool.predictors.base import Estimator
 from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.predictors.features.network_features import relative_prices
 from slotool.predictors.labels import Setting
 from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, Predictions, SettingPredictor
 from slotool.predictors.trained.residuals import Residuals
-from slotool.predictors.training.chosen import CPU, MIN_RESIDUALS, TORCH, Chosen
 from slotool.printable import counted, duration
 from slotool.profiling.backends import backend_class
 from slotool.profiling.operator_calls import OperatorCall, network_call
