@@ -127,7 +127,7 @@ def of_architectures(keep: bool) -> None:
     labelled, old = architectures(), TrainedPredictor.load(str(MODELS / "predictor-architectures"))
     split = paper_split(labelled.kinds, 0)
     own = partial(print, flush=True)
-    trained = old.calibrated(old.predictor.surrogate, labelled, split, seed=0, progress=own)
+    trained = old.calibrated(labelled, split, seed=0, progress=own)
     tell("predictor-architectures, random networks held out", trained, labelled, split.test)
     if keep:
         write_scored("predictor-architectures", trained, labelled, split)

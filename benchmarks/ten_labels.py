@@ -39,9 +39,8 @@ from slotool.predictors.settings.model import SettingsModel
 from slotool.predictors.solo.three_term import MIN_SHARE, three_terms
 from slotool.predictors.trained.artifact import NOMINAL_COVERAGE, TrainedPredictor
 from slotool.predictors.transfer.adaptation import FACTOR, THREE_TERM, adapt, baselines
-from slotool.predictors.transfer.adapted import AdaptedPredictor, held_out_residuals
+from slotool.predictors.transfer.adapted import AdaptedPredictor, greedy, held_out_residuals
 from slotool.predictors.transfer.few_labels import FewLabels, Networks, covariance_before
-from slotool.predictors.transfer.sampling import greedy
 from slotool.tables import LatencyTable
 
 FEW, MAX_ASKED, MAX_CANDIDATES = 10, 150, 300

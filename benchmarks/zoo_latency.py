@@ -35,8 +35,7 @@ from slotool.predictors.features.type_costs import OperatorRows
 from slotool.predictors.labels import label_noise_s
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.transfer.adapted import AdaptedPredictor
-from slotool.predictors.transfer.sampling import propose
+from slotool.predictors.transfer.adapted import AdaptedPredictor, propose
 from slotool.process import keep_freed_memory
 
 FEW, DRAWS, PASSES = 10, 8, 2

@@ -26,7 +26,7 @@ from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.scoring import score
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.transfer.sampling import propose
+from slotool.predictors.transfer.adapted import propose
 from slotool.tables import LatencyTable
 
 CHANCE = "random networks by chance"

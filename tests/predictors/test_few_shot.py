@@ -22,10 +22,9 @@ from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.splits import paper_split
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.transfer.adaptation import ADAPTED, AS_IS, FACTOR, THREE_TERM, adapt, adapt_and_score
-from slotool.predictors.transfer.adapted import AdaptedPredictor, held_out_residuals
+from slotool.predictors.transfer.adapted import AdaptedPredictor, held_out_residuals, propose
 from slotool.predictors.transfer.few_labels import FewLabels, covariance_before
 from slotool.predictors.transfer.odd_labels import doubtful_label, odd_labels, suspects
-from slotool.predictors.transfer.sampling import propose
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import PredictorConformance, random_networks, synthetic_latency_s
 

@@ -73,7 +73,7 @@ def test_interval_covers_new_labels_as_often_as_it_says(labels: int) -> None:
     for _ in range(1500):
         # Skewed, as latencies are: late far more often than early.
         noise = np.exp(rng.exponential(0.4, labels + 20) - 0.3)
-        low, high = Residuals.of(noise[:labels], np.ones(labels)).factors(0.9)
+        low, high = np.exp(Residuals.of(noise[:labels], np.ones(labels)).interval(0.9))
         covered.append(np.mean((noise[labels:] <= high) & (noise[labels:] >= low)))
     assert 0.89 <= np.mean(covered) <= 0.915
 
@@ -130,12 +130,12 @@ class Peeking(LinearPredictor):
 
 def test_interval_is_not_taken_from_labels_the_predictor_chose_by(run) -> None:
     peeked = TrainedPredictor.train(Peeking(), run.labelled, run.split, seed=0)
-    assert peeked.residuals.factors(0.9) == run.trained["linear"].residuals.factors(0.9)
-    assert peeked.residuals.factors(0.9)[1] > 1.01
+    assert peeked.residuals.interval(0.9) == run.trained["linear"].residuals.interval(0.9)
+    assert peeked.residuals.interval(0.9)[1] > 0.01
 
 
 def test_interval_needs_nine_labels() -> None:
-    assert Residuals.of(np.full(9, 2.0), np.ones(9)).factors(0.9) == pytest.approx((0.5, 2.0))
+    assert np.exp(Residuals.of(np.full(9, 2.0), np.ones(9)).interval(0.9)) == pytest.approx((0.5, 2.0))
     with pytest.raises(InputError, match="8 dev labels are too few for a 90% interval"):
         Residuals.of(np.ones(8), np.ones(8)).interval(0.9)
 

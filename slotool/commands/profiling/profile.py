@@ -338,7 +338,7 @@ def _proposal(
     """Choose the networks that a predictor learns most from. Raises ``ArgumentError``."""
     from slotool.graphs.store import read_graphs
     from slotool.predictors.trained.artifact import TrainedPredictor
-    from slotool.predictors.transfer.sampling import propose
+    from slotool.predictors.transfer.adapted import propose
 
     graphs, paths = _parted(subjects)
     if keras is not None or not (graphs or paths):

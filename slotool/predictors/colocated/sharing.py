@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.linalg import solve_triangular
+from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from slotool.errors import InputError
@@ -167,9 +168,10 @@ class _Posterior:
 
 def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndarray) -> Parts:
     """Return covariances of deviation 1, float64 [n, m], between co-locations of scaled features x and y."""
-    subject, co_runners = slice(0, len(RESOURCE_FEATURES)), slice(len(RESOURCE_FEATURES), None)
-    apart = _distance(x[:, subject], y[:, subject])
-    linear = x[:, subject] @ y[:, subject].T / len(RESOURCE_FEATURES)
+    width = len(RESOURCE_FEATURES)
+    subject, co_runners = slice(width), slice(width, None)
+    apart, others = (cdist(x[:, some], y[:, some], "sqeuclidean") / width for some in (subject, co_runners))
+    linear = x[:, subject] @ y[:, subject].T / width
     growth = np.outer(np.log(sizes / 2), np.log(other_sizes / 2)) / np.log(1.5) ** 2
     return {
         "linear": linear,
@@ -177,7 +179,7 @@ def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndar
         "alike": np.exp(-apart / (2 * NEAR**2)),
         "grown": growth,
         "sized": growth * linear,
-        "others": np.exp(-_distance(x[:, co_runners], y[:, co_runners]) / 2),
+        "others": np.exp(-others / 2),
     }
 
 
@@ -190,9 +192,3 @@ def _kernel(parts: Parts, prior: Prior) -> np.ndarray:
 
 def _sizes(colocations: Sequence[Colocation]) -> np.ndarray:
     return np.array([len(colocation) for colocation in colocations])
-
-
-def _distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    squares = np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1) - 2 * x @ y.T
-    distances: np.ndarray = np.maximum(squares, 0.0) / x.shape[1]
-    return distances

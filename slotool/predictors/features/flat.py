@@ -19,7 +19,6 @@ from slotool.predictors.colocations import Colocation, members_of
 WEIGHT_SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "counts": lambda weights: weights,
     "sqrt": np.sqrt,
-    "log1p": np.log1p,
 }
 # Directions in which networks differ less than this share of the most count as none.
 MIN_DIRECTION = 1e-6

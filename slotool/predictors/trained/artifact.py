@@ -242,21 +242,20 @@ class TrainedPredictor(SettingPredictor[Asked]):
 
     def calibrated(
         self,
-        make: Callable[[], Predictor[Asked]],
         labelled: LabelledSet[Asked],
         split: RowSplit,
         *,
         seed: int,
         progress: Callable[[str], None] | None = None,
     ) -> Self:
-        """Return the predictor with intervals for all networks, from errors on held-out kinds (``hold_out_kinds``).
+        """Return the predictor with intervals for all networks, from errors of its surrogate on held-out kinds.
 
-        ``make``: makes the predictors that are trained without each kind. The test set plays no part.
+        See ``hold_out_kinds``. The test set plays no part.
         """
         graphs, latency_s = labelled.take(np.concatenate([split.train, split.dev]))
         networks = cast("Sequence[OperatorGraph]", graphs)
-        maker = cast("Callable[[], Predictor[OperatorGraph]]", make)
-        held_out = hold_out_kinds(maker, networks, latency_s, seed, progress)
+        make = cast("Callable[[], Predictor[OperatorGraph]]", self.predictor.surrogate)
+        held_out = hold_out_kinds(make, networks, latency_s, seed, progress)
         return replace(self, calibration=Calibration.of(held_out, make().name))
 
     def write(self, writer: ArtifactWriter, part: str = SOLO) -> None:

@@ -56,11 +56,6 @@ class Residuals:
         high = float(self.values[rank - 1])
         return (-high if self.mirrored else float(self.values[m - rank])), high
 
-    def factors(self, coverage: float) -> tuple[float, float]:
-        """Return ``interval`` as factors around a prediction of spread 1."""
-        low, high = self.interval(coverage)
-        return float(np.exp(low)), float(np.exp(high))
-
     def probability_below(self, residual: np.ndarray) -> np.ndarray:
         """Return P(new residual ≤ this), float64 [n], at least 1/(m + 1) away from 0 and 1."""
         m = len(self.values)

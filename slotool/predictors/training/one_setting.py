@@ -164,6 +164,6 @@ def train_and_score(
         best = min(eligible, key=lambda name: trained[name].dev_mae_s)
         if not colocated:
             finished(f"{best}: holding out kinds of networks for its interval")
-            trained[best] = trained[best].calibrated(trained[best].predictor.surrogate, labelled, split, seed=seed)
+            trained[best] = trained[best].calibrated(labelled, split, seed=seed)
         held_out = {name: predictor.held_out(labelled, split.test) for name, predictor in trained.items()}
     return TrainingRun(labelled, split, trained, held_out, best)

@@ -21,7 +21,7 @@ from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.solo.three_term import fitted_terms, priced_terms
 from slotool.predictors.trained.artifact import KIND, SCORES, TrainedPredictor
 from slotool.predictors.trained.bounds import Floor
-from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals
+from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals, propose
 from slotool.predictors.transfer.few_labels import FewLabels, Networks
 from slotool.predictors.transfer.odd_labels import (
     MAX_LABELS_DOUBTED,
@@ -31,7 +31,6 @@ from slotool.predictors.transfer.odd_labels import (
     odd_labels,
     suspects,
 )
-from slotool.predictors.transfer.sampling import propose
 
 # Baselines: the base, the base times one factor, three coefficients fitted to the labels.
 AS_IS, FACTOR, THREE_TERM = "as it is", "one factor", "three-term"

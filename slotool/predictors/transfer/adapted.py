@@ -1,4 +1,4 @@
-"""Predictor of a setting that has a handful of labels, made from one of other settings."""
+"""Predictor of a setting that has a handful of labels, made from one of other settings, and choice of these labels."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from slotool.predictors.solo.three_term import three_terms
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.trained.residuals import MAX_RESIDUAL, Residuals
 from slotool.predictors.transfer.backend_change import BackendChange
-from slotool.predictors.transfer.few_labels import FewLabels, Networks
+from slotool.predictors.transfer.few_labels import FewLabels, Networks, covariance_before
 
 # A fit takes the cube of the labels, and with more of them a newly trained predictor is better.
 MIN_LABELS, MAX_LABELS = 3, 200
 LEVELS = 199
+# Networks to choose from whose variance is computed; more would help little and take the square of their number.
+MAX_WATCHED = 1000
 # Prefix of the tensors of the base.
 BASE = "base."
 # Median of the absolute value of a standard normal variable.
@@ -147,3 +149,41 @@ def held_out_residuals(log_errors: np.ndarray, deviation: np.ndarray) -> Residua
     times = max(1.0, float(np.median(np.abs(log_errors) / deviation)) / NORMAL_MEDIAN)
     levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)
     return Residuals(np.minimum(stdtrit(len(deviation) - 1, 0.5 + levels / 2) * times, MAX_RESIDUAL), mirrored=True)
+
+
+def propose(
+    predictor: Predictor[OperatorGraph], candidates: Sequence[OperatorGraph], n: int, seed: int = 0
+) -> list[int]:
+    """Choose ``n`` of the candidates to measure, best first, and return their numbers.
+
+    Each next label is the one that most reduces the variance of log latency of all candidates together (greedily
+    A-optimal, by the Gaussian process of ``AdaptedPredictor``, which starts from the labels of an adapted predictor).
+    The seed draws the candidates that count where there are more than ``MAX_WATCHED``.
+
+    Raises ``InputError`` if n is below 1 or above the number of candidates.
+    """
+    if not 1 <= n <= len(candidates):
+        raise InputError(f"{n} networks to choose, but there are {len(candidates)}")
+    rng = np.random.default_rng(seed)
+    watched = np.arange(len(candidates))
+    if len(candidates) > MAX_WATCHED:
+        watched = np.sort(rng.choice(watched, max(MAX_WATCHED, n), replace=False))
+    graphs = [candidates[int(i)] for i in watched]
+    adapted = predictor if isinstance(predictor, AdaptedPredictor) else AdaptedPredictor(predictor)
+    labelled = adapted.labels.networks if adapted is predictor else None
+    covariance, noise = covariance_before(adapted.networks(graphs), labelled)
+    return [int(watched[i]) for i in greedy(covariance, noise, n)]
+
+
+def greedy(covariance: np.ndarray, noise: float, n: int) -> list[int]:
+    """Return n rows whose labels most reduce the variance of all rows together, each given those before it."""
+    remaining = covariance.copy()
+    chosen: list[int] = []
+    for _ in range(n):
+        gain = (remaining**2).sum(axis=0) / (np.diag(remaining) + noise)
+        gain[chosen] = -1.0
+        best = int(np.argmax(gain))
+        chosen.append(best)
+        column = remaining[:, best].copy()
+        remaining -= np.outer(column, column) / (column[best] + noise)
+    return chosen
