@@ -21,9 +21,8 @@ from slotool.rules import Conc, Seq
 from slotool.rules.policies.cascades import Cascade, Step
 from slotool.rules.ruleset.rules import OBJECTIVES, Rule, RuleSet
 from slotool.scheduling import ControlSpace, Query, by_demand
-from slotool.serving.engines.cascade_run import CascadeRun
-from slotool.serving.engines.ensemble import EnsemblePlan
-from slotool.serving.outputs import Outputs, combined
+from slotool.serving.engines.ensemble import CascadeRun, EnsemblePlan
+from slotool.serving.request import Outputs, combined
 from slotool.serving.routing.calls import EnsembleCall
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import queue_of

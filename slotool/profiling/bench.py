@@ -14,6 +14,7 @@ import numpy as np
 
 from slotool.energy import EnergyMeter
 from slotool.errors import InputError, SlotoolError
+from slotool.printable import described
 from slotool.process import bound_to, collector_off
 from slotool.profiling.backends import Backend
 from slotool.profiling.barrier import SharedMemoryBarrier
@@ -268,8 +269,7 @@ class Bench:
 
 def sentence(error: Exception) -> str:
     """Return an error as the parent reports it."""
-    text = " ".join(str(error).split())[:300]
-    return text if isinstance(error, SlotoolError) else f"{type(error).__name__}: {text}"
+    return " ".join(described(error).split())[:300]
 
 
 def _without(seconds: np.ndarray, lost: float) -> np.ndarray:

@@ -41,8 +41,8 @@ from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Router, ServedModel
 from slotool.serving.engines import CallCancelled, InferenceEngine
 from slotool.serving.engines.ensemble import PointRunner
-from slotool.serving.outputs import Outputs
 from slotool.serving.rejections import Rejection
+from slotool.serving.request import Outputs
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 from slotool.testing.backends import error_message

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from slotool.rules.policies.cascades import Cascade, Step
-from slotool.serving.engines.cascade_run import CascadeRun
-from slotool.serving.outputs import Outputs
+from slotool.serving.engines.ensemble import CascadeRun
+from slotool.serving.request import Outputs
 from slotool.tables import OutcomeTable
 from tests.serving.live_server import ThreeLinear
 

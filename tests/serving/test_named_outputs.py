@@ -18,7 +18,7 @@ from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.monitoring.feedback import LOOK_EVERY, Feedback
-from slotool.serving.outputs import Outputs, combined
+from slotool.serving.request import Outputs, combined
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 from tests.serving.live_server import tier_rules

@@ -25,7 +25,7 @@ from slotool.serving import Rejection, Router, ServedModel
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine, WorkerLost
 from slotool.serving.engines.base import Done, WorkerChange
 from slotool.serving.events import log_to
-from slotool.serving.outputs import Outputs
+from slotool.serving.request import Outputs
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until

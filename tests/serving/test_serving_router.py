@@ -31,8 +31,7 @@ from slotool.scheduling import (
 from slotool.scheduling.batching.baselines import FixedBatching, MaxAccuracy, MinCost, ModelSwitching
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
-from slotool.serving.engines.cascade_run import CascadeRun
-from slotool.serving.engines.ensemble import PointRunner
+from slotool.serving.engines.ensemble import CascadeRun, PointRunner
 from slotool.serving.events import Events
 from slotool.serving.request import Request
 from slotool.serving.request_options import RequestOptions

@@ -13,7 +13,7 @@ from slotool.devices import CPU
 from slotool.errors import InputError, RunError, WorkerError
 from slotool.machine import usable_cores
 from slotool.scheduling.workers import CallTimes
-from slotool.serving.outputs import Outputs
+from slotool.serving.request import Outputs
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:

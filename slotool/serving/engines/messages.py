@@ -21,7 +21,7 @@ from slotool.data.columns import Columns, Inputs
 from slotool.elastic import ElasticModel
 from slotool.errors import RunError
 from slotool.models.packing import Packed, unpack
-from slotool.serving.outputs import Outputs
+from slotool.serving.request import Outputs
 from slotool.tables import OperatingPoint
 
 CALL = struct.Struct("<HI")

@@ -21,7 +21,7 @@ from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.messages import encode_point, outputs_of_tensors, tensors_of_inputs
 from slotool.serving.engines.ray_cluster import connect, first_line, quiet_ray, with_cause
 from slotool.serving.engines.ray_worker import CANCELLED, DONE, FAILED, MISCOUNTED, MISSING, Load, Worker
-from slotool.serving.outputs import Outputs
+from slotool.serving.request import Outputs
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 

@@ -35,7 +35,7 @@ from slotool.serving.engines.messages import (
     outputs_of_tensors,
     tensors_of_inputs,
 )
-from slotool.serving.outputs import Outputs
+from slotool.serving.request import Outputs
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:

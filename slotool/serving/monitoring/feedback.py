@@ -24,8 +24,7 @@ from slotool.rules.monitor.drift import Watched, Watcher
 from slotool.rules.ruleset.rules import RuleSet
 from slotool.serving import rejections
 from slotool.serving.engines.ensemble import compute
-from slotool.serving.outputs import Outputs
-from slotool.serving.request import InferenceResult
+from slotool.serving.request import InferenceResult, Outputs
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
 from slotool.tables import OutcomeTable

@@ -17,8 +17,7 @@ from slotool.serving.engines import InferenceEngine, WorkerLost
 from slotool.serving.engines.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
-from slotool.serving.outputs import Outputs, combined
-from slotool.serving.request import settle
+from slotool.serving.request import Outputs, combined, settle
 from slotool.serving.routing.model_queue import ModelQueue
 from slotool.serving.routing.remote import RemoteCall, RemoteEndpoints, remote_plan
 from slotool.tables import OperatingPoint

@@ -16,9 +16,8 @@ from slotool.serving.engines import InferenceEngine, WorkerLost
 from slotool.serving.engines.ensemble import ensemble_plan, warm_up_examples
 from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
-from slotool.serving.outputs import Outputs, lowest
 from slotool.serving.rejections import Rejection
-from slotool.serving.request import InferenceResult, Request
+from slotool.serving.request import InferenceResult, Outputs, Request, lowest
 from slotool.serving.routing.calls import CallOutcome, ModelCalls
 from slotool.serving.routing.model_queue import DefaultDeadline, LatencyHeadroom, ModelQueue, earliest_deadline
 from slotool.tables import OperatingPoint

@@ -19,11 +19,10 @@ from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
 from slotool.printable import reason
 from slotool.rules.policies.cascades import Cascade
 from slotool.serving import rejections
-from slotool.serving.engines.cascade_run import CascadeRun
-from slotool.serving.engines.ensemble import EnsemblePlan, compute, ensemble_plan
+from slotool.serving.engines.ensemble import CascadeRun, EnsemblePlan, compute, ensemble_plan
 from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
-from slotool.serving.outputs import Outputs, combined
+from slotool.serving.request import Outputs, combined
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
