@@ -236,9 +236,9 @@ class Accounts:
         self._statistics[request.served.name].rejected(now_us - request.arrival_us)
         self._feedback[request.served.name].rejected()
 
-    def dropped(self, model: str, cause: str, count: int = 1) -> None:
-        """Count requests that end without an answer, whatever model they name."""
-        self._dropped[model, cause] += count
+    def dropped(self, model: str, cause: str) -> None:
+        """Count a request that ends without an answer, whatever model it names."""
+        self._dropped[model, cause] += 1
         self._count_soon()
 
     def _count_soon(self) -> None:

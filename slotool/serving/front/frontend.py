@@ -317,13 +317,9 @@ class FrontEnd:
         # After the response is sent: the client does not wait for the counters.
         self.accounts.answered(request, outcome)
 
-    def dropped(self, model: str, cause: str, count: int = 1) -> None:
-        """Count requests that end without an answer, whatever model they name."""
-        self.accounts.dropped(model, cause, count)
-
     def rejected(self, rejection: Rejection, model: str | None) -> Reply:
         """Count a rejection and return its reply. ``model``: as the request names it; None means the only one."""
-        self.dropped(self.named(model) or "", rejection.cause)
+        self.accounts.dropped(self.named(model) or "", rejection.cause)
         return Reply.rejecting(rejection)
 
     def named(self, model: str | None) -> str | None:
@@ -398,7 +394,7 @@ class FrontEnd:
 
     def turned_away(self, rejection: Rejection) -> Reply:
         """Reject a request without a token or beyond its rate, before anything else of it was read."""
-        self.dropped("", rejection.cause)
+        self.accounts.dropped("", rejection.cause)
         return Reply.rejecting(rejection, {"www-authenticate": "Bearer"} if rejection.status == 401 else {})
 
     def tensor_bytes(self, served: ServedModel) -> int:

@@ -212,14 +212,14 @@ class GrpcFrontEnd:
                 # gRPC cancels a handler when the client leaves, and also when the client's deadline has passed.
                 left_s = context.time_remaining()
                 cause = rejections.client_gone() if left_s is None or left_s > 0 else rejections.expired(0.0)
-                self._front.dropped(model, cause.cause)
+                self._front.accounts.dropped(model, cause.cause)
                 self._finish(context, kind, model, began_us, message, b"", status=cause.status)
                 raise
             finally:
                 self._open_calls -= 1
             if rejection.cause == "quota" and not message:
                 model = await _named_first(messages)
-            self._front.dropped(model, rejection.cause)
+            self._front.accounts.dropped(model, rejection.cause)
             traced = self._finish(context, kind, model, began_us, message, b"", status=rejection.status)
             trailers = [("cause", rejection.cause), *traced]
             if rejection.retry_after_s is not None:

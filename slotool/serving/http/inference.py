@@ -86,7 +86,7 @@ class InferenceHandler:
             self._inference.require_timely(served, head.headers, head.options, known[1], arrival_us)
         except Rejection as rejection:
             if rejection.cause == rejections.TOO_MANY:
-                front.dropped(head.model, rejection.cause)
+                front.accounts.dropped(head.model, rejection.cause)
                 return True
         return False
 

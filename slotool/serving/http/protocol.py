@@ -403,7 +403,7 @@ class HttpProtocol(asyncio.Protocol):
 
         ``method``: of a request whose head is known and whose body is not the one that arrives.
         """
-        self._front.dropped("", rejection.cause)
+        self._front.accounts.dropped("", rejection.cause)
         self._reader.stop()
         incoming = self._drop_incoming()
         # A request without an end, after whose answer the connection cannot go on.
