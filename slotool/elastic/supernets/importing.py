@@ -23,7 +23,8 @@ from torch import Tensor, fx, nn
 from slotool.elastic.supernets.layers import EFFECTS, build, own_layer
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.graphs.capture.torch.calls import PRODUCTS, Calls, arguments_of, call_name
+from slotool.graphs.capture.torch.calls import PRODUCTS, Calls, arguments_of
+from slotool.graphs.capture.torch.nodes import plain_name
 from slotool.graphs.operators import Operator, Shape, per_channel
 from slotool.graphs.torch_module import ACTIVATIONS, GraphModule
 
@@ -367,7 +368,7 @@ class Attention:
 
 def attentions(calls: Calls) -> dict[str, Attention]:
     """Return attention layers by the operator of the last product. Raises ``InputError`` for another kind."""
-    result = [node for node in calls.nodes.values() if call_name(node) == "scaled_dot_product_attention"]
+    result = [node for node in calls.nodes.values() if plain_name(node) == "scaled_dot_product_attention"]
     return dict(_attention(calls, node) for node in result)
 
 
@@ -409,10 +410,10 @@ def _attention(calls: Calls, node: fx.Node) -> tuple[str, Attention]:
 def _origin(calls: Calls, value: fx.Node) -> tuple[fx.Node, Tensor]:
     """Return the product that ``value`` comes from, and each value's number in the product's output."""
     path = []
-    while call_name(value) not in PRODUCTS:
+    while plain_name(value) not in PRODUCTS:
         data = [each for each in value.all_input_nodes if calls.is_data(each)]
-        if call_name(value) not in MOVES or len(data) != 1:
-            raise calls.refuse(value.name, f"{call_name(value)} stands between an attention and its weights")
+        if plain_name(value) not in MOVES or len(data) != 1:
+            raise calls.refuse(value.name, f"{plain_name(value)} stands between an attention and its weights")
         path.append(value)
         value = data[0]
     shape = tuple(value.meta["val"].shape)
@@ -426,10 +427,10 @@ def _destination(calls: Calls, node: fx.Node, heads: int, size: int) -> tuple[fx
     last = node
     while True:
         users = [user for user in last.users if user.op == "call_function"]
-        if len(users) != 1 or (call_name(users[0]) not in (*MOVES, *PRODUCTS)):
+        if len(users) != 1 or (plain_name(users[0]) not in (*MOVES, *PRODUCTS)):
             raise calls.refuse(node.name, "what its heads give does not go to one product")
         last = users[0]
-        if call_name(last) in PRODUCTS:
+        if plain_name(last) in PRODUCTS:
             break
         path.append(last)
     numbers = _followed(calls, node, torch.arange(math.prod(shape)).view(shape), path)
@@ -445,9 +446,9 @@ def _followed(calls: Calls, start: fx.Node, numbers: Tensor, path: list[fx.Node]
     values = {start: numbers}
     for node in path:
         (before,) = (value for value in node.all_input_nodes if value in values)
-        if call_name(node) in IDENTITIES:
+        if plain_name(node) in IDENTITIES:
             values[node] = values[before]
-        elif call_name(node) in VIEWS:
+        elif plain_name(node) in VIEWS:
             # The tensor of numbers lacks the strides of the values.
             values[node] = values[before].reshape(tuple(node.meta["val"].shape))
         else:

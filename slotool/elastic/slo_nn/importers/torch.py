@@ -12,8 +12,9 @@ from slotool.elastic.slo_nn.mlp import MLP
 from slotool.elastic.supernets.importing import import_calls
 from slotool.errors import GraphError, InputError
 from slotool.graphs.capture.loading import load_torch
-from slotool.graphs.capture.torch.calls import Calls, arguments_of, call_name, label_of, parameters
+from slotool.graphs.capture.torch.calls import Calls, arguments_of, label_of, parameters
 from slotool.graphs.capture.torch.capture import WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
+from slotool.graphs.capture.torch.nodes import plain_name
 from slotool.llvm import without_late_triton
 from slotool.models.adapters.torch_program import TorchModuleModel, datatype_of_torch
 from slotool.models.signature import FREE, Signature, TensorSpec
@@ -121,12 +122,12 @@ def _last_layer(name: str, program: ExportedProgram) -> tuple[Any, Any, Any, str
     """Return the node that makes the features, weights [classes, features], bias, and the layer's name."""
     constants = parameters(program)
     last = _scores(name, program)
-    while call_name(last) in ENDINGS:
+    while plain_name(last) in ENDINGS:
         last = last.all_input_nodes[0]
     arguments = arguments_of(last, constants)
     features = arguments.get("input")
-    if call_name(last) != "linear" or features is None or len(features.meta["val"].shape) not in (2, 3):
-        what = call_name(last)
+    if plain_name(last) != "linear" or features is None or len(features.meta["val"].shape) not in (2, 3):
+        what = plain_name(last)
         raise InputError(f"{name}: the last layer {label_of(last)!r} is {what}, not a linear layer on features")
     return features, arguments["weight"].detach(), arguments["bias"], label_of(last)
 

@@ -17,7 +17,7 @@ from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS
 from slotool.graphs.capture.torch.capture import inference, quiet
 from slotool.graphs.capture.torch.flops import without_fast_paths
 from slotool.graphs.capture.torch.network import Forms, NetworkWalk
-from slotool.graphs.capture.torch.nodes import given_arguments, shape_of
+from slotool.graphs.capture.torch.nodes import given_arguments, plain_name, shape_of
 from slotool.graphs.capture.torch.program import export, uncompiled
 from slotool.graphs.graph import OperatorGraph
 from slotool.printable import reason
@@ -89,13 +89,13 @@ class Calls:
     def activation_of(self, operator: str) -> str:
         """Return the call of the activation that is part of an operator, else the operator."""
         calls = (
-            name for name, node in self.nodes.items() if call_name(node) in ACTIVATIONS and node in self._walk.names
+            name for name, node in self.nodes.items() if plain_name(node) in ACTIVATIONS and node in self._walk.names
         )
         return next((name for name in calls if self.source(self.nodes[name]) == operator), operator)
 
     def name(self, operator: str) -> str:
         """Return the plain name of an operator's call: ``add`` for ``add_.Tensor``."""
-        return call_name(self.nodes[operator])
+        return plain_name(self.nodes[operator])
 
     def is_data(self, value: Any) -> bool:
         return value in self._walk.names
@@ -129,7 +129,7 @@ class Calls:
         return self.product_of(self.nodes[operator])
 
     def product_of(self, node: fx.Node) -> tuple[Tensor, Tensor | None]:
-        arguments, call = arguments_of(node, self._constants), call_name(node)
+        arguments, call = arguments_of(node, self._constants), plain_name(node)
         if call == "linear":
             return arguments["weight"], arguments["bias"]
         if call == "addmm":
@@ -178,10 +178,6 @@ class _Recorder(fx.Interpreter):
         if n.name in self._names and isinstance(value, Tensor):
             self.outputs[n.name] = value
         return value
-
-
-def call_name(node: fx.Node) -> str:
-    return str(getattr(node.target, "__name__", node.target)).partition(".")[0].removesuffix("_")
 
 
 def arguments_of(node: fx.Node, constants: dict[fx.Node, Any]) -> dict[str, Any]:
