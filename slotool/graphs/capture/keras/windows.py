@@ -208,14 +208,8 @@ OPERATIONS: dict[str, Callable[[Window], list[Operation] | None]] = {
     "Resize": _resized,
 }
 _LAYERS = {
-    "Conv{}D": _convolution,
-    "DepthwiseConv{}D": _depthwise,
-    "SeparableConv{}D": _separable,
+    **{f"{name.replace('Pool', 'Pooling')}{{}}D": convert for name, convert in OPERATIONS.items()},
     "Conv{}DTranspose": _transposed,
-    "MaxPooling{}D": _pooled("Max"),
-    "AveragePooling{}D": _pooled("Average"),
-    "AdaptiveMaxPooling{}D": _adaptively_pooled("max"),
-    "AdaptiveAveragePooling{}D": _adaptively_pooled("mean"),
     "UpSampling{}D": _resized,
 }
 WINDOWS: dict[str, Callable[[Window], list[Operation] | None]] = {
