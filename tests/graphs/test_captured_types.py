@@ -14,8 +14,13 @@ from slotool.graphs.operators.base import CAPTURED
 from tests.graphs.golden_networks import written
 from tests.graphs.operator_cases import CASES, graph_of
 
-# ONNX's own has its channels in another order, so it is written as several nodes.
-CALLS = {(op, call.partition(".")[0]) for call, (op, _) in CAPTURED.items()} - {("PixelUnshuffle", "onnx")}
+# ONNX's own has its channels in another order; Keras has no view of repetitions.
+OTHERWISE = {("PixelUnshuffle", "onnx"), ("Expand", "keras")}
+CALLS = {
+    (op, library)
+    for op, library in {(op, call.partition(".")[0]) for call, (op, _) in CAPTURED.items()} - OTHERWISE
+    if getattr(type(OPERATORS[op]), library) is not getattr(OperatorType, library)
+}
 
 
 def captured_ops(graph: OperatorGraph, library: str) -> list[str]:

@@ -91,6 +91,7 @@ class PReLU(OperatorType):
 
 class Softmax(OperatorType):
     attributes = {"axis": None}
+    captured = {"keras.Softmax": lambda call: {"axis": call.axes()[0]}}
     flops_per_value = 1
     layout = "rows"
     onnx_type = FLOAT
@@ -409,8 +410,15 @@ class Where(OperatorType):
         return Value(keras.ops.where(keras.ops.cast(condition, "bool"), *others, *numbers[len(others) :]), order)
 
 
+_ONNX_DTYPES = {16: "bfloat16", **{number: dtype for dtype, number in KINDS.items()}}
+
+
 class Cast(OperatorType):
     attributes = {"dtype": REQUIRED}
+    captured = {
+        "onnx.Cast": lambda call: {"dtype": _ONNX_DTYPES.get(call.attribute("to", 0))},
+        "keras.Cast": lambda call: {"dtype": str(call.operation.dtype)},
+    }
     passes_numbers = True
 
     def torch(self, operator: Operator, device: str) -> TensorFunction:

@@ -159,6 +159,7 @@ class Expand(OperatorType):
     """The input stretched to ``shape``, without a copy."""
 
     attributes = {"shape": REQUIRED}
+    captured = {"keras.BroadcastTo": lambda call: {"shape": call.shape}}
     has_memory = False
     passes_numbers = True
 
@@ -344,6 +345,10 @@ def _padded(x: Tensor, around: Sequence[tuple[int, int]], pad: TensorFunction) -
 
 class Roll(OperatorType):
     attributes = {"shifts": REQUIRED, "axes": REQUIRED}
+    captured = {
+        "torch.roll": lambda call: {"shifts": call["shifts"], "axes": call.axes("dims")} if call["dims"] else None,
+        "keras.Roll": lambda call: {"shifts": call.operation.shift, "axes": call.axes()},
+    }
     passes_numbers = True
     settle = staticmethod(settle_order)
 
@@ -375,6 +380,10 @@ class Roll(OperatorType):
 
 class Flip(OperatorType):
     attributes = {"axes": REQUIRED}
+    captured = {
+        "torch.flip": lambda call: {"axes": call.axes("dims")},
+        "keras.Flip": lambda call: {"axes": call.axes()},
+    }
     passes_numbers = True
     settle = staticmethod(settle_order)
 

@@ -197,10 +197,15 @@ class AdaptivePooling(OperatorType):
         return writer.shaped(writer.node(kind, flat, kernel_shape=kernel, strides=kernel), *operator.shape)
 
 
+def _columns(call: Any) -> dict[str, Any]:
+    return {"kernel": call["kernel_size"], **{name: call[name] for name in ("stride", "padding", "dilation")}}
+
+
 class Unfold(Window):
     """Columns of every window of an image (im2col): (channels × window, places)."""
 
     attributes = WINDOW
+    captured = {"torch.im2col": _columns}
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         size = output_size(attributes, inputs[0])
@@ -216,6 +221,7 @@ class Fold(OperatorType):
     """Columns added up into an image of ``size`` (col2im), the inverse of ``Unfold``."""
 
     attributes = {"size": REQUIRED, **WINDOW}
+    captured = {"torch.col2im": lambda call: {"size": call["output_size"], **_columns(call)}}
     feature_axis = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:

@@ -187,6 +187,7 @@ class CumulativeSum(OperatorType):
             ("torch.cumsum", "torch.cumprod", "torch.logcumsumexp"), lambda call: {"axis": call.data().at(call["dim"])}
         ),
         "onnx.CumSum": lambda call: {"axis": call.inner((call.numbers(1) or [0])[0])},
+        "keras.Cumsum": lambda call: {"axis": call.axes()[0]},
     }
     settle = staticmethod(settle_axis)
 
@@ -221,6 +222,10 @@ class _Ordered(OperatorType, abstract=True):
 
 class Sort(_Ordered):
     attributes = {"axis": REQUIRED, "indices": False}
+    captured = {
+        "keras.Sort": lambda call: {"axis": call.axes()[0]},
+        "keras.Argsort": lambda call: {"axis": call.axes()[0], "indices": True},
+    }
     largest = 0
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -236,6 +241,11 @@ class TopK(_Ordered):
     """The ``k`` largest values along an axis."""
 
     attributes = {"k": REQUIRED, "axis": REQUIRED, "indices": False}
+    captured = {
+        "onnx.TopK": lambda call: (
+            {"k": k[0], "axis": call.inner(call.attribute("axis", -1))} if (k := call.numbers(1, "k")) else None
+        )
+    }
     largest = 1
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:

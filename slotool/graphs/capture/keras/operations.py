@@ -171,10 +171,6 @@ def _deviation(call: Call) -> Steps:
     return in_a_row(("Variance", spread), ("Elementwise", {"function": "sqrt"}))
 
 
-def _along(op: str, **more: Any) -> Callable[[Call], Steps]:
-    return lambda call: one(op, axis=call.axes()[0], **more)
-
-
 def _norm_of(op: str) -> Callable[[Call], Steps]:
     """Return a norm along axes; its trained scale and centre are inputs, which are applied by themselves."""
 
@@ -306,11 +302,6 @@ def _padded(call: Call) -> Steps:
     return one("Pad", pads=(*(before for before, _ in around), *(after for _, after in around)), mode=mode)
 
 
-def _rolled(call: Call) -> Steps:
-    shift = call.operation.shift
-    return one("Roll", shifts=(shift,) if isinstance(shift, int) else tuple(shift), axes=call.axes())
-
-
 def _largest(call: Call) -> Steps:
     largest = {"k": call.operation.k, "axis": len(call.inputs[0]) - 1}
     return [(f"{OUTPUT}0", "TopK", largest, (0,)), (f"{OUTPUT}1", "TopK", {**largest, "indices": True}, (0,))]
@@ -372,7 +363,7 @@ _FUNCTIONS = {
 }
 _ACTIVATIONS = {_class_name(name): name for name in (*ACTIVATIONS, "softsign")}
 _REDUCTIONS = {
-    **{_class_name(getattr(kind, "keras_name", op)): op for op, kind in OPERATORS.items() if "axes" in kind.attributes},
+    **{_class_name(getattr(kind, "keras_name", "")): op for op, kind in OPERATORS.items() if hasattr(kind, "reduced")},
     **{"Norm": "Norm", "Logsumexp": "LogSumExp", "Argmax": "ArgMax", "Argmin": "ArgMin", "Amax": "Max", "Amin": "Min"},
 }
 OPERATIONS: dict[str, Callable[[Call], Steps]] = {
@@ -386,17 +377,12 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     "Subtract": _combined("Elementwise", function="subtract"),
     **dict.fromkeys(("Divide", "TrueDivide"), _combined("Elementwise", function="divide")),
     "Std": _deviation,
-    "Softmax": _along("Softmax"),
     "LogSoftmax": _log_softmax,
-    "Cumsum": _along("CumulativeSum"),
-    "Sort": _along("Sort"),
-    "Argsort": _along("Sort", indices=True),
     "LayerNorm": _norm_of("LayerNormalization"),
     "RMSNorm": _norm_of("RMSNormalization"),
     "Normalize": _normalised,
     **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), lambda call: one("Reshape", shape=call.shape)),
     **dict.fromkeys(("Transpose", "Swapaxes", "Moveaxis"), _transposed),
-    "BroadcastTo": lambda call: one("Expand", shape=call.shape),
     "Concatenate": _joined("Concatenate"),
     "Stack": _joined("Stack"),
     **dict.fromkeys(("OneHot", "MultiHot"), _one_hot),
@@ -410,11 +396,8 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     "BatchNorm": _batch_norm,
     **dict.fromkeys(("Repeat", "Tile"), _repeated),
     "Pad": _padded,
-    "Roll": _rolled,
-    "Flip": lambda call: one("Flip", axes=call.axes()),
     "TopK": _largest,
     "Where": lambda call: of_all(call, "Where"),
-    "Cast": lambda call: one("Cast", dtype=str(call.operation.dtype)),
     "Matmul": product,
     **dict.fromkeys(("Dot", "Tensordot"), dot),
     "Einsum": lambda call: contraction(call.operation.subscripts, call.inputs, call.fixed),

@@ -13,13 +13,11 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import OUTPUT, Operation, Steps
 from slotool.graphs.capture.onnx.calls import REDUCTIONS, Call, Chain
 from slotool.graphs.capture.onnx.layers import LAYERS, deformable_convolution
-from slotool.graphs.operators import DTYPES, Shape, elementwise, per_channel, stretches_as
+from slotool.graphs.operators import Shape, elementwise, per_channel, stretches_as
 from slotool.graphs.operators.base import captured_as
-from slotool.graphs.operators.onnx_writer import KINDS
 
 # Bounds of Clip beyond which there is none.
 _UNBOUNDED = 1e30
-_DTYPES = {16: "bfloat16", **{number: dtype for dtype, number in KINDS.items()}}
 
 
 def chain_of(call: Call) -> Chain:
@@ -273,16 +271,6 @@ def _arg(op: str) -> Callable[[Call], Chain]:
     return arg
 
 
-def _top_k(call: Call) -> Chain:
-    k = call.numbers(1, "k")
-    return None if k is None else [("TopK", {"k": k[0], "axis": call.inner(call.attribute("axis", -1))})]
-
-
-def _cast(call: Call) -> Chain:
-    dtype = _DTYPES.get(call.attribute("to", 0), "")
-    return [("Cast", {"dtype": dtype})] if dtype in DTYPES else None
-
-
 def _one_hot(call: Call) -> Steps:
     """Return a comparison with the number of each class."""
     depth, shape = call.numbers(1), call.output.example
@@ -407,8 +395,6 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     **{op: _reduction(ours) for op, ours in REDUCTIONS.items()},
     "ArgMax": _arg("ArgMax"),
     "ArgMin": _arg("ArgMin"),
-    "TopK": _top_k,
-    "Cast": _cast,
     "Add": _combined("Add"),
     "Sum": _combined("Add"),
     "Mul": _multiplied,

@@ -28,7 +28,7 @@ _MORE_ACTIVATIONS = {
     **{"glu_gate": "sigmoid"},
 }
 _REDUCTIONS = {
-    **{getattr(kind, "torch_name", op): op for op, kind in OPERATORS.items() if "axes" in kind.attributes},
+    **{getattr(kind, "torch_name", op): op for op, kind in OPERATORS.items() if hasattr(kind, "reduced")},
     **{"mean": "Mean", "nansum": "Sum", "max": "Max", "min": "Min", "prod": "Product", "norm": "Norm"},
     **{"linalg_vector_norm": "Norm", "frobenius_norm": "Norm", "var": "Variance", "std": "Variance"},
     **{"var_mean": "Variance", "std_mean": "Variance", "median": "Max", "count_nonzero": "Sum"},

@@ -432,18 +432,6 @@ def grid_sample(call: Call) -> Names:
     return [call.emit.transpose(name, [1, 0, *range(2, len(value.shape))])]
 
 
-def unfold(call: Call) -> Names:
-    return [call.emit.add("Unfold", call.source(call.data()), **_columns(call))]
-
-
-def fold(call: Call) -> Names:
-    return [call.emit.add("Fold", call.source(call.data()), size=list(call["output_size"]), **_columns(call))]
-
-
-def _columns(call: Call) -> dict[str, Any]:
-    return {"kernel": sized(call["kernel_size"], 2, 1), **_moved(call, 2)}
-
-
 # Calls of layers that were quantised dynamically.
 QUANTISED = ("linear_dynamic", "linear_relu_dynamic", "quantized_lstm", "quantized_gru")
 LAYERS: dict[str, Translator] = {
@@ -484,7 +472,5 @@ LAYERS: dict[str, Translator] = {
         ("bilinear2d_aa", "linear"), ("bicubic2d_aa", "cubic"), ("nearest_exact2d", "nearest"),
     )},
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), grid_sample),
-    "im2col": unfold,
-    "col2im": fold,
     **RECURRENT,
 }  # fmt: skip

@@ -246,19 +246,6 @@ _PAD_MODES = {
 }
 
 
-def roll(call: Call) -> Names:
-    value = call.data()
-    shifts, axes = _list(call["shifts"]), _list(call["dims"])
-    if not axes:
-        raise Untranslatable("rolls all axes at once")
-    return [call.emit.add("Roll", call.source(value), shifts=shifts, axes=[value.at(axis) for axis in axes])]
-
-
-def flip(call: Call) -> Names:
-    value = call.data()
-    return [call.emit.add("Flip", call.source(value), axes=[value.at(axis) for axis in _list(call["dims"])])]
-
-
 def index_select(call: Call) -> Names:
     value = call.value("self")
     axis = value.at(call["dim"]) if value.is_data else call["dim"] % len(value.whole)
@@ -380,8 +367,6 @@ _CALLS: tuple[tuple[Translator, str], ...] = (
     (narrow, "narrow"),
     (stack, "stack"),
     (repeat_interleave, "repeat_interleave"),
-    (roll, "roll"),
-    (flip, "flip"),
     (index_select, "index_select"),
     (index, "index"),
     (unfold, "unfold"),

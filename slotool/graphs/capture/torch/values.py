@@ -159,6 +159,11 @@ class Call:
             raise Untranslatable(f"{name} is a constant")
         return argument
 
+    def axes(self, name: str) -> list[int]:
+        """Return axes of the first tensor, one or several or none, as those of one example."""
+        axes = self[name]
+        return [self.data().at(axis) for axis in ([axes] if isinstance(axes, int) else axes or ())]
+
     def source(self, value: Value) -> str:
         """Return the operator whose output a value is; a ``Constant`` where it depends on no input."""
         return self.namer(value)
