@@ -125,8 +125,8 @@ class OperatorType:
     attributes: ClassVar[Attributes] = {}
     # Canonical forms of attributes whose name is not in ``attributes.FORMS``.
     forms: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    # Calls that are this operator of their first input, such as ``torch.tril``, ``onnx.Trilu`` or ``keras.Tril``, and
-    # functions that return its attributes from a capture's ``Call``, None where it is not this operator.
+    # Calls that are this operator of their first input (in ONNX of all), such as ``torch.tril``, ``onnx.Trilu`` or
+    # ``keras.Tril``, and functions that return its attributes from a capture's ``Call``, None where it is another.
     captured: ClassVar[Mapping[str, Callable[[Any], Attributes | None]]] = {}
     # Number of inputs; None: one or more.
     inputs: ClassVar[int | None] = 1

@@ -377,6 +377,7 @@ class Where(OperatorType):
     Numbers among the three are no inputs; 1 stands for a missing first value, 0 for a missing second.
     """
 
+    captured = {"onnx.Where": lambda _: {}}
     inputs = None
     passes_numbers = True
 

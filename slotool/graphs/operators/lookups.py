@@ -115,6 +115,7 @@ class GatherElements(OperatorType):
     """The value that each index names along an axis, at the place of the index (torch.gather)."""
 
     attributes = {"axis": REQUIRED}
+    captured = {"onnx.GatherElements": lambda call: {"axis": call.inner(call.attribute("axis", 0))}}
     inputs = 2
     places = 1
     passes_numbers = True

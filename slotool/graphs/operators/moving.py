@@ -216,6 +216,7 @@ class _Join(OperatorType, abstract=True):
 
 class Concatenate(_Join):
     attributes = {"axis": None}
+    captured = {"onnx.Concat": lambda call: {"axis": call.inner(call.attribute("axis", 1))}}
     settle = staticmethod(settle_channel_axis)
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:

@@ -172,10 +172,17 @@ class _Position(_Reduction, abstract=True):
 
 
 class ArgMax(_Position):
+    captured = {
+        "onnx.ArgMax": lambda call: {
+            "axes": [call.inner(call.attribute("axis", 0))],
+            "keepdims": bool(call.attribute("keepdims", 1)),
+        }
+    }
     torch_name = "argmax"
 
 
 class ArgMin(_Position):
+    captured = {"onnx.ArgMin": ArgMax.captured["onnx.ArgMax"]}
     torch_name = "argmin"
 
 

@@ -200,11 +200,6 @@ def _gather(call: Call) -> Chain:
     return [("Gather", {"axis": inner}), *([("Reshape", {"shape": call.output.example})] if folded else [])]
 
 
-def _along(op: str, usual: int) -> Callable[[Call], Chain]:
-    """Return the translator of an operator along an axis, by default the ``usual`` one."""
-    return lambda call: [(op, {"axis": call.inner(call.attribute("axis", usual))})]
-
-
 def _expand(call: Call) -> Chain:
     shape = call.output.example
     return [] if shape == call.first.example else [("Expand", {"shape": shape})]
@@ -263,14 +258,6 @@ def _reduction(op: str) -> Callable[[Call], Chain]:
     return reduction
 
 
-def _arg(op: str) -> Callable[[Call], Chain]:
-    def arg(call: Call) -> Chain:
-        axis = call.inner(call.attribute("axis", 0))
-        return [(op, {"axes": [axis], "keepdims": bool(call.attribute("keepdims", 1))})]
-
-    return arg
-
-
 def _one_hot(call: Call) -> Steps:
     """Return a comparison with the number of each class."""
     depth, shape = call.numbers(1), call.output.example
@@ -314,10 +301,6 @@ STEPS: dict[str, Callable[[Call], Steps]] = {
 
 def _function(name: str) -> Callable[[Call], Chain]:
     return lambda _: [("Elementwise", {"function": name})]
-
-
-def _plain(op: str) -> Callable[[Call], Chain]:
-    return lambda _: [(op, {})]
 
 
 def _is_rescaling(call: Call) -> bool:
@@ -387,17 +370,12 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
     "Slice": _slice,
     "Gather": _gather,
-    "GatherElements": _along("GatherElements", 0),
-    "Concat": _along("Concatenate", 1),
     "Expand": _expand,
     "Tile": _tile,
     "Pad": _pad,
     **{op: _reduction(ours) for op, ours in REDUCTIONS.items()},
-    "ArgMax": _arg("ArgMax"),
-    "ArgMin": _arg("ArgMin"),
     "Add": _combined("Add"),
     "Sum": _combined("Add"),
     "Mul": _multiplied,
-    "Where": _plain("Where"),
     **dict.fromkeys(("Identity", "Dropout"), lambda _: []),
 }
