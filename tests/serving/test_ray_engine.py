@@ -133,7 +133,7 @@ def entry(served: ServedModel, **other: Any) -> dict[str, Any]:
     assert served.path is not None
     manifest = (served.path / "manifest.json").read_bytes()
     known = {"name": NAME, "paths": [str(served.path)], "contents": [manifest], "allows_code": False, "max_batch": None}
-    return {**known, "points": [], "batch_sizes": (2,), **other}
+    return {**known, "points": [], "batch_sizes": (2,), "warns": True, **other}
 
 
 def packed_inputs(examples: int) -> bytes:
@@ -181,7 +181,7 @@ def test_files_of_models_and_the_steps_of_a_chain_are_sent_to_a_node(tmp_path: P
     sent = load._files(["chain"])
     double.unlink()
     triple.unlink()
-    assert worker.load(load._entries, 1, sent) == (DONE,)
+    assert worker.load([{**entry, "warns": True} for entry in load._entries], 1, sent) == (DONE,)
     kind, packed = worker.compute(1, "chain", encode_point(FULL), pack(tensors_of_inputs(np.ones((2, 2), np.float32))))
     assert kind == DONE
     assert (unpack(packed)["y"] == 6).all()
