@@ -32,7 +32,9 @@ class Nodes:
             "health_check_period_ms": 300,
             "health_check_failure_threshold": 3,
         }
-        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+        # Nobody scales it, and what it logs is not shown.
+        silent = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, **silent}
         self._cluster = Cluster(initialize_head=True, head_node_args={**head, "_system_config": patience})
         self.address = self._cluster.address
         # Engines stay with a connection that is there, which spares each test a second; the command makes its own.
