@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import skops.io
 import tritonclient.grpc as triton_grpc
 from onnx import TensorProto, helper
 from sklearn.datasets import load_iris
@@ -35,11 +34,13 @@ SAMPLE = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from skops import io  # loads all of scikit-learn, in each worker that collects this file
+
     folder = tmp_path_factory.mktemp("casts")
     x, classes = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[classes]
-    skops.io.dump(LogisticRegression(max_iter=500).fit(x, names), folder / "iris.skops")
-    skops.io.dump(LinearSVC().fit(x, names), folder / "svc.skops")
+    io.dump(LogisticRegression(max_iter=500).fit(x, names), folder / "iris.skops")
+    io.dump(LinearSVC().fit(x, names), folder / "svc.skops")
     for name, datatype in (("half", TensorProto.FLOAT16), ("whole", TensorProto.INT8)):
         tensor = [(name, datatype, ["n", 2])]
         save(folder / f"{name}.onnx", [helper.make_node("Identity", [name], ["y"])], tensor,
