@@ -98,7 +98,7 @@ def test_a_person_reads_tables_and_what_was_left_out(slotool, measured: Path, tm
     arguments = ["--graphs", tmp_path / "some.jsonl", "--model", "linear", "-o", tmp_path / "p"]
     finished = slotool("train-predictor", measured / "latency.parquet", *arguments)
     assert finished.exit_code == 0, finished.stderr
-    texts = ("MAE s", "label mean s", "MAPE", "90 % covers", "linear", "three-term", "chosen: linear, as requested")
+    texts = ("MAE s", "label mean s", "MAPE", "inside it", "linear", "three-term", "chosen: linear, as requested")
     for text in texts:
         assert text in finished.stdout
     assert "dnn" not in finished.stdout
