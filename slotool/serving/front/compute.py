@@ -77,7 +77,7 @@ class Compute:
         served = self.model(headers.get(MODEL))
         options, own_id = merged(DEFAULT_OPTIONS, in_headers), headers.get("x-request-id", "")
         own_id = own_id if len(own_id) <= bounds.MAX_ID_CHARACTERS else ""
-        if self._front.is_behind:
+        if self._front.may_be_late(arrival_us):
             self._front.require_timely(served, arrival_us, options.timeout_us)
         options = self._front.asked_by(options, headers.get("authorization"), own_id)
         shape, most = served.model.signature.inputs[0].shape[1:], self._front.example_bytes(served)

@@ -32,6 +32,7 @@ from slotool.serving.protocol.shared_memory import Regions, SharedMemory
 from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Outcome, Request
 from slotool.serving.request_options import RequestOptions, require_meant
+from slotool.serving.routing.model_queue import SHORT_WAIT_US
 from slotool.serving.routing.router import Router
 from slotool.serving.served import Interface, ServedModel
 
@@ -223,15 +224,26 @@ class FrontEnd:
 
     @property
     def is_behind(self) -> bool:
-        """True if sockets stayed unread in the last turn, or a call left requests waiting."""
+        """True if sockets stayed unread in the last turn, or a queue is too long for its requests to begin soon."""
         return (self._selector is not None and self._selector.behind_us != math.inf) or self.router.is_behind
+
+    def may_be_late(self, arrival_us: float) -> bool:
+        """True if a request waited more than ``SHORT_WAIT_US`` to be read, or will wait as long in some queue."""
+        return self.is_behind and (self.router.is_behind or self._unread_us(arrival_us) > SHORT_WAIT_US)
 
     def require_timely(self, served: ServedModel, arrival_us: float, timeout_us: float) -> None:
         """Raise ``Rejection`` (503) if a request waited too long to be read, or would wait too long in its queue."""
         now_us, most_us, deadline_us = self.router.now_us(), MAX_WAIT * timeout_us, arrival_us + timeout_us
-        unread_us = -math.inf if self._selector is None else now_us - max(arrival_us, self._selector.behind_us)
-        if max(unread_us, self.router.expected_wait_us(served.name, deadline_us, now_us, most_us)) > most_us:
+        if (
+            max(self._unread_us(arrival_us), self.router.expected_wait_us(served.name, deadline_us, now_us, most_us))
+            > most_us
+        ):
             raise rejections.overloaded()
+
+    def _unread_us(self, arrival_us: float) -> float:
+        """Return the time that a request has waited in its socket, µs, while others always did; less than 0 if none."""
+        behind_us = math.inf if self._selector is None else self._selector.behind_us
+        return self.router.now_us() - max(arrival_us, behind_us)
 
     def _arrives_alone(self) -> bool:
         """True if this turn of the event loop has no other request, which might be more urgent or share a call."""

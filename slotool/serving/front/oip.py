@@ -163,7 +163,7 @@ class OpenInference:
         arrival_us: float,
     ) -> None:
         """Raise ``Rejection`` (503) for a request that waits too long, before its tensors are read."""
-        if self._front.is_behind:
+        if self._front.may_be_late(arrival_us):
             stated = self.reader(served.name).options(body, headers.get(tensors.HEADER_LENGTH))
             self._front.require_timely(served, arrival_us, min(stated.timeout_us, in_headers.timeout_us))
 

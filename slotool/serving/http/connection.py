@@ -103,10 +103,14 @@ class Outbox:
         self._answers: list[tuple[asyncio.Transport, bytes]] = []
 
     def add(self, transport: asyncio.Transport, answer: bytes) -> None:
-        """Write ``answer`` at the next ``flush``, at the latest when this turn of the event loop ends."""
+        """Write ``answer`` at the next ``flush``."""
+        self._answers.append((transport, answer))
+
+    def add_rejection(self, transport: asyncio.Transport, answer: bytes) -> None:
+        """Write ``answer`` when this turn of the event loop ends, if no ``flush`` comes before."""
         if not self._answers:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._answers.append((transport, answer))
+        self.add(transport, answer)
 
     def flush(self) -> None:
         if not self._answers:

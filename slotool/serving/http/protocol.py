@@ -225,10 +225,11 @@ class HttpProtocol(asyncio.Protocol):
         """Reject a whole request that waits too long, before anything of it is parsed; False for others."""
         if not self._reader.is_between_requests or self._leaves or self._flow.write_paused:
             return False
-        if not self._inferences.is_late(data, self._arrival_us()):
+        arrival_us = self._arrival_us()
+        if not (self._front.may_be_late(arrival_us) and self._inferences.is_late(data, arrival_us)):
             return False
         self._head_began_s = None
-        self._inferences.outbox.add(self._transport, OVERLOADED)
+        self._inferences.outbox.add_rejection(self._transport, OVERLOADED)
         self._answered()
         return True
 
@@ -368,10 +369,12 @@ class HttpProtocol(asyncio.Protocol):
             return
         request = exchange.request
         last = not (exchange.is_complete and request.keep_alive) or (self._leaves and self._has_no_more())
-        if last or not (reply.status == 503 if reply.answer is None else reply.answer.is_shared):
-            self._transport.write(reply.http(request.method, close=last))
-        else:
+        if not last and reply.answer is not None and reply.answer.is_shared:
             self._inferences.outbox.add(self._transport, reply.http())
+        elif not last and reply.answer is None and reply.status == 503:
+            self._inferences.outbox.add_rejection(self._transport, reply.http())
+        else:
+            self._transport.write(reply.http(request.method, close=last))
         if last:
             self._linger()
         self._answered()

@@ -19,6 +19,9 @@ from slotool.tables import OperatingPoint
 
 LOG = logging.getLogger("uvicorn.error")
 
+# Wait that is no sign of overload, µs: clients that ask one request after the other wait as long for each other.
+SHORT_WAIT_US = 10_000.0
+
 
 class ModelQueue:
     """Served model, its dispatcher, and its pending requests, waiting or in a call.
@@ -45,6 +48,8 @@ class ModelQueue:
         self.is_closing = False
         # Instant since which requests have always waited, infinite while none do, and those begun since then.
         self.behind_us, self.begun = math.inf, 0
+        # When the last call began, the requests that waited were too many to begin within ``SHORT_WAIT_US``.
+        self.is_behind = False
         # Earlier calls were computed by another model than ``served``.
         self.changed_us = -math.inf
 
@@ -70,6 +75,11 @@ class ModelQueue:
             self.behind_us = math.inf
         elif self.behind_us == math.inf:
             self.behind_us, self.begun = now_us, 0
+        self.is_behind = self.wait_us(len(self.dispatcher.queue), now_us) > SHORT_WAIT_US
+
+    def wait_us(self, requests: int, now_us: float) -> float:
+        """Return the time in which so many requests begin, µs, at the rate since some have always waited; else 0."""
+        return 0.0 if self.behind_us == math.inf else requests * (now_us - self.behind_us) / max(1, self.begun)
 
     def switches_to(self, point: OperatingPoint) -> OperatingPoint | None:
         """Return the previous point if ``point`` differs from it; else None."""

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from slotool.data.columns import Inputs
@@ -24,6 +25,7 @@ from slotool.serving.routing.dispatch_loop import DispatchLoop
 from slotool.serving.routing.model_queue import DefaultDeadline, LatencyHeadroom, ModelQueue
 from slotool.serving.served import ServedModel
 
+_IS_BEHIND = attrgetter("is_behind")
 # Time for the last requests of a removed model, and interval of checks.
 DRAIN_S, DRAINED_LOOK_S = 30.0, 0.02
 # Random bytes of an id, and ids drawn at a time.
@@ -130,19 +132,15 @@ class Router:
 
     @property
     def is_behind(self) -> bool:
-        """True if the last call of a model left requests waiting."""
-        return any(model_queue.behind_us != math.inf for model_queue in self._queues.values())
+        """True if a model's queue is behind, see ``ModelQueue``."""
+        return any(map(_IS_BEHIND, self._queues.values()))
 
     def expected_wait_us(self, model: str, deadline_us: float, now_us: float, least_us: float) -> float:
-        """Return the wait behind more urgent requests, µs, at the rate since the queue was last empty.
-
-        0 where that was less than ``least_us`` ago.
-        """
+        """Return the wait behind more urgent requests, µs; 0 if the queue was empty less than ``least_us`` ago."""
         model_queue = self._queues[model]
-        behind_us = now_us - model_queue.behind_us
-        if behind_us < least_us:
+        if now_us - model_queue.behind_us < least_us:
             return 0.0
-        return model_queue.dispatcher.queue.before(deadline_us) * behind_us / max(1, model_queue.begun)
+        return model_queue.wait_us(model_queue.dispatcher.queue.before(deadline_us), now_us)
 
     def oldest_wait_s(self) -> float:
         """Return the seconds that the oldest request in a queue has waited; 0 where none waits."""
