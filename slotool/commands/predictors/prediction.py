@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from slotool.commands.display import Part, table
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.devices import precision_of
-from slotool.graphs.operators import BYTES_PER_VALUE
 from slotool.predictors.answers.chosen import CPU, NOT_HERE, Chosen, machine_differences, machine_speed
 from slotool.printable import counted, duration
 
@@ -276,6 +275,8 @@ class Prediction(Result):
 
 def _direction(graph: OperatorGraph) -> str:
     """Describe the error of a price of another form of a network."""
+    from slotool.graphs.operators import BYTES_PER_VALUE
+
     if precision_of(graph.form) is None:
         return f"it takes {'longer' if graph.bytes_per_value > BYTES_PER_VALUE else 'less'} in general"
     return "it takes less on a GPU, and more on a CPU without instructions for that format"
