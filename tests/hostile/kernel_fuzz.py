@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.slo_nn.activator import Activator, NodeLists
+from slotool.elastic.slo_nn.activator import Activator, NodeLists, layer_input
 from slotool.elastic.slo_nn.calibration import ThresholdCalibration
 from slotool.elastic.slo_nn.confidence import ConfidenceTables
 from slotool.elastic.slo_nn.kernels import compiled as compiling
@@ -197,7 +197,9 @@ def ask(rng: Rng, model: SloNN, sparse: bool) -> int:
     point = None if target else model.points[rng.integers(len(model.points))]
     accuracy = float(model._promised[rng.integers(len(model._promised))]) if target else None
     if rng.random() < 0.3 and point is not None:
-        close(model.forward(shaped, point), numpy_slo_nn.forward(model, shaped, point), "logits", 0.03 * model.int8)
+        close(
+            model.forward(shaped, point), numpy_slo_nn.forward(model, shaped, point), "logits", rounding(model, shaped)
+        )
         return n
     labels, scores = answers(rng, model, x, shaped, p, point, accuracy)
     own_labels, own_scores = numpy_slo_nn.top(model, shaped, p + 1, point=point, accuracy=accuracy)
@@ -206,8 +208,7 @@ def ask(rng: Rng, model: SloNN, sparse: bool) -> int:
     own_labels, own_scores = own_labels[:, :p], own_scores[:, :p]
     if model.int8:
         # Of labels that are alike in int8 others may be kept, and what is kept is scored from float32.
-        slack = 0.03 * np.abs(np.where(np.isfinite(own_scores), own_scores, 0)).max() + 1e-3
-        known = np.isfinite(own_scores)
+        slack, known = rounding(model, shaped) + 1e-3, np.isfinite(own_scores)
         require((np.abs(scores[known] - own_scores[known]) <= slack).all(), "scores in int8")
         return n
     close(scores, own_scores, "scores")
@@ -229,9 +230,17 @@ def answers(
     return np.stack([row[0] for row in rows]), np.stack([row[1] for row in rows])
 
 
-def close(found: np.ndarray, wanted: np.ndarray, what: str, rounding: float = 0.0) -> None:
-    slack = 1e-3 + rounding * np.abs(np.where(np.isfinite(wanted), wanted, 0)).max()
-    if not np.allclose(found, wanted, rtol=1e-4, atol=slack):
+def rounding(model: SloNN, x: Any) -> float:
+    """Return how far logits of int8 may differ: a share of the terms that they add up, which may cancel."""
+    if not model.int8:
+        return 0.0
+    last = model.mlp.layers[-1]
+    hidden = layer_input(model.mlp, model.activators, model.flat(x), 1.0, len(model.mlp.layers) - 1)
+    return 0.03 * float((abs(hidden) @ np.abs(last.weights).T).max())
+
+
+def close(found: np.ndarray, wanted: np.ndarray, what: str, slack: float = 0.0) -> None:
+    if not np.allclose(found, wanted, rtol=1e-4, atol=1e-3 + slack):
         raise Difference(f"{what}: {found.ravel()[:20]} where NumPy has {wanted.ravel()[:20]}")
 
 
