@@ -100,7 +100,7 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
     """
     require_regular(path, TableError)
     try:
-        frame = pd.read_csv(path).dropna(how="all")
+        frame = pd.read_csv(path)
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise TableError(f"{path}: not a readable CSV trace ({' '.join(str(error).split())[:120]})") from error
     if frame.empty:
