@@ -135,16 +135,16 @@ def _numbers(values: pd.Series) -> np.ndarray:
 
 
 def _seconds(values: pd.Series) -> np.ndarray:
-    numbers = pd.to_numeric(values, errors="coerce")
-    if numbers.isna().any():
-        dates = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)  # offsets change in summer
-        neither = dates.isna() & numbers.isna()
-        wrong = np.flatnonzero(neither if neither.any() else dates.isna())
-        if len(wrong):
-            raise InputError(
-                f"{row_name(values.index[wrong[0]])}, column TIMESTAMP: {values.iloc[wrong[0]]!r} is no instant"
-            )
-        numbers = (dates - dates.iloc[0]).dt.total_seconds()
+    instants = numbers = pd.to_numeric(values, errors="coerce")
+    if are_dates := bool(numbers.isna().mean() > 0.5):
+        instants = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)  # offsets change in summer
+    wrong = np.flatnonzero(instants.isna())
+    if len(wrong):
+        raise InputError(
+            f"{row_name(values.index[wrong[0]])}, column TIMESTAMP: {values.iloc[wrong[0]]!r} is no instant"
+        )
+    if are_dates:
+        numbers = (instants - instants.iloc[0]).dt.total_seconds()
     seconds = numbers.to_numpy(dtype=np.float64)
     wrong = np.flatnonzero(seconds < 0)
     if len(wrong):
