@@ -83,7 +83,6 @@ class Bench:
         ways = {
             "measure": self.measure,
             "prepare": self.prepare,
-            "sample": self.sample,
             "run colocated": self.colocated,
             "keep busy": self.keep_busy,
             "operators": self.operators,
@@ -140,11 +139,6 @@ class Bench:
         """Place ``subject`` and time it shortly, so that it is warm and the calls per sample are known."""
         placed, timed = self._place(request), self._timed(replace(self._rule, runs=1, max_seconds=0.0))
         return placed | {name: timed[name] for name in ("first_call_s", "calls_per_sample")} | self._energy()
-
-    def sample(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Time the prepared model ``runs`` times as co-runners are: without the device's clock, which takes time."""
-        rule = replace(self._rule, runs=int(request["runs"]), max_seconds=0.0)
-        return self._timed(rule, replace(self._hooks, stopwatch=None))
 
     def colocated(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Run the prepared model as ``member`` of the ``barrier``; returns its samples and its stops."""

@@ -36,8 +36,9 @@ MAX_STOPPED_SHARE = 0.02
 ATTEMPTS = 3
 # Free memory that a new worker needs; the least recently used ones are ended for it.
 SPARE_BYTES = 2 << 30
-# Minimum co-located time: long enough to contain several time slices of the scheduler, which are some milliseconds.
-MIN_SECONDS = 0.5
+# Minimum co-located time: long enough to contain several time slices of the scheduler, which are some milliseconds. And
+# minimum solo time, in which caches and clock of the core become what they are in co-located calls.
+MIN_SECONDS, MIN_SOLO_SECONDS = 0.5, 0.05
 
 # Key of a worker: name of the subject, number of its copy, and cores.
 Key = tuple[str, int, tuple[int, ...]]
@@ -137,7 +138,8 @@ class ColocatedMeasurer(Measurer):
 
     def _attempt(self, members: Sequence[_Member]) -> _Attempt:
         before = [self._alone(member) for member in members]
-        runs, others = self._colocated(members)
+        rule = self.settings.round_rule
+        runs, others = self._colocated(members, rule.runs, (MIN_SECONDS, rule.max_seconds))
         after = [self._alone(member) for member in members]
         spans = [Spans(np.array(run["spans"]).reshape(-1, 2), np.array(run["stops"]).reshape(-1, 3)) for run in runs]
         answers = []
@@ -164,22 +166,24 @@ class ColocatedMeasurer(Measurer):
         }
 
     def _alone(self, member: _Member) -> np.ndarray:
-        answer = member.worker.ask({"do": "sample", "runs": self.settings.solo_runs}, self.settings.timeout_s)
-        _require_ok([answer])
-        return np.array(answer["samples_s"])
+        """Return solo samples, s: as many as asked for, evenly spaced, of the loop that co-located ones come from."""
+        count = self.settings.solo_runs
+        (run,), _ = self._colocated([member], count, (MIN_SOLO_SECONDS, self.settings.timeout_s))
+        (samples_s,) = colocated_samples([np.array(run["spans"]).reshape(-1, 2)])
+        return samples_s[:: max(1, len(samples_s) // count)][:count] / member.answer["calls_per_sample"]
 
-    def _colocated(self, members: Sequence[_Member]) -> tuple[list[dict[str, Any]], float]:
-        """Return the answer of each member, and the share of a core that other processes took."""
-        rule, workers = self.settings.round_rule, [member.worker for member in members]
+    def _colocated(
+        self, members: Sequence[_Member], samples: int, seconds: tuple[float, float]
+    ) -> tuple[list[dict[str, Any]], float]:
+        """Return the answer of each member, and the share of a core that other processes took; see ``coordinate``."""
+        workers = [member.worker for member in members]
         barrier = SharedMemoryBarrier.create(len(members))
         try:
             for place, worker in enumerate(workers):
                 request = {"do": "run colocated", "barrier": barrier.path, "members": len(members), "member": place}
                 worker.send(request)
             started, busy = time.monotonic(), cpu_seconds_of_others()
-            coordinate(
-                barrier, rule.runs, (MIN_SECONDS, rule.max_seconds), lambda: all(worker.alive for worker in workers)
-            )
+            coordinate(barrier, samples, seconds, lambda: all(worker.alive for worker in workers))
             answers = [worker.receive(self.settings.timeout_s) for worker in workers]
             others = (cpu_seconds_of_others() - busy) / (time.monotonic() - started)
         finally:
