@@ -201,6 +201,10 @@ def test_a_collector_that_is_not_there_is_one_sentence_and_delays_no_end(capfd: 
         # The library itself goes on for ten seconds and more: nothing here waits so long.
         ends.join(8)
         assert not ends.is_alive()
+    # It draws the time of its next try by Python's random numbers, which Hypothesis forbids while it draws an example.
+    for thread in threading.enumerate():
+        if thread.name == "traces-end":
+            thread.join(60)
     said = capfd.readouterr().err
     assert said == f"slotool: spans do not reach the collector at {url}, and are lost: does one listen there?\n"
 
