@@ -200,10 +200,8 @@ def common_options() -> list[Any]:
     return list(params)
 
 
-# While a command runs, its file is read again only to be checked: these act at the start.
-
-
 def _set(param: typer.CallbackParam, value: Any) -> None:
+    # While a command runs, its file is read again only to be checked.
     if value and not _running:
         terminal.change(**{str(param.name): value})
 

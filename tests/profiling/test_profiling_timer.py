@@ -58,9 +58,9 @@ def call_taking(clock: FakeClock, durations: list[float], then: list[float]):
 def test_the_first_call_is_apart_and_warm_up_is_not_sampled() -> None:
     clock = FakeClock()
     call = call_taking(clock, [3.0, 0.5], [0.01])
-    found = measure(call, StoppingRule(), clock)
-    assert found.first_call_s == pytest.approx(3.0, rel=1e-3)
-    np.testing.assert_allclose(found.samples_s, 0.01, rtol=1e-3)
+    timed = measure(call, StoppingRule(), clock)
+    assert timed.first_call_s == pytest.approx(3.0, rel=1e-3)
+    np.testing.assert_allclose(timed.samples_s, 0.01, rtol=1e-3)
 
 
 def test_nothing_is_imported_while_samples_are_taken() -> None:
@@ -85,18 +85,18 @@ def test_a_steady_call_takes_exactly_the_runs_asked_for() -> None:
 def test_an_unsteady_call_is_sampled_until_the_time_is_up() -> None:
     clock = FakeClock()
     started = clock.now
-    found = measure(call_taking(clock, [], [0.01, 0.02]), StoppingRule(max_seconds=1.0), clock)
-    assert 50 <= len(found.samples_s) < 100
+    timed = measure(call_taking(clock, [], [0.01, 0.02]), StoppingRule(max_seconds=1.0), clock)
+    assert 50 <= len(timed.samples_s) < 100
     assert 1.0 < clock.now - started < 1.7
-    assert not is_stable(found.samples_s, 0.01)
+    assert not is_stable(timed.samples_s, 0.01)
 
 
 def test_sampling_stops_as_soon_as_the_median_is_sure() -> None:
     clock = FakeClock()
     # One call in eight is slow: the median's interval excludes it once there are some samples.
-    found = measure(call_taking(clock, [], [0.02, *[0.01] * 7]), StoppingRule(max_seconds=100.0), clock)
-    assert 20 <= len(found.samples_s) < 60
-    assert is_stable(found.samples_s, 0.01)
+    timed = measure(call_taking(clock, [], [0.02, *[0.01] * 7]), StoppingRule(max_seconds=100.0), clock)
+    assert 20 <= len(timed.samples_s) < 60
+    assert is_stable(timed.samples_s, 0.01)
 
 
 def test_a_slow_call_still_gets_its_runs_and_no_call_more_than_the_cap() -> None:
@@ -115,10 +115,10 @@ def test_reading_the_clock_stays_under_a_thousandth_of_a_sample(call_s: float, o
 
 def test_samples_are_per_call_whatever_the_block() -> None:
     clock = FakeClock()
-    found = measure(call_taking(clock, [], [2e-6]), StoppingRule(), clock)
+    timed = measure(call_taking(clock, [], [2e-6]), StoppingRule(), clock)
     assert clock_overhead(clock) == pytest.approx(TICK_S)
-    assert found.calls_per_sample > 1
-    np.testing.assert_allclose(found.samples_s, 2e-6, rtol=0.002)
+    assert timed.calls_per_sample > 1
+    np.testing.assert_allclose(timed.samples_s, 2e-6, rtol=0.002)
 
 
 def test_the_collector_is_off_while_timing_and_back_after_a_failure() -> None:
@@ -137,18 +137,18 @@ def test_the_collector_is_off_while_timing_and_back_after_a_failure() -> None:
 
 def test_interrupted_samples_are_measured_again() -> None:
     clock, lost = FakeClock(), iter([0.0, 0.5, 0.0, 0.0, 0.5] + [0.0] * 100)
-    found = measure(
+    timed = measure(
         call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, MeasurementHooks(lost=lambda: next(lost))
     )
-    assert (len(found.samples_s), found.discarded, found.interrupted) == (20, 2, False)
+    assert (len(timed.samples_s), timed.discarded, timed.interrupted) == (20, 2, False)
 
 
 def test_a_machine_that_is_never_quiet_is_taken_as_it_is_and_said() -> None:
     clock = FakeClock()
-    found = measure(call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, MeasurementHooks(lost=lambda: 1.0))
-    assert found.interrupted
-    assert found.discarded == 0
-    assert 20 < len(found.samples_s) <= MAX_REPEATS * 20 + 1
+    timed = measure(call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, MeasurementHooks(lost=lambda: 1.0))
+    assert timed.interrupted
+    assert timed.discarded == 0
+    assert 20 < len(timed.samples_s) <= MAX_REPEATS * 20 + 1
 
 
 def test_a_device_is_waited_for_once_per_sample_and_its_own_clock_is_kept() -> None:
@@ -169,9 +169,9 @@ def test_a_device_is_waited_for_once_per_sample_and_its_own_clock_is_kept() -> N
         clock.now += 1e-3
 
     hooks = MeasurementHooks(wait=wait, stopwatch=Halved())
-    found = measure(call_taking(clock, [], [1e-6]), StoppingRule(runs=20), clock, hooks)
-    assert found.device_samples_s is not None
-    np.testing.assert_allclose(found.device_samples_s, found.samples_s / 2, rtol=0.01)
+    timed = measure(call_taking(clock, [], [1e-6]), StoppingRule(runs=20), clock, hooks)
+    assert timed.device_samples_s is not None
+    np.testing.assert_allclose(timed.device_samples_s, timed.samples_s / 2, rtol=0.01)
     assert len(waits) >= 22
 
 
@@ -221,7 +221,7 @@ def measure_and_stop_once(does: Callable[[float], None], results: Any) -> None:
 def test_what_a_call_waits_by_nature_is_kept() -> None:
     """Idle times that belong to the call vary too: only one far beyond the usual is a stop."""
     clock, idle = FakeClock(), [0.001, 0.002, 0.004, 0.003] * 10
-    told = iter(pair for value in idle for pair in (0.0, value))
+    answers = iter(pair for value in idle for pair in (0.0, value))
     rule = StoppingRule(runs=20, precision=1.0, max_samples=20)
-    found = measure(call_taking(clock, [], [0.01]), rule, clock, MeasurementHooks(idle=lambda: next(told)))
-    assert (found.discarded, found.interrupted, len(found.samples_s)) == (0, False, 20)
+    timed = measure(call_taking(clock, [], [0.01]), rule, clock, MeasurementHooks(idle=lambda: next(answers)))
+    assert (timed.discarded, timed.interrupted, len(timed.samples_s)) == (0, False, 20)

@@ -74,16 +74,16 @@ class InferenceHandler:
 
         Under overload there is no time to read more of it.
         """
-        front, known = self._front, self.known_heads.find(data)
-        head = known[0].inference if known is not None else None
-        if known is None or head is None or not head.model or isinstance(head.options, Rejection):
+        front, parsed = self._front, self.known_heads.find(data)
+        head = parsed[0].inference if parsed is not None else None
+        if parsed is None or head is None or not head.model or isinstance(head.options, Rejection):
             return False
         # These look at more of a request.
         if front.clients or front.addresses or front.has_records or TRACE_HEADER in head.headers:
             return False
         try:
             served = front.model(head.model, head.version)
-            self._inference.require_timely(served, head.headers, head.options, known[1], arrival_us)
+            self._inference.require_timely(served, head.headers, head.options, parsed[1], arrival_us)
         except Rejection as rejection:
             if rejection.cause == rejections.TOO_MANY:
                 front.accounts.dropped(head.model, rejection.cause)
