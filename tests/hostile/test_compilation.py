@@ -197,3 +197,25 @@ def test_an_array_is_copied() -> None:
     into = np.zeros(4)
     call(np.arange(3.0), into)
     assert into.tolist() == [0, 0, 1, 2]
+
+
+POLICY = """
+from contextlib import suppress
+from slotool.compilation import NotCachedError, from_cache_only
+from slotool.scheduling.batching.registry import compile_apart, compile_policy
+
+def missing():
+    with from_cache_only() as names, suppress(NotCachedError):
+        compile_policy("slackfit")
+    return len(names)
+
+before = missing()
+compile_apart("slackfit")
+print(before, missing())
+"""
+
+
+def test_a_policy_that_is_chosen_while_requests_wait_is_compiled_by_another_process(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", POLICY], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["1", "0"]

@@ -15,7 +15,7 @@ from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.hindsight import Hindsight
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.batching.profile import Profile, read_profile, read_samples
-from slotool.scheduling.batching.registry import POLICIES, compile_policies, make_policy, require_policy
+from slotool.scheduling.batching.registry import POLICIES, compile_apart, make_policy, require_policy
 from slotool.scheduling.batching.value_iteration import ValueIteration
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "Profile",
     "SlackFit",
     "ValueIteration",
-    "compile_policies",
+    "compile_apart",
     "make_policy",
     "read_profile",
     "read_samples",

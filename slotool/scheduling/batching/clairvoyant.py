@@ -178,7 +178,7 @@ def _thinned(counts: Any, accuracies: Any, times_us: Any, alike_us: float) -> An
     return counts[selected], accuracies[selected], times_us[selected]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _look(
     arrival_us: Any, instants_us: Any, deadline_us: float, counts: Any, accuracies: Any, times_us: Any, values: Any
 ) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import subprocess
+from contextlib import suppress
 
+from slotool.compilation import from_cache_only
 from slotool.errors import InputError
 from slotool.plugins import Registry
+from slotool.process import module_command
 from slotool.scheduling.batching.baselines import (
     FixedBatching,
     MaxAccuracy,
@@ -28,12 +32,19 @@ POLICIES: dict[str, type[BatchingPolicy]] = {
 registry: Registry[type[BatchingPolicy]] = Registry("policies", POLICIES, BatchingPolicy)
 
 
-def compile_policies() -> None:
-    """Make each policy once, of the least there is, so that none has to be compiled while requests wait."""
-    point = OperatingPoint.of(version="least")
+def compile_policy(name: str) -> None:
+    """Make the policy of the smallest grid there is, which compiles it or loads it from the cache on disk."""
+    point = OperatingPoint.of(version="smallest")
     grid = ControlGrid(ControlSpace([point], {(point, 1): 100.0, (point, 2): 150.0}, {point: 1.0}))
-    for name in POLICIES:
-        make_policy(name, grid, 1_000.0)
+    make_policy(name.partition("@")[0], grid, 1_000.0)
+
+
+def compile_apart(name: str) -> None:
+    """Compile the policy in another process if the cache on disk lacks it: a thread that compiles delays requests."""
+    with from_cache_only() as missing, suppress(Exception):  # an unusable policy is an error of who makes it
+        compile_policy(name)
+    if missing:
+        subprocess.run(module_command("slotool.scheduling.batching", name), stderr=subprocess.DEVNULL)
 
 
 def policies_named(text: str) -> list[str]:

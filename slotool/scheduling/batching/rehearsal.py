@@ -139,7 +139,7 @@ def _by_load(
     return brought
 
 
-@njit(_RUN, cache=True)
+@njit(_RUN, cache=True, nogil=True)
 def _brought(
     choose: Any, latency_us: Any, accuracy: Any, sizes: Any, plan: Any, arrival_us: Any, deadline_us: float,
     workers: int, aversion: float,

@@ -139,7 +139,7 @@ def _negative_binomial(share: np.ndarray, mean: np.ndarray, dispersion: float) -
     return np.where(special.betainc(size, below + 1.0, chance) >= share, below, above)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _moves(
     queues: Any, levels_us: Any, coming: Any, sizes: Any, workers: float, deadline_us: float, unit_us: float
 ) -> tuple[Any, Any, Any, Any]:
@@ -175,7 +175,7 @@ def _moves(
     return level, place, weight, lost
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _solve(
     values: Any, after: Any, queues: Any, gains: Any, sizes: Any, levels_us: Any, quickest_us: Any,
     level: Any, place: Any, weight: Any, lost: Any, average: float, aversion: float, per_call: float,

@@ -143,10 +143,6 @@ class Sources:
         for path in self.artifacts:
             with named_if_slow(note, f"loading {path}"):
                 models.append(self._read(path))
-        if len(self.policies) > 1:
-            from slotool.scheduling.batching import compile_policies
-
-            compile_policies()
         if self.names and len(self.names) != len(models):
             raise InputError(f"{len(self.names)} names for {len(models)} artifacts: give --name once for each")
         named: dict[str, _Read] = {}
@@ -199,6 +195,10 @@ class Sources:
 
         ``artifacts``: also the models whose artifacts have changed. Raises as ``load`` does.
         """
+        if self.policy != BY_DEMAND:
+            from slotool.scheduling.batching import compile_apart
+
+            compile_apart(self.policy)
         named = {}
         for (name, entry), path in zip(served.items(), self.artifacts, strict=True):
             is_same = not artifacts or (path == entry.path and self._manifest(path) == entry.manifest)
