@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,6 @@ CNN = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.F
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A predictor of this machine, batch 1."""
-    from dataclasses import replace
-
     from slotool.artifacts import create_artifact
     from slotool.predictors.labels import join_labels
     from slotool.predictors.splits import paper_split
@@ -147,6 +146,9 @@ def test_batches_of_this_machine_are_measured() -> None:
     found = swept(MLPS[0], threads=1, sweep="batch=1:4")
     assert all(point.learnt for point in found.points)
     assert np.isfinite(found.latency_s).all()
+    # Sums of operators have no training networks to be unlike.
+    doubtful = replace(found, points=[replace(point, outside="it is noisy") for point in found.points])
+    assert doubtful.warnings == [f"{found.points[0].name}: it is noisy"]
 
 
 def test_sizes_and_lengths_are_captured_again_and_one_that_cannot_run_says_why() -> None:

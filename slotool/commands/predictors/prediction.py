@@ -223,10 +223,13 @@ class Prediction(Result):
                 unlike.append((graph.name or graph.id, f"{sentence}: {_direction(graph)}", f"priced as {precision}"))
             elif row["outside"] is not None:
                 effect = "; the interval is the wider for it" if row["no_interval"] is None else ""
-                what = "" if self.measured else "unlike the training networks: "
                 state = _operators(row) if self.measured else "unlike the training networks"
-                unlike.append((graph.name or graph.id, f"{what}{row['outside']}{effect}", state))
+                unlike.append((graph.name or graph.id, f"{self._doubt(row['outside'])}{effect}", state))
         return unlike
+
+    def _doubt(self, outside: str) -> str:
+        """Describe why a latency is doubtful. Sums of operators have no training networks."""
+        return outside if self.measured else f"unlike the training networks: {outside}"
 
     @cached_property
     def _rows(self) -> list[Row]:

@@ -197,12 +197,9 @@ class SweptPrediction(Prediction):
 
     @property
     def warnings(self) -> list[str]:
-        unlike = dict.fromkeys(
-            f"{point.name}: unlike the training networks: {point.outside}" for point in self.points if point.outside
-        )
-        sentences = [*unlike]
-        more = [] if len(sentences) < 3 else [f"{len(sentences) - 2} more are unlike the training networks (--json)"]
-        return [*self._left_out, *sentences[:2], *more]
+        doubts = [*dict.fromkeys(f"{each.name}: {self._doubt(each.outside)}" for each in self.points if each.outside)]
+        more = [] if len(doubts) < 3 else [f"{len(doubts) - 2} more latencies are doubtful (--json)"]
+        return [*self._left_out, *doubts[:2], *more]
 
     def _verdict(self, row: Row) -> str:
         assert self.slo_s is not None
