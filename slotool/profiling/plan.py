@@ -28,6 +28,9 @@ SECONDS_PER_OPERATOR = 1e-5
 SECONDS_PER_ITEM = {"torch": 0.005, "keras": 0.3, "onnx": 0.02, "onnx-int8": 0.5, "torch-compile": 20.0}
 SECONDS_PER_START = {"torch": 2.0, "keras": 6.0, "onnx": 1.0, "onnx-int8": 3.0}
 WARM_UP_CALLS = 2
+# Minimum co-located time: long enough to contain several time slices of the scheduler, which are some milliseconds. And
+# minimum solo time, in which caches and clock of the core become what they are in co-located calls.
+MIN_COLOCATED_S, MIN_SOLO_S = 0.5, 0.05
 # Growth of free memory, which always varies, from which items that ran out of memory are tried again.
 GROWN_LIMIT = 1.1
 PLACEMENTS = ("shared", "split")
@@ -310,10 +313,10 @@ def item_seconds(item: Item, settings: Settings) -> float:
     calls_s = [_call_seconds(member, item.batch_size, settings) for member in item.members]
     if settings.placement:
         # On shared cores all slow each other down; the slowest one determines the co-located time.
-        colocated_s = (settings.round_rule.runs + 2) * (
-            sum(calls_s) if settings.placement == "shared" else max(calls_s)
-        )
-        return min(colocated_s + 2 * (settings.solo_runs + 2) * sum(calls_s), settings.timeout_s)
+        rule, slowest_s = settings.round_rule, sum(calls_s) if settings.placement == "shared" else max(calls_s)
+        colocated_s = min(max((rule.runs + 2) * slowest_s, MIN_COLOCATED_S), rule.max_seconds)
+        solo_s = sum(max((settings.solo_runs + 2) * call_s, MIN_SOLO_S) for call_s in calls_s)
+        return min(colocated_s + 2 * solo_s, settings.timeout_s)
     overhead_s = SECONDS_PER_ITEM.get(settings.backend_of(item.subjects[0]), SECONDS_PER_ITEM["torch"])
     return overhead_s + min(calls_s[0] * (settings.round_rule.runs + WARM_UP_CALLS), settings.timeout_s)
 

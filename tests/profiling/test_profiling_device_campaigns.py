@@ -14,7 +14,7 @@ from benchmarks.colocation.busy_copies import BusyCopies
 from slotool.commands.profiling.profile import profile_colocated
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, WorkerError
 from slotool.profiling.campaign import USABLE_SHARE, Campaign, plan_only, probed
-from slotool.profiling.plan import Settings, combinations_of, solo_items
+from slotool.profiling.plan import Settings, combinations_of, item_seconds, solo_items
 from slotool.profiling.process import MeasuringWorker
 from slotool.tables import LatencyTable
 from slotool.timing.timer import StoppingRule
@@ -107,6 +107,7 @@ def test_pairs_that_cannot_fit_are_planned_out() -> None:
     heavy = [kernel_subject(name, 4 * MEGABYTE) for name in "ab"]
     (pair,) = combinations_of(heavy, [2], replace(KNOWN, placement="shared"))
     assert not KNOWN.fits(pair)
+    assert item_seconds(pair, replace(KNOWN, placement="shared")) >= 0.5 + 4 * 0.05
     assert SETTINGS.fits(pair), "the host has memory enough"
     assert probed(KNOWN, [pair]) is KNOWN
 

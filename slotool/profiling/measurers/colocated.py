@@ -23,7 +23,7 @@ from slotool.profiling.barrier import SharedMemoryBarrier, Spans, colocated_samp
 from slotool.profiling.bench import DIGITS
 from slotool.profiling.measurers.solo import Measurer, request_for
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
-from slotool.profiling.plan import CONTEXT_BYTES, Item, Settings
+from slotool.profiling.plan import CONTEXT_BYTES, MIN_COLOCATED_S, MIN_SOLO_S, Item, Settings
 from slotool.profiling.process import START_TIMEOUT_S, MeasuringProcess, MeasuringWorker, WorkerHung
 from slotool.profiling.rows import by_key
 from slotool.profiling.subjects import Subject
@@ -36,9 +36,6 @@ MAX_STOPPED_SHARE = 0.02
 ATTEMPTS = 3
 # Free memory that a new worker needs; the least recently used ones are ended for it.
 SPARE_BYTES = 2 << 30
-# Minimum co-located time: long enough to contain several time slices of the scheduler, which are some milliseconds. And
-# minimum solo time, in which caches and clock of the core become what they are in co-located calls.
-MIN_SECONDS, MIN_SOLO_SECONDS = 0.5, 0.05
 
 # Key of a worker: name of the subject, number of its copy, and cores.
 Key = tuple[str, int, tuple[int, ...]]
@@ -139,7 +136,7 @@ class ColocatedMeasurer(Measurer):
     def _attempt(self, members: Sequence[_Member]) -> _Attempt:
         before = [self._alone(member) for member in members]
         rule = self.settings.round_rule
-        runs, others = self._colocated(members, rule.runs, (MIN_SECONDS, rule.max_seconds))
+        runs, others = self._colocated(members, rule.runs, (MIN_COLOCATED_S, rule.max_seconds))
         after = [self._alone(member) for member in members]
         spans = [Spans(np.array(run["spans"]).reshape(-1, 2), np.array(run["stops"]).reshape(-1, 3)) for run in runs]
         answers = []
@@ -168,7 +165,7 @@ class ColocatedMeasurer(Measurer):
     def _alone(self, member: _Member) -> np.ndarray:
         """Return solo samples, s: as many as asked for, evenly spaced, of the loop that co-located ones come from."""
         count = self.settings.solo_runs
-        (run,), _ = self._colocated([member], count, (MIN_SOLO_SECONDS, self.settings.timeout_s))
+        (run,), _ = self._colocated([member], count, (MIN_SOLO_S, self.settings.timeout_s))
         (samples_s,) = colocated_samples([np.array(run["spans"]).reshape(-1, 2)])
         return samples_s[:: max(1, len(samples_s) // count)][:count] / member.answer["calls_per_sample"]
 
