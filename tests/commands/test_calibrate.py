@@ -152,6 +152,8 @@ def test_candidates_are_of_every_kind_and_always_the_same() -> None:
         ({"minutes": 0.01}, "minutes"),
         ({"minutes": float("nan")}, "minutes"),
         ({"networks": MLPS[:2]}, "networks"),
+        # A capture of it would first import Keras.
+        ({"networks": "held.csv"}, "networks"),
         ({"threads": 100_000}, "threads"),
         ({"threads": 0}, "threads"),
     ],

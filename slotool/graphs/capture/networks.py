@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from slotool.graphs.capture import Limits, Source
 
 GRAPH_SUFFIXES = (".parquet", ".jsonl")
+# Those before .keras are rejected with advice.
+KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 # Of networks that cannot be captured, so many say why in one sentence.
 MAX_REASONS = 8
 Shapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
@@ -290,6 +292,9 @@ def _part(
             return Source("onnx", str(one), shape)
         if suffix in GRAPH_SUFFIXES or (isinstance(one, Path) and suffix != ".keras"):
             return Path(one)
+        if suffix not in ("", *KERAS_SUFFIXES) and not _needs_shape(one):
+            kinds = f"graph files end in {' or '.join(GRAPH_SUFFIXES)}, models in .onnx or .keras"
+            raise ArgumentError(argument, f"{one} is no network: {kinds}")
         return Source("torch", str(one), shape, dtype) if _needs_shape(one) else Source("keras", str(one), shape)
     if _is_torch_module(one):
         return InMemory("torch", one, shape, dtype)
